@@ -140,7 +140,7 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
     made |= _add_rehearsals(commands, command)
     made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
     made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
-    made["completion"].set_defaults(run=functools.partial(_completion, made))
+    made["completion"].set_defaults(run=functools.partial(_completion, parser, commands.choices))
     made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     for name in ("generate", "chat"):
@@ -265,10 +265,10 @@ def _plot(args: argparse.Namespace) -> int:
     return run(args.files, args.output)
 
 
-def _completion(commands: Mapping[str, argparse.ArgumentParser], args: argparse.Namespace) -> int:
-    from .completion import flags_of, script
+def _completion(parser: argparse.ArgumentParser, commands: Any, args: argparse.Namespace) -> int:
+    from .completion import script
 
-    print(script(args.shell, flags_of(commands)), end="")
+    print(script(args.shell, parser, commands), end="")
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def set_clock(path: Path) -> None:
-    """Before anything is imported that keeps the clock as a default."""
+    """Replace the clock, before a module is imported that keeps it as a default."""
     true_time = time.time
     time.time = lambda: true_time() + float(path.read_text())
 

@@ -24,7 +24,7 @@ from splitfuse.server.settings import Settings
 
 @dataclass
 class Served:
-    """A running server with a fake engine."""
+    """Running server with a fake engine."""
 
     url: str
     engine: FakeEngine
@@ -50,7 +50,7 @@ async def served(settings: Settings) -> AsyncIterator[Served]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL server that runs."""
+    """Yield a PostgreSQL server that runs."""
     pytest.importorskip("psycopg", reason="needs psycopg: pip install 'psycopg[binary]'")
     server = PostgresServer()
     server.start()
@@ -67,14 +67,14 @@ def live_server() -> Iterator[ServerProcess]:
 
 @pytest.fixture
 async def live(live_server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the real server."""
+    """Yield a client of the real server."""
     async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as client:
         yield client
 
 
 @pytest.fixture
 def one_line_here(capfd, caplog):
-    """The same for a command run in this process, which saves the start of Python and torch."""
+    """Run a command in this process that must fail with one line; this saves the start of Python and torch."""
 
     def run(args, *texts):
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -68,12 +68,12 @@ class FakeHandle:
 
 
 def answer(prompt_token_ids: Sequence[int], index: int, position: int) -> int:
-    """The token at this position of the answer, a lower-case letter."""
+    """Return the token at this position of the answer, a lower-case letter."""
     return 97 + (sum(prompt_token_ids) + 7 * index + 3 * position * position) % 26
 
 
 def answer_text(prompt: str, *, num_tokens: int, index: int = 0) -> str:
-    """The whole answer."""
+    """Return the whole answer."""
     return "".join(chr(answer(list(prompt.encode()), index, position)) for position in range(num_tokens))
 
 
@@ -110,7 +110,7 @@ class FakeEngine:
         self.script: list[str] | None = None  # the answer to every prompt, a token each, instead of letters
         self.leave_out_last_token = False  # the end comes as a delta of its own, without a token
         self.handles: dict[str, FakeHandle] = {}
-        self.tenants: list[str] = []  # of all requests, in order
+        self.tenants: list[str] = []  # one per request, in order
         self.aborted: list[str] = []
         self.abort_seen = asyncio.Event()
         self.submitted = asyncio.Event()
@@ -130,7 +130,7 @@ class FakeEngine:
         self._num_allowed = 0
 
     async def allow(self, num_tokens: float = math.inf) -> None:
-        """Let so many further tokens out, over all requests."""
+        """Let `num_tokens` further tokens out, over all requests."""
         async with self._allowed:
             self._num_allowed += num_tokens
             self._allowed.notify_all()

@@ -15,7 +15,7 @@ KILLED = -9
 
 
 class FakeServer:
-    """It listens from `start` on."""
+    """Server without a process; it listens from `start` on."""
 
     def __init__(self, config: str) -> None:
         values: dict[str, Any] = json.loads(config)
@@ -32,12 +32,12 @@ class FakeServer:
         return self
 
     def end(self, code: int) -> None:
-        """As if the process had ended so: its connections break."""
+        """Behave like a process that ends with this code: connections break."""
         if not self._code.done():
             self._code.set_result(code)
 
     def lose(self) -> None:
-        """As if its machine were gone."""
+        """Behave like a server whose machine is gone."""
         self._code.set_exception(PlacementLostError("the machine is gone"))
 
     async def wait(self) -> int:

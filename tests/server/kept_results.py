@@ -35,7 +35,7 @@ def durable_results(
 
 
 class Reader(threading.Thread):
-    """Reads a stream to its end, or to that of the server."""
+    """Reader of a stream, to its end or the server's."""
 
     def __init__(self, url: str, *, after: int = -1, **headers: str) -> None:
         super().__init__(daemon=True)
@@ -59,17 +59,17 @@ class Reader(threading.Thread):
 
 
 def comparable(result: dict[str, Any]) -> dict[str, Any]:
-    """What does not depend on when and where it ran."""
+    """Return the parts of a result that do not depend on when and where it ran."""
     left_out = ("seq_id", "timings", "attempt")
     usage = {name: count for name, count in result["usage"].items() if name != "cached_tokens"}
     return rounded({name: value for name, value in result.items() if name not in left_out} | {"usage": usage})
 
 
 def rounded(value: Any) -> Any:
-    """Logprobs differ in their last digits from batch to batch, with and without a crash."""
+    """Round logprobs, which differ in their last digits from batch to batch, with and without a crash."""
     if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items()}
-    return [rounded(each) for each in value] if isinstance(value, list) else approx(value)
+        return {name: rounded(child) for name, child in value.items()}
+    return [rounded(child) for child in value] if isinstance(value, list) else approx(value)
 
 
 def approx(value: Any) -> Any:

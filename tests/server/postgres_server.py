@@ -11,7 +11,7 @@ import pytest
 
 
 class PostgresServer:
-    """Runs as an unprivileged user, for it refuses to run as root."""
+    """PostgreSQL server that runs as an unprivileged user, for it refuses to run as root."""
 
     def __init__(self) -> None:
         program_of_the_distribution("initdb")
@@ -32,7 +32,7 @@ class PostgresServer:
         self._run("pg_ctl", "stop", "--wait", "-D", f"{self._folder}/data", "-m", mode)
 
     def database(self) -> str:
-        """The URL of a new, empty database."""
+        """Return the URL of a new, empty database."""
         name = f"test{next(self._numbers)}"
         self._run("createdb", "-h", str(self._folder), "-U", "splitfuse", name)
         return f"postgresql://splitfuse@/{name}?host={self._folder}"
@@ -52,7 +52,7 @@ class PostgresServer:
 
 
 def program_of_the_distribution(name: str) -> str:
-    """Its path. Skips the test where there is none."""
+    """Return the path of a program of PostgreSQL. Skips the test where there is none."""
     found = [*sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True), shutil.which(name)]
     if found[0] is None:
         pytest.skip("needs a PostgreSQL server: apt-get install postgresql")

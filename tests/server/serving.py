@@ -21,7 +21,7 @@ from splitfuse.server.process.process import uvicorn_config
 
 @contextlib.asynccontextmanager
 async def serving(app: FastAPI) -> AsyncIterator[str]:
-    """The app's URL. Like uvicorn.Server, less its 0.1 s polling loops."""
+    """Yield the app's URL. Like uvicorn.Server, but without its polling loops of 0.1 s."""
     config = uvicorn_config(app)
     config.load()
     state = ServerState()
@@ -41,7 +41,7 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
 
 
 def parse_events(text: str) -> list[dict[str, Any]]:
-    """The events of a stream: id, event, data (decoded). Comments are left out."""
+    """Return the events of a stream: id, event, data (decoded). Comments are left out."""
     events = []
     for block in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if line and not line.startswith(":"))
@@ -52,7 +52,7 @@ def parse_events(text: str) -> list[dict[str, Any]]:
 
 
 async def stream_events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-    """The events as they come."""
+    """Yield the events as they come."""
     text = ""
     async for part in response.aiter_text():
         text += part
@@ -104,7 +104,7 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """URL of the server."""
         match = re.search(r"http://[\d.]+:\d+", self.banner)
         assert match is not None, self.banner
         return match[0]

@@ -1,4 +1,4 @@
-"""Where settings come from and which source wins; a mistake is named."""
+"""Sources of settings and which of them wins; a mistake is named."""
 
 import argparse
 import dataclasses
@@ -276,15 +276,15 @@ def test_reading_settings_imports_neither_torch_nor_fastapi():
 def test_the_contract_lists_every_setting_under_the_sections_of_help():
     listed = CONTRACT.partition("## Settings\n")[2].partition("## ")[0].split("\n* ")[1:]
     shown = {text.partition(":")[0]: re.findall(r"`(--[\w-]+)`", text) for text in listed}
-    sections = {name: {flag(each) for each in names.split()} for name, names in SECTIONS.items()}
+    sections = {name: {flag(setting) for setting in names.split()} for name, names in SECTIONS.items()}
     sections["server"] = {flag(name) for name in ALL_FIELDS if name != "model"} - set().union(*sections.values())
     assert {name: set(flags) for name, flags in shown.items()} == sections
     assert sum(map(len, shown.values())) == len(ALL_FIELDS) - 1, "a flag stands there twice"
 
 
 def test_the_contract_names_no_flag_that_is_gone():
-    named = {each.replace("_", "-") for each in re.findall(r"(?<![\w-])--[a-z][\w-]+", CONTRACT)}
+    named = {word.replace("_", "-") for word in re.findall(r"(?<![\w-])--[a-z][\w-]+", CONTRACT)}
     parser = argparse.ArgumentParser()
     add_flags(parser, ALL_FIELDS)
-    known = {each for action in parser._actions for each in action.option_strings}
+    known = {option for action in parser._actions for option in action.option_strings}
     assert named - known - FOREIGN_OPTIONS.keys() == {"--memory"}, "of `splitfuse plan`"

@@ -6,7 +6,7 @@ from typing import Any
 from ....engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ....engine.serving.request_output import CompletionOutput
 from ...http.errors import describe
-from ...http.json_response import dumps, quoted
+from ...http.json_response import dumps_list, quoted
 from ...http.json_writer import JsonWriter, SharedBody
 from ...jobs.job import Job, usage
 
@@ -19,7 +19,9 @@ def result_object(job: Job) -> dict[str, Any]:
         "seq_id": job.seq_id,
         "status": job.status,
         "model": job.model,
-        **{name: outputs[0][name] for name in ("text", "token_ids", "finish_reason", "stop_reason")},
+        "text": outputs[0]["text"],
+        "token_ids": iter(list(job.outputs[0].token_ids)),
+        **{name: outputs[0][name] for name in ("finish_reason", "stop_reason")},
         "outputs": outputs,
         **({} if job.prompt_logprobs is None else {"prompt_logprobs": prompt_logprobs(job.prompt_logprobs)}),
         "usage": usage(job) | {"cached_tokens": job.num_cached_tokens},
@@ -48,7 +50,7 @@ def event_json(event: OutputDelta) -> str:
     plain = f'{{"index":{event.index},"text":{quoted(event.text)},"token_ids":[{token_ids}]'
     if event.logprobs is None:
         return plain + "}"
-    return f'{plain},"logprobs":{dumps([_logprobs(item) for item in event.logprobs])}}}'
+    return f'{plain},"logprobs":{dumps_list([_logprobs(item) for item in event.logprobs])}}}'
 
 
 def prompt_logprobs(scores: PromptLogprobs) -> Iterator[dict[str, Any] | None]:
@@ -70,7 +72,7 @@ def _output(output: CompletionOutput) -> dict[str, Any]:
     return {
         "index": output.index,
         "text": output.text,
-        "token_ids": list(output.token_ids),
+        "token_ids": iter(list(output.token_ids)),
         "finish_reason": output.finish_reason,
         "stop_reason": output.stop_reason,
         "logprobs": None if output.logprobs is None else map(_logprobs, list(output.logprobs)),

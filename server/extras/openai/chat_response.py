@@ -36,7 +36,7 @@ class ChatResponseBuilder(ResponseBuilder):
         scores = jobs[0].prompt_logprobs
         more: dict[str, Any] = {} if scores is None else {"prompt_logprobs": prompt_logprobs(scores)}
         if self._shown.token_ids:
-            more["prompt_token_ids"] = jobs[0].prompt_token_ids
+            more["prompt_token_ids"] = iter(jobs[0].prompt_token_ids)
         return super().answer(jobs) | more
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:

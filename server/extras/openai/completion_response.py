@@ -38,7 +38,7 @@ class CompletionResponseBuilder(ResponseBuilder):
         if job.prompt_logprobs is not None and not self._echo.is_wanted:
             more["prompt_logprobs"] = prompt_logprobs(job.prompt_logprobs)
         if self._shown.token_ids:
-            more["prompt_token_ids"] = job.prompt_token_ids
+            more["prompt_token_ids"] = iter(job.prompt_token_ids)
         return {**self._choice(index, echoed + text, scores, 0), **more, **ending(output)}
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class CompletionResponseBuilder(ResponseBuilder):
         offsets = accumulate((len(self._token_text(token_id)) for token_id, _ in scores), initial=text_offset)
         return {
             "tokens": (self._token_text(token_id) for token_id, _ in scores),
-            "token_logprobs": [None if item is None else finite_logprob(item.logprob) for _, item in scores],
+            "token_logprobs": (None if item is None else finite_logprob(item.logprob) for _, item in scores),
             "top_logprobs": (None if item is None else self._top(item) for _, item in scores),
             "text_offset": islice(offsets, len(scores)),
         }

@@ -48,7 +48,11 @@ class ResponseBuilder:
         """Build the whole answer once all jobs have ended, for `json_slices`, which looks up token texts lazily."""
         n = len(jobs[0].outputs)
         choices = [
-            {**self.choice(number * n + output.index, output, job), **self.ids(output), **job.report(output.index)}
+            {
+                **self.choice(number * n + output.index, output, job),
+                **{name: iter(ids) for name, ids in self.ids(output).items()},
+                **job.report(output.index),
+            }
             for number, job in enumerate(jobs)
             for output in job.outputs
         ]

@@ -116,7 +116,7 @@ class _Text(_Item):
 
     def close(self, status: str) -> list[Event]:
         part = self._part()
-        more = {"logprobs": self._logprobs} if self.kind == "content" else {}
+        more = {"logprobs": iter(self._logprobs)} if self.kind == "content" else {}
         return [
             self._part_event(f"{self._part_kind}.done", text=part["text"], **more),
             self._part_event("content_part.done", part=part),
@@ -124,7 +124,7 @@ class _Text(_Item):
         ]
 
     def _part(self) -> dict[str, Any]:
-        more: dict[str, Any] = {"annotations": [], "logprobs": self._logprobs} if self.kind == "content" else {}
+        more: dict[str, Any] = {"annotations": [], "logprobs": iter(self._logprobs)} if self.kind == "content" else {}
         return {"type": self._part_kind, "text": "".join(self._texts), **more}
 
     def _part_event(self, kind: str, **more: Any) -> Event:

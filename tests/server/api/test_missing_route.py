@@ -1,4 +1,4 @@
-"""What is said at paths without a route, and to methods that a path does not take."""
+"""Answers at paths without a route, and to methods that a path does not take."""
 
 import pytest
 

@@ -56,7 +56,7 @@ HISTOGRAMS = [
 
 @pytest.fixture
 async def loading(settings):
-    """A server whose engine has not started yet."""
+    """Yield a server whose engine has not started yet."""
     engine = FakeEngine()
     engine.may_start.clear()
     app = build_app(settings, engine)
@@ -234,7 +234,7 @@ def test_every_route_that_the_contract_names_is_there():
     paths = build_app(Settings(ollama_api=True)).openapi()["paths"]
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods} | {"GET /"}
     named = re.findall(r"\b((?:GET|POST|DELETE) +/[\w/{}-]*)", API.read_text())
-    shapes = [{re.sub(r"{\w+}", "{}", " ".join(each.split())) for each in names} for names in (named, routes)]
+    shapes = [{re.sub(r"{\w+}", "{}", " ".join(route.split())) for route in names} for names in (named, routes)]
     assert shapes[0] - shapes[1] == set()
     assert len(shapes[0]) > 30
 

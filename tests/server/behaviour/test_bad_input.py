@@ -43,7 +43,7 @@ WRONG_TYPES = ["true", '"5"', "[1]", "{}"]
 
 
 def cases():
-    """Pairs of what to call it and a JSON text for a field."""
+    """Return pairs of a name and a JSON text for a field."""
     for name in INTS:
         values = ["1.5", "1e3", "1" + "0" * 30, "-1" + "0" * 30, "1" * 5000, *NOT_FINITE, *WRONG_TYPES]
         values += [] if name in NEGATIVE_IS_FINE else ["-1"]
@@ -109,7 +109,7 @@ BODIES = [
 
 
 def bodies(route):
-    """Every bad body for a route, as bytes."""
+    """Yield every bad body for a route, as bytes."""
     base = BASE[route]
     for name, value in cases():
         if name == "logprobs" and route == "/v1/chat/completions":
@@ -130,7 +130,7 @@ def bodies(route):
 
 
 async def victim(live):
-    """The token ids of an innocent stream."""
+    """Return the token ids of an innocent stream."""
     response = await live.post("/generate", json=VICTIM)
     events = parse_events(response.text)
     assert events[-1]["event"] == "done"
@@ -208,7 +208,7 @@ async def test_the_reason_is_named(live):
 
 
 async def test_odd_but_fine(live):
-    """What looks odd and is right: it must not be refused."""
+    """Values that look odd but are right must not be refused."""
     for fields in [
         {"temperature": -0.0},
         {"temperature": 5e-324, "top_p": 1e-300, "min_p": 1},

@@ -1,4 +1,4 @@
-"""What Claude Code 2.1 sends to its model, by form and size: the same fields, betas, blocks and number of tools.
+"""Requests of the form and size that Claude Code 2.1 sends: the same fields, betas, blocks and number of tools.
 
 Recorded with `claude -p` against this server; the texts are ours.
 """
@@ -43,7 +43,7 @@ def tool(name):
 
 
 def asked(*later, cch):
-    """A request of a session: the first turn and those that came later."""
+    """Return a request of a session: the first turn and those that came later."""
     first = [text("<system-reminder>\nThe date.\n</system-reminder>"), text("Run echo.", **CACHED)]
     return {
         "model": "claude-opus-4-8",

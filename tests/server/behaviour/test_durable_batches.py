@@ -21,7 +21,7 @@ LINES = [line(number) for number in range(NUM_LINES)]
 
 @pytest.fixture(scope="module")
 def expected() -> list[tuple[str, str]]:
-    """The answers of a server that is left alone and keeps nothing."""
+    """Return the answers of a server that is left alone and keeps nothing."""
     with ServerProcess(*ARGS) as server, client_of(server) as client:
         batch = ended(client, begin(client, LINES).id)
         assert (batch.status, batch.request_counts.completed) == ("completed", NUM_LINES)
@@ -52,7 +52,7 @@ def test_a_batch_survives_two_kills(expected: list[tuple[str, str]], tmp_path: P
                 )
                 assert texts(client, done) == expected
                 assert client.files.content(done.input_file_id).content == contents(LINES)
-                assert [each.id for each in client.batches.list()] == [batch.id]
+                assert [listed.id for listed in client.batches.list()] == [batch.id]
     assert NUM_LINES // 4 <= seen[0] < NUM_LINES, "it was killed half-way"
 
 

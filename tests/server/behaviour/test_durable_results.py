@@ -31,7 +31,7 @@ BODIES: list[dict[str, Any]] = [
 
 
 def submit_all(url: str) -> list[str]:
-    """Ids of those that were accepted before the server died."""
+    """Return the ids of jobs that were accepted before the server died."""
     seq_ids = []
     with contextlib.suppress(httpx.HTTPError), httpx.Client(base_url=url, timeout=30) as client:
         for body in BODIES:
@@ -48,7 +48,7 @@ def results_of(url: str, seq_ids: list[str]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def expected() -> Iterator[list[dict[str, Any]]]:
-    """The results of a server that is left alone and keeps nothing."""
+    """Yield the results of a server that is left alone and keeps nothing."""
     with ServerProcess(*ARGS) as server:
         results = results_of(server.url, submit_all(server.url))
         assert [result["status"] for result in results] == ["completed"] * len(BODIES)
@@ -118,7 +118,7 @@ def test_what_sigterm_cuts_short_the_next_process_finishes(expected: list[dict[s
         assert [answer.status_code for answer in answers] == [200, 404]
         assert json.loads(answers[0].text) == given[0]
         listed = httpx.get(f"{server.url}/results?limit=100").json()["data"]
-        assert [each["seq_id"] for each in listed] == [seq_id for seq_id in reversed(seq_ids) if seq_id != seq_ids[1]]
+        assert [row["seq_id"] for row in listed] == [seq_id for seq_id in reversed(seq_ids) if seq_id != seq_ids[1]]
         assert httpx.delete(f"{server.url}/results").json() == {"deleted": len(seq_ids) - 1}
         server.process.kill()
     with ServerProcess(*args) as server:

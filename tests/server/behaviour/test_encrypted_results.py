@@ -75,8 +75,8 @@ def test_killed_it_goes_on_with_the_key_and_nobody_reads_the_files(tmp_path: Pat
     texts += [json.dumps(result["token_ids"][:4], separators=(",", ":"))[1:-1] for result in expected]
     assert len(texts) > 20
     for text in texts:
-        assert not any(text.encode() in each for each in data), text
-    assert all(seq_ids[0].encode() in each for each in data), "ids are in the clear"
+        assert not any(text.encode() in content for content in data), text
+    assert all(seq_ids[0].encode() in content for content in data), "ids are in the clear"
 
     with ServerProcess(*args) as server:
         sealed = key_of(path, seq_ids[0], data[-1])
@@ -114,7 +114,7 @@ def other_key(folder: Path) -> Path:
 
 
 def key_of(path: Path, seq_id: str, data: bytes) -> bytes:
-    """The sealed key of a job, which a copy of the files shows."""
+    """Return the sealed key of a job, which a copy of the files shows."""
     copy = path.with_name("copy.db")
     copy.write_bytes(path.read_bytes())
     Path(f"{copy}-wal").write_bytes(Path(f"{path}-wal").read_bytes())

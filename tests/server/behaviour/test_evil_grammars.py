@@ -61,7 +61,7 @@ LARGE = {
 
 
 async def ask(live, outputs):
-    """The answer to a request with this constraint, waited for if it is served, and when the first word of it came."""
+    """Return the answer to a request with this constraint, whole if it is served, and the seconds to its first word."""
     start = time.monotonic()
     response = await live.post("/generate", json={"prompt": "x", "max_tokens": 30, "structured_outputs": outputs})
     seconds = time.monotonic() - start
@@ -71,7 +71,7 @@ async def ask(live, outputs):
 
 
 async def gaps_beside(live, work):
-    """Seconds between the events of a neighbour's streams, one after the other until the work is done."""
+    """Return the seconds between events of a neighbour's streams, one after the other until the work is done."""
     gaps = []
     while not work.done():
         async with live.stream("POST", "/generate", json=STREAM) as stream:
@@ -95,7 +95,7 @@ async def quiet_gap(live):
 
 
 def check_gaps(gaps, quiet_gap):
-    """Others compute on the same cores meanwhile, so a gap may grow; a compilation on the loop would take 50 times."""
+    """Check the gaps, which other work on the cores may stretch; a compilation on the loop would take 50 times."""
     assert len(gaps) > 20
     assert statistics.median(gaps) < 10 * quiet_gap + 0.005
     assert sorted(gaps)[-4] < 0.5, "the machine itself may be late a few times"
@@ -131,7 +131,7 @@ async def test_evil_grammars_all_at_once(live, quiet_gap):
 
 
 async def test_an_easy_grammar_waits_for_no_slow_ones(live, quiet_gap):
-    """Those are refused, or told to come back where too many of them wait."""
+    """Slow grammars are refused; where too many of them wait, their clients are told to come back."""
     slow = [ask(live, {"regex": r"(?i)" + r"\p{L}*" * (4000 + i)}) for i in range(48)]
     work = asyncio.gather(*slow)
     answers = []
@@ -162,7 +162,7 @@ async def test_large_ones_are_served(live, quiet_gap):
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses"])
 async def test_evil_tools_and_formats(live, route):
-    """What reaches the compiler through other routes is named there."""
+    """A refusal names the field through which the grammar came, on every route."""
     evil = EVIL["all of"]["json"]
     short = EVIL["multiple of"]["json"]  # tools are described in the prompt
     function = {"name": "f", "parameters": {"properties": {"a": short}}}

@@ -25,7 +25,7 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
 
 
 def limit_files(server: ServerProcess, size: int) -> None:
-    """No file of the server can be written behind so many bytes."""
+    """Limit the files of a server to `size` bytes."""
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
@@ -66,5 +66,5 @@ def test_while_nothing_can_be_written_what_need_not_be_goes_on(tmp_path: Path) -
         server.process.kill()
     with ServerProcess(*args) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         listed = client.get("/results").json()["data"]
-        assert [each["seq_id"] for each in listed] == [seq_ids[1]], "the other was deleted, if late"
+        assert [result["seq_id"] for result in listed] == [seq_ids[1]], "the other was deleted, if late"
         assert client.get(f"/result/{seq_ids[1]}").json() == given

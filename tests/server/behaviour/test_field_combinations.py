@@ -75,7 +75,7 @@ ROUTES = {
         "instructions": ["y"],
         "max_output_tokens": [1, 3],
         "store": [False],
-        "text": [{"format": each} for each in RESPONSE_FORMAT],
+        "text": [{"format": form} for form in RESPONSE_FORMAT],
         "include": [["message.output_text.logprobs"]],
         "top_logprobs": [2],
         "background": [True],
@@ -89,7 +89,7 @@ ROUTES = {
 
 
 def random_body(rng, fields):
-    """The prompt and a few other fields; one in eight values is of any kind."""
+    """Return the prompt and a few other fields; one in eight values is of any kind."""
     first, *others = fields
     chosen = [first, *rng.sample(others, rng.randint(1, 5))]
     return {name: rng.choice(ODD if rng.random() < 1 / 8 else fields[name]) for name in chosen}

@@ -211,7 +211,7 @@ async def test_token_ids_beside_the_text(served):
     assert (choice["token_ids"], choice["prompt_token_ids"]) == (ids, list(b"hello"))
     first, *rest = chunks(await post(served, "/v1/completions", return_token_ids=True, stream=True))
     assert first["choices"][0]["prompt_token_ids"] == list(b"hello")
-    assert [chunk["choices"][0]["token_ids"] for chunk in rest] == [[each] for each in ids]
+    assert [chunk["choices"][0]["token_ids"] for chunk in rest] == [[token_id] for token_id in ids]
     chat = (await post(served, "/v1/chat/completions", return_token_ids=True)).json()
     assert len(chat["choices"][0]["token_ids"]) == 3
     first, *rest = chunks(await post(served, "/v1/chat/completions", return_token_ids=True, stream=True))
@@ -224,7 +224,7 @@ async def test_logprobs_of_tokens_under_their_ids(served):
     fields = {"logprobs": 1, "return_tokens_as_token_ids": True}
     (choice,) = (await post(served, "/v1/completions", **fields)).json()["choices"]
     ids = list(answer_text("hello", num_tokens=3).encode())
-    assert choice["logprobs"]["tokens"] == [f"token_id:{each}" for each in ids]
+    assert choice["logprobs"]["tokens"] == [f"token_id:{token_id}" for token_id in ids]
 
 
 async def test_reasoning_that_is_not_wanted(served, settings):

@@ -25,7 +25,7 @@ from splitfuse.server.jobs.job import Job
 
 NUM_OUTPUTS, NUM_TOKENS, NUM_LOGPROBS = 64, 300, 20
 MAX_CPU_S = 0.1  # one slice takes 3 ms
-MAX_SHARE = 0.2  # of all turns: where other machines' time counts as ours, one took 0.18 s
+MAX_SHARE = 0.2  # largest share of one turn: where other machines' time counts as ours, one took 0.18 s
 METRICS = RequestMetrics(1.0, 1.5, 2.0, 4.0, 5, NUM_TOKENS, 2, 0)
 
 
@@ -42,9 +42,9 @@ def fill(job, *, num_tokens=NUM_TOKENS):
 
 @dataclass
 class Turns:
-    """How many turns a task beside the block has had, and the most that the loop computed between two of them.
+    """Turns of a task that runs beside the block, and the longest time that the loop computed between two of them.
 
-    CPU time: what other processes do to the clock of a busy machine is not the server's doing.
+    Times are CPU time, because other processes of a busy machine also move the clock.
     """
 
     num: int = 0
@@ -52,14 +52,14 @@ class Turns:
     total_s: float = 0.0
 
     def check(self, num_bytes):
-        """Another task ran after each slice of the answer."""
+        """Check that another task ran after every slice of the answer."""
         assert self.num > num_bytes // (2 * SLICE_BYTES)
         assert self.longest_s < max(MAX_CPU_S, MAX_SHARE * self.total_s)
 
 
 @contextlib.asynccontextmanager
 async def ticking():
-    """The turns of a task beside the block."""
+    """Yield the turns of a task beside the block."""
     turns = Turns()
 
     async def tick():
@@ -119,7 +119,7 @@ async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeyp
     fill(job)
 
     async def submit(*_args, **_kwargs):
-        """It has been answered already."""
+        """Do nothing: the job has its answer already."""
 
     monkeypatch.setattr(served.service, "new_job", lambda *_args, **_kwargs: job)
     monkeypatch.setattr(served.service, "submit", submit)
@@ -161,7 +161,7 @@ async def unread(served, path, *, num):
 
 @pytest.fixture
 def num_slices(monkeypatch):
-    """The number of slices that have been written of each large value."""
+    """Return a list that gets the number of slices of every large value."""
     counts = []
 
     def counting(value):
@@ -177,7 +177,7 @@ def num_slices(monkeypatch):
 
 
 def large_job(served, *, num_outputs=NUM_OUTPUTS, num_tokens=60):
-    """A kept job of some 3 MB; outputs beyond NUM_OUTPUTS still run."""
+    """Add a kept job of some 3 MB; its outputs beyond NUM_OUTPUTS still run."""
     job = Job("large", model="m", num_outputs=num_outputs)
     job.attach(StoredRequest(has_logprobs=True))
     served.service.results.add(job)
@@ -186,7 +186,7 @@ def large_job(served, *, num_outputs=NUM_OUTPUTS, num_tokens=60):
 
 @pytest.mark.parametrize("path", ["/result/large", "/result/large/stream?starting_after=63"])
 async def test_a_large_result_is_written_once_for_all_its_readers(served, path, num_slices):
-    """And goes with the last of them. It is more than the 4 MB that Linux buffers for one of them."""
+    """The text is freed with its last reader. It is longer than the 4 MB that Linux buffers for a reader."""
     large_job(served, num_tokens=90)
     writer = served.service.json
     async with ticking() as turns, unread(served, path, num=60):

@@ -18,7 +18,7 @@ async def submit(live, **fields):
 
 
 async def until_idle(live, *, seconds=20):
-    """Statistics once nothing runs and every block is free. There is no event for that, so it asks."""
+    """Poll the statistics until nothing runs and every block is free; there is no event for that."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         stats = (await live.get("/stats")).json()
@@ -188,7 +188,7 @@ async def test_long_poll_beside_a_stream(live):
 
 
 async def test_many_at_once(live):
-    """More than the cache holds at once; each gets what it would have got alone."""
+    """More requests than the cache holds at once get the answers that they would have got alone."""
     prompts = [f"Once there was a {word}" for word in ("fox", "girl", "king", "cat", "tree", "boat", "bird", "boy")]
     alone = [
         (await live.get(await submit(live, prompt=prompt, max_tokens=80) + "?wait=60")).json() for prompt in prompts
@@ -245,7 +245,7 @@ SCRIPTS = [
 
 
 async def test_deltas_join_to_the_decoding_in_every_script(live):
-    """Tokens sampled all but evenly, so that they end within characters most of the time."""
+    """Tokens are sampled almost evenly, so most of them end within characters."""
 
     async def check(prompt, seed):
         body = {"prompt": prompt, "temperature": 100, "seed": seed, "max_tokens": 80, "ignore_eos": True}
@@ -286,7 +286,7 @@ async def test_chat_and_responses_give_the_same_answer(live, client):
 
 
 async def test_prompt_logprobs_add_up_to_those_of_the_output(live, client):
-    """What a text gets as output it gets as a prompt."""
+    """A text has the same logprobs as a prompt that it had as output."""
     first = await client.completions.create(
         model=MODEL, prompt=GREEDY["prompt"], max_tokens=12, temperature=0, logprobs=0, extra_body={"ignore_eos": True}
     )

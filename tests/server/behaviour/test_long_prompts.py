@@ -20,7 +20,7 @@ def peak_bytes(process_id):
 
 
 async def small(live):
-    """Seconds to a token."""
+    """Return the seconds to a token."""
     start = time.monotonic()
     response = await live.post("/v1/completions", json={"prompt": "Once", "max_tokens": 1})
     assert response.status_code == 200
@@ -46,7 +46,7 @@ async def test_neighbours_of_long_prompts_wait_for_none(live, live_server, route
 
 
 async def test_neighbours_of_what_has_to_be_tokenized_wait_for_none(live):
-    """It is truncated, and tokenized in full for that, one after the other."""
+    """Long prompts are tokenized in full before they are truncated, one after the other."""
     body = {"prompt": LONG[:400_000], "truncate_prompt_tokens": 8, "max_tokens": 1}
     work = asyncio.gather(
         *(live.post("/generate", json=body) for _ in range(4)),

@@ -1,4 +1,4 @@
-"""What happens to the model's files on the disk changes nothing for a server that runs."""
+"""Changes of the model's files on the disk do not affect a running server."""
 
 import json
 import os
@@ -19,7 +19,7 @@ ASKED = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "igno
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model and its draft model, in files of this test's own."""
+    """Return the demo model and its draft model, in files of this test's own."""
     folder = tmp_path_factory.mktemp("files") / "model"
     shutil.copytree(DEMO_FOLDER, folder)
     return folder

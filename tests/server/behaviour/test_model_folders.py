@@ -22,7 +22,7 @@ CONFIG = {
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model folder with a config and a tokenizer, and no weights."""
+    """Return a model folder with a config and a tokenizer, and no weights."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "tokenizer.json").write_bytes((DEMO_FOLDER / "tokenizer.json").read_bytes())
     return tmp_path

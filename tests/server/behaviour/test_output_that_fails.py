@@ -19,7 +19,7 @@ STREAM = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": Tru
 
 @contextlib.contextmanager
 def serving_process(*args, wrapper=(), **streams):
-    """The process and its URL, once it is ready: nothing tells it but /ready."""
+    """Yield the process and its URL once /ready says so."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -44,7 +44,7 @@ def is_ready(url):
 
 
 def generate(url):
-    """A stream with a step per token."""
+    """Run a stream with a step per token."""
     events = parse_events(httpx.post(url + "/generate", json=STREAM, timeout=60).text)
     assert (events[-1]["event"], len(events)) == ("done", 201)
 
@@ -75,7 +75,7 @@ def test_a_pipe_that_is_not_read():
 
 
 def test_a_full_disk_for_the_panel_the_step_lines_and_the_recording():
-    """And many clients that send nonsense are one line; SIGHUP drains as SIGTERM does."""
+    """Also: many clients that send nonsense are one line; SIGHUP drains like SIGTERM."""
     with open("/dev/full", "w") as full:
         args = ("--log-steps", "--record", "/dev/full")
         with serving_process(*args, stdout=full, stderr=subprocess.PIPE, text=True) as (process, url):

@@ -49,14 +49,14 @@ def wait_for_text(page: Any, selector: str, text: str) -> str:
 
 
 def is_drawn(page: Any, selector: str) -> bool:
-    """Whether a canvas shows more than one colour."""
+    """Return True if a canvas shows more than one colour."""
     script = """(canvas) => new Set(new Uint32Array(
         canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size > 1"""
     return bool(page.locator(selector).evaluate(script))
 
 
 def words_of_steps(page: Any, count: int) -> Iterator[str]:
-    """As the arrow key tells them, one after the other."""
+    """Yield the texts of the steps that the arrow key visits, one after the other."""
     for _ in range(count):
         before = page.get_attribute("#strip-canvas", "aria-valuenow")
         page.keyboard.press("ArrowRight")
@@ -235,7 +235,7 @@ def test_with_keys_others_are_shapes(browser: Any, keyed_server: ServerProcess) 
 
 
 def test_hostile_text_stays_text(browser: Any, live_server: ServerProcess) -> None:
-    """From the model, in the name of the model, in a file, and a million characters in one line."""
+    """Hostile text comes from the model, in its name and in a file; one line has a million characters."""
     long = HOSTILE + "x" * 1_000_000
     tokens = "".join(
         f"id: {i}\nevent: token\ndata: {json.dumps({'index': 0, 'text': text, 'token_ids': [1]})}\n\n"
@@ -271,8 +271,8 @@ def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str)
         wait_for_text(page, ".stream .words", "length")
         page.evaluate(axe)
         found = page.evaluate("axe.run()")["violations"]
-        grave = [each for each in found if each["impact"] in ("serious", "critical")]
-        assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in grave] == []
+        grave = [violation for violation in found if violation["impact"] in ("serious", "critical")]
+        assert [(violation["id"], [node["html"] for node in violation["nodes"]]) for violation in grave] == []
 
 
 @pytest.mark.parametrize("width", [400, 320])

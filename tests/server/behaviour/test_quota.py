@@ -1,4 +1,4 @@
-"""What one key may have kept: so many bytes, in memory or on disk, and then no more until some are gone."""
+"""Quota of a key: a number of bytes kept in memory or on disk; beyond it new work is refused until some are gone."""
 
 from pathlib import Path
 

@@ -39,7 +39,7 @@ class Signals:
 
 @dataclass
 class Supervised:
-    """A supervisor that runs, and a client before it."""
+    """Supervisor that runs, and a client before it."""
 
     client: httpx.AsyncClient
     placement: FakePlacement
@@ -47,7 +47,7 @@ class Supervised:
     run: "asyncio.Task[None]"
 
     async def until_up(self, *numbers: int) -> None:
-        """Until HAProxy gives new work to these replicas and no others."""
+        """Wait until HAProxy gives new work to these replicas and no others."""
         wanted = {f"r{number}-" for number in numbers}
         await until(lambda: self._takers(), wanted)
 
@@ -56,7 +56,7 @@ class Supervised:
         return {answer.json()["seq_id"][:3] if answer.status_code == 202 else "" for answer in answers}
 
     async def submit_to(self, number: int, **headers: str) -> str:
-        """The id of a job of this replica."""
+        """Return the id of a job of this replica."""
         while True:
             seq_id: str = (await self.client.post("/generate", json=BODY, headers=headers)).json()["seq_id"]
             if seq_id.startswith(f"r{number}-"):
@@ -157,8 +157,8 @@ async def test_one_less_ends_when_its_results_are_gone(pair: Supervised) -> None
     await engine.allow()
     assert (await pair.client.get(f"/result/{seq_id}?wait=10")).json()["status"] == "completed"
     assert not engine.is_draining
-    for each in (await pair.client.get("/results?limit=100")).json()["data"]:
-        await pair.client.delete(f"/result/{each['seq_id']}")
+    for result in (await pair.client.get("/results?limit=100")).json()["data"]:
+        await pair.client.delete(f"/result/{result['seq_id']}")
     while left := await _results_of(pair, 1):
         await pair.client.delete(f"/result/{left[0]}")
     await engine.drain_seen.wait()
@@ -174,7 +174,7 @@ async def _status(pair: Supervised, path: str) -> int:
 async def _results_of(pair: Supervised, number: int) -> list[str]:
     address = pair.placement.servers[number].address
     async with httpx.AsyncClient(base_url=f"http://{address}", timeout=10, trust_env=False) as client:
-        return [each["seq_id"] for each in (await client.get("/results?limit=100")).json()["data"]]
+        return [result["seq_id"] for result in (await client.get("/results?limit=100")).json()["data"]]
 
 
 async def test_a_signal_has_polled_jobs_finish(pair: Supervised) -> None:
@@ -229,4 +229,4 @@ def test_the_command() -> None:
 
 def _tree(pid: int) -> list[int]:
     own = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return own + [each for child in own for each in _tree(child)]
+    return own + [descendant for child in own for descendant in _tree(child)]

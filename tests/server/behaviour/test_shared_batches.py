@@ -40,7 +40,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def expected() -> list[tuple[str, str]]:
-    """The answers of a server that is left alone and keeps nothing."""
+    """Return the answers of a server that is left alone and keeps nothing."""
     with ServerProcess(*ARGS) as server, client_of(server) as client:
         return texts(client, ended(client, begin(client, LINES).id))
 
@@ -113,8 +113,8 @@ def test_any_server_answers_for_any_file_and_batch(pair: Pair, expected: list[tu
     one, other = pair.clients
     batches = [begin(client, LINES) for client in (one, other, one)]
     for client in (one, other):
-        assert [each.id for each in client.batches.list()] == [batch.id for batch in reversed(batches)]
-        assert {each.id for each in client.files.list()} >= {batch.input_file_id for batch in batches}
+        assert [found.id for found in client.batches.list()] == [batch.id for batch in reversed(batches)]
+        assert {found.id for found in client.files.list()} >= {batch.input_file_id for batch in batches}
     for batch, client in zip(batches, (other, one, other), strict=True):
         assert_as_expected(client, ended(client, batch.id), expected)
     file = one.files.create(file=("a.jsonl", contents(LINES)), purpose="batch")
@@ -138,8 +138,8 @@ def test_a_batch_is_cancelled_through_the_other_server(pair: Pair) -> None:
         assert (done.status, counts.completed + counts.failed) == ("cancelled", len(MANY))
         with pytest.raises(openai.BadRequestError, match="only one that is not over"):
             client.batches.cancel(batch.id)
-    answered = [each["custom_id"] for name in (done.output_file_id, done.error_file_id) for each in lines_of(one, name)]
-    assert sorted(answered) == sorted(each["custom_id"] for each in MANY)
+    answered = [row["custom_id"] for name in (done.output_file_id, done.error_file_id) for row in lines_of(one, name)]
+    assert sorted(answered) == sorted(request["custom_id"] for request in MANY)
 
 
 def test_equal_keys_at_two_servers_are_one_batch(pair: Pair) -> None:

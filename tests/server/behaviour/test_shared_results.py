@@ -49,7 +49,7 @@ def submit(url: str, number: int, **headers: str) -> str:
 
 
 def result(url: str, seq_id: str) -> dict[str, Any]:
-    """When it is complete; 503 while no server has it."""
+    """Return the complete result; poll again on 503, while no server has the job."""
     with httpx.Client(base_url=url, timeout=70) as client:
         while (answer := client.get(f"/result/{seq_id}?wait=60")).status_code == 503:
             assert answer.json()["error"]["code"] in ("resuming", "loading"), answer.text
@@ -60,7 +60,7 @@ def result(url: str, seq_id: str) -> dict[str, Any]:
 
 
 class StitchedReader(threading.Thread):
-    """Reads a stream and comes back, to the next server, wherever it breaks off."""
+    """Reader of a stream that resumes at the next server wherever the stream breaks off."""
 
     def __init__(self, urls: list[str], seq_id: str) -> None:
         super().__init__(daemon=True)
@@ -87,7 +87,7 @@ class StitchedReader(threading.Thread):
 
 @pytest.fixture(scope="module")
 def expected() -> Iterator[list[dict[str, Any]]]:
-    """The results of a server that is left alone."""
+    """Yield the results of a server that is left alone."""
     with ServerProcess(*ARGS) as server:
         seq_ids = [submit(server.url, number) for number in range(NUM_STREAMS)]
         yield [comparable(result(server.url, seq_id)) for seq_id in seq_ids]
@@ -106,15 +106,15 @@ def test_what_a_killed_server_ran_goes_on_in_the_other(
         pair.first.process.kill()
         killed_at = time.monotonic()
         given = [result(urls[1], seq_id) for seq_id in seq_ids]
-        assert [comparable(each) for each in given] == expected
-        attempts = [each.get("attempt", 1) for each in given]
+        assert [comparable(answer) for answer in given] == expected
+        attempts = [answer.get("attempt", 1) for answer in given]
         assert {*attempts} <= {1, 2}
         assert attempts.count(2) > NUM_STREAMS // 2, "most were killed in the middle, and ran once more"
-        for reader, each in zip([*readers, through_the_other], [*given, given[0]], strict=True):
+        for reader, answer in zip([*readers, through_the_other], [*given, given[0]], strict=True):
             reader.join(60)
             assert [int(event["id"]) for event in reader.events] == list(range(len(reader.events)))
             token_ids = [token_id for event in reader.events[:-1] for token_id in event["data"]["token_ids"]]
-            assert (token_ids, reader.events[-1]["data"]) == (each["token_ids"], each)
+            assert (token_ids, reader.events[-1]["data"]) == (answer["token_ids"], answer)
         took = max(reader.came_back_at or 0.0 for reader in readers) - killed_at
         print(f"all go on {took:.1f} s after the death of their server")
         assert took < LEASE_S + 5
@@ -131,16 +131,16 @@ def test_a_stopped_server_that_goes_on_writes_and_tells_nothing(
             time.sleep(0.01)
         pair.first.signal(signal.SIGSTOP)
         given = [result(pair.second.url, seq_id) for seq_id in seq_ids]
-        assert [comparable(each) for each in given] == expected
+        assert [comparable(answer) for answer in given] == expected
         whole = Reader(f"{pair.second.url}/result/{seq_ids[0]}/stream").events()
         assert forwarded.events() == whole[: len(forwarded.events())], "it broke off when the lease had run out"
         pair.first.signal(signal.SIGCONT)
-        for reader, each in zip(readers, given, strict=True):
+        for reader, answer in zip(readers, given, strict=True):
             told = reader.events()
             assert {event["event"] for event in told} == {"token"}, "broken off, without an end"
             token_ids = [token_id for event in told for token_id in event["data"]["token_ids"]]
-            assert token_ids == each["token_ids"][: len(token_ids)]
-            assert len(token_ids) < len(each["token_ids"])
+            assert token_ids == answer["token_ids"][: len(token_ids)]
+            assert len(token_ids) < len(answer["token_ids"])
         for url in (pair.first.url, pair.second.url):
             assert [result(url, seq_id) for seq_id in seq_ids] == given
         again = submit(pair.first.url, 1)
@@ -152,7 +152,7 @@ def test_what_sigterm_cuts_short_goes_on_at_once(postgres: PostgresServer, expec
         seq_ids = [submit(pair.first.url, number) for number in range(4)]
         pair.first.signal()
         given = [result(pair.second.url, seq_id) for seq_id in seq_ids]
-        assert [comparable(each) for each in given] == expected[:4]
+        assert [comparable(answer) for answer in given] == expected[:4]
         assert pair.first.wait()[0] == 0
 
 

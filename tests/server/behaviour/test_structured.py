@@ -34,7 +34,7 @@ async def client(live):
 
 
 async def generate(live, **fields):
-    """The result of POST /generate, waited for."""
+    """Wait for the result of POST /generate and return it."""
     response = await live.post("/generate", json={"prompt": PROMPT, "max_tokens": 120, "seed": 1, **fields})
     assert response.status_code == 202, response.text
     return (await live.get(response.json()["result_url"] + "?wait=60")).json()

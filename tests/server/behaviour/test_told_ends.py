@@ -16,7 +16,7 @@ BODY = {"prompt": PROMPT, "max_tokens": 5, "webhook": "ops"}
 
 
 class Receiver:
-    """Answers the statuses that it is given, the last of them again and again."""
+    """Receiver of webhooks that answers these statuses, the last of them again and again."""
 
     def __init__(self) -> None:
         self.statuses = [204]
@@ -33,7 +33,7 @@ class Receiver:
 
 @contextmanager
 def receiving(receiver: Receiver) -> Iterator[str]:
-    """The URL where it listens."""
+    """Yield the URL at which the receiver listens."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

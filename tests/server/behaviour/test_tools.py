@@ -51,7 +51,7 @@ def prompt_of(served, **options):
 
 
 async def joined(stream):
-    """A streamed answer put together as a client does."""
+    """Return a streamed answer put together as a client does."""
     message = {"content": "", "reasoning_content": "", "calls": []}
     reason = None
     async for chunk in stream:
@@ -202,7 +202,7 @@ async def test_every_choice_has_calls_of_its_own(client, served):
 
 
 async def test_calls_or_an_answer_in_the_given_format(client, served):
-    """Both are enforced by one grammar: what is not a call has the format."""
+    """One grammar enforces both: an answer that is no call has the format."""
     served.engine.script = ['{"a": 1}']
     served.engine.hold()
     asked = {"messages": MESSAGES, "tools": TOOLS, "response_format": {"type": "json_object"}}
@@ -354,7 +354,7 @@ async def test_tools_go_into_the_first_message_where_the_template_takes_no_syste
 
 
 async def params_of(served, **body):
-    """With what the engine answers."""
+    """Return the parameters that the engine gets for this body."""
     served.engine.script = ["x"]
     served.engine.hold()
     body = {"messages": MESSAGES, "tools": TOOLS, **body}

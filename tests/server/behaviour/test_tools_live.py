@@ -134,7 +134,7 @@ async def test_what_a_model_may_call_whole_and_streamed(client):
 
 
 async def test_an_agent_goes_on_after_a_call(client):
-    """As agents' frameworks do: a call that is required, its result, then auto."""
+    """Agents' frameworks require a call, send its result, then leave the choice to the model."""
     asked = {"model": MODEL, "tools": TOOLS, "parallel_tool_calls": False, "max_tokens": 80, "seed": 2}
     turns = list(MESSAGES)
     for choice in ("required", "auto", {"type": "function", "function": {"name": "weather"}}, "auto"):

@@ -31,7 +31,7 @@ BODIES = {
 
 
 async def reported(served, route, **fields):
-    """The object in which an answer reports, and the headers."""
+    """Return the object in which an answer reports, and the headers."""
     response = await served.client.post(route, json=BODIES[route] | fields)
     assert response.status_code in (200, 202), response.text
     if route == "/generate":
@@ -97,7 +97,7 @@ async def test_a_kept_answer_says_it_after_a_restart(tmp_path):
                 response_id = (await client.post("/v1/responses", json=BODIES["/v1/responses"])).json()["id"]
             output = (await client.get(f"/result/{seq_id}?wait=10")).json()["outputs"][0]
             response = (await client.get(f"/v1/responses/{response_id}")).json()
-            told.append([(each["x_unenforced"], each["x_schema_errors"]) for each in (output, response)])
+            told.append([(answer["x_unenforced"], answer["x_schema_errors"]) for answer in (output, response)])
     assert told == [[(LEFT_OUT, BROKEN)] * 2] * 2
 
 
@@ -108,7 +108,7 @@ async def test_arguments_of_forced_calls_are_checked(served):
     whole, headers = await reported(served, "/v1/chat/completions", **fields)
     assert whole["finish_reason"] == "tool_calls"
     assert headers["x-unenforced"] == "/tag/properties/tags/uniqueItems"
-    assert [each["path"] for each in whole["x_unenforced"]] == ["/tag/properties/tags/uniqueItems"]
+    assert [keyword["path"] for keyword in whole["x_unenforced"]] == ["/tag/properties/tags/uniqueItems"]
     assert whole["x_schema_errors"] == [{"path": "/tag/tags", "keyword": "uniqueItems"}]
     fields = {"tools": [FLAT], "tool_choice": {"type": "function", "name": "tag"}}
     response, _ = await reported(served, "/v1/responses", **fields)

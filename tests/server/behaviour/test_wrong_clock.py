@@ -16,18 +16,18 @@ SHORT = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0}
 
 
 class Clock:
-    """The wall clock of servers, which can be set while they run; their monotonic clock stays right."""
+    """Wall clock of servers, which can be set while they run; their monotonic clock stays right."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.set(0)
 
     def server(self, *args: str) -> ServerProcess:
-        """One that goes by it: a process of its own from the start, as modules keep the functions that they import."""
+        """Start a server that reads this clock, in a fresh process: modules keep the functions that they import."""
         return ServerProcess(*args, program=(CLOCK_FROM, str(self._path)), is_forked=False)
 
     def set(self, seconds: int) -> None:
-        """So far ahead of the true time."""
+        """Set the clock `seconds` ahead of the true time."""
         new = self._path.with_suffix(".new")
         new.write_text(f"{seconds}")
         os.replace(new, self._path)
@@ -47,7 +47,7 @@ def result(client: httpx.Client, seq_id: str) -> dict[str, Any]:
 
 
 def until_told(server: ServerProcess, seq_id: str) -> Reader:
-    """Its stream has begun."""
+    """Wait until the stream of a result has begun."""
     reader = Reader(f"{server.url}/result/{seq_id}/stream")
     while not reader.text:
         time.sleep(0.01)
@@ -67,11 +67,11 @@ def test_an_hour_back_and_forth_ends_nothing_early(tmp_path: Path) -> None:
         until_told(server, early)
         clock.set(HOUR)
         results |= {seq_id: result(client, seq_id) for seq_id in (running, early)}
-        assert {each["finish_reason"] for each in results.values()} == {"length"}, "no deadline has passed"
+        assert {found["finish_reason"] for found in results.values()} == {"length"}, "no deadline has passed"
         assert comparable(results[running]) == comparable(results[early])
         assert [result(client, seq_id) for seq_id in results] == list(results.values())
         listed = client.get("/results").json()["data"]
-        assert [each["seq_id"] for each in listed][-1] == early, "the one that came first by the clock"
+        assert [found["seq_id"] for found in listed][-1] == early, "the one that came first by the clock"
         server.process.kill()
     del results[brief]
     clock.set(-HOUR)

@@ -1,4 +1,4 @@
-"""What a conversation does with its commands, without a model; test_generate.py has the command itself."""
+"""Commands of a conversation, without a model; test_generate.py has the command itself."""
 
 import json
 
@@ -17,7 +17,7 @@ class Tokenizer:
 
 
 class Session:
-    """Answers with the number of its answer."""
+    """Session that answers with the number of its answer."""
 
     def __init__(self):
         self.prompts = []

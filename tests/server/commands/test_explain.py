@@ -27,10 +27,10 @@ def path(life: Life, tmp_path: Path) -> Path:
 def test_the_recording_explains_as_the_scheduler_had_it(
     life: Life, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for each in [one for one in life.requests if one.index == 0 and one.first_token_time is not None][:5]:
-        assert main(["explain", str(path), str(each.arrival_order), "--json"]) == 0
+    for request in [one for one in life.requests if one.index == 0 and one.first_token_time is not None][:5]:
+        assert main(["explain", str(path), str(request.arrival_order), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)[0]
-        made = explain(each.metrics(), now=0.0, finish_reason="ended")
+        made = explain(request.metrics(), now=0.0, finish_reason="ended")
         assert found["shares"] == pytest.approx(made.shares)
         told = [(entry["what"], entry["why"]) for entry in found["timeline"] if entry["what"] != "ended"]
         assert told == [(entry["what"], entry["why"]) for entry in made.timeline if entry["what"] != "ended"]

@@ -55,7 +55,7 @@ def test_chat():
 
 
 def start_cli(*args):
-    """A command whose standard input and output the test holds."""
+    """Start a command whose standard input and output the test holds."""
     command = [sys.executable, "-m", "splitfuse.server", *args, "--num-threads", "1"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, text=True, **pipes)
@@ -80,7 +80,7 @@ def test_a_closed_pipe_ends_generate():
 
 @pytest.fixture
 def talkative(tmp_path):
-    """The demo model without end tokens: it goes on until it is stopped."""
+    """Return the demo model without end tokens: it goes on until it is stopped."""
     folder = tmp_path / "talkative"
     shutil.copytree(DEMO_FOLDER, folder, ignore=shutil.ignore_patterns("*.py", "generation_config.json", "draft"))
     config = json.loads((folder / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""Who gets in: every route against no key, a wrong key and another's key; results are their owner's alone."""
+"""Access: every route against no key, a wrong key and another's key; results are their owner's alone."""
 
 import logging
 import time
@@ -23,7 +23,7 @@ def bearer(key):
 
 
 def routes(app):
-    """Every route there is, those of FastAPI's documentation too, with a path that would match."""
+    """Return every route there is, those of FastAPI's documentation too, with a path that would match."""
     schema = app.openapi()["paths"]
     pairs = [(method.upper(), path) for path, methods in schema.items() for method in methods]
     pairs += [("GET", path) for path in ("/docs", "/redoc", "/openapi.json", "/docs/oauth2-redirect")]

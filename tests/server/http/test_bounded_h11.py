@@ -10,13 +10,13 @@ PIECES = [1, 7, 1000, 16 * 1024, 10**6]
 
 
 def head_of(num_bytes):
-    """A head of exactly so many bytes."""
+    """Return a head of exactly `num_bytes` bytes."""
     value = b"a" * (num_bytes - len(LINE) - len(b"X-Big: \r\n\r\n"))
     return LINE + b"X-Big: " + value + b"\r\n\r\n"
 
 
 def parse(data, *, piece, conn=None):
-    """The first event."""
+    """Return the first event."""
     conn = conn or BoundedH11()
     for start in range(0, len(data), piece):
         conn.receive_data(data[start : start + piece])
@@ -27,7 +27,7 @@ def parse(data, *, piece, conn=None):
 
 
 def refusal(data, *, piece=10**6, conn=None):
-    """What is wrong with it."""
+    """Parse bad data and return the fault that was found."""
     conn = conn or BoundedH11()
     with pytest.raises(h11.RemoteProtocolError):
         parse(data, piece=piece, conn=conn)

@@ -13,7 +13,7 @@ BODY = {"prompt": "x", "max_tokens": 1}
 
 
 async def ask(served, path="/generate", **headers):
-    """What a POST of a prompt, or else a GET, with these headers gives."""
+    """Return the answer to a POST of a prompt, or to a GET of another path, with these headers."""
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     if path == "/generate":
         return await served.client.post(path, json=BODY, headers=headers)

@@ -1,4 +1,4 @@
-"""What is not yet a request: broken, oversized and slow heads and bodies, on a raw socket."""
+"""Bytes that are not yet a request: broken, oversized and slow heads and bodies, on a raw socket."""
 
 import asyncio
 import json
@@ -118,7 +118,7 @@ async def test_an_endless_body_is_cut_off(served):
 
 
 async def test_a_stalled_reader_is_cut_off(served, monkeypatch):
-    """What it has not taken is far more than the socket's buffers hold; the engine stops working for it."""
+    """The rest of the answer is far larger than the socket's buffers; the engine stops working for the reader."""
     monkeypatch.setattr("splitfuse.server.http.h11_protocol.STALL_S", 0.1)
     served.engine.hold()
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
@@ -284,7 +284,7 @@ async def test_a_silent_connection_too_many_is_told_soon(served, monkeypatch):
 
 
 async def half_closed(served, *requests, until=None):
-    """What a client gets that sends no more than these, as `nc -N` does; `until` is awaited once a probe has come."""
+    """Return the answer to a client that half-closes after these requests, like `nc -N`. `until`: a probe to await."""
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
     writer.write(b"".join(requests))
     writer.write_eof()
@@ -314,7 +314,7 @@ async def test_a_half_closed_client_gets_its_whole_answer(served):
 
 
 async def test_a_half_closed_client_can_wait_long_for_its_answer(served):
-    """What clients ignore is written meanwhile, before its answer begins and between events."""
+    """Meanwhile the server sends bytes that clients ignore, before the answer begins and between events."""
     served.engine.hold()
     raw = await half_closed(served, request_of("/v1/completions"), until=b"HTTP/1.1 100 Continue\r\n\r\n")
     answer = raw[raw.index(b"HTTP/1.1 200") :].partition(b"\r\n\r\n")[2]

@@ -1,4 +1,4 @@
-"""With logprobs, what a result may become is bounded; the refusal names the way out, and the way out works."""
+"""The size of results with logprobs is bounded; the refusal names the way out, and the way out works."""
 
 import re
 

@@ -70,7 +70,7 @@ def test_a_job_may_be_kept_for_less_long_but_not_for_longer():
 
 
 def test_an_owner_above_the_quota_stays_refused():
-    """After a restart there may be more unfinished ones than a lowered limit allows."""
+    """More jobs may be unfinished after a restart than a lowered limit allows."""
     store, _ = make_store(max_unfinished=1)
     for name in "ab":
         store.index.insert(make_job(name, owner="me"))

@@ -15,7 +15,7 @@ async def test_a_wait_ends_with_the_signal_or_its_time() -> None:
         await asyncio.sleep(0)
         signal.fire()
         assert await task
-        assert not await waits.wait()  # what fired before counts for nothing
+        assert not await waits.wait()  # earlier signals do not count
 
 
 async def test_many_waits_share_a_timer(monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""What a server's start leaves out of torch is there for all that needs it."""
+"""Parts of torch that a server's start leaves out are there for all code that needs them."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ IMPORT = "from splitfuse.server.process.deferred_import import defer_meta_kernel
 
 
 def run(code: str) -> str:
-    """What a new process prints that defers the meta kernels."""
+    """Return the output of a new process that defers the meta kernels."""
     command = [sys.executable, "-c", f"{IMPORT}; defer(); defer(); import torch, sys\n{code}"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

@@ -11,14 +11,14 @@ from splitfuse.server.process import gc_policy
 
 
 class Cycle:
-    """A reference cycle."""
+    """Reference cycle."""
 
     def __init__(self):
         self.me = self
 
 
 class Unfinished:
-    """Reports how many requests are unfinished; `asked` is set after five questions."""
+    """Number of unfinished requests for the policy; `asked` is set after five questions."""
 
     def __init__(self, count):
         self.count = count
@@ -61,7 +61,7 @@ async def collecting(unfinished, prepare=lambda: None):
 
 
 def old_garbage():
-    """A cycle that became garbage in the old generation, and enough work that a full collection is worth it."""
+    """Make a cycle that is garbage of the old generation, after enough work for a full collection."""
     cycle = Cycle()
     for _ in range(gc_policy.MIN_YOUNG_COLLECTIONS + 2):
         gc.collect(1)

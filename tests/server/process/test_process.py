@@ -16,7 +16,7 @@ LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "te
 
 
 def first_events(stream, number):
-    """The raw text of a stream once it holds so many events."""
+    """Return the raw text of a stream once it holds `number` events."""
     text = ""
     for chunk in stream:
         text += chunk
@@ -113,7 +113,7 @@ sys.exit(main(sys.argv[4:]))
 
 
 def test_a_dead_engine_ends_the_server():
-    """So that a supervisor restarts it; a living process could only refuse."""
+    """A supervisor then restarts it; a living process could only refuse."""
     with ServerProcess(wrapper=(sys.executable, "-c", DYING)) as server:
         stream = {**LONG, "stream": True}
         events = parse_events(httpx.post(server.url + "/generate", json=stream, timeout=60).text)
@@ -142,7 +142,7 @@ def test_queue_full():
 
 
 def cpu_seconds(pid):
-    """What a process has used so far; 0 where the system does not tell."""
+    """Return the CPU seconds of a process so far; 0 where the system does not tell."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

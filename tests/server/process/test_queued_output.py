@@ -23,7 +23,7 @@ def read_all(reader):
 
 
 def fill(pipe_end):
-    """Until a further byte would block."""
+    """Fill a pipe until a further byte would block."""
     os.set_blocking(pipe_end, False)
     with contextlib.suppress(BlockingIOError):
         while True:

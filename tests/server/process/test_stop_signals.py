@@ -34,7 +34,7 @@ REST = """
 
 @contextlib.contextmanager
 def running(program, *, wrapper=()):
-    """The process, once it has printed "ready"."""
+    """Yield the process, once it has printed "ready"."""
     process = subprocess.Popen(
         [*wrapper, sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""What counts as a hang: no step for so many ticks while there is work, or an event loop that does not come by."""
+"""Hangs: no step for a number of ticks while there is work, or an event loop that does not beat."""
 
 import asyncio
 import threading
@@ -15,14 +15,14 @@ def stats(*, seconds=0.01, num_tokens=8):
 
 
 class World:
-    """A watchdog with a limit of 10 ticks over an engine and an event loop that do as they are told."""
+    """Watchdog with a limit of 10 ticks over an engine and an event loop that the test drives."""
 
     def __init__(self, **settings):
         self.has_work = True
         self.watchdog = Watchdog(lambda: self.has_work, **{"timeout": 10.0, "max_num_batched_tokens": 512, **settings})
 
     def ticks(self, count, *, beats=True, steps=False):
-        """What was found in so many ticks."""
+        """Return the findings of `count` ticks."""
         found = []
         for _ in range(count):
             if beats:

@@ -141,7 +141,7 @@ async def test_who_waits_is_told_when_the_server_leaves_the_job_to_another(serve
     poll = asyncio.create_task(served.client.get(accepted["result_url"] + "?wait=30"))
     async with served.client.stream("GET", accepted["stream_url"]) as stream:
         await served.engine.allow(2)
-        await anext(stream_events(stream))  # so the poll, which came before it, waits
+        await anext(stream_events(stream))  # the poll came before it and waits now
         job.suspend()
     response = await poll
     assert (response.status_code, response.json()["error"]["code"]) == (503, "resuming")
@@ -268,11 +268,11 @@ async def test_results_are_listed_newest_first_and_in_pages(served):
     await asyncio.gather(*(served.client.get(f"/result/{seq_id}?wait=5") for seq_id in ids))
     first = (await served.client.get("/results?limit=3")).json()
     assert (first["object"], first["has_more"]) == ("list", True)
-    assert [each["seq_id"] for each in first["data"]] == ids[:1:-1]
+    assert [result["seq_id"] for result in first["data"]] == ids[:1:-1]
     assert first["last_id"] == ids[2]
-    assert all("outputs" not in each and each["status"] == "completed" for each in first["data"])
+    assert all("outputs" not in result and result["status"] == "completed" for result in first["data"])
     rest = (await served.client.get(f"/results?after={first['last_id']}")).json()
-    assert ([each["seq_id"] for each in rest["data"]], rest["has_more"]) == (ids[1::-1], False)
+    assert ([result["seq_id"] for result in rest["data"]], rest["has_more"]) == (ids[1::-1], False)
     none = (await served.client.get("/results?status=failed")).json()
     assert none == {"object": "list", "data": [], "has_more": False, "last_id": None}
 

@@ -53,7 +53,7 @@ async def events_of(served, **fields):
 
 
 def joined(events):
-    """The message that a client makes of the events."""
+    """Return the message that a client makes of the events."""
     message = events[0]["message"]
     for event in events[1:]:
         match event["type"]:
@@ -75,13 +75,13 @@ def joined(events):
 
 
 def shown(message):
-    """What does not differ from answer to answer."""
+    """Return the message without the ids, which differ from answer to answer."""
     blocks = [{name: value for name, value in block.items() if name != "id"} for block in message["content"]]
     return message | {"id": "", "content": blocks}
 
 
 async def both(served, **fields):
-    """The answer, which is the same whole and in events."""
+    """Return the answer, which is the same whole and in events."""
     whole, streamed = await answered(served, **fields), joined(await events_of(served, **fields))
     assert shown(whole) == shown(streamed)
     return whole
@@ -158,7 +158,7 @@ async def test_calls(templated):
     ]
     ids = [block["id"] for block in message["content"][1:]]
     assert len(set(ids)) == 2
-    assert all(each.startswith("toolu_") for each in ids)
+    assert all(call_id.startswith("toolu_") for call_id in ids)
     assert message["stop_reason"] == "tool_use"
 
 

@@ -25,7 +25,7 @@ MOST_SLOTS = 8
 
 
 class World:
-    """Survives the ends of its servers; `fails` says how often the store and the engine do."""
+    """Store and engine that survive the ends of their servers; `fails` says how often they fail."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -45,7 +45,7 @@ class World:
         return await self.store.use(function)
 
     async def asked(self, num: int) -> None:
-        """Return when so many answers have been asked for, or a batch cannot have more."""
+        """Wait until `num` answers have been asked for, or a batch cannot have more."""
         while self.num_asked < min(num, NUM_LINES):
             await self.was_asked.wait()
 
@@ -123,7 +123,7 @@ async def test_whenever_it_is_cancelled_every_line_stands_once(seed: int) -> Non
     batches = world.server()
     batch = await begin(batches)
     await world.asked(world.rng.randint(0, NUM_LINES))
-    with contextlib.suppress(InvalidRequestError):  # it is over
+    with contextlib.suppress(InvalidRequestError):  # the batch is over
         await batches.cancel(batch.batch_id, owner="me")
     done = await ended(world, batches, batch)
     assert done.status in ("cancelled", "completed")

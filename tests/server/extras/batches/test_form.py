@@ -27,7 +27,7 @@ TYPES = [
 
 
 def request_of(chunks: Sequence[bytes], content_type: str = TYPES[0]) -> tuple[Request, list[bytes]]:
-    """A request whose body arrives in these chunks, and the chunks that nobody has read yet."""
+    """Return a request whose body arrives in these chunks, and the chunks that nobody has read yet."""
     unread = list(chunks)
 
     async def receive() -> dict[str, Any]:

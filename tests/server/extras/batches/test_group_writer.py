@@ -1,4 +1,4 @@
-"""What many lines write at once goes into one transaction, and one that cannot be written costs only itself."""
+"""Group commits: concurrent writes share a transaction, and a write that fails costs no other."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from splitfuse.server.extras.durable.sealing import DamagedError
 
 
 class Store:
-    """Notes the lines that each transaction begins; refuses those of "damaged", and all while it is `away`."""
+    """Store that notes the lines a transaction begins; refuses those of "damaged", and all lines while it is `away`."""
 
     def __init__(self) -> None:
         self.written: list[list[int]] = []

@@ -27,7 +27,7 @@ def line(custom_id: str, prompt: str = "hello", *, url: str = "/v1/completions",
 
 
 def jsonl(*lines: Any) -> bytes:
-    return b"".join((each if isinstance(each, bytes) else json.dumps(each).encode()) + b"\n" for each in lines)
+    return b"".join((entry if isinstance(entry, bytes) else json.dumps(entry).encode()) + b"\n" for entry in lines)
 
 
 async def upload(client: openai.AsyncOpenAI, *lines: Any) -> str:
@@ -70,15 +70,15 @@ async def test_a_batch_is_answered_line_by_line(served: Any, client: openai.Asyn
     assert (done.request_counts.total, done.request_counts.completed, done.request_counts.failed) == (4, 2, 2)
     assert done.created_at <= done.in_progress_at <= done.finalizing_at <= done.completed_at
     output = await lines_of(client, done.output_file_id)
-    assert [each["custom_id"] for each in output] == ["a", "b"]
-    for each, prompt in zip(output, ("hello", "other"), strict=True):
-        assert each["id"].startswith("batch_req_")
-        assert each["error"] is None
-        assert each["response"]["status_code"] == 200
-        assert each["response"]["body"]["choices"][0]["text"] == answer_text(prompt, num_tokens=4)
-        assert each["response"]["body"]["object"] == "text_completion"
+    assert [answer["custom_id"] for answer in output] == ["a", "b"]
+    for answer, prompt in zip(output, ("hello", "other"), strict=True):
+        assert answer["id"].startswith("batch_req_")
+        assert answer["error"] is None
+        assert answer["response"]["status_code"] == 200
+        assert answer["response"]["body"]["choices"][0]["text"] == answer_text(prompt, num_tokens=4)
+        assert answer["response"]["body"]["object"] == "text_completion"
     errors = await lines_of(client, done.error_file_id)
-    assert [(each["custom_id"], each["response"]["status_code"]) for each in errors] == [("c", 400), ("d", 404)]
+    assert [(answer["custom_id"], answer["response"]["status_code"]) for answer in errors] == [("c", 400), ("d", 404)]
     assert errors[0]["response"]["body"]["error"]["param"] == "temperature"
     assert served.engine.num_submitted == 2
 
@@ -196,8 +196,8 @@ async def test_a_cancelled_batch_keeps_what_is_answered(served: Any, client: ope
     assert done.cancelling_at <= done.cancelled_at
     assert (done.request_counts.total, done.request_counts.failed) == (3, 3)
     errors = await lines_of(client, done.error_file_id)
-    assert [(each["custom_id"], each["response"]) for each in errors] == [("a", None), ("b", None), ("c", None)]
-    assert {each["error"]["code"] for each in errors} == {"batch_cancelled"}
+    assert [(answer["custom_id"], answer["response"]) for answer in errors] == [("a", None), ("b", None), ("c", None)]
+    assert {answer["error"]["code"] for answer in errors} == {"batch_cancelled"}
     assert not served.engine.handles, "what ran was ended"
     assert "cancelled" in (await refusal(client.batches.cancel(batch.id), 400)).message
     assert (await client.files.delete(batch.input_file_id)).deleted
@@ -330,7 +330,7 @@ async def test_no_owner_sees_another_s(served: Any) -> None:
             400,
         )
         assert refused.param == "input_file_id"
-        assert [each async for each in ben.files.list()] == [each async for each in ben.batches.list()] == []
+        assert [found async for found in ben.files.list()] == [found async for found in ben.batches.list()] == []
         after = await served.client.get(
             f"/v1/files?after={batch.input_file_id}", headers={"Authorization": "Bearer ben"}
         )

@@ -88,7 +88,7 @@ async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) 
     assert (found.status, len(found.outputs[0].token_ids)) == ("completed", 3)
     with pytest.raises(ResultNotFoundError):
         await results.find("a", owner="you")
-    assert [each.seq_id for each in await results.page("me", after=None, limit=9, status=None)] == ["c", "b", "a"]
+    assert [row.seq_id for row in await results.page("me", after=None, limit=9, status=None)] == ["c", "b", "a"]
     assert await results.delete_all("me") == {"a", "b", "c"}
     with pytest.raises(ResultNotFoundError):
         await results.find("a", owner="me")
@@ -136,7 +136,7 @@ async def test_a_take_over_is_not_refused_by_its_owners_quota(tmp_path: Path) ->
 
 
 async def test_a_new_job_has_no_events_of_a_deleted_one(tmp_path: Path) -> None:
-    """Its number is not given again while there are events of it."""
+    """A job's number is not reused while there are events of it."""
     path = tmp_path / "results.db"
     store = SqliteStore(path)
     body = dump_segment([(num, event_of(delta(f"job{num}", num))) for num in (1, 2)], wall=1.0, monotonic=1.0)
@@ -155,7 +155,7 @@ async def test_a_new_job_has_no_events_of_a_deleted_one(tmp_path: Path) -> None:
     results = opened(path)
     await results.open()
     events = {
-        each.row.seq_id: [event.token_ids for event in each.kept.job.events] for each in results.backend.to_resume
+        begun.row.seq_id: [event.token_ids for event in begun.kept.job.events] for begun in results.backend.to_resume
     }
     assert events == {"job1": [(1,)], "new": []}
     await results.close()
@@ -179,7 +179,7 @@ async def test_what_a_job_tells_after_all_segments_were_swept_is_found_again(tmp
 
 
 class ResumingEngine(FakeEngine):
-    """Begins what it is to go on with."""
+    """Engine that begins the jobs it is to resume."""
 
     async def submit(self, *args: Any, resumed: Resumed, **options: Any) -> Any:
         assert resumed.outputs == (KnownOutput(),)
@@ -200,7 +200,7 @@ async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: 
     engine, settings = ResumingEngine(), Settings()
     await engine.start()
     engine.fingerprint = "another"
-    jobs = [each.kept.job for each in results.backend.to_resume]
+    jobs = [begun.kept.job for begun in results.backend.to_resume]
     await Resumption(results.backend, engine, kinds, settings).run()  # type: ignore[arg-type]
     for job in jobs:
         await job.wait(5)

@@ -20,7 +20,7 @@ from splitfuse.server.jobs.job import Job
 
 
 class GatedStore(SqliteStore):
-    """Commits when it is let, and fails when it is told to."""
+    """Store that commits when the test lets it, and fails when the test wants it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -39,7 +39,7 @@ class GatedStore(SqliteStore):
 
 
 class Kept:
-    """A journal over a gated store, and what it says of failures."""
+    """Journal over a gated store, and what it says of failures."""
 
     def __init__(self, path: Path, *, is_shared: bool = False, sealing: Sealing | None = None) -> None:
         self._sealing = sealing

@@ -1,4 +1,4 @@
-"""What is written of events reads back as it was."""
+"""Records of events read back unchanged."""
 
 import hypothesis.strategies as st
 import pytest
@@ -25,7 +25,7 @@ times = st.none() | st.floats(-1e6, 1e6)
 
 def prompt_logprobs(num_top: int, token_ids: list[int]) -> PromptLogprobs:
     scores = PromptLogprobs(num_top)
-    flat = [each for each in token_ids for _ in range(num_top)]
+    flat = [token_id for token_id in token_ids for _ in range(num_top)]
     scores.add(token_ids, [-0.1] * len(token_ids), [1] * len(token_ids), flat, [-0.25] * len(flat))
     return scores
 
@@ -57,7 +57,7 @@ deltas = st.builds(
 
 
 def as_told(delta: OutputDelta) -> object:
-    """All of a delta that can be compared."""
+    """Return the fields of a delta that can be compared."""
     error = delta.error and (type(delta.error), str(delta.error), vars(delta.error))
     scores = delta.prompt_logprobs and (delta.prompt_logprobs.num_top, delta.prompt_logprobs.to_lists())
     names = [name for name in OutputDelta.__slots__ if name not in ("error", "prompt_logprobs")]

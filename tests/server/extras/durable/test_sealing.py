@@ -206,7 +206,7 @@ async def test_jobs_in_a_database_are_taken_over_by_a_server_with_the_key(postgr
     await results.close()
     results = shared()
     await results.open()
-    told = {each.row.seq_id: each.resumed.outputs[0].token_ids for each in results.backend.to_resume}
+    told = {begun.row.seq_id: begun.resumed.outputs[0].token_ids for begun in results.backend.to_resume}
     assert told == {"open": (0, 1, 2), "other": (0, 1, 2)}
     await results.close()
 
@@ -239,7 +239,7 @@ async def test_a_result_that_was_changed_on_disk_fails_alone(path: Path, stateme
     assert (failure.code, "changed on disk" in str(failure)) == ("damaged", True)
     assert (await results.find("b", owner="me")).outputs[0].text == TEXT * 3
     listed = await results.page("me", after=None, limit=9, status=None)
-    assert sorted((each.seq_id, each.status) for each in listed) == [("a", "failed"), ("b", "completed")]
+    assert sorted((row.seq_id, row.status) for row in listed) == [("a", "failed"), ("b", "completed")]
     assert await results.delete_all("me") == {"a", "b"}
     await results.close()
 
@@ -264,7 +264,7 @@ def swapped(bodies: list[bytes]) -> list[bytes]:
 
 
 def exchanged(bodies: list[bytes]) -> list[bytes]:
-    """The events of a and b, whose numbers are 1 and 2, in every segment."""
+    """Return the events of a and b, whose numbers are 1 and 2, in every segment."""
     return [
         edited(body, lambda events: [(3 - num if num < 3 else num, item) for num, item in events]) for body in bodies
     ]
@@ -319,8 +319,8 @@ async def test_a_job_whose_request_was_changed_on_disk_fails_alone(path: Path) -
 async def fails_alone(path: Path, seq_ids: set[str]) -> None:
     results = opened(path)
     await results.open()
-    jobs = {each.row.seq_id: each for each in results.backend.to_resume}
-    assert {seq_id for seq_id, each in jobs.items() if each.is_damaged} == seq_ids
+    jobs = {begun.row.seq_id: begun for begun in results.backend.to_resume}
+    assert {seq_id for seq_id, begun in jobs.items() if begun.is_damaged} == seq_ids
     resumed: list[str] = []
 
     class Engine(FakeEngine):
@@ -338,7 +338,7 @@ async def fails_alone(path: Path, seq_ids: set[str]) -> None:
     await results.close()
     results = opened(path)
     await results.open()
-    assert {each.row.seq_id for each in results.backend.to_resume}.isdisjoint(seq_ids)
+    assert {begun.row.seq_id for begun in results.backend.to_resume}.isdisjoint(seq_ids)
     for seq_id in seq_ids:
         assert (await results.find(seq_id, owner="me")).status == "failed"
     await results.close()
@@ -413,8 +413,8 @@ def test_files_and_batches_in_a_database_are_encrypted_too(postgres: PostgresSer
         other.write_batches(BatchChanges(files=(dataclasses.replace(FILE, state="deleted"),)))
         assert other.parts("file-1", after=-1, limit=9) == []
         assert db.execute("SELECT filename, state FROM splitfuse_files").fetchall() == [("", "deleted")]
-    for each in (store, other):
-        each.close()
+    for database in (store, other):
+        database.close()
 
 
 def test_a_file_or_a_batch_that_was_changed_on_disk_fails_alone(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where `--results` says that results are kept."""
+"""Places for results that `--results` names."""
 
 import sys
 

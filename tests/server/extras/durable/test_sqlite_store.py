@@ -16,7 +16,7 @@ from splitfuse.server.extras.durable.sqlite_store import SqliteStore
 from splitfuse.server.extras.durable.store import StoreError
 
 PAGE = 512  # bytes, SQLite's smallest: a log has many pages then, and few bytes
-FRAME = 24 + PAGE  # of the log, after its header
+FRAME = 24 + PAGE  # bytes of a frame of the log, after the log's header
 HEADER = 32
 Step = Callable[[SqliteStore], Any]
 Rows = dict[str, list[tuple[Any, ...]]]
@@ -28,7 +28,7 @@ def row(num: int) -> JobRow:
 
 
 def step(num: int) -> Step:
-    """A transaction of one of the kinds that there are."""
+    """Return the function that commits transaction `num`, one of all kinds."""
     ending = Ending(num - 1, "completed", 200.0, 500.0, "r" * 700)
     file = FileRow(f"file{num}", "me", 100.0, 500.0, "batch", "f", 3, 1)
     batch = BatchRow(f"batch{num}", "me", 100.0, 500.0, "{}")
@@ -44,12 +44,12 @@ def step(num: int) -> Step:
 
 
 def begin(num: int) -> Step:
-    """A transaction that writes one page."""
+    """Return the function that commits a transaction of one page."""
     return lambda store: store.commit(Changes(begun=[num]))
 
 
 def small_store(path: Path) -> SqliteStore:
-    """An empty store of small pages."""
+    """Return an empty store of small pages."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.executescript(
             f"PRAGMA page_size = {PAGE}; PRAGMA auto_vacuum = INCREMENTAL; CREATE TABLE x (y); DROP TABLE x"
@@ -62,14 +62,14 @@ def log_of(path: Path) -> Path:
 
 
 def rows_of(db: sqlite3.Connection) -> Rows:
-    """All that is in it."""
+    """Return the rows of all tables that are not empty."""
     tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
     rows = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
     return {name: found for name, found in rows.items() if found}
 
 
 def rows_after(path: Path, data: bytes, log: bytes) -> Rows:
-    """What SQLite finds in a copy."""
+    """Return the rows that SQLite finds in a copy."""
     path.write_bytes(data)
     log_of(path).write_bytes(log)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -80,14 +80,14 @@ def rows_after(path: Path, data: bytes, log: bytes) -> Rows:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """A file, its log, and what was in it when the log had so many bytes."""
+    """File, its log, and the rows at each size of the log."""
 
     data: bytes
     log: bytes
     states: list[tuple[int, Rows]]
 
     def at(self, size: int) -> Rows:
-        """What must be there of a log of which so many bytes are whole."""
+        """Return the rows that a log with `size` whole bytes must give."""
         return next((rows for end, rows in reversed(self.states) if end <= size), {})
 
 
@@ -179,7 +179,7 @@ def test_cut_while_a_new_log_overwrites_the_old_one_it_has_the_commits_before(tm
 
 @contextlib.contextmanager
 def writes_fail_from(size: int) -> Iterator[None]:
-    """No file of this process can grow beyond so many bytes."""
+    """Let no file of this process grow beyond `size` bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

@@ -1,4 +1,4 @@
-"""What every Store promises, and what is SQLite's own."""
+"""Promises of every Store, and SQLite's own."""
 
 import contextlib
 import dataclasses
@@ -27,18 +27,18 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sqlite_reopened(path: Path) -> Iterator[Reopen]:
-    """Opens the store in a file, closing the one before."""
+    """Open the store in a file and close the one before."""
     yield from reopening(lambda: SqliteStore(path))
 
 
 @pytest.fixture
 def postgres_reopened(postgres: PostgresServer) -> Iterator[Reopen]:
-    """The same in a database, when the lease of the one before has run out."""
+    """Reopen a store in PostgreSQL when the lease of the one before has run out."""
     yield from reopening(opener(postgres.database()))
 
 
 def opener(database: str, sealing: Sealing | None = None) -> Callable[[], BatchStore]:
-    """Opens the store in a database and has the leases of others run out."""
+    """Open the store in a database and let the leases of others run out."""
     import psycopg
 
     from splitfuse.server.extras.shared.postgres_store import PostgresStore
@@ -326,7 +326,7 @@ def test_files_and_batches_are_there_again(files_reopened: Reopen) -> None:
 
 
 def begun(store: BatchStore, *names: str) -> None:
-    """Batches with files for their answers."""
+    """Begin batches with files for their answers."""
     batches = tuple(dataclasses.replace(batch_row(name), batch_id=name) for name in names)
     plain = file_row("", state="partial", purpose="batch_output")
     outputs = tuple((f"{kind}-{name}", name) for kind in ("out", "err") for name in names)

@@ -23,7 +23,7 @@ URL = "https://ops.example.com/done?from=here"
 
 
 class Receiver:
-    """Answers what it is told to, and keeps what it was sent."""
+    """Receiver that gives the test's answers and keeps the messages."""
 
     def __init__(self, *statuses: int | Exception) -> None:
         self.requests: list[httpx.Request] = []
@@ -40,7 +40,7 @@ class Receiver:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    """One job that has ended, whose end is to be told."""
+    """Yield a store with one ended job whose end is to be delivered."""
     store = SqliteStore(tmp_path / "results.db")
     row = JobRow(num=1, seq_id="job1", owner="me", created=100.0, request="{}", first_segment=1)
     store.commit(Changes(accepted=[row], endings=[Ending(1, "completed", 200.5, 900.0, "[]", "ops")]))
@@ -61,7 +61,7 @@ class Sender:
         return function(self._store)
 
     async def send(self, receiver: Receiver) -> int:
-        """How many requests it made."""
+        """Send the messages that are due. Returns the number of requests."""
         before = len(receiver.requests)
         await self._webhooks.send_due(receiver.client)
         return len(receiver.requests) - before

@@ -50,7 +50,7 @@ async def whole(served, path="chat", **fields):
 
 
 def joined(lines):
-    """The answer that a client makes of the lines."""
+    """Return the answer that a client makes of the lines."""
     assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
     message = {"role": "assistant", "content": ""}
     for line in lines:
@@ -63,7 +63,7 @@ def joined(lines):
 
 
 async def both(served, **fields):
-    """The answer, which is the same whole and in lines."""
+    """Return the answer, which is the same whole and in lines."""
     one, other = await whole(served, **fields), joined(await lines_of(served, **fields))
     for name in ("message", "done", "done_reason", "model", "prompt_eval_count", "eval_count"):
         assert one[name] == other[name]
@@ -71,7 +71,7 @@ async def both(served, **fields):
 
 
 async def asked(served, path="chat", **fields):
-    """What the engine is asked for."""
+    """Send a request and return the handle that the engine got."""
     served.engine.hold()
     task = asyncio.create_task(whole(served, path, **fields))
     await served.engine.submitted.wait()

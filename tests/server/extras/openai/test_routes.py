@@ -129,7 +129,7 @@ async def test_an_echo_of_a_truncated_prompt_is_what_was_read(client):
 
 
 async def test_scores_of_a_text_alone(client):
-    """What evaluation harnesses ask: nothing new, only how likely the text is."""
+    """Evaluation harnesses generate nothing; they ask how likely the text is."""
     answer = await client.completions.create(model=MODEL, prompt=["hello", "you"], max_tokens=0, echo=True, logprobs=2)
     assert [choice.text for choice in answer.choices] == ["hello", "you"]
     assert answer.choices[1].logprobs.token_logprobs == [None, -0.25, -0.25]

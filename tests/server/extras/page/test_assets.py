@@ -48,7 +48,7 @@ def test_nothing_is_loaded_from_elsewhere_and_no_text_becomes_markup(path: Path)
 
 
 def test_modules_can_be_joined_into_one() -> None:
-    """As saved.js does it: imports on one line from files that are there, and no name twice."""
+    """saved.js joins modules whose imports are on one line, from files that exist, with no name twice."""
     found: Counter[str] = Counter()
     for path in MODULES:
         text = path.read_text("utf-8")

@@ -90,15 +90,15 @@ async def test_steps_of_a_real_engine(live):
                 seen.get(event["event"], []).extend(event["data"])
                 if seen["ended"]:
                     break
-    (shape,) = [each for each in seen["requests"] if each["id"] == made["seq_id"]]
+    (shape,) = [request for request in seen["requests"] if request["id"] == made["seq_id"]]
     number = shape["number"]
     chunks = [row for step in seen["steps"] for row in step.get("chunks", ()) if row[0] == number]
     assert (chunks[0][1], sum(row[2] for row in chunks)) == (0, 400)
     decodes = [step["decodes"] for step in seen["steps"] if "decodes" in step]
     assert decodes[0] == [number]
-    assert decodes == [[number] if each is not True else True for each in decodes]  # true: as in the step before
+    assert decodes == [[number] if decode is not True else True for decode in decodes]  # true: as in the step before
     assert len(decodes) == 4
-    assert [number, "length"] in [each[:2] for each in seen["ended"]]
+    assert [number, "length"] in [ended[:2] for ended in seen["ended"]]
     result = (await live.get(made["result_url"])).json()
     found = (await live.get(f"{made['result_url']}/explain")).json()
     assert found["e2e_s"] == pytest.approx(result["timings"]["e2e_s"], abs=1e-3)

@@ -19,7 +19,7 @@ from splitfuse.server.extras.page.step_broadcast import StepBroadcast, Viewer
 
 
 class Engine:
-    """As much of AsyncEngine as a broadcast asks for, over a scheduler alone."""
+    """Stand-in for AsyncEngine with the parts that a broadcast reads, over a scheduler alone."""
 
     def __init__(self) -> None:
         self.bench = Bench.make()
@@ -51,14 +51,14 @@ def engine() -> Any:
 
 
 class Reader:
-    """Reads a viewer's chunks."""
+    """Reader of a viewer's chunks."""
 
     def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
         self._chunks = chunks
         self._blocks: list[str] = []
 
     async def until(self, name: str) -> Any:
-        """The data of the next event of this name."""
+        """Return the data of the next event of this name."""
         async with asyncio.timeout(10):
             while True:
                 while self._blocks:

@@ -43,7 +43,7 @@ def test_only_replicas_with_an_address_take_requests():
 
 
 def test_without_a_shared_store_no_other_replica_answers_for_an_id():
-    alone, shared = (backend(config(has_shared_results=each).text({}), "ids") for each in (False, True))
+    alone, shared = (backend(config(has_shared_results=has_shared).text({}), "ids") for has_shared in (False, True))
     assert "no option redispatch" in alone
     assert alone.count("no-check") == len(TAGS)
     assert "uri /health" in shared

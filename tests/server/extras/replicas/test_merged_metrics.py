@@ -1,4 +1,4 @@
-"""One page of the metrics of all replicas: each family once, each sample labelled, none lost."""
+"""Merged metrics of all replicas: every family once, every sample labelled, none lost."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

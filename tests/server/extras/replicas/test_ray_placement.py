@@ -1,4 +1,4 @@
-"""What is asked of Ray, with a stand-in for it; `make replicas` runs the real one."""
+"""Requests to Ray, with a stand-in for it; `make replicas` runs the real one."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ SECRET = '{"api_key": ["secret"]}'
 
 
 class RayError(Exception):
-    """As ray.exceptions.RayError."""
+    """Stand-in for ray.exceptions.RayError."""
 
 
 class Ray(ModuleType):
-    """A cluster of one machine. `called` tells what came, `answers` says what a method gives or raises."""
+    """Cluster of one machine. `called` lists the calls; `answers` has the value or error of a method."""
 
     def __init__(self) -> None:
         super().__init__("ray")
@@ -93,7 +93,7 @@ async def test_a_server_is_started_where_there_is_room(ray: Ray) -> None:
     placement.close()
     assert ray.called[1:] == [
         ("options", {"num_cpus": 4, "num_gpus": 0, "scheduling_strategy": "SPREAD"}),
-        ("made", ()),  # what an actor is made with stays in Ray's store
+        ("made", ()),  # an actor's arguments stay in Ray's store
         ("start", ("r1", SECRET, None)),
         ("wait", ()),
         ("stop", ()),

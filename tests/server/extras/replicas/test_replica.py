@@ -1,4 +1,4 @@
-"""One replica: started again after each end, later each time it ends young, and never after `stop`."""
+"""A replica restarts after every end, later each time it ends young, and never after `stop`."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ PLACE = Address("127.0.0.1", 4000)
 
 
 class Server:
-    """Ends when `end` is called, with a code or an error."""
+    """Server that ends when `end` is called, with a code or an error."""
 
     address = PLACE
 
@@ -34,7 +34,7 @@ class Server:
 
 
 class Placement:
-    """Has room while `has_room` is set."""
+    """Placement with room while `has_room` is set."""
 
     has_gpus = False
     num_cpus = 2
@@ -56,7 +56,7 @@ class Placement:
 
 
 class Haproxy:
-    """Counts what it is told; `pointed` is set at each start."""
+    """HAProxy that counts its calls; `pointed` is set at every start."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -74,7 +74,7 @@ class Haproxy:
 
 
 class Client:
-    """What /stats says, call by call."""
+    """Client whose calls of /stats give these answers, one after the other."""
 
     def __init__(self, *has_work: bool) -> None:
         self._has_work = list(has_work)
@@ -93,7 +93,7 @@ class World:
         self.run = asyncio.create_task(self.replica.run())
 
     async def started(self) -> Server:
-        """The next server."""
+        """Wait for the next server and return it."""
         await self.haproxy.pointed.wait()
         self.haproxy.pointed.clear()
         return self.placement.servers[-1]

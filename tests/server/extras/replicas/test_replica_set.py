@@ -1,4 +1,4 @@
-"""How many replicas there are, and which numbers they have."""
+"""Number of replicas, and the numbers that they have."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from splitfuse.server.extras.replicas.replica_set import ReplicaSet
 
 
 class Fake:
-    """A replica that ends when it is stopped or, retiring, when it is told that nothing is left."""
+    """Replica that ends when it is stopped or, while retiring, when nothing is left."""
 
     def __init__(self, number: int) -> None:
         self.name, self.address = f"r{number}", None
@@ -56,7 +56,7 @@ async def test_the_last_ones_retire_and_keep_their_numbers_until_they_end() -> N
     assert list(replicas.addresses()) == ["r0", "r1"]
     retiring = made[1]
     replicas.scale(3)
-    assert made[1] is retiring  # it keeps its number
+    assert made[1] is retiring  # a retiring replica keeps its number
     retiring.is_empty.set()
     await settled()
     assert made[1] is not retiring

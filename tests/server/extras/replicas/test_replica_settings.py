@@ -1,4 +1,4 @@
-"""What a replica's config file holds: the settings of all, its own tag, and keys, wherever they came from."""
+"""Config file of a replica: the settings of all, its own tag, and keys, wherever they came from."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from splitfuse.server.settings import Settings
 
 
 def read(text: str, folder: Path) -> Settings:
-    """As the replica reads it."""
+    """Read a config file like a replica does."""
     file = folder / "config"
     file.write_text(text)
     return resolve({"config": file}, {})
@@ -35,7 +35,7 @@ def test_a_replica_has_the_same_settings(tmp_path: Path) -> None:
     assert of_replica.keys == ("a", "b,c")
     assert of_replica.tenant_weights == {"a": 2.0}
     assert (of_replica.id_tag, of_replica.num_threads) == ("r1-", 3)
-    assert of_replica.replicas is None  # it is one itself
+    assert of_replica.replicas is None  # a replica has none of its own
 
 
 def test_keys_of_a_file_need_no_file_where_the_replica_runs(tmp_path: Path) -> None:

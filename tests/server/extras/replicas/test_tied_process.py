@@ -24,7 +24,7 @@ def test_it_ends_with_its_parent() -> None:
         assert parent.stdout is not None
         child = os.pidfd_open(int(parent.stdout.readline()))
         parent.kill()
-    assert select.select([child], [], [], 60)[0]  # it has ended
+    assert select.select([child], [], [], 60)[0]  # the child has ended
     os.close(child)
 
 

@@ -1,4 +1,4 @@
-"""What /v1/responses refuses, and how it calls it."""
+"""Refusals of /v1/responses, and the fields that they name."""
 
 TOOLS = [
     {

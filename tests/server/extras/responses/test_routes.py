@@ -38,14 +38,14 @@ async def client(served):
 
 @pytest.fixture
 def thinking(served):
-    """A model that thinks and calls."""
+    """Return a model that thinks and calls."""
     served.engine.tokenizer.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
     served.engine.script = THOUGHT
     return served
 
 
 def told(text):
-    """The events of a stream without what is before the data."""
+    """Return the data of a stream's events."""
     return [event["data"] for event in parse_events(text)]
 
 

@@ -10,7 +10,7 @@ SYSTEM = {"role": "system", "content": "Be kind."}
 
 @pytest.fixture
 def prompts(served, monkeypatch):
-    """The texts that the engine got."""
+    """Return the texts that the engine got."""
     got = []
     submit = served.engine.submit
 

@@ -1,4 +1,4 @@
-"""What a forwarded request keeps of the caller's."""
+"""Forwarded requests, and the caller's headers that they keep."""
 
 import httpx
 from starlette.requests import Request

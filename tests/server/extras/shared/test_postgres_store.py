@@ -1,4 +1,4 @@
-"""What servers that share a database rely on: leases, claims, and that nothing of a dead server is written."""
+"""Leases, claims and refused writes of dead servers, on which servers that share a database rely."""
 
 import contextlib
 import dataclasses
@@ -52,13 +52,13 @@ INSERT INTO splitfuse_jobs VALUES
 
 @pytest.fixture(scope="module")
 def database(postgres: PostgresServer) -> str:
-    """One for all tests, which leave nothing behind."""
+    """Return a database for all tests, which leave nothing behind."""
     return postgres.database()
 
 
 @pytest.fixture
 def opened(database: str) -> Iterator[Open]:
-    """Opens stores of servers that share the database."""
+    """Yield a function that opens stores of servers that share the database."""
     with contextlib.ExitStack() as stack:
 
         def open_store(*, lease_s: float = 60.0, model: str = "m", **options: bool) -> PostgresStore:
@@ -131,7 +131,7 @@ def test_each_job_is_claimed_by_one_server(opened: Open, database: str) -> None:
         while new := claimed(store, limit=7):
             nums += new
 
-    threads = [threading.Thread(target=claim, args=each) for each in zip(living, taken, strict=True)]
+    threads = [threading.Thread(target=claim, args=args) for args in zip(living, taken, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -226,7 +226,7 @@ def file(name: str, **changed: object) -> FileRow:
 
 
 def begin(store: PostgresStore, *names: str) -> None:
-    """Batches with files for their answers."""
+    """Begin batches with files for their answers."""
     outputs = tuple((f"{kind}-{name}", name) for name in names for kind in ("out", "err"))
     files = tuple(file(file_id) for file_id, _ in outputs)
     store.write_batches(BatchChanges(files=files, batches=tuple(map(batch, names)), outputs=outputs))
@@ -258,7 +258,7 @@ def test_a_batch_of_a_dead_server_is_another_ones(opened: Open, database: str) -
 
 
 def test_what_a_server_writes_of_a_batch_that_it_does_not_hold_hits_no_row(opened: Open) -> None:
-    """It lost its lease, has a new one, and has not noticed yet that what it runs is another one's."""
+    """The server lost its lease, has a new one, and has not noticed yet that its batch is another server's."""
     holder, other = opened(), opened()
     begin(holder, "a")
     holder.write_batches(BatchChanges(begun=(("a", 1),)))
@@ -288,7 +288,7 @@ def test_each_batch_is_claimed_by_one_server(opened: Open) -> None:
         while new := held(store, limit=3):
             batch_ids += new
 
-    threads = [threading.Thread(target=claim, args=each) for each in zip(living, taken, strict=True)]
+    threads = [threading.Thread(target=claim, args=args) for args in zip(living, taken, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -331,7 +331,7 @@ def test_an_upload_that_was_cut_short_is_swept(opened: Open, database: str) -> N
     assert alive.beat()
     alive.sweep(2.0, max_jobs=1)
     assert (alive.find_file("cut"), alive.num_parts("cut"), alive.num_file_bytes()) == (None, 0, 0)
-    assert [each.file_id for each in alive.list_files("me", Page(9), now=2.0)] == ["ready"]
+    assert [found.file_id for found in alive.list_files("me", Page(9), now=2.0)] == ["ready"]
 
 
 def test_one_server_sweeps_at_a_time(opened: Open, database: str) -> None:

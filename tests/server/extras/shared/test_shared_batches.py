@@ -27,7 +27,7 @@ NUM_LINES = 8
 
 
 class Server:
-    """A server without an engine: an answer comes when `answers` is set."""
+    """Server without an engine: an answer comes when `answers` is set."""
 
     def __init__(self, database: str, url: str) -> None:
         self.database, self.url = database, url
@@ -61,7 +61,7 @@ class Server:
         return {"by": self.url}
 
     async def lose_lease(self, *, to: "Server") -> None:
-        """Another one gives this server up, which has a new number from then on."""
+        """Let another server give this one up; this one then has a new number."""
         async with self._lock:
             with psycopg.connect(self.database, autocommit=True) as db:
                 db.execute(f"UPDATE splitfuse_holders SET expires = now() WHERE num = {self.store.holder.num}")
@@ -90,12 +90,12 @@ class Server:
     async def until(self, batch: Batch, condition: Callable[[Batch], bool]) -> Batch:
         async with asyncio.timeout(20):
             while not condition(batch):
-                await asyncio.sleep(0.01)  # it can only be polled
+                await asyncio.sleep(0.01)  # a batch can only be polled
                 batch = await self.batches.find(batch.batch_id, owner="me")
             return batch
 
     async def ended(self, batch: Batch) -> tuple[Batch, list[str]]:
-        """The batch when it is over, and by whom its lines were answered."""
+        """Return the batch when it is over, and by whom its lines were answered."""
         done = await self.until(batch, lambda batch: batch.is_over)
         pieces = [piece async for piece in self.batches.files.contents(done.output_file_id or "")]
         return done, [json.loads(line)["response"]["body"]["by"] for line in b"".join(pieces).splitlines()]
@@ -116,7 +116,7 @@ async def test_a_server_that_lost_a_batch_runs_it_no_longer(pair: tuple[Server, 
     batch = await one.begin()
     await one.until(batch, lambda _: one.num_asked == NUM_LINES)
     await one.lose_lease(to=two)
-    one.answers.set()  # what it writes from now on is late
+    one.answers.set()  # its writes from now on are late
     await asyncio.sleep(0.1)
     two.answers.set()
     await two.batches.resume()
@@ -167,7 +167,7 @@ async def test_the_holder_is_asked_to_cancel(pair: tuple[Server, Server]) -> Non
 
 
 async def test_what_is_held_without_a_run_begins(pair: tuple[Server, Server]) -> None:
-    """The connection broke at the commit: the client was told that it failed."""
+    """The connection breaks at the commit, and the client sees a failure."""
     one, _ = pair
     batch = await one.begin()
     await one.batches._drop([batch.batch_id])

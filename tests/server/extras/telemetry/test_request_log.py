@@ -1,4 +1,4 @@
-"""One line per request when it has ended, whatever it was and however it ended; nothing of what it said."""
+"""Request log: a line for every request that has ended, whatever it was and however it ended, without its text."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ CHAT = {"messages": [{"role": "user", "content": "TEXT"}], "max_tokens": 3}
 
 
 class Lines(logging.Handler):
-    """The fields of lines, to be waited for: a line is written after the answer."""
+    """Fields of lines to wait for: a line is written after its answer."""
 
     def __init__(self):
         super().__init__()
@@ -25,7 +25,7 @@ class Lines(logging.Handler):
         self._queue.put_nowait(record.fields)
 
     async def __call__(self, number):
-        """The next so many lines, and there are no more."""
+        """Return the next `number` lines, and check that there are no more."""
         async with asyncio.timeout(10):
             found = [await self._queue.get() for _ in range(number)]
         assert self._queue.empty()
@@ -158,8 +158,8 @@ def test_a_servers_output(log_format):
         assert err.startswith("splitfuse: warning: listening on 0.0.0.0 without an API key")
         return
     logged = [json.loads(line) for line in (server.banner + out + err).splitlines()]
-    assert all(each["time"].endswith("Z") and each["message"] for each in logged)
-    (request,) = [each for each in logged if each["logger"] == "splitfuse.requests"]
+    assert all(entry["time"].endswith("Z") and entry["message"] for entry in logged)
+    (request,) = [entry for entry in logged if entry["logger"] == "splitfuse.requests"]
     assert (request["id"], request["route"], request["output_tokens"]) == ('a b="c"', "/generate", 2)
     assert "is ready" in logged[0]["message"]
-    assert [each["level"] for each in logged if "API key" in each["message"]] == ["WARNING"]
+    assert [entry["level"] for entry in logged if "API key" in entry["message"]] == ["WARNING"]

@@ -23,7 +23,7 @@ REASON = "needs the extra otel: pip install opentelemetry-sdk opentelemetry-expo
 
 @pytest.fixture
 def spans(monkeypatch):
-    """The spans that a server has sent, once it has ended."""
+    """Return the spans that a server has sent, once it has ended."""
     export = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter", reason=REASON)
     exporter = export.InMemorySpanExporter()
     tracer = RequestTracer(exporter, model_name="m", version="1", clock=lambda: 100.0, wall_clock=lambda: 1100.0)
@@ -42,7 +42,7 @@ async def test_a_request_is_a_span_in_its_callers_trace(spans):
     body = {"messages": [{"role": "user", "content": "TEXT"}], "max_tokens": 3, "stream": True}
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "mine"}
     await answered("/v1/chat/completions", body, headers)
-    *children, span = sorted(spans(), key=lambda each: each.name == "chat m")
+    *children, span = sorted(spans(), key=lambda found: found.name == "chat m")
     assert (span.name, span.kind.name) == ("chat m", "SERVER")
     assert f"{span.context.trace_id:032x}" == TRACE
     assert f"{span.parent.span_id:016x}" == PARENT
