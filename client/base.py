@@ -57,13 +57,11 @@ class BaseClient:
 class BaseStream:
     """`seq_id`, and after the end `result`; how far the events were read, over all connections."""
 
-    def __init__(
-        self, client: BaseClient, seq_id: str | None, *, starting_after: int | None, deadline: Deadline | None = None
-    ) -> None:
+    def __init__(self, client: BaseClient, seq_id: str | None, *, starting_after: int | None) -> None:
         self.seq_id = seq_id
         self.result: Result | None = None
         self._policy = client.retry_policy
-        self._begun = deadline
+        self._begun: Deadline | None = None
         self._has_ended = False
         self._reader = EventReader(starting_after)
         self._events: Iterator[StreamEvent] = iter(())  # of the last chunk
