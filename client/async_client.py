@@ -1,5 +1,5 @@
 # client.py is generated from this file: make unasync
-"""HTTP client: submits, polls, streams and cancels requests, and retries where a retry can help."""
+"""Client over HTTP: submits, polls, streams and cancels requests, and retries where a retry can help."""
 
 import contextlib
 import math
@@ -21,7 +21,7 @@ from .sampling import Sampling, mii_fields, prompt_list
 
 
 class AsyncClient(BaseClient):
-    """A server over HTTP. `timeout` in seconds bounds every call, its stream and retries included (None: no bound).
+    """Client of a server over HTTP. `timeout` in seconds bounds a call with its stream and retries (None: no bound).
 
     `base_url` and `api_key` default to SPLITFUSE_BASE_URL and SPLITFUSE_API_KEY. Threads can share a Client, tasks of
     one event loop an AsyncClient. A blocking read cannot be interrupted: a silent stream of a Client can outlast
@@ -150,7 +150,7 @@ class AsyncClient(BaseClient):
             now = deadline.elapsed()
             if result.is_finished or now >= until:
                 return result
-            if now - sent_at < wait / 2:  # this server does not wait
+            if now - sent_at < wait / 2:  # a server that ignores `wait`
                 await self._sleep(min(backoff, until - now))
                 backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
 
@@ -199,7 +199,7 @@ class AsyncClient(BaseClient):
 
 
 class AsyncJob:
-    """A submitted request: read its result, stream its events, cancel it."""
+    """Handle of a submitted request: reads its result, streams its events, cancels it."""
 
     def __init__(self, client: AsyncClient, seq_id: str) -> None:
         self.seq_id = seq_id
