@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     extra: set[pytest.Item] = set()
     if (most := config.getoption("--max-seeds")) is not None:
         extra |= {item for item in items if isinstance(item, pytest.Function) and _seed_index(item) >= most}
-    if "SPLITFUSE_TEST_ALL" not in os.environ and not any("::" in each for each in config.args):
+    if "SPLITFUSE_TEST_ALL" not in os.environ and not any("::" in argument for argument in config.args):
         extra |= _not_sampled(items)
     config.hook.pytest_deselected(items=list(extra))
     items[:] = [item for item in items if item not in extra]

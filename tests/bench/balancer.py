@@ -63,7 +63,7 @@ async def delays(way: Way, num_streams: int, num_tokens: int) -> list[float]:
     """Seconds by which each event came later than from the server itself, in order."""
     ids = [await submit(way, num_tokens) for _ in range(num_streams)]
     readers = [(reader, seq_id) for seq_id in ids for reader in (way.owner(seq_id), way.client)]
-    read = await asyncio.gather(*(arrivals(*each) for each in readers))
+    read = await asyncio.gather(*(arrivals(*reader) for reader in readers))
     pairs = zip(read[::2], read[1::2], strict=True)
     return sorted(later - sooner for first, second in pairs for sooner, later in zip(first, second, strict=True))
 
@@ -116,8 +116,8 @@ def opened(postgres: PostgresServer, *, has_ray: bool) -> Iterator[list[Way]]:
             stack.enter_context(replicas)
             while num_up(replicas) < 2:
                 time.sleep(0.2)
-            ours = {f"{each}-": [pid for pid in servers(each) if pid not in known][-1] for each in ("r0", "r1")}
-            known.update(pid for each in ("r0", "r1") for pid in servers(each))
+            ours = {f"{owner}-": [pid for pid in servers(owner) if pid not in known][-1] for owner in ("r0", "r1")}
+            known.update(pid for owner in ("r0", "r1") for pid in servers(owner))
             ways.append(Way(name, client(replicas.url), {tag: client(address(pid)) for tag, pid in ours.items()}))
         yield ways
 

@@ -149,7 +149,7 @@ def loop(args: argparse.Namespace) -> None:
             with tempfile.TemporaryDirectory(dir=args.folder) as folder:
                 spent[kind].append(asyncio.run(_step_cost(args, kind, Path(folder, "results.db"))))
     for kind, seconds in spent.items():
-        us = [1e6 * each for each in seconds]
+        us = [1e6 * second for second in seconds]
         print(f"{kind:>8}: {statistics.median(us):6.0f} us a step of 256 sequences ({min(us):.0f} to {max(us):.0f})")
 
 
@@ -234,7 +234,7 @@ async def _open(path: Path, size: int) -> None:
     results = DurableResults(limits, open_store=lambda: SqliteStore(path), kinds={KIND: KeptGenerate()})
     await results.open()
     spent = time.perf_counter() - start
-    assert {len(each.kept.job.events) for each in results.to_resume} <= {0, NUM_TOLD}
+    assert {len(resumed.kept.job.events) for resumed in results.to_resume} <= {0, NUM_TOLD}
     start = time.perf_counter()
     await results.use(lambda store: store.find("job1"))
     found = time.perf_counter() - start

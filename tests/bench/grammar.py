@@ -47,7 +47,7 @@ def compile_for(folder: Path) -> CompiledGrammar:
     compiled = compiler.compile(StructuredOutputs(json=SCHEMA)).result()
     seconds = (built - start, ready - built, time.perf_counter() - ready)
     print(f"{tokenizer.vocab_size} entries: tokenizer, first grammar, next grammar: ", end="")
-    print(", ".join(f"{1e3 * each:.0f} ms" for each in seconds))
+    print(", ".join(f"{1e3 * second:.0f} ms" for second in seconds))
     return compiled
 
 
@@ -83,7 +83,7 @@ def main(folders: list[str]) -> None:
         for num_rows in (1, 16, 64):
             making, applying = measure(compiled, num_rows)
             mean, worst, apply = (
-                1e6 * each / num_rows for each in (statistics.mean(making), max(making), statistics.mean(applying))
+                1e6 * spent / num_rows for spent in (statistics.mean(making), max(making), statistics.mean(applying))
             )
             print(f"  {num_rows:3} rows: mask {mean:6.1f} (worst step {worst:7.1f}), apply {apply:5.1f} us per row")
 

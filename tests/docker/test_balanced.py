@@ -85,7 +85,7 @@ def test_prometheus_scrapes_both_servers_and_haproxy():
     config = yaml.safe_load((FOLDER / "prometheus_balanced.yml").read_text())
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
     assert targets == {"splitfuse": ["server-a:8000", "server-b:8000"], "haproxy": ["haproxy:8405"]}
-    assert {target.partition(":")[0] for each in targets.values() for target in each} <= SERVICES.keys()
+    assert {target.partition(":")[0] for group in targets.values() for target in group} <= SERVICES.keys()
     (command,) = SERVICES["prometheus"]["command"]
     assert f'"$$METRICS_KEY" > {config["scrape_configs"][0]["authorization"]["credentials_file"]}' in command
     assert config["rule_files"] == ["prometheus_rules.yml"]

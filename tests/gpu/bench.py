@@ -61,7 +61,7 @@ def tune(path: Path, *, seconds: float) -> None:
 
     document = json.loads(path.read_text())
     tuned = choose([Result(**result) for result in document["results"]], seconds=seconds)
-    path.write_text(json.dumps({**document, "tuned": [asdict(each) for each in tuned]}, indent=1))
+    path.write_text(json.dumps({**document, "tuned": [asdict(choice) for choice in tuned]}, indent=1))
 
 
 def main() -> int:

@@ -68,7 +68,7 @@ class Load:
     def sdpa(self, q: Tensor, cache: ops.CacheView, ragged: ops.RaggedBatch) -> Callable[[], Tensor]:
         """torch's attention over the same keys and values without pages → [rows, Hq, query_len, D]."""
         queries = q.view(self.num_rows, self.query_len, NUM_HEADS, HEAD_DIM).transpose(1, 2)
-        pages = (each[ragged.block_tables.long()].transpose(1, 2) for each in cache[:2])
+        pages = (part[ragged.block_tables.long()].transpose(1, 2) for part in cache[:2])
         keys, values = (x.flatten(2, 3)[:, :, : self.seq_len].contiguous() for x in pages)
         if self.query_len == 1:
             return partial(F.scaled_dot_product_attention, queries, keys, values, enable_gqa=True)
@@ -291,7 +291,7 @@ def time_few_rows(bench: Bench, num_rows: int, num_outputs: int, num_inputs: int
     ]
     x = torch.randn(num_rows, num_inputs, device=DEVICE, dtype=DTYPE)
     plain = [partial(F.linear, x, weight) for weight in weights]
-    rivals = [lambda product=each: cuda.silu_mul(product()) for each in plain] if is_gated else plain  # type: ignore[misc]
+    rivals = [lambda product=product: cuda.silu_mul(product()) for product in plain] if is_gated else plain  # type: ignore[misc]
     in_turn = cycle(rivals)
     name = f"{num_rows} x {num_inputs} -> {num_outputs}{' gated' * is_gated}"
     options: dict[str, Any] = {"goal": Goal(times_rival=1.0), "rival": ("cuBLAS", lambda: next(in_turn)())}
@@ -301,7 +301,7 @@ def time_few_rows(bench: Bench, num_rows: int, num_outputs: int, num_inputs: int
     ]
     bench.time(name, *runs, num_bytes=weights[0].nbytes, error=difference(runs[0](), rivals[0]()), **options)
     packed = [fp8_linear.pack(weight, None) for weight in weights]
-    runs = [partial(fp8_linear.multiply, x, each, is_gated=is_gated) for each in packed]
+    runs = [partial(fp8_linear.multiply, x, weight, is_gated=is_gated) for weight in packed]
     bench.time(f"{name}, e4m3", *runs, num_bytes=weights[0].nbytes / 2, **options)
 
 

@@ -57,7 +57,7 @@ def test_the_dry_run_goes_through_every_part(dry_run: tuple[dict[str, Any], str,
     results = document["kernels"]["results"]
     assert len(results) == 23
     assert all(result["error"] is None or result["error"] < 5e-3 for result in results)
-    assert {each["kernel"] for each in document["kernels"]["tuned"]} >= {"decode", "prefill", "min_tokens"}
+    assert {choice["kernel"] for choice in document["kernels"]["tuned"]} >= {"decode", "prefill", "min_tokens"}
     assert {figure["unit"] for figure in document["tiny"]} == {"s", "ms", "tokens/s", ""}
     last = printed.split("gpu.json\n")[-1]
     assert all(result["name"] in last for result in (*results, *document["tiny"]))

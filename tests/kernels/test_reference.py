@@ -114,7 +114,7 @@ def test_paged_attention_is_attention_over_the_gathered_cache(window: int) -> No
         oldest = max(0, context + 1 - window) if window else 0
         positions = torch.arange(oldest, context + length, device=q.device)
         slots = ragged.block_tables[row, positions // 16].long() * 16 + positions % 16
-        keys, values = (each.transpose(1, 2).flatten(0, 1)[slots] for each in cache[:2])
+        keys, values = (part.transpose(1, 2).flatten(0, 1)[slots] for part in cache[:2])
         queries = torch.arange(context, context + length, device=q.device)[:, None]
         visible = (positions <= queries) & ((positions > queries - window) if window else True)
         expected = F.scaled_dot_product_attention(

@@ -175,4 +175,4 @@ def _transformers_model(folder: Path, largest: Largest, **settings: Any) -> Any:
     return model
 
 
-PEERS = {each.__name__: each for each in (splitfuse, vllm, transformers, transformers_batch, llamacpp, openvino)}
+PEERS = {peer.__name__: peer for peer in (splitfuse, vllm, transformers, transformers_batch, llamacpp, openvino)}

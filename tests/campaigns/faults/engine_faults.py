@@ -26,7 +26,7 @@ def long_prompts() -> Seen:
         sent = [pool.submit(lambda: client.post("/generate", content=body).status_code) for _ in range(40)]
         time.sleep(0.5)
         answer, seconds = timed(partial(complete, client))
-        statuses = {each.result() for each in sent}
+        statuses = {future.result() for future in sent}
         grown = served.usage().rss_mb - before
     holds = answer.status_code == 200 and seconds < 3 and statuses <= {400, 413, 429} and grown < 300
     return Seen(holds, f"a small request takes {seconds:.1f} s, the long ones get {statuses}, {grown:+.0f} MiB")

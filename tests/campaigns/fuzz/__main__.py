@@ -52,8 +52,8 @@ def _many(served: Served, *, first: int, seconds: float) -> int:
         while time.monotonic() < deadline and not faults:
             start = time.monotonic()
             judged = list(pool.map(lambda number: verdict(served, case(number)), islice(numbers, _ROUND)))
-            seen.update((each.case.kind, each.status) for each in judged)
-            faults = [_told(each) for each in judged if each.fault] + _house_faults(served, expected)
+            seen.update((result.case.kind, result.status) for result in judged)
+            faults = [_told(result) for result in judged if result.fault] + _house_faults(served, expected)
             rate = _ROUND / (time.monotonic() - start)
             print(f"{seen.total()} cases, {rate:.0f} per second, {len(faults)} faults", flush=True)
     faults += _last_faults(served)

@@ -133,20 +133,20 @@ def faults_of(series: list[Quiet], log: str, *, rng: random.Random) -> list[str]
     # Lazily made threads and connections of the first rounds stay; in the last half nothing may come, but a thread when
     # more grammars are compiled at once than ever before.
     for name, values, more in (
-        ("descriptors", [each.usage.num_fds for each in half], 0),
-        ("threads", [each.usage.num_threads for each in half], 2),
-        ("tasks", [len(each.tasks) for each in half], 0),
+        ("descriptors", [quiet.usage.num_fds for quiet in half], 0),
+        ("threads", [quiet.usage.num_threads for quiet in half], 2),
+        ("tasks", [len(quiet.tasks) for quiet in half], 0),
     ):
         if values and min(values[-3:]) > min(values[:3]) + more:
             faults.append(f"{name} grew: {values}")
     if len(half) >= 8:
-        times, sizes = [each.seconds / 3600 for each in half], [each.usage.rss_mb for each in half]
+        times, sizes = [quiet.seconds / 3600 for quiet in half], [quiet.usage.rss_mb for quiet in half]
         rise, chances = slope(times, sizes), [chance_of_slope(times, sizes, rng=rng)]
         # What is kept and never freed rises all the time; one step, where something is first needed, is in one of them.
         for part in (slice(None, len(half) // 2), slice(len(half) // 2, None)):
             chances.append(chance_of_slope(times[part], sizes[part], rng=rng))
         chance = max(chances)
-        shown = ", ".join(f"{each:.3f}" for each in chances)
+        shown = ", ".join(f"{share:.3f}" for share in chances)
         print(f"memory over the last half: {rise:+.2f} MiB per hour, by chance, over all and halves, p = {shown}")
         if rise > LEAST_SLOPE and chance < LEAST_CHANCE:
             faults.append(f"memory rises by {rise:.1f} MiB per hour (p = {chance:.4f}): {sizes}")

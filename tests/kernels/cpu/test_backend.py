@@ -277,7 +277,7 @@ def test_an_int8_cache_is_off_by_half_a_step(dtype: torch.dtype, head_dim: int, 
         torch.full((10, 2, block_size, ops.token_width(head_dim, torch.int8)), 77, dtype=torch.int8) for _ in range(2)
     ]
     exact = [torch.zeros(10, 2, block_size, head_dim, dtype=torch.float64) for _ in range(2)]
-    wide = (each.double() for each in (q, k, v))
+    wide = (values.double() for values in (q, k, v))
     rope = ops.RopeArgs(cos_sin.double())
     expected = reference.rope_and_cache(*wide, positions, slots, rope, ops.CacheView(*exact))
     rotated = cpu.rope_and_cache(q, k, v, positions, slots, ops.RopeArgs(cos_sin), ops.CacheView(*caches))
@@ -308,7 +308,7 @@ def test_native_and_torch_write_the_same_int8_cache(dtype: torch.dtype, monkeypa
     for pair in caches:
         cpu.rope_and_cache(q, q, q, slots, slots, ops.RopeArgs(cos_sin), ops.CacheView(*pair))
         monkeypatch.setattr(build, "library", lambda: None)
-    one, other = (int8_cache.read(each.flatten(0, 1), slice(None)) for each in caches)
+    one, other = (int8_cache.read(cache.flatten(0, 1), slice(None)) for cache in caches)
     differ = (one - other).abs() > 1e-6 * one.abs().max()
     assert differ.double().mean() < 1e-3, "but for halves that rounding of the product decides"
     torch.testing.assert_close(one, other, atol=1.01 * float(one.abs().max()) / 127, rtol=0)

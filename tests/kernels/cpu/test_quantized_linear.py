@@ -284,9 +284,9 @@ def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pyt
             assert_close(together, x.to(dtype), weight.dequantized(), bound=BOUNDS[dtype])
             rounded = cpu.pack_quantized([weight], dtype=dtype, input_bits=8)
             assert_close(cpu.linear(x.to(dtype), rounded), x.to(dtype), weight.dequantized(), bound=0.05)
-            for each in (packed, rounded):
-                parts = [cpu.linear(part, each) for size in (1, 2, 5, 62) for part in [x.to(dtype)[:size]]]
-                assert all(torch.equal(part, cpu.linear(x.to(dtype), each)[: len(part)]) for part in parts)
+            for prepared in (packed, rounded):
+                parts = [cpu.linear(part, prepared) for size in (1, 2, 5, 62) for part in [x.to(dtype)[:size]]]
+                assert all(torch.equal(part, cpu.linear(x.to(dtype), prepared)[: len(part)]) for part in parts)
 
 
 @functools.cache

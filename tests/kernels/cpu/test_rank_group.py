@@ -55,7 +55,7 @@ def test_a_sum_is_that_of_the_terms_in_order_on_every_rank(num_ranks: int, dtype
         terms = partials(num_ranks * count, rows, width, dtype=dtype)
         parts = [torch.cat(terms[rank * count : (rank + 1) * count], dim=1) for rank in range(num_ranks)]
         sums = on_all(made, lambda group, rank, parts=parts, width=width: group.sum(parts[rank], width=width))
-        assert all(torch.equal(each, in_order(terms)) for each in sums)
+        assert all(torch.equal(result, in_order(terms)) for result in sums)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -65,7 +65,7 @@ def test_the_same_slices_give_the_same_bits_on_any_number_of_ranks(dtype: torch.
         count = 4 // num_ranks
         parts = [torch.cat(terms[rank * count : (rank + 1) * count], dim=1) for rank in range(num_ranks)]
         found += on_all(groups(num_ranks), lambda group, rank, parts=parts: group.sum(parts[rank], width=200))
-    assert all(torch.equal(each, found[0]) for each in found)
+    assert all(torch.equal(result, found[0]) for result in found)
 
 
 def test_a_row_has_the_same_sum_alone_and_in_company() -> None:

@@ -28,7 +28,7 @@ def test_a_measured_tile_is_taken_where_it_was_measured(monkeypatch: pytest.Monk
 def test_a_card_goes_by_the_latest_that_it_is_not_older_than(
     monkeypatch: pytest.MonkeyPatch, capability: int, architecture: int
 ) -> None:
-    table = {("decode", each, 128, 2): (16, each, 4, 4) for each in tile_configs.ARCHITECTURES}
+    table = {("decode", arch, 128, 2): (16, arch, 4, 4) for arch in tile_configs.ARCHITECTURES}
     monkeypatch.setattr(tile_configs, "MEASURED", table)
     tile = tile_configs.measured("decode", capability, 128, 2)
     assert (tile[1] if tile else 0) == architecture
