@@ -1,4 +1,4 @@
-"""The public names: `from splitfuse import LLM`, and what `splitfuse.client` and `splitfuse.engine` export."""
+"""Public names: `from splitfuse import LLM`, and the exports of `splitfuse.client` and `splitfuse.engine`."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""Two servers behind HAProxy: the compose file, HAProxy's own check of its file, and that names and tags agree."""
+"""Two servers behind HAProxy: the compose file, HAProxy's own check of its file, agreement of names and tags."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def test_every_backend_has_both_servers():
 
 def test_a_stream_is_not_cut_off_between_two_pings():
     timeouts = dict(re.findall(r"timeout (client|server) +(\d+)s", HAPROXY))
-    assert all(int(timeouts[side]) > 60 for side in ("client", "server"))  # ?wait= takes 60 s, a ping comes after 15
+    assert all(int(timeouts[side]) > 60 for side in ("client", "server"))  # ?wait= takes 60 s, pings come every 15
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy: apt-get install haproxy")

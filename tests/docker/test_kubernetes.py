@@ -1,4 +1,4 @@
-"""The manifests: Kubernetes' own schemas, the hardening of the pods, and that what they name is there."""
+"""Manifests: Kubernetes' own schemas, the hardening of the pods, the existence of named objects."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_each_kind_is_there_once():
     assert {manifest["metadata"]["name"] for manifest in MANIFESTS} == {"splitfuse"}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "ServiceMonitor"])  # which is not Kubernetes' own
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "ServiceMonitor"])  # a foreign kind
 def test_it_follows_the_schema(kind):
     validate = pytest.importorskip("kubernetes_validate", reason="needs schemas: pip install kubernetes-validate")
     validate.validate(KINDS[kind], "1.33", strict=True)

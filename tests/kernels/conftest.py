@@ -1,7 +1,7 @@
-"""Without a CUDA device the kernels run under Triton's interpreter, which must be chosen before they are decorated.
+"""Choice of Triton's interpreter where there is no CUDA device, which must precede the decoration of kernels.
 
-A test of another folder may have imported Triton first (transformers does): then the functions of triton.language that
-are themselves jitted, tl.sum for one, were decorated for the compiler, and are decorated anew.
+If a test of another folder has imported Triton first (transformers does), the functions of triton.language that
+are themselves jitted, like tl.sum, were decorated for the compiler; they are decorated again.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The oracle against other ways to say the same, so that it is more than an echo of the kernels."""
+"""Reference against independent formulations, so that it is more than an echo of the kernels."""
 
 import pytest
 import torch

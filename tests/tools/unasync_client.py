@@ -1,4 +1,4 @@
-"""Generates client/client.py from client/async_client.py; `make unasync` runs it."""
+"""Generator of client/client.py from client/async_client.py; `make unasync` runs it."""
 
 import ast
 import subprocess

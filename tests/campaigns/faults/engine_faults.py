@@ -1,4 +1,4 @@
-"""Faults of the engine and of what is asked of it: steps that hang or raise, floods, grammars, words."""
+"""Faults of the engine and of requests: steps that hang or raise, floods, grammars, words."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ from splitfuse.server.process.exit import HUNG_EXIT
 
 
 def planted(name: str, *args: str) -> Served:
-    """A server with a fault of `planted.py`."""
+    """Start a server with a fault of `planted.py`."""
     return Served(*args, program=(sys.executable, "-P", "-m", "faults.planted", name))
 
 
@@ -57,7 +57,7 @@ def hung_step_is_told() -> Seen:
 
 
 def failing_steps() -> Seen:
-    """Either it never gets ready, or it says so when nothing succeeds any more."""
+    """Expect a server that never gets ready, or reports itself failing once no step succeeds."""
     served = planted("always")
     try:
         served.until_ready(seconds=30)

@@ -1,4 +1,4 @@
-"""The CPU backend, native and in torch ops, against the reference in float64."""
+"""CPU backend, native and in torch ops, against the reference in float64."""
 
 import random
 import weakref
@@ -89,7 +89,7 @@ def test_activations(dtype: torch.dtype, shape: tuple[int, int]) -> None:
 def test_activations_at_the_ends() -> None:
     gate = torch.tensor([[-torch.inf, -200.0, -88.0, -20.0, 0.0, 20.0, 200.0, 1e30] * 3])
     gate_up = torch.cat((gate, torch.ones_like(gate)), dim=-1)
-    finite = gate.isfinite()  # -inf · 0 is NaN, in torch as well
+    finite = gate.isfinite()  # -inf · 0 is NaN, also in torch
     for name in ("silu", "gelu_tanh"):
         out, expected = getattr(cpu, f"{name}_mul")(gate_up), getattr(reference, f"{name}_mul")(gate_up)
         torch.testing.assert_close(out[finite], expected[finite], atol=1e-6, rtol=1e-6)
@@ -104,7 +104,7 @@ def test_max_logits(shape: tuple[int, int], dtype: torch.dtype) -> None:
     assert torch.equal(largest, logits.float().amax(dim=1))
     first = (
         (logits == logits.amax(dim=1, keepdim=True)).int().argmax(dim=1)
-    )  # of equal ones, of which bfloat16 has some
+    )  # the first of equal logits, which bfloat16 has
     assert torch.equal(tokens, first)
 
 
@@ -114,7 +114,7 @@ def test_max_logits_of_what_is_not_finite(dtype: torch.dtype) -> None:
     logits[0, 2900] = logits[1, 5] = logits[1, 7] = torch.nan
     logits[2] = -torch.inf
     logits[3, 1500] = torch.inf
-    logits[4, [30, 2000]] = 99.0  # the first of equal ones
+    logits[4, [30, 2000]] = 99.0  # equal logits, of which the first counts
     largest, tokens = ops.max_logits(logits)
     assert largest.isnan().tolist() == [True, True, False, False, False, False]
     assert largest[2:5].tolist() == [-torch.inf, torch.inf, 99.0]
@@ -123,7 +123,7 @@ def test_max_logits_of_what_is_not_finite(dtype: torch.dtype) -> None:
 
 
 def ragged_case(rng: random.Random, *, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype):  # type: ignore[no-untyped-def]
-    """Random rows over a shuffled cache whose unused slots are NaN."""
+    """Return random rows over a shuffled cache whose unused slots are NaN."""
     rows = sorted(
         ((rng.choice([1, 1, 3, 20, 140]), rng.choice([0, 5, 16, 63, 130])) for _ in range(rng.randint(1, 5))),
         key=lambda row: row[0] > 1,
@@ -149,7 +149,7 @@ def ragged_case(rng: random.Random, *, block_size: int, num_kv_heads: int, head_
 
 
 def in_int8(cache: Tensor) -> Tensor:
-    """A cache [N, Hkv, S, D] of floats, every slot rounded."""
+    """Return a cache [N, Hkv, S, D] of floats, every slot rounded."""
     num_blocks, num_kv_heads, block_size, head_dim = cache.shape
     rounded = torch.empty(num_blocks, num_kv_heads, block_size, ops.token_width(head_dim, torch.int8), dtype=torch.int8)
     slots = torch.arange(num_blocks * block_size)
@@ -182,7 +182,7 @@ def test_paged_attention(dtype: torch.dtype, seed: int, is_int8: bool) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("head_dim", [64, 80, 128])
 def test_what_an_int8_cache_costs(head_dim: int, dtype: torch.dtype, query_len: int) -> None:
-    """Errors of up to half a 127th of the largest number of a head cancel: 0.014 at most was seen."""
+    """Bound the error: errors of up to half a 127th of a head's largest number cancel; 0.014 was the largest seen."""
     length = 100
     k, v = (randn(10, 2, 16, head_dim, dtype=dtype, seed=seed) for seed in (1, 2))
     q = randn(query_len, 4, head_dim, dtype=dtype, seed=3)
@@ -197,7 +197,7 @@ def test_what_an_int8_cache_costs(head_dim: int, dtype: torch.dtype, query_len: 
 
 def test_an_int8_cache_hands_on_what_is_not_finite() -> None:
     k, v = (randn(10, 1, 16, 64, dtype=torch.float32, seed=seed) for seed in (1, 2))
-    k[2, 0, 3, 5], v[5, 0, 0, 1] = torch.inf, torch.nan  # of rows 0 and 1
+    k[2, 0, 3, 5], v[5, 0, 0, 1] = torch.inf, torch.nan  # in rows 0 and 1
     lengths = torch.tensor([40, 40, 40], dtype=torch.int32)
     table = torch.arange(9, dtype=torch.int32).view(3, 3)
     for query_len in (1, 40):
@@ -264,7 +264,7 @@ def test_rope_and_cache(dtype: torch.dtype, norm: str | None, rotary: int, num_t
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("head_dim", "rotary", "block_size"), [(64, 64, 16), (80, 32, 16), (128, 128, 8), (37, 0, 3)])
 def test_an_int8_cache_is_off_by_half_a_step(dtype: torch.dtype, head_dim: int, rotary: int, block_size: int) -> None:
-    """A step is max|x| / 127 of a head and token. What is not finite is NaN, what was not written stays."""
+    """Check values within half a step, max|x| / 127 of a head and token; non-finite is NaN, unwritten stays."""
     num_tokens = 20
     q, k, v = randn(num_tokens, 8, head_dim, dtype=dtype, seed=1).split([4, 2, 2], dim=1)
     v[5] = 0
@@ -285,7 +285,7 @@ def test_an_int8_cache_is_off_by_half_a_step(dtype: torch.dtype, head_dim: int, 
     untouched = torch.ones(10 * block_size, dtype=torch.bool)
     slots = slots[slots >= 0]
     untouched[slots] = False
-    unwritten = torch.full((1,), 0x4D4D4D4D, dtype=torch.int32).view(torch.float32) * 77  # what 77 in all bytes says
+    unwritten = torch.full((1,), 0x4D4D4D4D, dtype=torch.int32).view(torch.float32) * 77  # all bytes are 77
     for cache, wanted in zip(caches, exact, strict=True):
         kept = int8_cache.read(cache, slice(None)).transpose(1, 2).flatten(0, 1)
         wanted = wanted.transpose(1, 2).flatten(0, 1)[slots]
@@ -370,7 +370,7 @@ def test_route(renormalize: bool, dtype: torch.dtype) -> None:
 
 
 def test_experts_are_packed_one_at_a_time() -> None:
-    """When the next is asked for, the one before is gone: no layer is in memory twice."""
+    """Check that an expert is freed before the next is requested: no layer is in memory twice."""
     num_alive: list[int] = []
     alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
@@ -382,7 +382,7 @@ def test_experts_are_packed_one_at_a_time() -> None:
             yield pair
 
     ops.pack_experts(each(), num_experts=6, device=torch.device("cpu"))
-    # Where nothing packs bfloat16 (torch alone, no bfloat16 products) the experts stay as they are: there is no copy.
+    # If nothing packs bfloat16 (torch alone, no bfloat16 products) the experts stay unpacked: there is no copy.
     stay = build.library() is None and not linear._onednn_multiplies_bfloat16()
     assert max(num_alive) <= (10 if stay else 2)
 

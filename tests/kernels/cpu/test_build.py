@@ -1,6 +1,6 @@
-"""How the native library is called: Python and the compiler lay out a struct alike, and fields go by name.
+"""Calls of the native library: Python and the compiler lay out a struct alike, and fields go by name.
 
-And where it cannot be called there is none.
+A library that cannot be called counts as absent.
 """
 
 import struct
@@ -51,7 +51,7 @@ def test_a_field_that_is_missing_or_unknown_is_named() -> None:
     torch.testing.assert_close(x, torch.ones(3))
 
 
-# Compiles whatever it is asked to, at once, into a library that has none of the functions.
+# A compiler that at once turns any source into a library with none of the functions.
 COMPILER = """#!/bin/sh
 for last; do :; done
 case "$*" in

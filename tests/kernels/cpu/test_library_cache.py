@@ -1,4 +1,4 @@
-"""Whatever lies in the cache, what is loaded is what was built; and one process builds at a time."""
+"""Cache of the built library: whatever lies in it, only a built library is loaded; one process builds at a time."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ COMPILER = find_compiler() or ""
 
 
 def compiled(folder: Path, *, answer: int = 42, name: str = "answer") -> Path:
-    """A library of one function."""
+    """Return a library of one function."""
     source = f'extern "C" int {name}() {{ return {answer}; }}'
     command = [COMPILER, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(folder / "tiny.so")]
     subprocess.run(command, input=source, text=True, check=True)
@@ -34,7 +34,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 class Builder:
-    """A compiler that has the library ready."""
+    """Compiler that has the library ready."""
 
     def __init__(self, library: bytes) -> None:
         self.library = library
@@ -120,7 +120,7 @@ def test_what_is_not_as_it_was_built_is_built_again(
 
 @pytest.fixture
 def foreign(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes a path another user's, or where this user may not do that, this process another user's."""
+    """Return a function that gives a path, or without permission for that this process, to another user."""
 
     def give_away(path: Path) -> None:
         try:
@@ -170,7 +170,7 @@ def test_two_libraries_are_not_taken_for_one(folder: Path, library: bytes) -> No
     assert other.answer() == 43
 
 
-# A process that builds: it says so, then waits for a line, or for its end.
+# A process that builds: it prints a line, then waits for a line, or for its end.
 BUILD = f"""
 import pathlib, sys
 from splitfuse.kernels.cpu.library_cache import LibraryCache
@@ -188,7 +188,7 @@ print(LibraryCache(pathlib.Path(sys.argv[1])).load("{NAME}", build).answer(), fl
 
 @pytest.fixture
 def building(folder: Path, library: bytes, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Such a process, in the middle of its build."""
+    """Start a process, and stop in the middle of its build."""
     (tmp_path / "tiny.so").write_bytes(library)
     command = [sys.executable, "-c", BUILD, str(folder), str(tmp_path / "tiny.so")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

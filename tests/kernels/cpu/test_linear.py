@@ -1,4 +1,4 @@
-"""Products of the native library: near the truth at every odd size, the same to the bit in any batch."""
+"""Products of the native library: exact within rounding at every odd size, equal to the bit in any batch."""
 
 import pytest
 import torch

@@ -22,14 +22,14 @@ def library() -> None:
 
 
 def arrays(logits_indices: list[int]) -> ops.StepArrays:
-    """Of a step without attention."""
+    """Return the arrays of a step without attention."""
     nothing = torch.zeros(1, dtype=torch.int32)
     ragged = ops.RaggedBatch(nothing, nothing, nothing[None], 1, 1, 1)
     return ops.StepArrays(nothing.long(), nothing.long(), ragged, torch.tensor(logits_indices))
 
 
 def layers(num_layers: int) -> Any:
-    """A forward pass of products, norms, sums and activations."""
+    """Return a forward pass of products, norms, sums and activations."""
     weights = torch.randn(num_layers, WIDTH, WIDTH, generator=torch.Generator().manual_seed(0)) * WIDTH**-0.5
     packed = [ops.pack_linear(weight) for weight in weights]
     ones = torch.ones(WIDTH)
@@ -71,8 +71,8 @@ def test_what_cannot_be_recorded() -> None:
 
 
 def test_threads_without_a_core_sleep() -> None:
-    """Four threads on one core meet 900 times. A thread that only spins at a barrier keeps the core for milliseconds
-    while the one that it waits for has none; processor time is counted, so that a busy machine does not matter."""
+    """Let four threads on one core meet 900 times. A thread that only spins at a barrier keeps the core from the
+    others for milliseconds. The test counts processor time, so a busy machine does not matter."""
     if not hasattr(build.os, "sched_setaffinity"):
         pytest.skip("needs Linux, to keep a process on one core")
     done = subprocess.run(

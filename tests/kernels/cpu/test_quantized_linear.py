@@ -1,4 +1,4 @@
-"""The CPU multiplies by exactly what quantized weights say."""
+"""Products on the CPU with exactly the values of quantized weights."""
 
 import ctypes
 import functools
@@ -39,7 +39,7 @@ def test_the_product_is_that_of_the_dequantized_weight(
     exact = quantize.quantize(weight.to(dtype), bits).dequantized().double()
     expected = x.double() @ exact.T + bias.double()
     error = (cpu.linear(x, packed).double() - expected).abs().max() / expected.abs().max()
-    # int4 as 128 + u loses four bits when the 128 is taken off again; quantizing loses some 16.
+    # int4 as 128 + u loses four bits when the 128 is subtracted; quantization loses some 16.
     assert error < (8e-3 if dtype is torch.bfloat16 else 5e-5)
 
 
@@ -57,7 +57,7 @@ def test_a_row_is_the_same_to_the_bit_alone_and_in_a_batch(bits: int, dtype: tor
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_values_of_any_size_meet_the_weights_as_they_are(bits: int) -> None:
-    """bfloat16 rows under one exponent per group: its ends, and a largest value 2^7 times the others."""
+    """Check bfloat16 rows with one exponent per group: its ends, and a largest value 2^7 times the others."""
     weight = randn(70, 384).bfloat16()
     packed, exact = cpu.pack_linear(weight, bits=bits), quantize.quantize(weight, bits).dequantized().double()
     x = randn(6, 384, seed=2).clamp(-1.99, 1.99).bfloat16()
@@ -105,7 +105,7 @@ def library() -> build.Library:
 
 
 def assert_close(got: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *, bound: float) -> None:
-    """Off by at most `bound` of the sum of the products' sizes."""
+    """Check that errors are at most `bound` of the sum of the products' sizes."""
     expected, size = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
     assert ((got.double() - expected).abs() <= bound * size + 1e-30).all()
 
@@ -125,14 +125,14 @@ def test_every_form_at_odd_sizes(library: build.Library, name: str, dtype: torch
         assert isinstance(packed, QuantizedLinear)
         for num_rows in (0, 1, 2, 5, 13, 33, 70):
             x = randn(num_rows, num_inputs, seed=num_rows).to(dtype)
-            x[:, ::16] *= 64  # beside which int8 would leave little of the others
+            x[:, ::16] *= 64  # large enough that int8 would leave little of the others
             assert_close(cpu.linear(x, packed), x, weight.dequantized(), bound=BOUNDS[dtype])
 
 
 @pytest.mark.parametrize("group", [80, 256])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_of_a_group(library: build.Library, group: int, sign: int) -> None:
-    """The integers of 8 and 15 bits add up to 2^31 where 518 inputs are rounded together."""
+    """Check the bound of sums: integers of 8 and 15 bits add up to 2^31 if 518 inputs are rounded together."""
     weight = random_weight(Form(8, group, is_signed=False, has_offsets=True), 40, 3 * group)
     weight = weight._replace(values=torch.full_like(weight.values, 255))
     packed, x = cpu.pack_quantized([weight], dtype=torch.bfloat16), torch.full((7, 3 * group), sign * 3.0).bfloat16()
@@ -141,7 +141,7 @@ def test_the_largest_sums_of_a_group(library: build.Library, group: int, sign: i
 
 @pytest.mark.parametrize("name", [name for name, form in FORMS.items() if not form.is_float8])
 def test_inputs_rounded_to_int8_meet_the_weight_as_it_is(library: build.Library, name: str) -> None:
-    """Off by what rounding an input costs, half a 127th of the largest of its group, and by nothing else."""
+    """Check that only the rounding of inputs costs: half a 127th of the largest of a group."""
     form = FORMS[name]
     num_inputs = 2 * (form.super_group or form.group or 48)
     weight, x = random_weight(form, 70, num_inputs), randn(20, num_inputs, seed=1)
@@ -149,7 +149,7 @@ def test_inputs_rounded_to_int8_meet_the_weight_as_it_is(library: build.Library,
     assert_close(exact, x, weight.dequantized(), bound=0.05)
     assert not torch.equal(exact, cpu.linear(x, cpu.pack_quantized([weight], dtype=torch.float32)))
     whole = torch.randint(-127, 128, x.shape, generator=torch.Generator().manual_seed(2)).float()
-    whole[:, :: form.group if 0 < form.group < 32 else 32] = 127  # so each is its own rounding
+    whole[:, :: form.group if 0 < form.group < 32 else 32] = 127  # makes every input exact in int8
     packed = cpu.pack_quantized([weight], dtype=torch.float32, input_bits=8)
     assert_close(cpu.linear(whole, packed), whole, weight.dequantized(), bound=2**-20)
 
@@ -258,7 +258,7 @@ def test_what_has_no_layout_is_widened(library: build.Library) -> None:
     assert out[:, :3].isfinite().all()
 
 
-# What the compiler may use, and what the processor must have for that.
+# The compiler's target, and the processor's feature that it needs.
 BUILDS = {
     "AVX2": ("x86-64-v3", "avx2"),
     "AVX2 with byte products": ("alderlake", "avx_vnni"),
@@ -270,7 +270,7 @@ BUILDS = {
 
 @pytest.mark.parametrize("name", BUILDS)
 def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same products and the same bits in any company, where another processor would go another way."""
+    """Check products, and equal bits in any batch, on the code paths of other processors."""
     arch, needed = BUILDS[name]
     compiler = build.find_compiler()
     if compiler is None or needed not in build._cpu_features().split():
@@ -291,7 +291,7 @@ def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pyt
 
 @functools.cache
 def _built(compiler: str, arch: str, folder: Path) -> build.Library:
-    """Only what this needs, hardly optimised: what counts is which instructions it uses."""
+    """Build only the quantized products, hardly optimised: the instructions matter, not the speed."""
     flags = [flag for flag in build._FLAGS if not flag.startswith(("-march", "-O"))]
     built, sources = folder / "native.so", map(str, build._FOLDER.glob("quantized_*.cpp"))
     command = [compiler, *flags, "-O1", f"-march={arch}", "-shared", *sources, "-o", str(built)]

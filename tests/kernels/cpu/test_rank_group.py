@@ -1,4 +1,4 @@
-"""Sums over ranks: in the order of the ranks, whatever else is in the batch; ranks are threads here."""
+"""Sums over ranks in the order of the ranks, whatever else is in the batch; ranks are threads here."""
 
 import os
 import threading
@@ -69,7 +69,7 @@ def test_the_same_slices_give_the_same_bits_on_any_number_of_ranks(dtype: torch.
 
 
 def test_a_row_has_the_same_sum_alone_and_in_company() -> None:
-    """gloo's all_reduce does not keep this from three ranks on: 21 % of the sums differ."""
+    """Check bits that gloo's all_reduce does not preserve from three ranks on: 21 % of its sums differ."""
     terms, made = partials(3, 64, 1024, dtype=torch.float32), groups(3)
     together = on_all(made, lambda group, rank: group.sum(terms[rank], width=1024))[0]
     alone = on_all(made, lambda group, rank: group.sum(terms[rank][17:18], width=1024))[0]
@@ -87,7 +87,7 @@ def test_columns_of_different_widths_are_gathered_where_they_are_wanted(dtype: t
 def test_a_rank_that_does_not_come_is_named_and_waited_for_once() -> None:
     group = groups(3, limit_s=0.05)[0]
     assert group.failure() is None
-    for _ in range(3):  # with a limit for each this would be noticed by none but the clock
+    for _ in range(3):  # one limit for all rounds: with a limit per round only the clock would show the fault
         group.sum(torch.zeros(1, 8), width=8)
         assert group.failure() == "rank 1 does not answer"
 

@@ -5,7 +5,7 @@ from kernel_cases import DTYPES, assert_near, random_tensor
 from splitfuse.kernels import reference
 from splitfuse.kernels.cuda import activation
 
-# As on the GPU: -100 / (1 + inf) = -0.
+# The GPU's result, too: -100 / (1 + inf) = -0.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp")
 SHAPES = [(1, 1), (3, 100), (2, 1024), (5, 1025), (1, 3072), (0, 16)]
 

@@ -61,7 +61,7 @@ def test_soft_caps(softcap: float, num_splits: int) -> None:
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_caches_of_e4m3(dtype: torch.dtype, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their dots are in float16, so bfloat16 can be tested here. GPUs before 8.9 have no such type."""
+    """Check caches of e4m3. Dots are in float16, so bfloat16 can be tested here. GPUs before 8.9 have no e4m3."""
     if DEVICE == "cpu":
         monkeypatch.setattr(attention_decode, "device_info", lambda device: H100._replace(capability=capability))
         monkeypatch.setattr(
@@ -89,7 +89,7 @@ def test_short_rows_leave_spans_empty(min_tokens: int) -> None:
 
 @pytest.mark.parametrize("num_splits", [1, 4])
 def test_one_grid_serves_any_length(num_splits: int) -> None:
-    """As a CUDA graph does: what is launched is fixed, then lengths change, and rows may be padding of no tokens."""
+    """Fix the grid like a CUDA graph, then change lengths; rows may be padding of no tokens."""
     q, cache, ragged = AttentionCase((1, 1, 1), (60, 200, 90)).build()
     args = ops.AttentionArgs(0.1)
     ragged = ragged._replace(max_seq_len=10**6)

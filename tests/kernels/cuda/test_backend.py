@@ -1,4 +1,4 @@
-"""The CUDA backend as a whole, through ops, as the engine calls it."""
+"""CUDA backend as a whole, called through ops like the engine."""
 
 import inspect
 import subprocess
@@ -56,12 +56,12 @@ def test_random_mixes(seed: int) -> None:
 
 
 def padded(batch: tuple[Tensor, ops.CacheView, ops.RaggedBatch], *, num_tokens: int) -> tuple[Any, ...]:
-    """As a graph for mixed steps takes it: a row of 0 tokens has what is left of the tokens, three rows have none."""
+    """Pad a batch like a graph of mixed steps: a row of length 0 takes the remaining tokens, three rows have none."""
     q, cache, ragged = batch
     filling = torch.full((num_tokens, *q.shape[1:]), float("nan"), dtype=q.dtype, device=q.device)
     starts = F.pad(ragged.query_start_loc, (0, 4), value=len(q) + num_tokens)
     tables = F.pad(ragged.block_tables, (0, 0, 0, 4), value=UNMAPPED)
-    longest = 4096 if num_tokens % 2 else 255  # is split, is not
+    longest = 4096 if num_tokens % 2 else 255  # long rows are split, short ones are not
     whole = ops.RaggedBatch(starts, F.pad(ragged.seq_lens, (0, 4)), tables, None, len(q) + num_tokens, longest)
     return torch.cat((q, filling)), cache, whole
 

@@ -1,4 +1,4 @@
-"""On a GPU only: under the interpreter nothing is compiled. tests/gpu/test_compile_report.py has the rest."""
+"""Compilation ahead, on a GPU only: the interpreter compiles nothing. tests/gpu/test_compile_report.py has the rest."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Products of a few rows against float64, gated and not, split and not; what a row gives depends on no other row."""
+"""Products of a few rows against float64, gated and not, split and not; a row's result depends on no other row."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ CONFIGS = [None, Config(16, 64, 4, 4), Config(32, 128, 4, 3)]
 
 
 def inputs(num_rows: int, shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Weight]:
-    """Rows of a wider tensor of NaN, a weight with a bias."""
+    """Return rows of a wider tensor of NaN, and a weight with a bias."""
     num_outputs, num_inputs = shape
     x = torch.full((num_rows, num_inputs + 16), float("nan"), dtype=dtype, device=DEVICE)[:, :num_inputs]
     x.copy_(random_tensor(num_rows, num_inputs, seed=1, dtype=dtype))

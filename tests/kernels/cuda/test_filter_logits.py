@@ -1,4 +1,4 @@
-"""Filters of every backend against the reference in float64: rows that ask for different things in one batch."""
+"""Filters of every backend against the reference in float64: rows with different filters in one batch."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def filters_of(*rows: tuple[int, float, float]) -> tuple[Tensor, Tensor, Tensor]
 
 
 def logits_of(num_rows: int, size: int, *, seed: int, num_values: int = 0) -> Tensor:
-    """Normal logits, or `num_values` different ones, in a view of wider rows of NaN."""
+    """Return normal logits, or `num_values` different ones, in a view of wider rows of NaN."""
     generator = torch.Generator().manual_seed(seed)
     wide = torch.full((num_rows, size + 7), float("nan"))
     wide[:, 3:-4] = torch.randn(num_rows, size, generator=generator) * 4
@@ -89,7 +89,7 @@ def test_a_row_that_asks_for_nothing_is_not_read() -> None:
 
 @pytest.mark.parametrize("capacity", [0, 256])
 def test_what_a_chunk_left_out_is_found_in_the_row(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of what is kept stands in one chunk, more of it than that hands on."""
+    """Keep mostly logits of one chunk, more than a chunk hands on."""
     monkeypatch.setattr(filter_logits, "CAPACITY", capacity)
     logits = logits_of(3, 5000, seed=5) * 0.2
     logits[:, :4096] += 9

@@ -1,4 +1,4 @@
-"""Products in e4m3 against float64 products of what was rounded, few rows and many."""
+"""Products in e4m3 against float64 products of the rounded values, few rows and many."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_a_token_is_rounded_alike_however_many_there_are() -> None:
     assert_near(few, cuda.linear(x, packed).double(), tolerance=4e-3)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the interpreter
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a warning of NumPy's under the interpreter
 @pytest.mark.parametrize("num_rows", [2, 20])
 def test_what_is_not_finite_is_told_and_stays_in_its_row(num_rows: int) -> None:
     x = random_tensor(num_rows, 64, seed=1, dtype=torch.float16)
@@ -66,7 +66,7 @@ def test_a_shape_that_cublas_does_not_take_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_products_in_e4m3_of_torch(dtype: torch.dtype) -> None:
-    """Which GPUs take for many rows; a CPU has them, too."""
+    """Check torch's products, which GPUs use for many rows and a CPU has, too."""
     packed = fp8_linear.pack(random_tensor(96, 272, seed=1, dtype=dtype) * 272**-0.5, None)
     values, scales = fp8_linear.round_rows(random_tensor(40, 272, seed=3, dtype=dtype))
     wide, weights = (each.double() * s.double()[:, None] for each, s in ((values, scales), packed[:2]))

@@ -9,7 +9,7 @@ from splitfuse.kernels.cuda import gumbel_sample
 
 pytestmark = pytest.mark.sampled(3)
 
-MANY = 40 if INTERPRETED else 300  # rows; the interpreter takes 11 ms for each
+MANY = 40 if INTERPRETED else 300  # rows; the interpreter takes 11 ms per row
 
 
 def random_keys(num_rows: int) -> torch.Tensor:
@@ -32,7 +32,7 @@ def test_never_takes_what_is_impossible() -> None:
 
 
 def unscramble(h: int) -> int:
-    """The inverse of MurmurHash3's finaliser."""
+    """Invert MurmurHash3's finaliser."""
     h ^= h >> 16
     h = h * pow(0xC2B2AE35, -1, 2**32) % 2**32
     h ^= (h >> 13) ^ (h >> 26)

@@ -24,7 +24,7 @@ HIDDEN, INNER = 48, 40
 
 @pytest.fixture(autouse=True)
 def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh memory holds NaN, or a pair and an expert far out of range, until a kernel writes it."""
+    """Fill fresh memory with NaN, or a pair and an expert far out of range, until a kernel writes it."""
     empty = torch.empty
 
     def poisoned(*args: object, **options: object) -> Tensor:

@@ -1,4 +1,4 @@
-"""Products with quantized weights against the weight that the quantized one stands for, in float64."""
+"""Products with quantized weights against float64 products with the dequantized weight."""
 
 import pytest
 import torch

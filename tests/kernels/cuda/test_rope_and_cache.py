@@ -119,7 +119,7 @@ def test_only_q_norm() -> None:
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_every_float_finds_its_byte(scaled: bool) -> None:
-    """Values around every byte of e4m3 and between them, ties, what is too large, through keys and values."""
+    """Write keys and values at and between all values of e4m3, ties, and values that are too large."""
     bytes_ = torch.arange(256, dtype=torch.uint8)
     exact = bytes_.view(torch.float8_e4m3fn).float()
     exact = exact[exact.isfinite()].sort().values
@@ -136,7 +136,7 @@ def test_every_float_finds_its_byte(scaled: bool) -> None:
     )
     inputs = (values, values, values, torch.zeros(num_tokens, dtype=torch.int64, device=DEVICE))
     slots = torch.arange(num_tokens, device=DEVICE)
-    # Powers of 2, so that no rounding comes before the one that is tested.
+    # Powers of 2, so that no rounding precedes the tested one.
     scales = torch.tensor([[0.5, 2.0], [4.0, 1.0]], device=DEVICE) if scaled else None
     rope_and_cache.rope_and_cache(*inputs, slots, RopeArgs(cos_sin), CacheView(*got, scales))
     reference.rope_and_cache(*inputs, slots, RopeArgs(cos_sin), CacheView(*expected, scales))
@@ -160,6 +160,6 @@ def test_caches_of_e4m3(has_norms: bool) -> None:
     assert_near(rotated, reference.rope_and_cache(*wide, indices, indices, rope, CacheView(*expected, kv_scales(2))))
     for ours, theirs in zip(got, expected, strict=True):
         assert torch.equal(ours.float().isnan(), theirs.float().isnan())
-        # A value on the edge between two bytes may fall to either.
+        # A value on the edge between two bytes may become either.
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-3, atol=2**-9, equal_nan=True)
         assert (ours.float() == theirs.float()).float()[:1].mean() > 0.5

@@ -14,7 +14,7 @@ def test_a_measured_tile_is_taken_where_it_was_measured(monkeypatch: pytest.Monk
     assert attention_decode.choose_config(71, 128, 2, H100) == (
         128,
         *DECODE[1:],
-    )  # the group's rows, whatever was timed
+    )  # the group's rows, not the timed number
     assert attention_decode.choose_config(4, 64, 2, H100) == ruled
     assert attention_decode.choose_config(4, 128, 2, H100._replace(capability=100)) != DECODE
     assert attention_prefill.choose_config(10**6, 10**5, 128, 2, H100) == PREFILL
