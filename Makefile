@@ -15,7 +15,8 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast core lint types check simulation schemathesis fuzz soak faults kills page docs clients tensor-parallel gpu \
+.PHONY: serve test thorough fast core lint types check unasync docs simulation schemathesis fuzz soak faults kills page clients \
+	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
@@ -47,6 +48,9 @@ types: $(VENV)/.test
 	MYPYPATH=tests/campaigns:tests/support:tests/server $(BIN)/mypy $(wildcard tests/campaigns/*.py) $(CAMPAIGNS)
 
 check: test lint types  ## all that CI runs
+
+unasync: $(VENV)/.test  ## client/client.py, generated from client/async_client.py
+	$(BIN)/python tests/tools/unasync_client.py
 
 thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compile for, 40 minutes
 	SPLITFUSE_TEST_ALL=1 SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=6 SPLITFUSE_TEST_SEEDS=300 \

@@ -1,16 +1,16 @@
-"""The client for asyncio: the same calls as client.py, awaited."""
+# client.py is generated from this file: make unasync
+"""Client over HTTP: submits, polls, streams and cancels requests, and retries where a retry can help."""
 
-import asyncio
 import contextlib
 import math
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
-from functools import partial
-from typing import Any, Self, Unpack, cast
+from collections.abc import AsyncIterator, Generator, Sequence
+from typing import Any, Self, Unpack
 
 import httpx
 
 from . import base, messages
+from ._async import DroppedStreams, StreamId, begin, close_body, send, sleep, time_limit
 from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
@@ -21,9 +21,14 @@ from .sampling import Sampling, mii_fields, prompt_list
 
 
 class AsyncClient(BaseClient):
-    """A server over HTTP, for asyncio. Arguments and meaning as for Client; the timeout is kept to the letter."""
+    """Client of a server over HTTP. `timeout` in seconds bounds a call with its stream and retries (None: no bound).
 
-    _sleep: Callable[[float], Awaitable[None]] = staticmethod(asyncio.sleep)
+    `base_url` and `api_key` default to SPLITFUSE_BASE_URL and SPLITFUSE_API_KEY. Threads can share a Client, tasks of
+    one event loop an AsyncClient. A blocking read cannot be interrupted: a silent stream of a Client can outlast
+    `timeout` by one read timeout.
+    """
+
+    _sleep = staticmethod(sleep)
 
     def __init__(
         self,
@@ -37,14 +42,14 @@ class AsyncClient(BaseClient):
         super().__init__(base_url, api_key, timeout, max_retries)
         self._http = httpx.AsyncClient(transport=transport, **self.http_options())
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
-        self._closing: set[asyncio.Task[None]] = set()  # streams that were dropped, not closed
+        self._dropped_streams = DroppedStreams()
 
     async def generate(
         self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]
     ) -> Result:
-        """Submit, wait, return the finished result; leaving early cancels the request."""
+        """Submit a request, wait for its result, return it; leaving early (timeout, Ctrl-C) cancels the request."""
         deadline = self.retry_policy.begin()
-        seq_id = await self._submit(prompt, sampling, deadline, idempotency_key)
+        seq_id = await self._submit(messages.submit(prompt, sampling, idempotency_key), deadline)
         try:
             result = await self._poll(seq_id, math.inf, deadline)
         except BaseException as error:
@@ -56,14 +61,14 @@ class AsyncClient(BaseClient):
     async def __call__(
         self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
     ) -> list[Result]:
-        """As Client's."""
+        """Return a result per prompt, in DeepSpeed-MII's shape. If a request fails, the others are cancelled."""
         deadline = self.retry_policy.begin()
         fields = mii_fields(sampling, max_new_tokens)
         seq_ids: list[str] = []
         results: list[Result] = []
         try:
             for prompt in prompt_list(prompts):
-                seq_ids.append(await self._submit(prompt, fields, deadline))
+                seq_ids.append(await self._submit(messages.submit(prompt, fields), deadline))
             for seq_id in seq_ids:
                 results.append(base.raise_if_failed(await self._poll(seq_id, math.inf, deadline)))
         except BaseException:
@@ -75,47 +80,50 @@ class AsyncClient(BaseClient):
     async def submit(
         self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]
     ) -> "AsyncJob":
-        """Submit and return at once."""
-        return self.job(await self._submit(prompt, sampling, self.retry_policy.begin(), idempotency_key))
+        """Submit a request and return at once."""
+        request = messages.submit(prompt, sampling, idempotency_key)
+        return self.job(await self._submit(request, self.retry_policy.begin()))
 
     def stream(
         self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]
     ) -> "AsyncStream":
-        """Iterate over the events, submitting first; `await` it to submit now. Leaving early cancels the request."""
-        return AsyncStream(self, submit=partial(self._submit, prompt, sampling, idempotency_key=idempotency_key))
+        """Submit a request and iterate over its events; leaving the iteration early cancels the request."""
+        stream = AsyncStream(self, request=messages.submit(prompt, sampling, idempotency_key))
+        return begin(stream, stream._start)
 
     def job(self, seq_id: str) -> "AsyncJob":
-        """A request that was submitted before, perhaps by another process."""
+        """Return the job of a request that was submitted before, perhaps by another process."""
         return AsyncJob(self, seq_id)
 
     async def results(self, *, status: str | None = None) -> AsyncIterator[Result]:
-        """As Client.results."""
+        """Iterate over this key's results on the server, newest first, without their outputs."""
         after: str | None = None
         while True:
-            request = messages.results(status=status, after=after)
-            page, after = read_page((await self._ask(request, self.retry_policy.begin())).json())
+            answer = await self._ask(messages.results(status=status, after=after), self.retry_policy.begin())
+            page, after = read_page(answer.json())
             for result in page:
                 yield result
             if after is None:
                 return
 
     async def delete_results(self) -> int:
-        """As Client.delete_results."""
-        return int((await self._ask(messages.delete_results(), self.retry_policy.begin())).json()["deleted"])
+        """Cancel and delete all of this key's requests. Returns how many there were."""
+        answer = await self._ask(messages.delete_results(), self.retry_policy.begin())
+        return int(answer.json()["deleted"])
 
     async def is_ready(self) -> bool:
-        """Whether the server takes requests now."""
+        """True if the server accepts requests now."""
         return await self._probe("/ready")
 
     async def is_healthy(self) -> bool:
-        """Whether the server's engine makes progress."""
+        """True if the server's engine makes progress."""
         return await self._probe("/health")
 
     async def close(self) -> None:
         """End open streams and close the connections."""
         for stream in list(self._streams):
             await stream.close()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._dropped_streams.wait()
         await self._http.aclose()
 
     aclose = close
@@ -126,39 +134,40 @@ class AsyncClient(BaseClient):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _submit(
-        self, prompt: Prompt, sampling: Any, deadline: Deadline, idempotency_key: str | None = None
-    ) -> str:
-        return (await self._ask(messages.submit(prompt, sampling, idempotency_key), deadline)).seq_id()
+    async def _submit(self, request: Request, deadline: Deadline) -> str:
+        answer = await self._ask(request, deadline)
+        return answer.seq_id()
 
     async def _poll(self, seq_id: str, seconds: float, deadline: Deadline) -> Result:
-        """The result once it is finished, or as it stands after `seconds`."""
+        """Return the result once it is finished, or its state after `seconds`."""
         until = deadline.elapsed() + seconds
         backoff = base.FIRST_POLL_BACKOFF_S
         while True:
-            asked = deadline.elapsed()
-            wait = deadline.left(at_most=min(max(until - asked, 0.0), base.MAX_POLL_S)) or 0.0
-            result = read_result((await self._ask(messages.read(seq_id, wait), deadline)).json())
+            sent_at = deadline.elapsed()
+            wait = deadline.left(at_most=min(max(until - sent_at, 0.0), base.MAX_POLL_S)) or 0.0
+            answer = await self._ask(messages.read(seq_id, wait), deadline)
+            result = read_result(answer.json())
             now = deadline.elapsed()
             if result.is_finished or now >= until:
                 return result
-            if now - asked < wait / 2:  # this server does not wait
+            if now - sent_at < wait / 2:  # a server that ignores `wait`
                 await self._sleep(min(backoff, until - now))
                 backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
 
     async def _cancel(self, seq_id: str) -> None:
-        """Tell the server that the result is not wanted; if that fails, the request ends by itself at max_tokens."""
+        """Cancel a request whose result is not wanted; if that fails, the request ends by itself at max_tokens."""
         with contextlib.suppress(APIError):
             await self._send(messages.cancel(seq_id), base.CANCEL_TIMEOUT_S)
 
     async def _probe(self, path: str) -> bool:
         try:
-            return (await self._send(Request("GET", path), self.retry_policy.timeout)).status == 200
+            answer = await self._send(Request("GET", path), self.retry_policy.timeout)
         except APIConnectionError:
             return False
+        return answer.status == 200
 
     async def _ask(self, request: Request, deadline: Deadline) -> Answer:
-        """Send until there is a good answer, the retries are used up, or an error says that they are of no use."""
+        """Send until the answer is good, the retries are used up, or an error says that a retry cannot help."""
         num_failures = 0
         while True:
             try:
@@ -172,14 +181,16 @@ class AsyncClient(BaseClient):
                 await self._sleep(deadline.backoff(error, num_failures=num_failures))
 
     async def _send(self, request: Request, seconds: float | None) -> Answer:
-        response = await self._open(request, seconds, is_stream=False)
-        return Answer(response.status_code, response.headers, response.content)
-
-    async def _open(self, request: Request, seconds: float | None, *, is_stream: bool) -> httpx.Response:
-        """Send once. Of a stream that was accepted the body is not read yet."""
         try:
-            async with asyncio.timeout(seconds):
-                response = await self._http.send(base.build(self._http, request, seconds), stream=is_stream)
+            return await send(self._http, base.build(self._http, request, seconds), seconds)
+        except TRANSPORT_ERRORS as exc:
+            raise base.translate(exc, self.base_url) from exc
+
+    async def _open(self, request: Request, seconds: float | None) -> httpx.Response:
+        """Send once, and read the body only of a refusal."""
+        try:
+            async with time_limit(seconds):
+                response = await self._http.send(base.build(self._http, request, seconds), stream=True)
                 if response.status_code != 200:
                     await response.aread()
                 return response
@@ -188,31 +199,37 @@ class AsyncClient(BaseClient):
 
 
 class AsyncJob:
-    """A submitted request: look at it, wait for it, watch it, cancel it."""
+    """Handle of a submitted request: reads its result, streams its events, cancels it."""
 
     def __init__(self, client: AsyncClient, seq_id: str) -> None:
         self.seq_id = seq_id
         self._client = client
 
     def __repr__(self) -> str:
-        return f"AsyncJob({self.seq_id!r})"
+        return f"{type(self).__name__}({self.seq_id!r})"
 
     async def result(self, wait: float | None = None) -> Result:
-        """As Job.result."""
+        """Return the result once it is finished, or its state after `wait` seconds (0: now).
+
+        Without `wait`, raises APITimeoutError if the request does not finish in time; with `wait`, never waits longer
+        than the client's timeout. A failed request is a result with `error` set.
+        """
         client = self._client
         return await client._poll(self.seq_id, client._wait_limit(wait), client.retry_policy.begin())
 
     def stream(self, starting_after: int | None = None) -> "AsyncStream":
-        """The events from the beginning, or after the event with that id; leaving early leaves the request running."""
+        """Iterate over all events, or those after the event id `starting_after`; leaving early cancels nothing."""
         return AsyncStream(self._client, seq_id=self.seq_id, starting_after=starting_after)
 
     async def cancel(self) -> None:
-        """Stop it if it runs, and make the server forget it. Raises NotFoundError if there is no such request."""
+        """Cancel the request if it runs, and delete its result. Raises NotFoundError if there is no such request."""
         await self._client._ask(messages.cancel(self.seq_id), self._client.retry_policy.begin())
 
 
 class AsyncStream(BaseStream):
-    """Iterates over StreamEvents, re-attaching where the connection broke. The last event has the result."""
+    """Iterator of StreamEvents that reconnects where the connection broke. The last event has the result."""
+
+    seq_id: StreamId
 
     def __init__(
         self,
@@ -220,35 +237,28 @@ class AsyncStream(BaseStream):
         *,
         seq_id: str | None = None,
         starting_after: int | None = None,
-        submit: Callable[[Deadline], Awaitable[str]] | None = None,
+        request: Request | None = None,
     ) -> None:
-        """`submit`: how to submit the request of this stream, if it is not one that was submitted before."""
+        """Prepare to submit `request`, which ends with the stream, or to watch `seq_id`, which does not."""
         super().__init__(client, seq_id, starting_after=starting_after)
         self._client = client
-        self._submit = submit
-        self._response: httpx.Response | None = None
-        self._chunks: AsyncGenerator[bytes, None] | None = None
+        self._request = request
+        self._body: tuple[httpx.Response, AsyncIterator[bytes]] | None = None
         client._streams.add(self)
 
     async def start(self) -> Self:
-        """Submit, unless that is done; `await stream` does the same."""
-        if self._submit is not None and self.seq_id is None and not self._has_ended:
-            try:
-                self.seq_id = await self._submit(self._deadline)
-            except BaseException:
-                self._has_ended = True
-                raise
-        return self
+        """Submit the request now, not at the first event; `await stream` does the same."""
+        return await self._start()
 
     def __await__(self) -> Generator[Any, None, Self]:
-        return self.start().__await__()
+        return self._start().__await__()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> StreamEvent:
         if self.seq_id is None:
-            await self.start()
+            await self._start()
         try:
             event = await self._next_event()
         except BaseException as error:
@@ -262,27 +272,34 @@ class AsyncStream(BaseStream):
         return event
 
     async def close(self) -> None:
-        """End the stream; a request that this stream submitted is cancelled."""
+        """End the stream, and cancel the request if this stream submitted it."""
         await self._end(is_unfinished=True)
 
     aclose = close
 
     async def __aenter__(self) -> Self:
-        return await self.start()
+        return await self._start()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __del__(self) -> None:
-        if self._has_ended:
-            return
-        with contextlib.suppress(RuntimeError):  # no loop runs any more: nothing can be sent
-            task = asyncio.get_running_loop().create_task(self.close())
-            self._client._closing.add(task)
-            task.add_done_callback(self._client._closing.discard)
+        with contextlib.suppress(Exception):
+            if not self._has_ended:
+                self._client._dropped_streams.close(self.close)
+
+    async def _start(self) -> Self:
+        """Submit the request, unless it is submitted."""
+        if self._request is not None and self.seq_id is None and not self._has_ended:
+            try:
+                self.seq_id = await self._client._submit(self._request, self._deadline)
+            except BaseException:
+                self._has_ended = True
+                raise
+        return self
 
     async def _next_event(self) -> StreamEvent | None:
-        """None once the stream was closed, perhaps by another task meanwhile."""
+        """Return the next event; None once the stream was closed, perhaps meanwhile by another thread or task."""
         while not self._has_ended:
             for event in self._events:
                 return event
@@ -292,46 +309,41 @@ class AsyncStream(BaseStream):
                 if not self._has_ended:
                     await self._client._sleep(self._backoff(error))
                     await self._disconnect()
-        await self._disconnect()  # what was opened while it was closed
+        await self._disconnect()  # a connection that was opened during `close`
         return None
 
     async def _next_chunk(self) -> bytes:
-        if self._chunks is None:
-            self._chunks = await self._connect()
+        _, chunks = self._body or await self._connect()
         try:
-            async with asyncio.timeout(self._deadline.left(at_most=base.READ_TIMEOUT_S)):
-                chunk = await anext(self._chunks, None)
+            async with time_limit(self._deadline.left(at_most=base.READ_TIMEOUT_S)):
+                chunk = await anext(chunks, None)
         except TRANSPORT_ERRORS as exc:
             raise base.translate(exc, self._client.base_url) from exc
         if chunk is None:
             raise APIConnectionError(f"the stream of {self.seq_id} ended before its last event")
         return chunk
 
-    async def _connect(self) -> AsyncGenerator[bytes, None]:
+    async def _connect(self) -> tuple[httpx.Response, AsyncIterator[bytes]]:
         assert self.seq_id is not None
         request = messages.attach(self.seq_id, self._reader.last_event_id)
-        timeout = self._deadline.left(at_most=base.READ_TIMEOUT_S)
-        response = self._response = await self._client._open(request, timeout, is_stream=True)
+        response = await self._client._open(request, self._deadline.left(at_most=base.READ_TIMEOUT_S))
+        body = self._body = response, response.aiter_bytes()
         content = b"" if response.status_code == 200 else response.content
         Answer(response.status_code, response.headers, content).raise_unless_stream()
         self._reader.reattach()
-        return cast(AsyncGenerator[bytes, None], response.aiter_bytes())
+        return body
 
     async def _disconnect(self) -> None:
-        chunks, self._chunks = self._chunks, None
-        response, self._response = self._response, None
-        if chunks is not None:
-            with contextlib.suppress(RuntimeError):  # another task reads: it ends with the response
-                await chunks.aclose()
-        if response is not None:
-            await response.aclose()
+        body, self._body = self._body, None
+        if body is not None:
+            await close_body(*body)
 
     async def _end(self, *, is_unfinished: bool) -> None:
         if self._has_ended:
             return
         self._has_ended = True
         try:
-            if is_unfinished and self._submit is not None and self.seq_id is not None:
+            if is_unfinished and self._request is not None and self.seq_id is not None:
                 await self._client._cancel(self.seq_id)
         finally:
             await self._disconnect()

@@ -1,15 +1,16 @@
-"""The plain client: submits, polls, streams and cancels over HTTP, and tries again where that makes sense."""
+# Generated from async_client.py by `make unasync`: edit that file.
+"""Client over HTTP: submits, polls, streams and cancels requests, and retries where a retry can help."""
 
 import contextlib
 import math
-import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, Unpack
+from collections.abc import Iterator, Sequence
+from typing import Self, Unpack
 
 import httpx
 
 from . import base, messages
+from ._sync import DroppedStreams, StreamId, begin, close_body, send, sleep, time_limit
 from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
@@ -20,13 +21,14 @@ from .sampling import Sampling, mii_fields, prompt_list
 
 
 class Client(BaseClient):
-    """A server over HTTP. `timeout` bounds every call as a whole, streams and retries included (None: no bound).
+    """Client of a server over HTTP. `timeout` in seconds bounds a call with its stream and retries (None: no bound).
 
-    `base_url` and `api_key` default to SPLITFUSE_BASE_URL and SPLITFUSE_API_KEY. Safe to share between threads.
-    A read cannot be cut short from outside, so a silent stream may outlast the timeout by one read timeout.
+    `base_url` and `api_key` default to SPLITFUSE_BASE_URL and SPLITFUSE_API_KEY. Threads can share a Client, tasks of
+    one event loop an AsyncClient. A blocking read cannot be interrupted: a silent stream of a Client can outlast
+    `timeout` by one read timeout.
     """
 
-    _sleep: Callable[[float], None] = staticmethod(time.sleep)
+    _sleep = staticmethod(sleep)
 
     def __init__(
         self,
@@ -40,11 +42,12 @@ class Client(BaseClient):
         super().__init__(base_url, api_key, timeout, max_retries)
         self._http = httpx.Client(transport=transport, **self.http_options())
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._dropped_streams = DroppedStreams()
 
     def generate(self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]) -> Result:
-        """Submit, wait, return the finished result; leaving early (timeout, Ctrl-C) cancels the request."""
+        """Submit a request, wait for its result, return it; leaving early (timeout, Ctrl-C) cancels the request."""
         deadline = self.retry_policy.begin()
-        seq_id = self._submit(prompt, sampling, deadline, idempotency_key)
+        seq_id = self._submit(messages.submit(prompt, sampling, idempotency_key), deadline)
         try:
             result = self._poll(seq_id, math.inf, deadline)
         except BaseException as error:
@@ -56,14 +59,14 @@ class Client(BaseClient):
     def __call__(
         self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
     ) -> list[Result]:
-        """A prompt or many, a result for each: DeepSpeed-MII's shape. If one fails, the others are cancelled."""
+        """Return a result per prompt, in DeepSpeed-MII's shape. If a request fails, the others are cancelled."""
         deadline = self.retry_policy.begin()
         fields = mii_fields(sampling, max_new_tokens)
         seq_ids: list[str] = []
         results: list[Result] = []
         try:
             for prompt in prompt_list(prompts):
-                seq_ids.append(self._submit(prompt, fields, deadline))
+                seq_ids.append(self._submit(messages.submit(prompt, fields), deadline))
             for seq_id in seq_ids:
                 results.append(base.raise_if_failed(self._poll(seq_id, math.inf, deadline)))
         except BaseException:
@@ -73,44 +76,47 @@ class Client(BaseClient):
         return results
 
     def submit(self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]) -> "Job":
-        """Submit and return at once."""
-        return self.job(self._submit(prompt, sampling, self.retry_policy.begin(), idempotency_key))
+        """Submit a request and return at once."""
+        request = messages.submit(prompt, sampling, idempotency_key)
+        return self.job(self._submit(request, self.retry_policy.begin()))
 
     def stream(self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]) -> "Stream":
-        """Submit and iterate over the events; leaving the iteration early cancels the request."""
-        deadline = self.retry_policy.begin()
-        return Stream(self, self._submit(prompt, sampling, deadline, idempotency_key), submitted=deadline)
+        """Submit a request and iterate over its events; leaving the iteration early cancels the request."""
+        stream = Stream(self, request=messages.submit(prompt, sampling, idempotency_key))
+        return begin(stream, stream._start)
 
     def job(self, seq_id: str) -> "Job":
-        """A request that was submitted before, perhaps by another process."""
+        """Return the job of a request that was submitted before, perhaps by another process."""
         return Job(self, seq_id)
 
     def results(self, *, status: str | None = None) -> Iterator[Result]:
-        """The results that the server keeps of this key's requests, newest first, without their outputs."""
+        """Iterate over this key's results on the server, newest first, without their outputs."""
         after: str | None = None
         while True:
-            request = messages.results(status=status, after=after)
-            page, after = read_page(self._ask(request, self.retry_policy.begin()).json())
+            answer = self._ask(messages.results(status=status, after=after), self.retry_policy.begin())
+            page, after = read_page(answer.json())
             yield from page
             if after is None:
                 return
 
     def delete_results(self) -> int:
-        """Stop all of this key's requests and make the server forget them. Returns how many there were."""
-        return int(self._ask(messages.delete_results(), self.retry_policy.begin()).json()["deleted"])
+        """Cancel and delete all of this key's requests. Returns how many there were."""
+        answer = self._ask(messages.delete_results(), self.retry_policy.begin())
+        return int(answer.json()["deleted"])
 
     def is_ready(self) -> bool:
-        """Whether the server takes requests now."""
+        """True if the server accepts requests now."""
         return self._probe("/ready")
 
     def is_healthy(self) -> bool:
-        """Whether the server's engine makes progress."""
+        """True if the server's engine makes progress."""
         return self._probe("/health")
 
     def close(self) -> None:
         """End open streams and close the connections."""
         for stream in list(self._streams):
             stream.close()
+        self._dropped_streams.wait()
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -119,37 +125,40 @@ class Client(BaseClient):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _submit(self, prompt: Prompt, sampling: Any, deadline: Deadline, idempotency_key: str | None = None) -> str:
-        return self._ask(messages.submit(prompt, sampling, idempotency_key), deadline).seq_id()
+    def _submit(self, request: Request, deadline: Deadline) -> str:
+        answer = self._ask(request, deadline)
+        return answer.seq_id()
 
     def _poll(self, seq_id: str, seconds: float, deadline: Deadline) -> Result:
-        """The result once it is finished, or as it stands after `seconds`."""
+        """Return the result once it is finished, or its state after `seconds`."""
         until = deadline.elapsed() + seconds
         backoff = base.FIRST_POLL_BACKOFF_S
         while True:
-            asked = deadline.elapsed()
-            wait = deadline.left(at_most=min(max(until - asked, 0.0), base.MAX_POLL_S)) or 0.0
-            result = read_result(self._ask(messages.read(seq_id, wait), deadline).json())
+            sent_at = deadline.elapsed()
+            wait = deadline.left(at_most=min(max(until - sent_at, 0.0), base.MAX_POLL_S)) or 0.0
+            answer = self._ask(messages.read(seq_id, wait), deadline)
+            result = read_result(answer.json())
             now = deadline.elapsed()
             if result.is_finished or now >= until:
                 return result
-            if now - asked < wait / 2:  # this server does not wait
+            if now - sent_at < wait / 2:  # a server that ignores `wait`
                 self._sleep(min(backoff, until - now))
                 backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
 
     def _cancel(self, seq_id: str) -> None:
-        """Tell the server that the result is not wanted; if that fails, the request ends by itself at max_tokens."""
+        """Cancel a request whose result is not wanted; if that fails, the request ends by itself at max_tokens."""
         with contextlib.suppress(APIError):
             self._send(messages.cancel(seq_id), base.CANCEL_TIMEOUT_S)
 
     def _probe(self, path: str) -> bool:
         try:
-            return self._send(Request("GET", path), self.retry_policy.timeout).status == 200
+            answer = self._send(Request("GET", path), self.retry_policy.timeout)
         except APIConnectionError:
             return False
+        return answer.status == 200
 
     def _ask(self, request: Request, deadline: Deadline) -> Answer:
-        """Send until there is a good answer, the retries are used up, or an error says that they are of no use."""
+        """Send until the answer is good, the retries are used up, or an error says that a retry cannot help."""
         num_failures = 0
         while True:
             try:
@@ -162,70 +171,78 @@ class Client(BaseClient):
                 num_failures += 1
                 self._sleep(deadline.backoff(error, num_failures=num_failures))
 
-    def _send(self, request: Request, timeout: float | None) -> Answer:
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        content = bytearray()
+    def _send(self, request: Request, seconds: float | None) -> Answer:
         try:
-            with contextlib.closing(self._open(request, timeout)) as response:
-                for chunk in response.iter_bytes():
-                    content += chunk
-                    if time.monotonic() > until:
-                        raise TimeoutError("the answer trickles")
+            return send(self._http, base.build(self._http, request, seconds), seconds)
         except TRANSPORT_ERRORS as exc:
             raise base.translate(exc, self.base_url) from exc
-        return Answer(response.status_code, response.headers, bytes(content))
 
-    def _open(self, request: Request, timeout: float | None) -> httpx.Response:
-        return self._http.send(base.build(self._http, request, timeout), stream=True)
+    def _open(self, request: Request, seconds: float | None) -> httpx.Response:
+        """Send once, and read the body only of a refusal."""
+        try:
+            with time_limit(seconds):
+                response = self._http.send(base.build(self._http, request, seconds), stream=True)
+                if response.status_code != 200:
+                    response.read()
+                return response
+        except TRANSPORT_ERRORS as exc:
+            raise base.translate(exc, self.base_url) from exc
 
 
 class Job:
-    """A submitted request: look at it, wait for it, watch it, cancel it."""
+    """Handle of a submitted request: reads its result, streams its events, cancels it."""
 
     def __init__(self, client: Client, seq_id: str) -> None:
         self.seq_id = seq_id
         self._client = client
 
     def __repr__(self) -> str:
-        return f"Job({self.seq_id!r})"
+        return f"{type(self).__name__}({self.seq_id!r})"
 
     def result(self, wait: float | None = None) -> Result:
-        """The result once finished, or as it stands after `wait` seconds (0: now).
+        """Return the result once it is finished, or its state after `wait` seconds (0: now).
 
-        Without `wait` it returns only what is finished, or raises APITimeoutError; with it, it never waits
-        longer than the client's timeout. A failed request is a result with `error` set.
+        Without `wait`, raises APITimeoutError if the request does not finish in time; with `wait`, never waits longer
+        than the client's timeout. A failed request is a result with `error` set.
         """
         client = self._client
         return client._poll(self.seq_id, client._wait_limit(wait), client.retry_policy.begin())
 
     def stream(self, starting_after: int | None = None) -> "Stream":
-        """The events from the beginning, or after the event with that id; leaving early leaves the request running."""
-        return Stream(self._client, self.seq_id, starting_after=starting_after)
+        """Iterate over all events, or those after the event id `starting_after`; leaving early cancels nothing."""
+        return Stream(self._client, seq_id=self.seq_id, starting_after=starting_after)
 
     def cancel(self) -> None:
-        """Stop it if it runs, and make the server forget it. Raises NotFoundError if there is no such request."""
+        """Cancel the request if it runs, and delete its result. Raises NotFoundError if there is no such request."""
         self._client._ask(messages.cancel(self.seq_id), self._client.retry_policy.begin())
 
 
 class Stream(BaseStream):
-    """Iterates over StreamEvents, re-attaching where the connection broke. The last event has the result."""
+    """Iterator of StreamEvents that reconnects where the connection broke. The last event has the result."""
+
+    seq_id: StreamId
 
     def __init__(
-        self, client: Client, seq_id: str, *, starting_after: int | None = None, submitted: Deadline | None = None
+        self,
+        client: Client,
+        *,
+        seq_id: str | None = None,
+        starting_after: int | None = None,
+        request: Request | None = None,
     ) -> None:
-        """`submitted`: the deadline of a request that was submitted for this stream, and ends with it."""
-        super().__init__(client, seq_id, starting_after=starting_after, deadline=submitted)
-        self.seq_id: str = seq_id
+        """Prepare to submit `request`, which ends with the stream, or to watch `seq_id`, which does not."""
+        super().__init__(client, seq_id, starting_after=starting_after)
         self._client = client
-        self._owns_request = submitted is not None
-        self._response: httpx.Response | None = None
-        self._chunks: Iterator[bytes] = iter(())
+        self._request = request
+        self._body: tuple[httpx.Response, Iterator[bytes]] | None = None
         client._streams.add(self)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> StreamEvent:
+        if self.seq_id is None:
+            self._start()
         try:
             event = self._next_event()
         except BaseException as error:
@@ -239,21 +256,32 @@ class Stream(BaseStream):
         return event
 
     def close(self) -> None:
-        """End the stream; a request that this stream submitted is cancelled."""
+        """End the stream, and cancel the request if this stream submitted it."""
         self._end(is_unfinished=True)
 
     def __enter__(self) -> Self:
-        return self
+        return self._start()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            self.close()
+            if not self._has_ended:
+                self._client._dropped_streams.close(self.close)
+
+    def _start(self) -> Self:
+        """Submit the request, unless it is submitted."""
+        if self._request is not None and self.seq_id is None and not self._has_ended:
+            try:
+                self.seq_id = self._client._submit(self._request, self._deadline)
+            except BaseException:
+                self._has_ended = True
+                raise
+        return self
 
     def _next_event(self) -> StreamEvent | None:
-        """None once the stream was closed, perhaps by another thread meanwhile."""
+        """Return the next event; None once the stream was closed, perhaps meanwhile by another thread or task."""
         while not self._has_ended:
             for event in self._events:
                 return event
@@ -263,40 +291,41 @@ class Stream(BaseStream):
                 if not self._has_ended:
                     self._client._sleep(self._backoff(error))
                     self._disconnect()
-        self._disconnect()  # what was opened while it was closed
+        self._disconnect()  # a connection that was opened during `close`
         return None
 
     def _next_chunk(self) -> bytes:
-        timeout = self._deadline.left(at_most=base.READ_TIMEOUT_S)
+        _, chunks = self._body or self._connect()
         try:
-            if self._response is None:
-                self._connect(timeout)
-            chunk = next(self._chunks, None)
+            with time_limit(self._deadline.left(at_most=base.READ_TIMEOUT_S)):
+                chunk = next(chunks, None)
         except TRANSPORT_ERRORS as exc:
             raise base.translate(exc, self._client.base_url) from exc
         if chunk is None:
             raise APIConnectionError(f"the stream of {self.seq_id} ended before its last event")
         return chunk
 
-    def _connect(self, timeout: float | None) -> None:
+    def _connect(self) -> tuple[httpx.Response, Iterator[bytes]]:
+        assert self.seq_id is not None
         request = messages.attach(self.seq_id, self._reader.last_event_id)
-        response = self._response = self._client._open(request, timeout)
-        content = b"" if response.status_code == 200 else response.read()
+        response = self._client._open(request, self._deadline.left(at_most=base.READ_TIMEOUT_S))
+        body = self._body = response, response.iter_bytes()
+        content = b"" if response.status_code == 200 else response.content
         Answer(response.status_code, response.headers, content).raise_unless_stream()
-        self._chunks = response.iter_bytes()
         self._reader.reattach()
+        return body
 
     def _disconnect(self) -> None:
-        response, self._response = self._response, None
-        if response is not None:
-            response.close()
+        body, self._body = self._body, None
+        if body is not None:
+            close_body(*body)
 
     def _end(self, *, is_unfinished: bool) -> None:
         if self._has_ended:
             return
         self._has_ended = True
         try:
-            if is_unfinished and self._owns_request:
+            if is_unfinished and self._request is not None and self.seq_id is not None:
                 self._client._cancel(self.seq_id)
         finally:
             self._disconnect()

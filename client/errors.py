@@ -1,6 +1,6 @@
-"""What can go wrong between a caller and a server: one tree, each error with the server's own message.
+"""Errors of a call to the server: one tree, with the server's own messages.
 
-APIError                     anything the server refused, or an answer that makes no sense
+APIError                     any refusal by the server, or an answer that makes no sense
 ├── BadRequestError          400 and the other 4xx: the request is at fault
 ├── AuthenticationError      401, 403
 ├── NotFoundError            404: no such result, no such model
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class APIError(Exception):
-    """An error with the server's envelope: `status` is None where no HTTP answer carried it."""
+    """Error with the server's envelope; `status` is None if it did not come as an HTTP answer."""
 
     def __init__(
         self,
@@ -36,35 +36,35 @@ class APIError(Exception):
 
 
 class BadRequestError(APIError):
-    """The request is at fault; `param` names the field."""
+    """Error in the request; `param` names the field."""
 
 
 class AuthenticationError(APIError):
-    """The API key is missing or wrong."""
+    """Error of an API key that is missing or wrong."""
 
 
 class NotFoundError(APIError):
-    """No such result (unknown, expired or another user's) or no such model."""
+    """Error of a result that is unknown, expired or another user's, or of an unknown model."""
 
 
 class QueueFullError(APIError):
-    """The server's queue is full; try again after `retry_after` seconds."""
+    """Error of a full queue; retry after `retry_after` seconds."""
 
 
 class ServerError(APIError):
-    """The server failed, is loading, or is shutting down."""
+    """Error of a server that failed, is loading, or is shutting down."""
 
 
 class APIConnectionError(APIError):
-    """There was no answer."""
+    """Error of a call that got no answer."""
 
 
 class APITimeoutError(APIConnectionError):
-    """The call's `timeout` is over."""
+    """Error of a call whose `timeout` is over."""
 
 
 class ServerStartError(APIConnectionError):
-    """The server process ended, or was not ready in time."""
+    """Error of a server process that ended, or was not ready in time."""
 
 
 _BY_STATUS: dict[int, type[APIError]] = {
@@ -84,7 +84,7 @@ _STATUS_OF_TYPE = {
 
 
 def class_for(status: int) -> type[APIError]:
-    """The error class of an HTTP status."""
+    """Return the error class of an HTTP status."""
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     if 400 <= status < 500:
@@ -93,9 +93,9 @@ def class_for(status: int) -> type[APIError]:
 
 
 def from_envelope(envelope: object, *, status: int | None = None, retry_after: float | None = None) -> APIError:
-    """The error that an envelope's inner object (message, type, param, code) states.
+    """Return the error that an envelope's inner object (message, type, param, code) states.
 
-    Without an HTTP `status` (an error inside a stream or a result) the `type` decides the class.
+    Without an HTTP `status` (an error in a stream or a result) `type` decides the class.
     """
     detail: Mapping[str, Any] = envelope if isinstance(envelope, Mapping) else {}
     kind = class_for(status if status is not None else _STATUS_OF_TYPE.get(str(detail.get("type")), 500))
@@ -106,5 +106,5 @@ def from_envelope(envelope: object, *, status: int | None = None, retry_after: f
 
 
 def not_reachable(base_url: str, cause: str) -> APIConnectionError:
-    """The error for a server that does not answer."""
+    """Return the error for a server that does not answer."""
     return APIConnectionError(f"no answer from {base_url} ({cause}); is the server running? splitfuse serve")

@@ -1,4 +1,4 @@
-"""Stream events, and the reader that gives each event exactly once, over any number of connections."""
+"""Stream events, and a reader that delivers every event exactly once, over any number of connections."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from .sse import ServerSentEvent, SSEParser
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """New text of output `index`, or, last, type "done" with the whole `result` and no text of its own."""
+    """Event of a stream: new text of output `index`, or at the end type "done" with `result` and without text."""
 
     type: Literal["token", "done"] = "token"
     text: str = ""
@@ -24,23 +24,23 @@ class StreamEvent:
 
 
 class EventReader:
-    """Feed it the chunks of one connection after another; call `reattach` between two connections."""
+    """Reader of the chunks of one connection after another, with a call of `reattach` between two connections."""
 
     def __init__(self, starting_after: int | None = None) -> None:
         self.last_event_id = starting_after
         self._parser = SSEParser()
 
     def reattach(self) -> None:
-        """A new connection: half an event from the old one is dropped, the server sends it again."""
+        """Begin a new connection. A half-read event of the old one is dropped: the server sends it again."""
         self._parser = SSEParser()
 
     def feed(self, chunk: bytes) -> Iterator[StreamEvent]:
-        """New events in order. Raises the APIError that an `error` event states, and one for an unreadable event."""
+        """Yield new events in order. Raises the APIError of an `error` event, and one for an unreadable event."""
         for raw in self._parser.feed(chunk):
             event_id = _number(raw.id)
             if event_id is not None:
                 if self.last_event_id is not None and event_id <= self.last_event_id:
-                    continue  # seen before the connection broke
+                    continue  # delivered before the connection broke
                 self.last_event_id = event_id
             event = _read(raw, event_id)
             if event is not None:
@@ -53,7 +53,7 @@ def _number(event_id: str | None) -> int | None:
 
 def _read(raw: ServerSentEvent, event_id: int | None) -> StreamEvent | None:
     if raw.event not in ("token", "done", "error"):
-        return None  # from a newer server
+        return None  # an event of a newer server
     data = _object(raw.data)
     if raw.event == "error":
         raise from_envelope(data.get("error", data))

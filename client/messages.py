@@ -1,4 +1,4 @@
-"""The HTTP requests of the native endpoints as plain values, and how to read the answers; sends nothing."""
+"""Messages of the native endpoints: HTTP requests as plain values, and the reading of answers. Sends nothing."""
 
 import json
 import operator
@@ -12,13 +12,13 @@ from .errors import APIError, class_for, from_envelope
 from .retry import read_retry_after
 
 Prompt = str | Sequence[int]
-IDEMPOTENCY_KEY = "Idempotency-Key"  # with it, a server runs a request once however often it comes
-PAGE_SIZE = 100  # the most that a server gives at once
+IDEMPOTENCY_KEY = "Idempotency-Key"  # a server runs requests with equal keys only once
+PAGE_SIZE = 100  # the server's maximum
 
 
 @dataclass(frozen=True)
 class Request:
-    """One HTTP request, its path relative to the server's base URL."""
+    """HTTP request; the path is relative to the server's base URL."""
 
     method: str
     path: str
@@ -27,33 +27,33 @@ class Request:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it may be sent again when it is unknown if it arrived."""
+        """True if the request may be repeated without knowing whether the server received it."""
         return self.method == "GET" or IDEMPOTENCY_KEY in self.headers
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP answer."""
+    """HTTP answer."""
 
     status: int
     headers: Mapping[str, str]
     content: bytes = b""
 
     def raise_for_status(self) -> None:
-        """Raise the error of the tree that the answer states, if it is one."""
+        """Raise the APIError that the answer states, unless its status is 2xx."""
         if 200 <= self.status < 300:
             return
         retry_after = read_retry_after(self.headers.get("retry-after"))
         try:
             envelope = json.loads(self.content)["error"]
-        except (ValueError, KeyError, TypeError):  # a proxy's page, or nothing
+        except (ValueError, KeyError, TypeError):  # a proxy's page, or an empty body
             raise class_for(self.status)(
                 f"the server answered {self.status}: {self._excerpt()}", status=self.status, retry_after=retry_after
             ) from None
         raise from_envelope(envelope, status=self.status, retry_after=retry_after)
 
     def json(self) -> Any:
-        """The body of a good answer. Raises APIError where it is not JSON."""
+        """Return the body of a good answer. Raises APIError if the body is not JSON."""
         try:
             return json.loads(self.content)
         except ValueError as exc:
@@ -64,7 +64,7 @@ class Answer:
             ) from exc
 
     def seq_id(self) -> str:
-        """The id in the answer to `submit`. Raises APIError where there is none."""
+        """Return the id in the answer to `submit`. Raises APIError if there is none."""
         body = self.json()
         seq_id = body.get("seq_id") if isinstance(body, dict) else None
         if not isinstance(seq_id, str):
@@ -82,22 +82,22 @@ class Answer:
 
 
 def submit(prompt: Prompt, sampling: Mapping[str, Any], idempotency_key: str | None = None) -> Request:
-    """POST /generate, to be sent as often as it takes; a None in `sampling` is left out."""
+    """Return POST /generate, which may be repeated; fields of `sampling` that are None are left out."""
     body: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) else [operator.index(i) for i in prompt]}
     body.update((name, value) for name, value in sampling.items() if value is not None)
-    # json's default escapes keep lone surrogates and NaN sendable: it is the server that refuses them
+    # json's default escapes can send lone surrogates and NaN: the server refuses them
     headers = {"content-type": "application/json", IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
     return Request("POST", "/generate", headers, json.dumps(body).encode())
 
 
 def read(seq_id: str, wait: float) -> Request:
-    """GET /result/{seq_id}, answered once the request is finished or `wait` seconds have passed."""
+    """Return GET /result/{seq_id}, answered once the request is finished or `wait` seconds have passed."""
     query = f"?wait={wait:.3f}".rstrip("0").rstrip(".") if wait > 0 else ""
     return Request("GET", f"/result/{quote(seq_id, safe='')}{query}")
 
 
 def attach(seq_id: str, starting_after: int | None) -> Request:
-    """GET /result/{seq_id}/stream from the event after `starting_after`."""
+    """Return GET /result/{seq_id}/stream from the event after `starting_after`."""
     headers = {"accept": "text/event-stream"}
     if starting_after is not None:
         headers["last-event-id"] = str(starting_after)
@@ -105,16 +105,16 @@ def attach(seq_id: str, starting_after: int | None) -> Request:
 
 
 def results(*, status: str | None, after: str | None) -> Request:
-    """GET /results: a page behind the result `after`."""
+    """Return GET /results: the page that follows the result `after`."""
     query = {"limit": PAGE_SIZE, "status": status, "after": after}
     return Request("GET", f"/results?{urlencode({name: value for name, value in query.items() if value is not None})}")
 
 
 def delete_results() -> Request:
-    """DELETE /results."""
+    """Return DELETE /results."""
     return Request("DELETE", "/results")
 
 
 def cancel(seq_id: str) -> Request:
-    """DELETE /result/{seq_id}."""
+    """Return DELETE /result/{seq_id}."""
     return Request("DELETE", f"/result/{quote(seq_id, safe='')}")

@@ -1,4 +1,4 @@
-"""The server's result object as typed, frozen values; keys that this version does not know are ignored."""
+"""Results: the server's JSON as typed, frozen values. Keys that this version does not know are ignored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Output:
-    """One of the `n` outputs of a request."""
+    """Output of a request, which has `n` of them."""
 
     index: int = 0
     text: str = ""
@@ -25,7 +25,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens that the request cost."""
+    """Tokens that a request cost."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -35,7 +35,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Timings:
-    """Where the time went, in seconds as the server measured it; None for what has not begun yet."""
+    """Times of a request in seconds, measured by the server; None for a phase that has not begun."""
 
     queue_s: float | None = None
     ttft_s: float | None = None
@@ -43,13 +43,13 @@ class Timings:
     e2e_s: float | None = None
     tokens_per_s: float | None = None
     num_preemptions: int = 0
-    num_draft_tokens: int = 0  # proposed by speculative decoding, and how many of them were accepted
-    num_accepted_tokens: int = 0
+    num_draft_tokens: int = 0  # tokens that speculative decoding proposed
+    num_accepted_tokens: int = 0  # proposed tokens that were accepted
 
 
 @dataclass(frozen=True)
 class ErrorDetail:
-    """Why a request failed."""
+    """Reason why a request failed."""
 
     message: str = ""
     type: str = "server_error"
@@ -59,7 +59,7 @@ class ErrorDetail:
 
 @dataclass(frozen=True)
 class Result:
-    """A request as the server holds it; `text` and `token_ids` are those of outputs[0], partial while it runs."""
+    """State of a request on the server; `text` and `token_ids` are outputs[0]'s, partial while the request runs."""
 
     seq_id: str
     status: str
@@ -73,32 +73,32 @@ class Result:
     timings: Timings = Timings()
     error: ErrorDetail | None = None
     prompt_logprobs: Any = None
-    attempt: int = 1  # of so many server processes that have run it
-    created_at: int | None = None  # in a list
+    attempt: int = 1  # number of server processes that have run the request
+    created_at: int | None = None  # Unix time; only in lists of results
 
     @property
     def generated_text(self) -> str:
-        """`text` under DeepSpeed-MII's name; so are the next two."""
+        """DeepSpeed-MII's name of `text`; the next two properties have DeepSpeed-MII's names, too."""
         return self.text
 
     @property
     def prompt_length(self) -> int:
-        """Tokens of the prompt."""
+        """Number of tokens of the prompt."""
         return self.usage.prompt_tokens
 
     @property
     def generated_length(self) -> int:
-        """Tokens of the first output."""
+        """Number of tokens of the first output."""
         return len(self.token_ids)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the request has ended."""
+        """True if the request has ended."""
         return self.status in FINISHED
 
 
 def read_result(data: object) -> Result:
-    """The result object from its JSON. Raises APIError where it is not one."""
+    """Return the result that JSON states. Raises APIError if the JSON is no result object."""
     known = _known(Result, data)
     if not isinstance(known.get("seq_id"), str) or not isinstance(known.get("status"), str):
         raise APIError("the server answered with something that is not a result object; is this a splitfuse server?")
@@ -111,7 +111,7 @@ def read_result(data: object) -> Result:
 
 
 def read_page(data: object) -> tuple[list[Result], str | None]:
-    """Results from the JSON of a list, and the id to go on after; None at its end. Raises APIError."""
+    """Return a page of results, and the id after which the next page begins (None: last page). Raises APIError."""
     if not isinstance(data, Mapping) or not isinstance(data.get("data"), list):
         raise APIError("the server answered with something that is not a list of results; is this a splitfuse server?")
     after = data.get("last_id") if data.get("has_more") else None

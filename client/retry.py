@@ -1,4 +1,4 @@
-"""How long one call may take, how often it tries, and how long it waits in between."""
+"""Retry policy: the time of a call, the number of its retries, and the backoffs between them."""
 
 import random
 import time
@@ -14,7 +14,7 @@ RETRIED_STATUSES = frozenset({429, 503})
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The limits of every call of a client; `begin()` starts the clock of one."""
+    """Limits of every call of a client; `begin()` starts the clock of a call."""
 
     timeout: float | None = 60.0
     max_retries: int = 5
@@ -24,23 +24,23 @@ class RetryPolicy:
     jitter: Callable[[], float] = random.random  # spreads clients that were refused together
 
     def begin(self) -> "Deadline":
-        """The deadline of a call that starts now."""
+        """Return the deadline of a call that starts now."""
         return Deadline(self, self.clock())
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """One call's time."""
+    """Deadline of one call."""
 
     policy: RetryPolicy
     began: float = field(repr=False)
 
     def elapsed(self) -> float:
-        """Seconds since the call began."""
+        """Return the seconds since the call began."""
         return self.policy.clock() - self.began
 
     def left(self, *, at_most: float | None = None) -> float | None:
-        """Seconds left, `at_most` so many; None means without limit. Raises APITimeoutError where none is left."""
+        """Return the seconds left, at most `at_most`; None is no limit. Raises APITimeoutError if none are left."""
         if self.policy.timeout is None:
             return at_most
         left = self.policy.timeout - self.elapsed()
@@ -49,7 +49,7 @@ class Deadline:
         return left if at_most is None else min(left, at_most)
 
     def backoff(self, error: APIError, *, num_failures: int) -> float:
-        """Seconds to sleep before the next try; raises `error` where there is to be none."""
+        """Return the seconds to sleep before the next retry, or raise `error` if no retry is left."""
         policy = self.policy
         is_transient = isinstance(error, APIConnectionError) or error.status in RETRIED_STATUSES
         if not is_transient or num_failures > policy.max_retries:
@@ -62,7 +62,7 @@ class Deadline:
 
 
 def read_retry_after(header: str | None, now: datetime | None = None) -> float | None:
-    """A Retry-After header, seconds or an HTTP date, as seconds from now; None where it is absent or unreadable."""
+    """Return a Retry-After header (seconds or an HTTP date) in seconds from now; None if absent or unreadable."""
     if header is None:
         return None
     try:

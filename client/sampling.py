@@ -1,4 +1,4 @@
-"""The fields of POST /generate beside the prompt, for editors and type checkers; the server checks the values."""
+"""Sampling fields of POST /generate, for editors and type checkers; the server checks the values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -43,10 +43,10 @@ class Sampling(TypedDict, total=False):
 
 
 def mii_fields(sampling: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
-    """The fields with DeepSpeed-MII's name for max_tokens, if it was used."""
+    """Return the fields; `max_new_tokens` is DeepSpeed-MII's name of max_tokens."""
     return dict(sampling) if max_new_tokens is None else {**sampling, "max_tokens": max_new_tokens}
 
 
 def prompt_list(prompts: str | Sequence[Prompt]) -> list[Prompt]:
-    """The prompts of a call that takes one text or many."""
+    """Return the list of prompts of a call that takes one text or many."""
     return [prompts] if isinstance(prompts, str) else list(prompts)

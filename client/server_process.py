@@ -1,4 +1,4 @@
-"""A server as a child process: started on a free port, waited for until it is ready, stopped with its owner."""
+"""Server as a child process: starts on a free port, is awaited until ready, stops with its owner."""
 
 import atexit
 import contextlib
@@ -19,9 +19,9 @@ from .messages import Prompt
 from .results import Result
 from .sampling import Sampling
 
-PORT_TRIES = 3  # another process can take a free port before the server binds it
-PROBE_TIMEOUT_S = 2.0  # for one GET /ready
-PROBE_INTERVAL_S = 0.1  # between two of them
+PORT_TRIES = 3  # another process can take the free port before the server binds to it
+PROBE_TIMEOUT_S = 2.0  # timeout of a GET /ready
+PROBE_INTERVAL_S = 0.1  # pause between two probes
 _COMMAND = (sys.executable, "-m", "splitfuse.server", "serve")
 
 
@@ -39,7 +39,7 @@ def serve(
     `flags` are the command's own: max_num_seqs=8, enable_prefix_caching=False, api_key="…". `env` is added to this
     process's environment. Raises ServerStartError with the server's last line when it ends or takes too long.
     """
-    if port and _is_taken(host, port):  # /ready of the other server would pass for ours
+    if port and _is_taken(host, port):  # the other server's /ready would pass for this one's
         raise ServerStartError(f"port {port} of {host} is in use; leave `port` out and a free one is taken")
     environment = _environment(env or {}, flags.pop("api_key", None))
     for tries_left in range(1 if port else PORT_TRIES, 0, -1):
@@ -60,13 +60,13 @@ def serve(
 
 
 class Server:
-    """A running server process. Use it as a context manager, or call `stop()`; it does not outlive this process."""
+    """Running server process: a context manager, or call `stop()`. The server does not outlive this process."""
 
     def __init__(self, command: list[str], *, base_url: str, env: Mapping[str, str]) -> None:
         self.base_url = base_url
         self.client = Client(base_url, api_key=first_key(env.get("SPLITFUSE_API_KEY", "")))
         self._files = contextlib.ExitStack()
-        # appending: reading here must not move the place where the server writes
+        # append mode: a read here must not move the server's write position
         self._stdout = self._files.enter_context(tempfile.TemporaryFile("a+b"))  # noqa: SIM115
         self._stderr = self._files.enter_context(tempfile.TemporaryFile("a+b"))  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -81,12 +81,12 @@ class Server:
     def __call__(
         self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
     ) -> list[Result]:
-        """A prompt or many, a result for each: what DeepSpeed-MII's serve() returns is called like this."""
+        """Return a result per prompt, in the shape of DeepSpeed-MII's client."""
         return self.client(prompts, max_new_tokens=max_new_tokens, **sampling)
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Process id."""
         return self._process.pid
 
     def wait_until_ready(self, timeout: float) -> None:
@@ -104,11 +104,11 @@ class Server:
                     self._process.wait(PROBE_INTERVAL_S)
 
     def output(self) -> str:
-        """What the server has printed so far: standard output, then standard error."""
+        """Return the server's output so far: standard output, then standard error."""
         return _read(self._stdout) + _read(self._stderr)
 
     def stop(self, timeout: float = 60.0) -> int:
-        """Let it finish what runs and end; kill it after `timeout` seconds. Returns its exit status."""
+        """Let the server finish running requests and end; kill it after `timeout` seconds. Returns the exit status."""
         atexit.unregister(self.stop)
         self.client.close()
         if self._process.poll() is None:
@@ -137,7 +137,7 @@ class Server:
 
 def _environment(env: Mapping[str, str], api_key: str | Sequence[str] | None) -> dict[str, str]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **env}
-    if api_key is not None:  # not on the command line, which every user of the machine can read
+    if api_key is not None:  # in the environment: every user of the machine can read the command line
         environment["SPLITFUSE_API_KEY"] = api_key if isinstance(api_key, str) else ",".join(api_key)
     return environment
 

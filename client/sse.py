@@ -1,6 +1,6 @@
-"""Server-sent events out of bytes, as the WHATWG HTML standard (9.2.6) parses them; knows no HTTP and no JSON.
+"""Parser of server-sent events by the WHATWG HTML standard (9.2.6); knows no HTTP and no JSON.
 
-Chunks may end anywhere: inside a character, between CR and LF. An event that its blank line does not end is dropped.
+Chunks may end anywhere: inside a character, between CR and LF. An event without its final blank line is dropped.
 """
 
 import codecs
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ServerSentEvent:
-    """One dispatched event; `id` is None where the event did not state its own."""
+    """Dispatched event; `id` is None if the event did not state its own."""
 
     data: str
     event: str = "message"
@@ -17,19 +17,19 @@ class ServerSentEvent:
 
 
 class SSEParser:
-    """Feed it chunks, it returns the events that they complete."""
+    """Parser that takes chunks and returns the events that end in them."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._pending: list[str] = []  # parts of a line whose end has not come yet
-        self._after_cr = False  # the last character was CR: an LF that follows belongs to it
-        self._at_start = True  # a byte order mark is dropped, only here
+        self._pending: list[str] = []  # parts of an unfinished line
+        self._after_cr = False  # True if the last character was CR: a following LF belongs to it
+        self._at_start = True  # True before the first character, where a byte order mark is dropped
         self._data: list[str] = []
         self._event = ""
         self._id: str | None = None
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events that end within this chunk."""
+        """Return the events that end within this chunk."""
         text = self._decoder.decode(chunk)
         if self._at_start and text:
             text = text.removeprefix("\ufeff")
@@ -48,7 +48,7 @@ class SSEParser:
         if not text:
             return []
         self._after_cr = text.endswith("\r")
-        # not splitlines(): it also breaks at U+2028 and others, which the standard leaves inside a line
+        # not splitlines(), which also breaks at U+2028 and others: the standard leaves them inside a line
         *ended, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         if ended:
             ended[0] = "".join(self._pending) + ended[0]

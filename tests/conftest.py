@@ -1,4 +1,4 @@
-"""Settings that must stand before torch is imported, and which tests run: `--no-torch`, `--max-seeds`, `sampled`."""
+"""Settings that must precede the import of torch, and the choice of tests: `--no-torch`, `--max-seeds`, `sampled`."""
 
 import math
 import os
@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 import hypothesis
 import pytest
 
-# Tiny models: a second thread only adds barriers, and beside another busy process each of these costs milliseconds.
+# Tiny models: a second thread only adds barriers, which cost milliseconds beside another busy process.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Nothing here comes from the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -19,7 +19,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("SPLITFUSE_MODEL", "demo")
 
 
-# A shell starts what runs in its background with SIGINT ignored, nohup does so with SIGHUP, and every server of a test
+# A shell starts background processes with SIGINT ignored, nohup with SIGHUP ignored, and every server of a test
 # would inherit that.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -48,14 +48,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     extra: set[pytest.Item] = set()
     if (most := config.getoption("--max-seeds")) is not None:
         extra |= {item for item in items if isinstance(item, pytest.Function) and _seed_index(item) >= most}
-    if "SPLITFUSE_TEST_ALL" not in os.environ and not any("::" in each for each in config.args):
+    if "SPLITFUSE_TEST_ALL" not in os.environ and not any("::" in argument for argument in config.args):
         extra |= _not_sampled(items)
     config.hook.pytest_deselected(items=list(extra))
     items[:] = [item for item in items if item not in extra]
 
 
 def _not_sampled(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Of a test marked sampled(n) all but one case in n, the same in each run."""
+    """Return all but one case in n of every test marked sampled(n), equal in every run."""
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         cases[item.nodeid.partition("[")[0]].append(item)

@@ -1,7 +1,11 @@
-"""The root of the package: `from splitfuse import LLM`."""
+"""Public names: `from splitfuse import LLM`, and the exports of `splitfuse.client` and `splitfuse.engine`."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -27,3 +31,30 @@ def test_an_import_costs_nothing() -> None:
     )
     command = [sys.executable, "-c", "import importlib, typing\n" + program]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("package", [splitfuse, client, engine], ids=lambda package: package.__name__)
+def test_all_lists_what_a_package_exports(package: ModuleType) -> None:
+    tree = ast.parse(Path(str(package.__file__)).read_text())
+    assert package.__all__ == sorted(set(package.__all__), key=order)
+    assert {name for name in bound_names(tree.body) if not name.startswith("_")} == set(package.__all__)
+    assert [name for name in package.__all__ if isinstance(getattr(package, name), ModuleType)] == []
+
+
+def bound_names(statements: list[ast.stmt]) -> Iterator[str]:
+    """Yield the names that statements define or import from the package, for the type checker too."""
+    for node in statements:
+        if isinstance(node, ast.If):
+            yield from bound_names([*node.body, *node.orelse])
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def order(name: str) -> tuple[int, str]:
+    """Sort constants first, then classes, then functions, like ruff's RUF022."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)

@@ -1,1 +1,1 @@
-"""`splitfuse bench serve`: a load on a running server, and what its users saw."""
+"""`splitfuse bench serve`: a load on a running server, and the latencies that its users saw."""

@@ -1,4 +1,4 @@
-"""When requests are sent: seconds after the start of a run. Random numbers come from the given source."""
+"""Arrival times of requests, in seconds after the start of a run, from a given source of random numbers."""
 
 import itertools
 import math
@@ -6,7 +6,7 @@ import random
 
 
 def arrivals(num_requests: int, *, rate: float, burstiness: float, source: random.Random) -> list[float]:
-    """Arrival times at `rate` requests per second on average; an infinite rate sends all at once.
+    """Return arrival times at `rate` requests per second on average; an infinite rate sends all at once.
 
     Gaps follow a gamma distribution of shape `burstiness`: 1 is a Poisson process, less comes in bursts, more comes
     evenly, infinity at equal distances. As in `vllm bench serve` the times are stretched so that the last one is

@@ -1,4 +1,4 @@
-"""`splitfuse bench serve`: puts an OpenAI-compatible server under load and prints what its users saw.
+"""`splitfuse bench serve`: puts an OpenAI-compatible server under load and prints the latencies that its users saw.
 
 Open loop (--request-rate, --trace), closed loop (--max-concurrency), or both.
 """
@@ -32,7 +32,7 @@ READ_TIMEOUT_S = 600.0  # seconds without a byte before a request counts as fail
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has ended."""
+    """Outcomes of a run that has ended."""
 
     model: str
     outcomes: Sequence[Outcome]
@@ -40,12 +40,12 @@ class Run:
 
 
 class LoadError(Exception):
-    """A run that cannot begin; the message names the way out."""
+    """Error of a run that cannot begin; the message names the way out."""
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """The model as GET /v1/models lists it; None where it states nothing."""
+    """Model as GET /v1/models lists it; None if the server states no limit."""
 
     name: str
     max_model_len: int | None = None
@@ -53,7 +53,7 @@ class ServedModel:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status: 1 where a request failed, 2 where the run could not begin."""
+    """Run the command. Returns its exit status: 1 if a request failed, 2 if the run could not begin."""
     options = parse_options(argv)
     try:
         run = asyncio.run(_run(options))
@@ -75,7 +75,7 @@ async def drive(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> tuple[list[Outcome], float]:
-    """Send each request at its arrival time, at most so many at once; the outcomes in order, and seconds it took."""
+    """Send requests on arrival, at most `max_concurrency` at once. Returns outcomes in order, and the run's seconds."""
     slots = asyncio.Semaphore(max_concurrency or max(1, len(requests)))
 
     async def send_when_free(request: LoadRequest) -> Outcome:
@@ -137,7 +137,7 @@ async def _served_model(http: httpx.AsyncClient, wanted: str | None) -> ServedMo
 
 
 def _requests(options: LoadOptions, served: ServedModel) -> tuple[list[LoadRequest], LoadRequest]:
-    """The requests of the run; and a warm-up of the first one's size that shares no tokens with it."""
+    """Return the requests of the run, and a warm-up of the first one's size that shares no tokens with it."""
     source = random.Random(options.seed)
     rows = _fitting(_rows(options, source), served.max_model_len)
     vocab_size = options.vocab_size or served.vocab_size or FALLBACK_VOCAB_SIZE
@@ -197,7 +197,7 @@ def _report(options: LoadOptions, run: Run) -> None:
 
 
 def _setup(options: LoadOptions, run: Run) -> dict[str, Any]:
-    """The options of the run, without the key."""
+    """Return the options of the run, without the key."""
     setup: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "backend": "openai"}
     setup |= {name: value for name, value in vars(options).items() if name not in ("api_key", "save_result", "model")}
     setup |= {"model_id": run.model, "num_prompts": len(run.outcomes)}
@@ -209,15 +209,15 @@ def _setup(options: LoadOptions, run: Run) -> dict[str, Any]:
 
 
 class _Progress:
-    """A counter on the terminal; prints nothing into files and pipes."""
+    """Counter of ended requests on the terminal; prints nothing into files and pipes."""
 
     def __init__(self, total: int) -> None:
         self._total = total
-        self._done = 0
+        self._num_ended = 0
 
     def advance(self) -> None:
-        """One more is done."""
-        self._done += 1
+        """Count one more request."""
+        self._num_ended += 1
         if sys.stderr.isatty():
-            end = "\n" if self._done == self._total else ""
-            print(f"\r{self._done}/{self._total}", end=end, file=sys.stderr, flush=True)
+            end = "\n" if self._num_ended == self._total else ""
+            print(f"\r{self._num_ended}/{self._total}", end=end, file=sys.stderr, flush=True)

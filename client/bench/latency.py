@@ -1,4 +1,4 @@
-"""What a load run measured: one record per request, and the figures of a whole run. Pure arithmetic.
+"""Measurements of a load run: one record per request, and the figures of a whole run. Pure arithmetic.
 
 Names and formulas are those of `vllm bench serve`, so that figures can stand side by side:
 TTFT = sent -> first output; ITL = every gap between two chunks, pooled; E2EL = sent -> last output;
@@ -16,7 +16,7 @@ KINDS = ("ttft", "tpot", "itl", "e2el")
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One request; times in seconds. With `error` set nothing else counts."""
+    """Record of one request; times in seconds. With `error` set the other fields mean nothing."""
 
     prompt_len: int
     output_len: int = 0
@@ -27,7 +27,7 @@ class Outcome:
 
     @classmethod
     def of_tokens(cls, prompt_len: int, *, sent: float, token_times: Sequence[float]) -> "Outcome":
-        """Of a request sent at `sent` whose tokens came one by one at `token_times`."""
+        """Return the outcome of a request sent at `sent` whose tokens came one by one at `token_times`."""
         return cls(
             prompt_len=prompt_len,
             output_len=len(token_times),
@@ -38,17 +38,17 @@ class Outcome:
 
     @property
     def tpot(self) -> float:
-        """Mean seconds per output token after the first; 0 where there is no second."""
+        """Mean seconds per output token after the first; 0 for an output of one token."""
         return (self.e2el - self.ttft) / (self.output_len - 1) if self.output_len > 1 else 0.0
 
     def meets(self, limits_ms: Mapping[str, float]) -> bool:
-        """Whether every limit holds (keys ttft, tpot, e2el)."""
+        """True if every limit holds (keys ttft, tpot, e2el)."""
         return all(getattr(self, kind) * 1000 <= limit for kind, limit in limits_ms.items())
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A distribution in milliseconds; `percentiles` by their number."""
+    """Distribution in milliseconds; `percentiles` by their number."""
 
     mean: float = 0.0
     median: float = 0.0
@@ -58,7 +58,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A whole run. Throughputs are per second of its duration; goodput is None where no limits were given."""
+    """Figures of a whole run. Throughputs are per second of its duration; goodput is None without limits."""
 
     completed: int
     failed: int
@@ -79,7 +79,7 @@ def summarize(
     percentiles: Sequence[float] = (99.0,),
     goodput: Mapping[str, float] | None = None,
 ) -> Summary:
-    """The figures of a run that took `duration` seconds; `goodput` holds limits in milliseconds."""
+    """Return the figures of a run that took `duration` seconds; `goodput` holds limits in milliseconds."""
     good = [outcome for outcome in outcomes if outcome.error is None]
     num_input = sum(outcome.prompt_len for outcome in good)
     num_output = sum(outcome.output_len for outcome in good)
@@ -104,7 +104,7 @@ def summarize(
 
 
 def spread(seconds: Sequence[float], percentiles: Sequence[float]) -> Spread:
-    """Mean, median, population standard deviation and percentiles, in milliseconds; zeros of nothing."""
+    """Return mean, median, population standard deviation and percentiles in milliseconds; zeros for no samples."""
     if not seconds:
         return Spread(percentiles=dict.fromkeys(percentiles, 0.0))
     ordered = sorted(second * 1000 for second in seconds)
@@ -117,7 +117,7 @@ def spread(seconds: Sequence[float], percentiles: Sequence[float]) -> Spread:
 
 
 def percentile(ordered: Sequence[float], number: float) -> float | None:
-    """The percentile of sorted values, by linear interpolation between the two nearest; None of nothing."""
+    """Return a percentile of sorted values, linear between the two nearest; None if there are no values."""
     if not ordered:
         return None
     position = (len(ordered) - 1) * number / 100

@@ -1,4 +1,4 @@
-"""One streamed request to an OpenAI-compatible server, with a stopwatch beside it."""
+"""Streamed request to an OpenAI-compatible server, and a stopwatch for its chunks."""
 
 import json
 import math
@@ -16,9 +16,9 @@ from .workload import LoadRequest
 
 @dataclass
 class Stopwatch:
-    """Turns the chunks of one stream, in order and with their times, into an Outcome.
+    """Stopwatch that turns the chunks of one stream, in order and with their times, into an Outcome.
 
-    A chunk counts as output unless it carries no text and only states the role or the end.
+    A chunk counts as output unless its only content is the role or the end.
     """
 
     began: float
@@ -31,7 +31,7 @@ class Stopwatch:
     _num_chunks: int = 0
 
     def note(self, chunk: Mapping[str, Any], now: float) -> None:
-        """Take one `data:` object that came at `now`."""
+        """Count one `data:` object that came at `now`."""
         if chunk.get("error"):
             self.error = str(chunk["error"].get("message") if isinstance(chunk["error"], dict) else chunk["error"])
         if chunk.get("usage"):
@@ -48,10 +48,10 @@ class Stopwatch:
             self._num_chunks += 1
             self._last = now
         elif choices[0].get("finish_reason") and not self._num_chunks:
-            self._first = self._last = now  # all tokens together made no text
+            self._first = self._last = now  # an output whose tokens make no text
 
     def outcome(self, prompt_len: int) -> Outcome:
-        """The request's record; `prompt_len` is used where the server did not count."""
+        """Return the request's record; `prompt_len` is used if the server did not count the prompt."""
         error = self.error
         if error is None and math.isnan(self._first):
             error = "the stream ended without any output"
@@ -68,7 +68,7 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Target:
-    """What is put under load, and how requests are sampled."""
+    """Endpoint under load, and the sampling of its requests."""
 
     endpoint: str
     model: str
@@ -76,7 +76,7 @@ class Target:
     ignore_eos: bool = False
 
     def body(self, request: LoadRequest) -> dict[str, Any]:
-        """The JSON of one request."""
+        """Return the JSON body of a request."""
         body: dict[str, Any] = {
             "model": self.model,
             "temperature": self.temperature,
@@ -95,7 +95,7 @@ class Target:
 async def measure(
     http: httpx.AsyncClient, target: Target, request: LoadRequest, clock: Callable[[], float] = time.perf_counter
 ) -> Outcome:
-    """Send one request and read its stream to the end. Never raises what the server or the network did."""
+    """Send a request and read its stream to the end. Errors of the server or the network become `error`."""
     content = json.dumps(target.body(request)).encode()
     headers = {"content-type": "application/json"}
     watch = Stopwatch(clock())

@@ -1,4 +1,4 @@
-"""The command line of `splitfuse bench serve`: flags, defaults, limits. The flags are `vllm bench serve`'s."""
+"""Command line of `splitfuse bench serve`: flags, defaults, limits. The flags are `vllm bench serve`'s."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -9,20 +9,20 @@ from typing import Any, NoReturn, TypeVar
 from .latency import KINDS
 from .workload import FIRST_TOKEN_ID
 
-FALLBACK_VOCAB_SIZE = 1000  # where neither the user nor the server names one
+FALLBACK_VOCAB_SIZE = 1000  # used if neither the user nor the server names one
 N = TypeVar("N", int, float)
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
-_BACKENDS = {  # vLLM's names of the APIs, and where they are
+_BACKENDS = {  # path of the API for each of vLLM's backend names
     **dict.fromkeys(("openai", "vllm", "sglang", "tgi-openai", "openai-completions"), ENDPOINTS[0]),
     "openai-chat": ENDPOINTS[1],
 }
 _DEFAULT_PORT = 8000
-_SAVED = Path("splitfuse-bench.json")  # where --save-result names no file
+_SAVED = Path("splitfuse-bench.json")  # default file of --save-result
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """The options of a run, named as the flags. None means "as the server or the trace has it"."""
+    """Options of a run, named like the flags. None leaves the value to the server or the trace."""
 
     base_url: str | None
     endpoint: str
@@ -50,12 +50,12 @@ class LoadOptions:
 
     @property
     def as_text(self) -> bool:
-        """Whether prompts are words: chat takes no token ids."""
+        """True if prompts are words: chat takes no token ids."""
         return self.text or self.endpoint.endswith("/chat/completions")
 
 
 def parse_options(argv: Sequence[str] | None) -> LoadOptions:
-    """The options of a command line. Ends the process with status 2 and a line on standard error where it is wrong."""
+    """Return the options of a command line. A wrong one ends the process: status 2, a line on standard error."""
     values = vars(options_parser().parse_args(argv))
     host, port, backend = (values.pop(name) for name in ("host", "port", "backend"))
     folder, file = values.pop("result_dir"), values.pop("result_filename")
@@ -70,14 +70,14 @@ def parse_options(argv: Sequence[str] | None) -> LoadOptions:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line."""
+    """Argument parser whose complaints are one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"splitfuse: error: {message} (see `{self.prog} --help`)\n")
 
 
 def options_parser() -> argparse.ArgumentParser:
-    """What reads the flags."""
+    """Return the parser of the flags."""
     parser = _Parser(
         prog="splitfuse bench serve",
         usage="%(prog)s [flags]",
@@ -133,7 +133,7 @@ def _report_flags(add: Callable[..., Any]) -> None:
     add("--save-result", type=Path, nargs="?", const=_SAVED, metavar="FILE", help=text)
     add("--result-filename", type=Path, metavar="FILE", help="the same")
     add("--result-dir", type=Path, metavar="FOLDER", help="where that file is")
-    for flag in ("--disable-tqdm", "--save-detailed", "--trust-remote-code"):  # vLLM's
+    for flag in ("--disable-tqdm", "--save-detailed", "--trust-remote-code"):  # vLLM's flags, accepted and ignored
         add(flag, action="store_true", dest="ignored", help=argparse.SUPPRESS)
     add("--tokenizer", dest="ignored", help=argparse.SUPPRESS)
 

@@ -1,4 +1,4 @@
-"""A load run as a table for people and as a flat JSON object for programs, under vLLM's names."""
+"""Report of a load run, under vLLM's names: a table for people, a flat JSON object for programs."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _TITLES = {
 
 
 def table(summary: Summary, *, request_rate: float, max_concurrency: int | None, kinds: Sequence[str]) -> str:
-    """The lines that end a run."""
+    """Return the table that ends a run."""
     rows: list[tuple[str, float | int | None]] = [
         ("Successful requests:", summary.completed),
         ("Failed requests:", summary.failed),
@@ -40,7 +40,7 @@ def table(summary: Summary, *, request_rate: float, max_concurrency: int | None,
 
 
 def flat(summary: Summary, outcomes: Sequence[Outcome], setup: dict[str, Any]) -> dict[str, Any]:
-    """What --save-result writes: the setup, the figures, and every request's own."""
+    """Return the object that --save-result writes: setup, figures of the run, figures of every request."""
     spreads: dict[str, float] = {}
     for kind, spread in summary.spreads.items():
         for name, value in (("mean", spread.mean), ("median", spread.median), ("std", spread.std)):

@@ -1,4 +1,4 @@
-"""Service levels: which requests of a run were served well enough to count (Holmes et al. 2024, arXiv 2401.08671)."""
+"""Service levels decide which requests were served well enough to count (Holmes et al. 2024, arXiv 2401.08671)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ _EMA_SPAN = 16  # tokens, as in FastGen's benchmark: pandas' ewm(span=16).mean()
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLevel:
-    """DeepSpeed-FastGen's: the first token within prompt_len / prompt_rate seconds; the exponential moving average
-    (span 16) of the gaps between tokens never above max_gap_s.
+    """DeepSpeed-FastGen's service level: the first token comes within prompt_len / prompt_rate seconds, and the
+    exponential moving average (span 16) of the gaps between tokens never exceeds max_gap_s.
     """
 
     prompt_rate: float  # prompt tokens per second
     max_gap_s: float
 
     def is_met_by(self, outcome: Outcome) -> bool:
-        """Whether this request counts."""
+        """True if the request counts."""
         if outcome.ttft > outcome.prompt_len / self.prompt_rate:
             return False
         return all(average <= self.max_gap_s for average in moving_average(outcome.itls))
 
 
 def moving_average(values: Iterable[float], *, span: int = _EMA_SPAN) -> list[float]:
-    """Exponential moving averages, alpha 2 / (span + 1), of the values so far; weights normalised from the start on."""
+    """Return exponential moving averages, alpha 2 / (span + 1), whose weights are normalised from the start on."""
     keep = 1 - 2 / (span + 1)
     total = weight = 0.0
     averages = []
@@ -37,5 +37,5 @@ def moving_average(values: Iterable[float], *, span: int = _EMA_SPAN) -> list[fl
 
 
 def effective_throughput(outcomes: Sequence[Outcome], level: ServiceLevel, *, duration_s: float) -> float:
-    """Requests per second that met the service level, over the whole run."""
+    """Return requests per second that met the service level, over the whole run."""
     return sum(level.is_met_by(outcome) for outcome in outcomes) / duration_s if duration_s else 0.0

@@ -1,6 +1,6 @@
-"""Recorded arrivals and lengths, read from the files that others publish. There is no text in them.
+"""Traces: arrivals and lengths of real requests, read from published files. A trace has no text.
 
-Columns by which a file is known:
+Columns that identify a file:
     TIMESTAMP, ContextTokens, GeneratedTokens           Azure, CSV with dates
     arrived_at, num_prefill_tokens, num_decode_tokens   vidur, CSV with seconds; without arrived_at: lengths only
     timestamp, input_length, output_length, hash_ids    Mooncake, JSON lines with milliseconds, blocks of 512 tokens
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 TOKENS_PER_HASH = 512
-# Columns of the prompt's length, the output's and the time, and how many seconds one unit of the time is.
+# Columns of prompt length, output length and time, and the seconds in one unit of time.
 _KINDS = (
     ("ContextTokens", "GeneratedTokens", "TIMESTAMP", 1.0),
     ("num_prefill_tokens", "num_decode_tokens", "arrived_at", 1.0),
@@ -27,14 +27,14 @@ _KINDS = (
 
 
 class TraceError(Exception):
-    """A trace file that cannot be read; the message names the file and the line."""
+    """Error of a trace file that cannot be read; the message names the file and the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One recorded request: when, in seconds after the first one (None: not recorded), and how long.
+    """Recorded request: its arrival in seconds after the first (None: not recorded), and its lengths.
 
-    `hash_ids` names the blocks of `block_len` tokens that the prompt is made of: equal ids, equal tokens.
+    `hash_ids` names the prompt's blocks of `block_len` tokens: equal ids mean equal tokens.
     """
 
     prompt_len: int
@@ -44,7 +44,7 @@ class TraceRow:
     block_len: int = TOKENS_PER_HASH
 
     def scaled(self, scale: float) -> "TraceRow":
-        """All lengths times `scale`, at least 1."""
+        """Return the row with all lengths times `scale`, at least 1."""
         return dataclasses.replace(
             self,
             prompt_len=at_least_1(self.prompt_len * scale),
@@ -54,10 +54,7 @@ class TraceRow:
 
 
 def read_trace(path: Path, *, scale: float = 1.0, stretch: float = 1.0, limit: int | None = None) -> list[TraceRow]:
-    """The first `limit` rows in order of arrival: lengths times `scale`, the time since the first one times `stretch`.
-
-    Raises TraceError.
-    """
+    """Return the first `limit` rows by arrival, lengths times `scale`, arrivals times `stretch`. Raises TraceError."""
     for name, factor in (("scale", scale), ("stretch", stretch)):
         if not (math.isfinite(factor) and factor > 0):
             raise TraceError(f"{name} must be a number above 0, not {factor}")
@@ -75,7 +72,7 @@ def read_trace(path: Path, *, scale: float = 1.0, stretch: float = 1.0, limit: i
 
 
 def at_least_1(length: float) -> int:
-    """A length in whole tokens."""
+    """Return a length in whole tokens."""
     return max(1, round(length))
 
 
@@ -118,5 +115,5 @@ def _seconds(value: Any, unit: float) -> float | None:
         return None
     if isinstance(value, str) and ":" in value:
         when = datetime.fromisoformat(value)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()  # no clock change within a trace
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()  # UTC has no clock change
     return float(value) * unit

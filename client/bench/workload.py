@@ -1,4 +1,4 @@
-"""What the requests of a load are: lengths and prompts. Seeded, so that two runs send the same."""
+"""Requests of a load: lengths and prompts. A seed makes two runs send the same requests."""
 
 import hashlib
 import math
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .traces import TraceRow, at_least_1
 
-FIRST_TOKEN_ID = 100  # special tokens and bytes stand below it in most vocabularies
+FIRST_TOKEN_ID = 100  # most vocabularies have special tokens and bytes below
 _WORDS = (
     *("river", "stone", "light", "garden", "winter", "paper", "window", "music", "bread", "morning", "road", "cloud"),
     *("slowly", "again", "never", "under", "between", "open", "carry", "listen", "quiet", "bright", "seven", "home"),
@@ -18,7 +18,7 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One request to send: its prompt, the tokens to generate, its time in seconds after the start of the run."""
+    """Request to send: its prompt, the tokens to generate, its arrival in seconds after the start of the run."""
 
     prompt: Sequence[int] | str
     prompt_len: int
@@ -28,9 +28,9 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class PromptMaker:
-    """Makes prompts of token ids from 100 up to below `vocab_size`, or of as many words.
+    """Maker of prompts: token ids from 100 to below `vocab_size`, or as many words.
 
-    Without a `vocab_size` the ids are any 32-bit numbers: enough where only their equality matters, as to a cache.
+    Without a `vocab_size` the ids are any 32-bit numbers: enough for a cache, to which only their equality matters.
     """
 
     vocab_size: int | None
@@ -38,28 +38,28 @@ class PromptMaker:
     seed: int = 0
 
     def prompt(self, row: TraceRow, source: random.Random) -> Sequence[int] | str:
-        """A prompt of the row's length, of ids or, `as_text`, of words."""
+        """Return a prompt of the row's length: token ids, or words if `as_text`."""
         ids = self.token_ids(row, source)
         return " ".join(_WORDS[i % len(_WORDS)] for i in ids) if self.as_text else ids
 
     def token_ids(self, row: TraceRow, source: random.Random) -> Sequence[int]:
-        """Blocks with the same hash id are the same in every prompt, all else is new."""
+        """Return token ids of a prompt. Blocks with equal hash ids are equal in every prompt; the rest is random."""
         hash_ids = row.hash_ids[: math.ceil(row.prompt_len / row.block_len)]
         content = b"".join(self._block(hash_id, 4 * row.block_len) for hash_id in hash_ids)
         content += source.randbytes(max(0, 4 * row.prompt_len - len(content)))
-        ids = array("i", content[: 4 * row.prompt_len])  # an array: a trace holds millions of them
+        ids = array("i", content[: 4 * row.prompt_len])  # an array, because a trace has millions of ids
         if self.vocab_size is not None:
             span = self.vocab_size - FIRST_TOKEN_ID
             ids = array("i", [FIRST_TOKEN_ID + value % span for value in ids])
         return ids
 
     def _block(self, hash_id: int, num_bytes: int) -> bytes:
-        # a seeded random.Random takes 23 us for a block of 64 tokens, this and its share of the rest 8
+        # for a block of 64 tokens a seeded random.Random takes 23 us, this with its share of the rest 8
         return hashlib.shake_128(f"{self.seed}/{hash_id}".encode()).digest(num_bytes)
 
 
 def normal_rows(count: int, *, input_len: float, output_len: float, seed: int) -> list[TraceRow]:
-    """Lengths Normal(mean, 0.3 mean), at least 1 token: FastGen's load (arXiv 2401.08671)."""
+    """Return lengths from Normal(mean, 0.3 mean), at least 1 token: FastGen's load (arXiv 2401.08671)."""
     gauss = random.Random(seed).gauss
     return [
         TraceRow(at_least_1(gauss(input_len, 0.3 * input_len)), at_least_1(gauss(output_len, 0.3 * output_len)))
@@ -70,7 +70,7 @@ def normal_rows(count: int, *, input_len: float, output_len: float, seed: int) -
 def random_rows(
     count: int, *, input_len: int, output_len: int, range_ratio: float, source: random.Random
 ) -> list[TraceRow]:
-    """Lengths sampled uniformly from [length * (1 - range_ratio), length * (1 + range_ratio)], at least 1."""
+    """Return lengths sampled uniformly from [length * (1 - range_ratio), length * (1 + range_ratio)], at least 1."""
     return [
         TraceRow(_length(input_len, range_ratio, source), _length(output_len, range_ratio, source))
         for _ in range(count)

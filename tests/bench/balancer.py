@@ -1,10 +1,10 @@
-"""What two servers behind HAProxy add to a token, and what they give, beside one plain server.
+"""Delay and throughput of two servers behind HAProxy, beside one plain server.
 
     PYTHONPATH=tests/campaigns:tests/support:tests/server python -P tests/bench/balancer.py [--no-ray]
 
-Beside a plain server are measured: docker/haproxy.cfg before that server alone, the same before two servers on one
+The four others: docker/haproxy.cfg before that server alone, docker/haproxy.cfg before two servers on one
 PostgreSQL, `serve --replicas 2` on one PostgreSQL, and that on a Ray of its own. Each stream is read twice at once,
-from the server that makes it and through HAProxy: the delay is between the arrivals of one event. Then as many streams
+from its own server and through HAProxy: the delay is between the two arrivals of an event. Then as many streams
 are read in one way alone, by turns. Needs haproxy and postgresql of the distribution, and Ray (pip install ray).
 """
 
@@ -28,24 +28,24 @@ BODY = {"prompt": "Once upon a time", "temperature": 0, "ignore_eos": True}
 
 @dataclass
 class Way:
-    """`owners`: where a stream is read directly, by the beginning of its id."""
+    """Way to a stream; `owners`: clients for direct reads, by the beginning of the stream's id."""
 
     name: str
     client: httpx.AsyncClient
     owners: Mapping[str, httpx.AsyncClient]
 
     def owner(self, seq_id: str) -> httpx.AsyncClient:
-        """The server that makes this stream."""
+        """Return the client of the stream's own server."""
         return next(client for tag, client in self.owners.items() if seq_id.startswith(tag))
 
 
 def client(url: str) -> httpx.AsyncClient:
-    """With as many connections as are wanted."""
+    """Return a client without a limit of connections."""
     return httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=httpx.Limits(max_connections=None))
 
 
 async def arrivals(reader: httpx.AsyncClient, seq_id: str) -> list[float]:
-    """When each event of a stream came."""
+    """Return the arrival times of a stream's events."""
     found: list[float] = []
     async with reader.stream("GET", f"/result/{seq_id}/stream") as response:
         async for part in response.aiter_raw():
@@ -54,22 +54,22 @@ async def arrivals(reader: httpx.AsyncClient, seq_id: str) -> list[float]:
 
 
 async def submit(way: Way, num_tokens: int) -> str:
-    """The id of a new job."""
+    """Submit a job. Returns its id."""
     answer = await way.client.post("/generate", json={**BODY, "max_tokens": num_tokens})
     return str(answer.json()["seq_id"])
 
 
 async def delays(way: Way, num_streams: int, num_tokens: int) -> list[float]:
-    """Seconds by which each event came later than from the server itself, in order."""
+    """Return the delays of all events in seconds, beside direct reads, sorted."""
     ids = [await submit(way, num_tokens) for _ in range(num_streams)]
     readers = [(reader, seq_id) for seq_id in ids for reader in (way.owner(seq_id), way.client)]
-    read = await asyncio.gather(*(arrivals(*each) for each in readers))
+    read = await asyncio.gather(*(arrivals(*reader) for reader in readers))
     pairs = zip(read[::2], read[1::2], strict=True)
     return sorted(later - sooner for first, second in pairs for sooner, later in zip(first, second, strict=True))
 
 
 async def rate(way: Way, num_streams: int, num_tokens: int) -> float:
-    """Tokens a second over all streams."""
+    """Return tokens per second over all streams."""
     start = time.perf_counter()
     ids = await asyncio.gather(*(submit(way, num_tokens) for _ in range(num_streams)))
     await asyncio.gather(*(arrivals(way.client, seq_id) for seq_id in ids))
@@ -77,7 +77,7 @@ async def rate(way: Way, num_streams: int, num_tokens: int) -> float:
 
 
 async def measure(plain: Way, ways: list[Way], num_tokens: int, num_turns: int) -> None:
-    """Print a row for each way and number of streams."""
+    """Print a row per way and number of streams."""
     for way in (plain, *ways):
         await rate(way, 8, 50)
     for num_streams in (1, 8, 64):
@@ -100,7 +100,7 @@ async def measure(plain: Way, ways: list[Way], num_tokens: int, num_turns: int) 
 
 @contextlib.contextmanager
 def opened(postgres: PostgresServer, *, has_ray: bool) -> Iterator[list[Way]]:
-    """The plain server, then all others."""
+    """Yield the plain server, then all others."""
     with contextlib.ExitStack() as stack:
         served = stack.enter_context(Served(*SETTINGS))
         plain = Way("one server", client(served.url), {"": client(served.url)})
@@ -116,20 +116,20 @@ def opened(postgres: PostgresServer, *, has_ray: bool) -> Iterator[list[Way]]:
             stack.enter_context(replicas)
             while num_up(replicas) < 2:
                 time.sleep(0.2)
-            ours = {f"{each}-": [pid for pid in servers(each) if pid not in known][-1] for each in ("r0", "r1")}
-            known.update(pid for each in ("r0", "r1") for pid in servers(each))
+            ours = {f"{owner}-": [pid for pid in servers(owner) if pid not in known][-1] for owner in ("r0", "r1")}
+            known.update(pid for owner in ("r0", "r1") for pid in servers(owner))
             ways.append(Way(name, client(replicas.url), {tag: client(address(pid)) for tag, pid in ours.items()}))
         yield ways
 
 
 def address(pid: int) -> str:
-    """Where a replica listens, as its command line says."""
+    """Return a replica's address from its command line."""
     words = command_line(pid)
     return f"http://{words[words.index('--host') + 1]}:{words[words.index('--port') + 1]}"
 
 
 def main() -> None:
-    """Start all and measure."""
+    """Start all servers and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--turns", type=int, default=5)

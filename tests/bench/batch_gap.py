@@ -1,4 +1,4 @@
-"""What a batch costs those who wait: gaps between tokens of streams, with and without a batch behind them, by turns.
+"""Cost of a batch for other users: gaps between tokens of streams, with and without a batch behind them, by turns.
 
 `python tests/bench/batch_gap.py [--results FILE] [--model M]`: a server process with 4 streams in a closed loop, 40 s.
 Goal: the P99 gap beside the batch is at most 1.2 times that without.
@@ -32,7 +32,7 @@ def parse() -> argparse.Namespace:
 
 
 async def gaps_of(client: httpx.AsyncClient, args: argparse.Namespace) -> list[float]:
-    """Seconds between tokens, as the clients see them."""
+    """Return the seconds between tokens that clients see."""
     end, gaps = time.perf_counter() + args.seconds, list[float]()
 
     async def one(number: int) -> None:
@@ -62,7 +62,7 @@ async def batch_of(client: openai.AsyncOpenAI) -> Any:
 
 
 async def leaves(client: openai.AsyncOpenAI, batch_id: str, status: str) -> None:
-    while (await client.batches.retrieve(batch_id)).status == status:  # noqa: ASYNC110  it can only be polled
+    while (await client.batches.retrieve(batch_id)).status == status:  # noqa: ASYNC110  a batch can only be polled
         await asyncio.sleep(0.05)
 
 
@@ -72,7 +72,7 @@ async def measure(url: str, args: argparse.Namespace) -> None:
         httpx.AsyncClient(base_url=url, timeout=60) as client,
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as batches,
     ):
-        await gaps_of(client, args)  # to learn what steps cost
+        await gaps_of(client, args)  # teaches the engine the cost of steps
         print("       without, ms: P50     P99   beside: P50     P99   P99 ratio")
         for _ in range(args.turns):
             alone = await gaps_of(client, args)

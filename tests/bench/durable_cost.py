@@ -1,8 +1,8 @@
-"""What results on disk cost, beside memory by turns: `python tests/bench/durable_cost.py [PART]`.
+"""Cost of results on disk, beside memory by turns: `python tests/bench/durable_cost.py [PART]`.
 
 `gaps`: tokens/s, gaps between tokens and processor time of two servers under 64 streams, one with `--results FILE` at
-full sync. Goal: the P99 gap at most 10 % more, throughput at most 5 % less. `loop`: what a step of 256 sequences costs
-the event loop's thread. `commits`: transactions with one token of each of 256 sequences. `recovery`: opening a file
+full sync. Goal: the P99 gap at most 10 % more, throughput at most 5 % less. `loop`: the event loop's thread time for a
+step of 256 sequences. `commits`: transactions with one token of each of 256 sequences. `recovery`: opening a file
 with many finished and unfinished jobs; goal: under 2 s with 10,000.
 """
 
@@ -38,7 +38,7 @@ PROMPT_LEN, NUM_TOLD, NUM_ANSWERED = 256, 64, 128  # tokens of a job in `recover
 
 
 class TokenStream(asyncio.Protocol):
-    """One streamed request over a raw socket, whose client costs next to nothing: when each token came."""
+    """Streamed request over a raw socket, which costs the client next to nothing, with arrival times of tokens."""
 
     def __init__(self, request: bytes) -> None:
         self.times: list[float] = []
@@ -58,7 +58,7 @@ class TokenStream(asyncio.Protocol):
 
 @dataclass
 class Figures:
-    """Of all turns of one server."""
+    """Figures of all turns of one server."""
 
     gaps: list[float] = field(default_factory=list)
     num_tokens: int = 0
@@ -67,7 +67,7 @@ class Figures:
     loop_cpu_seconds: float = 0.0
 
     def show(self, name: str) -> tuple[float, float]:
-        """Print them. Returns throughput and P99 gap."""
+        """Print the figures. Returns throughput and P99 gap."""
         rate = self.num_tokens / self.seconds
         late = sorted(self.gaps)
         p50, p99 = (1e3 * (percentile(late, percent) or 0.0) for percent in (50, 99))
@@ -81,7 +81,7 @@ class Figures:
 
 
 class Server:
-    """`splitfuse serve` with its results in one place."""
+    """Server process with results in memory or in a file."""
 
     def __init__(self, *args: str) -> None:
         command = [sys.executable, "-P", "-m", "splitfuse.server", "serve", "--port", "0", *args]
@@ -92,12 +92,12 @@ class Server:
         self.port = int(url.rpartition(":")[2].partition("/")[0])
 
     def cpu_seconds(self) -> tuple[float, float]:
-        """Processor time so far, of all threads and of the event loop's, which is the process's first."""
+        """Return the processor time so far of all threads, and of the event loop's, which is the process's first."""
         pid = self.process.pid
         return _cpu_seconds(f"/proc/{pid}/stat"), _cpu_seconds(f"/proc/{pid}/task/{pid}/stat")
 
     async def turn(self, figures: Figures, *, num_streams: int, num_tokens: int) -> None:
-        """Streams that begin at once, to their ends."""
+        """Run streams that begin at once to their ends."""
         loop, streams = asyncio.get_running_loop(), list[TokenStream]()
         before, start = self.cpu_seconds(), time.perf_counter()
         for number in range(num_streams):
@@ -117,7 +117,7 @@ class Server:
 
 
 def gaps(args: argparse.Namespace) -> None:
-    """Two servers on the same machine, of which one works at a time."""
+    """Measure two servers on one machine, which take turns."""
     asyncio.run(_gaps(args))
 
 
@@ -128,7 +128,7 @@ async def _gaps(args: argparse.Namespace) -> None:
         servers = {"memory": Server(*common), "full": Server(*common, "--results", f"{folder}/results.db")}
         try:
             figures = {name: Figures() for name in servers}
-            for server in servers.values():  # warm
+            for server in servers.values():  # warm-up
                 await server.turn(Figures(), num_streams=args.streams, num_tokens=args.tokens)
             for number in range(args.turns):
                 for name in sorted(servers, reverse=number % 2 == 0):
@@ -144,19 +144,19 @@ async def _gaps(args: argparse.Namespace) -> None:
 
 
 def loop(args: argparse.Namespace) -> None:
-    """The event loop's thread: giving a step's deltas to the jobs, or to the journal and then to the jobs."""
+    """Measure the event loop's thread: a step's deltas go to the jobs, or to the journal and then to the jobs."""
     spent: dict[str, list[float]] = {kind: [] for kind in PLACES}
     for number in range(args.turns):
         for kind in PLACES if number % 2 else reversed(PLACES):
             with tempfile.TemporaryDirectory(dir=args.folder) as folder:
                 spent[kind].append(asyncio.run(_step_cost(args, kind, Path(folder, "results.db"))))
     for kind, seconds in spent.items():
-        us = [1e6 * each for each in seconds]
+        us = [1e6 * second for second in seconds]
         print(f"{kind:>8}: {statistics.median(us):6.0f} us a step of 256 sequences ({min(us):.0f} to {max(us):.0f})")
 
 
 async def _step_cost(args: argparse.Namespace, kind: str, path: Path) -> float:
-    """Seconds of the thread for one step."""
+    """Return the thread's seconds for a step."""
     jobs = [Job(f"job{num}", model="m") for num in range(1, 257)]
     sinks, journal = [job.sink for job in jobs], None
     if kind != "memory":
@@ -180,7 +180,7 @@ async def _step_cost(args: argparse.Namespace, kind: str, path: Path) -> float:
 
 
 def commits(args: argparse.Namespace) -> None:
-    """Transactions one after the other, as a journal that always has something to write makes them."""
+    """Measure sequential transactions, like those of a journal that always has something to write."""
     for kind in PLACES[1:]:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             store = SqliteStore(Path(folder, "results.db"), is_synced=kind == "full")
@@ -198,17 +198,17 @@ def commits(args: argparse.Namespace) -> None:
 
 
 def recovery(args: argparse.Namespace) -> None:
-    """From a file to jobs that can go on; the page cache is warm."""
+    """Measure the time from a file to jobs that can go on; the page cache is warm."""
     for counts in ((100_000, 1000, 0), (0, 256, 9744), (0, 10_000, 0)):
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             path = Path(folder, "results.db")
             _fill(path, *(round(count * args.scale) for count in counts))
-            with collecting_nothing():  # as in a server that starts
+            with collecting_nothing():  # like a server's start
                 asyncio.run(_open(path, path.stat().st_size))
 
 
 def _fill(path: Path, num_finished: int, num_running: int, num_waiting: int) -> None:
-    """Finished jobs of 128 tokens, running ones of which 64 were told, and waiting ones."""
+    """Write finished jobs of 128 tokens, running jobs with 64 delivered tokens, and waiting jobs."""
     store = SqliteStore(path, is_synced=False)
     store.begin_process()
     result = dump_result(
@@ -238,7 +238,7 @@ async def _open(path: Path, size: int) -> None:
     results = ResultStore(index, backend)
     await results.open()
     spent = time.perf_counter() - start
-    assert {len(each.kept.job.events) for each in results.backend.to_resume} <= {0, NUM_TOLD}
+    assert {len(resumed.kept.job.events) for resumed in results.backend.to_resume} <= {0, NUM_TOLD}
     start = time.perf_counter()
     await results.backend.use(lambda store: store.find("job1"))
     found = time.perf_counter() - start
@@ -280,7 +280,7 @@ def _commit_of(store: SqliteStore, num: int, body: bytes) -> Callable[[], None]:
 
 
 def _pages_of_segments(store: SqliteStore) -> int:
-    """Bytes of the pages that hold the segments."""
+    """Return the bytes of the pages that hold the segments."""
     size = store._one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
     store._db.execute("DELETE FROM segments")
     free = store._one("SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size")

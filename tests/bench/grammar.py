@@ -1,7 +1,7 @@
-"""What grammars cost a step: `python tests/bench/grammar.py [FOLDER...]` prints us per row for each tokenizer.
+"""Cost of grammars in a step: `python tests/bench/grammar.py [FOLDER...]` prints us per row for each tokenizer.
 
-Each FOLDER holds a tokenizer.json; without any it is the demo model's. Rows are at random positions of JSON under one
-schema. `mask`: catch up by a token and compute what may come next, on the host. `apply`: add it to the logits.
+A FOLDER holds a tokenizer.json; the default is the demo model's. Rows are at random positions of JSON under one
+schema. `mask`: catch up by a token and compute the next tokens allowed, on the host. `apply`: add it to the logits.
 """
 
 import random
@@ -36,7 +36,7 @@ SCHEMA = {
 
 
 def compile_for(folder: Path) -> CompiledGrammar:
-    """The schema for this tokenizer; prints what getting there took."""
+    """Compile the schema for this tokenizer, and print the time."""
     raw = {**read_model_config(DEMO_FOLDER).__dict__}
     tokenizer = Tokenizer(folder)
     start = time.perf_counter()
@@ -47,12 +47,12 @@ def compile_for(folder: Path) -> CompiledGrammar:
     compiled = compiler.compile(StructuredOutputs(json=SCHEMA)).result()
     seconds = (built - start, ready - built, time.perf_counter() - ready)
     print(f"{tokenizer.vocab_size} entries: tokenizer, first grammar, next grammar: ", end="")
-    print(", ".join(f"{1e3 * each:.0f} ms" for each in seconds))
+    print(", ".join(f"{1e3 * second:.0f} ms" for second in seconds))
     return compiled
 
 
 def measure(compiled: CompiledGrammar, num_rows: int) -> tuple[list[float], list[float]]:
-    """Seconds of each step's masks and of applying them, for so many rows."""
+    """Return the seconds of every step's masks and of their application, for that many rows."""
     rng = random.Random(0)
     masks = TokenMasks(torch.device("cpu"))
     outputs: list[list[int]] = [[] for _ in range(num_rows)]
@@ -77,13 +77,13 @@ def measure(compiled: CompiledGrammar, num_rows: int) -> tuple[list[float], list
 
 
 def main(folders: list[str]) -> None:
-    """Print a line per tokenizer and number of rows."""
+    """Print one line per tokenizer and number of rows."""
     for folder in map(Path, folders or [str(DEMO_FOLDER)]):
         compiled = compile_for(folder)
         for num_rows in (1, 16, 64):
             making, applying = measure(compiled, num_rows)
             mean, worst, apply = (
-                1e6 * each / num_rows for each in (statistics.mean(making), max(making), statistics.mean(applying))
+                1e6 * spent / num_rows for spent in (statistics.mean(making), max(making), statistics.mean(applying))
             )
             print(f"  {num_rows:3} rows: mask {mean:6.1f} (worst step {worst:7.1f}), apply {apply:5.1f} us per row")
 

@@ -1,8 +1,8 @@
-"""Host work of a step that is decided while another one runs: what has to fit into the time of a step on the device.
+"""Host work of a step that is planned while another one runs: it must fit into the time of a step on the device.
 
     python tests/bench/host_step.py [256]
 
-The model is none: what a GPU would do is left out, what is given to it is not. Steps replay graphs that do nothing, and
+There is no model: a GPU's work is left out, the launches are not. Steps replay graphs that do nothing, and
 the time is the thread's own, so a busy machine counts little.
 """
 
@@ -72,7 +72,7 @@ def make_pipeline(num_seqs: int) -> StepPipeline:
 
 
 class Arrivals:
-    """Keeps so many requests unfinished, at a context of 1,024; outputs end at different times if steps are mixed."""
+    """Arrivals that keep the queue full at a context of 1,024; for mixed steps outputs end at different times."""
 
     def __init__(self, core: EngineCore, num_seqs: int, fields: dict[str, Any], *, is_mixed: bool) -> None:
         self._core, self._num_seqs, self._fields, self._is_mixed = core, num_seqs, fields, is_mixed
@@ -94,7 +94,7 @@ class Arrivals:
 
 
 def measure(num_seqs: int, fields: dict[str, Any], *, is_mixed: bool) -> dict[str, float]:
-    """Milliseconds of the thread per step of about so many rows: medians of each part.
+    """Return the thread's milliseconds per step of about that many rows, medians by part.
 
     A step is of decodes alone, or has parts of prompts up to the token budget beside them.
     """
@@ -120,7 +120,7 @@ def measure(num_seqs: int, fields: dict[str, Any], *, is_mixed: bool) -> dict[st
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # as if on a GPU, where tensors are none of the host's
+    torch.set_num_threads(1)  # like with a GPU, where tensors cost no host threads
     with torch.inference_mode():
         for num_seqs in map(int, sys.argv[1:] or (1, 32, 64, 256)):
             for is_mixed in (False, True)[: 1 + (num_seqs > 1)]:

@@ -1,4 +1,4 @@
-"""Load on an AsyncEngine in this process: random-weight models, closed loops of clients, when each token came."""
+"""Load on an AsyncEngine in this process: random-weight models, closed loops of clients, arrival times of tokens."""
 
 import asyncio
 import json
@@ -20,14 +20,14 @@ _maker, _source = PromptMaker(vocab_size=32_000), random.Random(0)
 
 
 def model_folder(folder: str, shape: str, **changes: Any) -> str:
-    """A folder with the shape's config.json, for `load_format="dummy"`."""
+    """Write a folder with the shape's config.json, for `load_format="dummy"`."""
     Path(folder, "config.json").write_text(json.dumps(SHAPES[shape] | changes))
     return folder
 
 
 @asynccontextmanager
 async def running(config: EngineConfig) -> AsyncIterator[AsyncEngine]:
-    """An engine that has served a request already."""
+    """Start an engine that has served a request already."""
     engine = AsyncEngine(config)
     await engine.start()
     try:
@@ -38,7 +38,7 @@ async def running(config: EngineConfig) -> AsyncIterator[AsyncEngine]:
 
 
 async def serve_ids(engine: AsyncEngine, ids: list[int], output_len: int) -> tuple[Outcome, list[int]]:
-    """Run a prompt to its end, greedily; when its tokens came, and which."""
+    """Run a prompt greedily to its end. Returns the arrival times, and the tokens."""
     sent = time.monotonic()
     times: list[float] = []
     tokens: list[int] = []
@@ -56,18 +56,18 @@ async def serve_ids(engine: AsyncEngine, ids: list[int], output_len: int) -> tup
 
 
 async def serve_one(engine: AsyncEngine, request: TraceRow) -> Outcome:
-    """The same for a prompt of this length that was not sent before."""
+    """Run a new prompt of this length, like serve_ids."""
     return (await serve_ids(engine, fresh_ids(request), request.output_len))[0]
 
 
 def fresh_ids(request: TraceRow) -> list[int]:
-    """Token ids below 32,000 that no other call gives."""
+    """Return token ids below 32,000 that no other call returns."""
     return list(_maker.token_ids(request, _source))
 
 
 @dataclass
 class Run:
-    """What a closed loop came to."""
+    """Run of a closed loop."""
 
     served: list[Outcome] = field(default_factory=list)
     duration_s: float = 0.0
@@ -77,16 +77,16 @@ class Run:
         return len(self.served) / self.duration_s
 
     def gap_ms(self, percent: float) -> float:
-        """Percentile of all gaps between tokens."""
+        """Return a percentile of all gaps between tokens."""
         return 1e3 * (percentile(sorted(gap for one in self.served for gap in one.itls), percent) or 0.0)
 
     def ttft_s(self, percent: float) -> float:
-        """Percentile of the times to a first token."""
+        """Return a percentile of the times to a first token."""
         return percentile(sorted(one.ttft for one in self.served), percent) or 0.0
 
 
 async def closed_loop(engine: AsyncEngine, requests: Sequence[TraceRow], clients: int) -> Run:
-    """So many clients, each with one request at a time, until all requests are served."""
+    """Run clients, each with one request at a time, until all requests are served."""
     run = Run()
     queue = iter(requests)
 

@@ -1,7 +1,7 @@
-"""What the server costs without a model: real HTTP, scheduler and text, but every token is made up at once.
+"""Cost of the server without a model: real HTTP, scheduler and text, but every token is made up at once.
 
-`python tests/bench/null_model.py`: the server runs on one core, this process, its client, on another. First as many
-streamed tokens/s as it gives; then many open streams at a fixed pace, and how long after its step each token arrives.
+`python tests/bench/null_model.py`: the server runs on one core; this process, its client, on another. First as many
+streamed tokens/s as possible; then many open streams at a fixed pace, and the delay of each token after its step.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from splitfuse.engine.execution.models.registry import read_model_config
 ENDPOINTS = ("/v1/completions", "/generate")
 PROMPT_LEN = 16
 TOGGLE_S = 2.0
-OPENING_S = 5.0  # over which paced streams are opened
+OPENING_S = 5.0  # duration of the opening of paced streams
 FIRST_WORD = (
     256  # token ids from here on are single words, a step's number in letters: the client learns which step sent it
 )
@@ -36,7 +36,7 @@ _TEXT = b'"text":" '
 
 
 class NullRunner:
-    """Samples the step's number for every row; with a pace, steps end on a grid of so many seconds."""
+    """Runner that samples the step's number for every row; with a pace, steps end on a grid of that many seconds."""
 
     def __init__(self, *, pace_s: float, num_blocks: int, max_model_len: int) -> None:
         self.loaded = SimpleNamespace(
@@ -48,7 +48,7 @@ class NullRunner:
             op_by_op=None,
         )
         self.ranks = None
-        self.step_times: list[float] = []  # when each step's tokens were there
+        self.step_times: list[float] = []  # end of each step
         self._pace_s = pace_s
 
     def move(self, moves: Moves) -> None:
@@ -63,17 +63,17 @@ class NullRunner:
 
 
 def word(number: int) -> str:
-    """Three letters for a number below NUM_WORDS."""
+    """Return three letters for a number below NUM_WORDS."""
     return "".join(chr(ord("a") + number // 26**digit % 26) for digit in range(3))
 
 
 def number_of(letters: bytes) -> int:
-    """The number that a word spells."""
+    """Return the number that a word spells."""
     return sum((letter - ord("a")) * 26**digit for digit, letter in enumerate(letters))
 
 
 def serve(args: argparse.Namespace) -> None:
-    """The server process: `splitfuse serve` that loads a NullRunner."""
+    """Run the server process: `splitfuse serve` that loads a NullRunner."""
     os.sched_setaffinity(0, {0})
     from splitfuse.engine.serving import builder
     from splitfuse.engine.serving.input_processor import InputProcessor
@@ -122,7 +122,7 @@ def _profiled(run: Any, path: str) -> None:
 
 
 def _tokenizer() -> Any:
-    """The engine's own class over a vocabulary of bytes and numbers."""
+    """Return the engine's own tokenizer class over a vocabulary of bytes and numbers."""
     import tokenizers
 
     from splitfuse.engine.text.tokenizer import Tokenizer
@@ -137,7 +137,7 @@ def _tokenizer() -> Any:
 
 
 class Stream(asyncio.Protocol):
-    """One streamed request over a raw socket: counts events as they come, and notes when each word did."""
+    """Streamed request over a raw socket: counts events, and records the arrival of each word."""
 
     def __init__(self, head: bytes, *, notes: bool) -> None:
         self.num_events = 0
@@ -154,7 +154,7 @@ class Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
         before = self.num_events
-        end = data.find(b"event: done") % (len(data) + 1)  # the native end holds the whole text once more
+        end = data.find(b"event: done") % (len(data) + 1)  # the native last event repeats the whole text
         self.num_events += data.count(_TEXT, 0, end)
         if self._notes and self.num_events > before:
             self.arrivals += [(step, now) for step in _steps(data[:end])]
@@ -168,7 +168,7 @@ class Stream(asyncio.Protocol):
 
 
 class Viewer(asyncio.Protocol):
-    """Reads the stream of steps, and does nothing with it."""
+    """Viewer that reads the stream of steps, and does nothing with it."""
 
     def __init__(self, head: bytes) -> None:
         self._head = head
@@ -187,7 +187,7 @@ def _steps(data: bytes) -> Iterator[int]:
 
 
 def request_bytes(endpoint: str, *, prompt: list[int], num_tokens: int, port: int) -> bytes:
-    """A whole HTTP request."""
+    """Return the bytes of an HTTP request."""
     fields = {"prompt": prompt, "max_tokens": num_tokens, "ignore_eos": True, "temperature": 0, "stream": True}
     body = json.dumps(fields).encode()
     head = f"POST {endpoint} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
@@ -208,7 +208,7 @@ async def _view(port: int) -> asyncio.BaseTransport:
 
 
 async def load(args: argparse.Namespace, endpoint: str, *, pause_s: float = 0) -> tuple[list[Stream], float, float]:
-    """Open the streams, so many seconds apart, and read them to the end; when all were open, when all had ended."""
+    """Open streams at an interval, and read them to the end. Returns when all were open, and when all had ended."""
     for _ in range(args.viewers):
         await _view(args.port)
     streams = []
@@ -221,7 +221,7 @@ async def load(args: argparse.Namespace, endpoint: str, *, pause_s: float = 0) -
 
 
 class ServerProcess:
-    """This file with --serve, up and answering."""
+    """Process of this file with --serve, which the constructor awaits."""
 
     def __init__(self, args: argparse.Namespace, step_times: Path) -> None:
         names = ("port", "streams", "stream_interval", "pace_ms", "profile")
@@ -238,12 +238,12 @@ class ServerProcess:
                 raise RuntimeError(f"the null server ended with status {self._process.wait()}")
 
     def cpu_seconds(self) -> float:
-        """Processor time of all threads so far."""
+        """Return the processor time of all threads so far."""
         tasks = Path(f"/proc/{self._process.pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
     def stop(self) -> None:
-        """End it in order, so that it writes its step times."""
+        """End the server in order, so that it writes its step times."""
         self._process.terminate()
         self._process.communicate()
 
@@ -253,7 +253,7 @@ def throughput(args: argparse.Namespace, endpoint: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = ServerProcess(args, Path(folder, "steps.json"))
         try:
-            asyncio.run(load(args, endpoint))  # warm
+            asyncio.run(load(args, endpoint))  # warm-up
             before, start = server.cpu_seconds(), time.monotonic()
             streams, _, end = asyncio.run(load(args, endpoint))
             spent = server.cpu_seconds() - before
@@ -270,7 +270,7 @@ def throughput(args: argparse.Namespace, endpoint: str) -> None:
 
 
 def delays(args: argparse.Namespace, endpoint: str) -> None:
-    """Print how long after its step each token of paced streams arrived, from a second after the last one opened."""
+    """Print the delays of paced streams' tokens after their steps, from a second after the last stream opened."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "steps.json")
         server = ServerProcess(args, path)
@@ -289,9 +289,9 @@ def delays(args: argparse.Namespace, endpoint: str) -> None:
 
 
 def viewer_cost(args: argparse.Namespace, endpoint: str) -> None:
-    """Print what a viewer adds to the server's time per token: it comes and goes, between windows of two seconds.
+    """Print a viewer's cost in the server's time per token: the viewer comes and goes between windows of two seconds.
 
-    Each window with it is held against the mean of those before and after it, for the machine's speed drifts.
+    A window with it is compared with the mean of the windows before and after, because the machine's speed drifts.
     """
     with tempfile.TemporaryDirectory() as folder:
         server = ServerProcess(args, Path(folder, "steps.json"))
@@ -315,7 +315,7 @@ async def _toggle(args: argparse.Namespace, endpoint: str, server: ServerProcess
             await stream.ended
 
     async def window() -> float:
-        await asyncio.sleep(TOGGLE_S / 4)  # what coming and going costs is left out
+        await asyncio.sleep(TOGGLE_S / 4)  # leaves out the cost of coming and going
         spent, num_tokens = server.cpu_seconds(), sum(stream.num_events for stream in streams)
         await asyncio.sleep(TOGGLE_S)
         return (server.cpu_seconds() - spent) / (sum(stream.num_events for stream in streams) - num_tokens)

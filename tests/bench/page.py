@@ -1,4 +1,4 @@
-"""The page under load, by Chromium's own figures, and its pictures.
+"""Page under load, by Chromium's own figures, and the page's pictures.
 
 `python tests/bench/page.py frames`: frames per second with 256 requests in 2,000 steps, while 200 come each second and
 the view scrolls; then, with --minutes, the page's memory after garbage collection, minute by minute. Steps are made up,
@@ -35,7 +35,7 @@ PICTURES = {
 
 
 class Steps:
-    """Made-up events: requests come and end, each decodes 400 steps."""
+    """Made-up steps: requests come and end, and a request decodes 400 steps."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -43,7 +43,7 @@ class Steps:
         self._running: dict[int, int] = {}  # request → steps left
 
     def batch(self, count: int) -> bytes:
-        """So many steps, with what comes and ends in them."""
+        """Return that many steps, with the requests that come and end in them."""
         came, steps, ended = [], [], []
         for _ in range(count):
             now = self.step / STEPS_PER_S
@@ -67,7 +67,7 @@ class Steps:
 
 
 def serve_made_up(port: int) -> None:
-    """The page's files and a stream of made-up steps, in a thread."""
+    """Serve the page's files and a stream of made-up steps in a thread."""
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -97,7 +97,7 @@ def serve_made_up(port: int) -> None:
         time.sleep(0.05)
 
 
-# Forth and back in every frame, so that each has all to draw again.
+# Forth and back, so that every frame draws all again.
 _SCROLL = """() => {
   const strip = document.getElementById("strip-canvas");
   let count = 0;
@@ -110,7 +110,7 @@ _SCROLL = """() => {
 
 
 def frames(args: argparse.Namespace) -> None:
-    """Print frames per second of a trace, and the memory after each minute."""
+    """Print frames per second of a trace, and the memory after every minute."""
     serve_made_up(args.port)
     with chromium() as browser, watched_page(browser) as page:
         page.goto(f"http://127.0.0.1:{args.port}/")
@@ -141,7 +141,7 @@ def frames(args: argparse.Namespace) -> None:
 
 
 def pictures(args: argparse.Namespace) -> None:
-    """Take them while clients run and a long prompt comes."""
+    """Take pictures while clients run and a long prompt comes."""
     args.folder.mkdir(parents=True, exist_ok=True)
     with ServerProcess(*args.model, "--num-kv-blocks", "512") as server, chromium() as browser:
         for name, options in PICTURES.items():
@@ -158,14 +158,14 @@ def pictures(args: argparse.Namespace) -> None:
                 page.evaluate("document.getElementById(location.hash ? 'strip' : 'playground').scrollIntoView()")
                 page.wait_for_timeout(500)
                 page.focus("#strip-canvas")
-                page.keyboard.press("ArrowLeft")  # says what was in a step
+                page.keyboard.press("ArrowLeft")  # shows a step's contents
                 page.wait_for_timeout(500)
                 page.screenshot(path=args.folder / f"{name}.png")
     quantized = [str(path) for path in args.folder.glob("*.png")]
     subprocess.run([sys.executable, "-c", _QUANTIZE, *quantized], check=False)
 
 
-# A quarter of the size, where Pillow is there.
+# A quarter of the size, if Pillow is installed.
 _QUANTIZE = """
 import sys
 from PIL import Image

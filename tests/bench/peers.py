@@ -1,11 +1,11 @@
-"""This engine beside its peers on this CPU: A B A B in one run, on the same weights.
+"""Comparison of this engine with its peers on this CPU: A B A B in one run, on equal weights.
 
 `python tests/bench/peers.py [--peers vllm llamacpp transformers] [--points 1x32 8x128 32x256] [--pairs 3]` takes seeded
-random bfloat16 weights, `--gguf FILE --bits 4 --peers llamacpp openvino` a real model's, which all of them read from
+random bfloat16 weights, `--gguf FILE --bits 4 --peers llamacpp openvino` a real model's, which all peers read from
 one file; make the peers first: tests/bench/peers/setup.sh. Every peer is a process that loads once and is stopped
 (SIGSTOP) while another one runs, so that no engine's spinning threads cost another. Greedy, no early end; a round
-before the first pair warms up; prompts are new in every round, so that no prefix cache helps. Rates beside the limit of
-what the machine could do.
+before the first pair warms up; prompts are new in every round, so that no prefix cache helps. Rates stand beside the
+machine's limit.
 """
 
 import argparse
@@ -31,39 +31,39 @@ from splitfuse.engine.execution.models.registry import read_model_config
 from splitfuse.engine.serving.bench_offline import Point
 
 OURS = "splitfuse"
-WEIGHT_BITS = {16: 16.0, 8: 8.5, 4: 4.5}  # of Q8_0 and Q4_0 with their scales
+WEIGHT_BITS = {16: 16.0, 8: 8.5, 4: 4.5}  # bits per weight of BF16, Q8_0 and Q4_0, with scales
 
 
 @dataclass
 class Series:
-    """One peer's seconds at one point, a value per pair."""
+    """Series of one peer's seconds at one point, a value per pair."""
 
-    prompt: list[float] = field(default_factory=list)  # until the first tokens
+    prompt: list[float] = field(default_factory=list)  # seconds until the first tokens
     whole: list[float] = field(default_factory=list)
 
     def rates(self, num_tokens: int) -> list[float]:
-        """Output tokens per second, prompts included in the time."""
+        """Return output tokens per second, prompts included in the time."""
         return [num_tokens / seconds for seconds in self.whole]
 
 
 @dataclass
 class Figures:
-    """What a point came to."""
+    """Figures of a point."""
 
     point: Point
     series: dict[str, Series]
     rates: list[Rates] = field(default_factory=list)
-    agreement: dict[str, float] = field(default_factory=dict)  # share of first tokens that are ours
+    agreement: dict[str, float] = field(default_factory=dict)  # share of first tokens that equal this engine's
 
     def machine(self) -> Rates:
-        """The medians of the machine's rates over the pairs."""
+        """Return the medians of the machine's rates over the pairs."""
         return Rates(
             *(statistics.median(getattr(rates, name) for rates in self.rates) for name in ("bandwidth", "matmul"))
         )
 
 
 class Bench:
-    """The workers and the prompts."""
+    """Bench with the workers and the prompts."""
 
     def __init__(self, args: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
         self.args = args
@@ -84,12 +84,12 @@ class Bench:
         self._random = random.Random(args.seed)
 
     def prompts(self, point: Point) -> list[list[int]]:
-        """Ids that no engine has seen."""
+        """Return prompts of ids that no engine has seen."""
         source = getattr(self, "_random", random.Random("start"))
         return [source.choices(range(self.config.vocab_size), k=point.prompt_len) for _ in range(point.num_seqs)]
 
     def run(self, point: Point) -> Figures:
-        """All pairs of a point."""
+        """Run all pairs of a point."""
         figures = Figures(point, {peer: Series() for peer in self.workers})
         for pair in range(-1, self.args.pairs):
             asks = [(self.prompts(point), 1), (self.prompts(point), self.args.output_len)]
@@ -112,7 +112,7 @@ def _agreement(tokens: Sequence[int], ours: Sequence[int]) -> float:
 
 
 def summary(figures: Figures, config: ModelConfig, output_len: int, bits: int) -> dict[str, Any]:
-    """Medians, ratios of pairs, shares of the limits."""
+    """Return medians, ratios of pairs, shares of the limits."""
     point, machine, cost = figures.point, figures.machine(), Cost(config, WEIGHT_BITS[bits])
     sizes = {"num_seqs": point.num_seqs, "prompt_len": point.prompt_len}
     least = cost.generate_seconds(machine, **sizes, output_len=output_len)
@@ -140,7 +140,7 @@ def summary(figures: Figures, config: ModelConfig, output_len: int, bits: int) -
 
 
 def show(result: dict[str, Any]) -> None:
-    """One point's table."""
+    """Print one point's table."""
     rates = f"{result['bandwidth'] / 1e9:.1f} GB/s read, {result['matmul'] / 1e9:.0f} GFLOP/s"
     print(f"\n{result['point']}   (machine: {rates})")
     print(
@@ -168,7 +168,7 @@ def parse() -> argparse.Namespace:
 
 
 def requantized(file: Path, bits: int, folder: Path) -> Path:
-    """The file with weights of so many bits, made in the folder if need be."""
+    """Return the file with weights of that many bits, written into the folder unless it exists."""
     made = folder / f"{file.stem}-as-{bits}.gguf"
     if not made.exists():
         script = Path(__file__).parent / "peers/requantize.py"

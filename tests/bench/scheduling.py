@@ -1,4 +1,4 @@
-"""What a step's scheduling costs: `python tests/bench/scheduling.py` prints µs per step by number of sequences.
+"""Cost of a step's scheduling: `python tests/bench/scheduling.py` prints µs per step by number of sequences.
 
 Goal: at most 60 µs + 1.5 µs per sequence (median) at 256 sequences, for schedule and update together.
 """
@@ -17,7 +17,7 @@ STEPS = 300
 
 
 def measure(num_seqs: int, *, prefix_caching: bool) -> float:
-    """Median seconds of schedule + update with so many sequences decoding."""
+    """Return the median seconds of schedule + update with that many sequences decoding."""
     config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=16 * num_seqs)
     scheduler = Scheduler(config, BlockManager(CacheSpec(40 * num_seqs, 16), prefix_caching=prefix_caching))
     params = SamplingParams()

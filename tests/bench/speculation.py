@@ -1,9 +1,9 @@
-"""What speculation brings, by drafter and load, beside plain decoding of the same tokens.
+"""Gain of speculation by drafter and load, beside plain decoding of equal tokens.
 
 `python tests/bench/speculation.py WORKLOAD [--loads 1,4,16,64] [--rounds 3] [--methods ngram,draft] [--formula]`
 
-One process per engine, because two engines in one process disturb each other through their threads; they take turns,
-round by round. Every engine must give the same tokens, or the run fails (float32) or reports it (bfloat16).
+One process per engine, because two engines in one process disturb each other through their threads. Engines take turns,
+round by round. All engines must give equal tokens, or the run fails (float32) or reports the difference (bfloat16).
 """
 
 import argparse
@@ -33,14 +33,14 @@ def _turn(question: str) -> str:
 
 
 def stories(rng: random.Random) -> str:
-    """Continued at temperature 0: what the demo model was made for; little repeats."""
+    """Return stories to continue at temperature 0, the demo model's purpose; little repeats."""
     hero = rng.choice(["mouse", "fox", "sailor", "witch", "king", "cat", "dragon", "miller"])
     how = rng.choice(["brave", "sleepy", "tiny", "clever", "kind", "old", "curious"])
     return f"Once upon a time, there lived a {how} {hero} named {rng.choice(['Otto', 'Maya', 'Sam', 'Clara', 'Leo'])}"
 
 
 def records(rng: random.Random) -> str:
-    """A JSON list of alike records to go on with, about 300 tokens."""
+    """Return JSON lists of similar records to continue, about 300 tokens."""
     names = ["Leo", "Maya", "Otto", "Clara", "Sam", "Nora", "Felix", "Ella"]
     colours = ["white", "black", "red", "grey", "brown"]
     items = [
@@ -51,7 +51,7 @@ def records(rng: random.Random) -> str:
 
 
 def repetition(rng: random.Random) -> list[int]:
-    """Ids for a model with random weights, four times 64 tokens; the greedy output of such a model soon loops."""
+    """Return ids for a model with random weights, four times 64 tokens; such a model's greedy output soon loops."""
     passage = [rng.randrange(1000, 30000) for _ in range(64)]
     return passage * 4
 
@@ -102,7 +102,7 @@ def work(settings: dict[str, Any]) -> None:
 
 
 class Worker:
-    """An engine in a process of its own."""
+    """Engine in a process of its own."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
@@ -137,12 +137,12 @@ class Worker:
 
 
 def counted(answer: dict[str, Any], name: str) -> float:
-    """What this job added to one of the engine's counts."""
+    """Return the job's addition to one of the engine's counts."""
     return float(answer["after"].get(name, 0) - answer["before"].get(name, 0))
 
 
 def table(workload: str, args: argparse.Namespace) -> None:
-    """Print, for every method and load, the speed beside plain decoding in interleaved rounds."""
+    """Print the speed of every method and load, beside plain decoding in interleaved rounds."""
     spec = WORKLOADS[workload]
     engine = {**spec["engine"], "dtype": args.dtype}
     methods = ["plain", *args.methods.split(",")]
@@ -166,7 +166,7 @@ def table(workload: str, args: argparse.Namespace) -> None:
                     print(f"tokens differ: {name}", file=sys.stderr)
                     assert args.dtype != "float32"
                 tokens = answer["tokens"]
-                if number:  # the first is to warm up, and to learn what steps cost
+                if number:  # the first round warms up, and teaches the engine the cost of steps
                     rates[name].append(sum(map(len, tokens)) / answer["seconds"])
                     counts = ("num_draft_tokens", "num_accepted_tokens", "draft_s")
                     parts = [*(counted(answer, count) for count in counts), answer["seconds"]]
@@ -185,7 +185,7 @@ def table(workload: str, args: argparse.Namespace) -> None:
 
 
 def formula(workload: str, args: argparse.Namespace) -> None:
-    """At batch 1 and fixed lengths: measured speed-up of the draft model beside (1 - a^(g+1)) / ((1 - a)(g c + 1))."""
+    """Print the draft model's speed-up at batch 1 and fixed lengths, beside (1 - a^(g+1)) / ((1 - a)(g c + 1))."""
     spec = WORKLOADS[workload]
     engine = {**spec["engine"], "dtype": args.dtype}
     plain = Worker({**engine, "speculative_config": None})

@@ -1,4 +1,4 @@
-"""The null model still serves: it is run by hand, so that nothing else would show when the server it wraps changes."""
+"""Test that the null model still serves: it runs only by hand, so nothing else shows a change of the wrapped server."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""The limit that figures are shares of: against numbers that can be worked out by hand."""
+"""Roofline, the limit of figures, against numbers worked out by hand."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The import paths that `make fuzz`, `make soak` and `make faults` set."""
+"""Import paths that `make fuzz`, `make soak` and `make faults` set."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Served: `splitfuse serve` in a process of its own, its log in a file, seen from outside as the system shows it."""
+"""Served: `splitfuse serve` in a process of its own, with its log in a file, observed from outside."""
 
 import json
 import os
@@ -24,7 +24,7 @@ DEMO = {"SPLITFUSE_MODEL": "demo"}
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process holds. `rss_mb`: MiB of memory that is its own."""
+    """Resources of a process. `rss_mb`: MiB of private memory."""
 
     rss_mb: float
     num_fds: int
@@ -32,7 +32,7 @@ class Usage:
 
 
 class Served:
-    """Started when it is made; the `with` block begins when it is ready and ends it."""
+    """Server process that the constructor starts; the `with` block begins when the server is ready, and ends it."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Served:
         stderr: int | None = None,
         is_forked: bool = False,
     ) -> None:
-        """`program` takes the arguments of `splitfuse`; `prepare` runs in the new process before it.
+        """Start; `program` takes the arguments of `splitfuse`; `prepare` runs in the new process before it.
 
-        A forked one has its modules from the start, and only `args` and `port` can be told it.
+        A forked server has its modules from the start, and takes only `args` and `port`.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="splitfuse-")
         self._banner = Path(stdout or f"{self._folder.name}/stdout")
@@ -81,7 +81,7 @@ class Served:
         self._folder.cleanup()
 
     def until_ready(self, *, seconds: float = 240.0) -> Self:
-        """Wait. Raises RuntimeError with the log if it ends or takes longer."""
+        """Wait until ready. Raises RuntimeError with the log if the server ends or takes longer."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
             if self.status("/ready", timeout=2.0) == 200:
@@ -92,32 +92,32 @@ class Served:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Base URL of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def log(self) -> str:
-        """What it has written to stderr."""
+        """Text of stderr so far."""
         return self._log.read_text("utf-8", "replace")
 
     def client(self, *, timeout: float = 60.0) -> httpx.Client:
-        """For requests one after another."""
+        """Return an HTTP client for sequential requests."""
         return httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
 
     def status(self, path: str, *, timeout: float = 5.0) -> int | None:
-        """The status of a GET; None if there is no answer in time."""
+        """Return the status of a GET; None if there is no answer in time."""
         try:
             return httpx.get(self.url + path, timeout=timeout, trust_env=False).status_code
         except httpx.HTTPError:
             return None
 
     def stats(self) -> dict[str, Any]:
-        """What GET /stats says."""
+        """Return the JSON of GET /stats."""
         stats: dict[str, Any] = httpx.get(self.url + "/stats", timeout=30.0, trust_env=False).json()
         return stats
 
     def until_idle(self, *, seconds: float = 60.0) -> dict[str, Any]:
-        """Statistics once nothing runs or waits and every block is free. Raises AssertionError if that takes longer."""
+        """Return statistics once nothing runs or waits and every block is free. Raises AssertionError after a limit."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             stats = self.stats()
@@ -127,22 +127,22 @@ class Served:
         raise AssertionError(f"still busy: {json.dumps({k: v for k, v in stats.items() if k.startswith('num_')})}")
 
     def usage(self) -> Usage:
-        """What the process holds now."""
+        """Return the current resources of the process."""
         folder = Path("/proc", str(self.process.pid))
         own = re.search(r"RssAnon:\s+(\d+) kB", (folder / "status").read_text())
         assert own is not None
         return Usage(int(own[1]) / 1024, len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir())))
 
     def connect(self, *, timeout: float = 10.0) -> socket.socket:
-        """A raw connection."""
+        """Open a raw connection."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the server a signal."""
         self.process.send_signal(number)
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit code; None if it has not ended by then."""
+        """Return the exit code; None if the server has not ended in time."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -150,7 +150,7 @@ class Served:
 
 
 def free_port() -> int:
-    """A port of this machine that is free now."""
+    """Return a port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

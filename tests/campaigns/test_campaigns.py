@@ -1,4 +1,4 @@
-"""Each campaign for a few seconds; and what they judge by sees a fault where there is one."""
+"""Campaigns for a few seconds each, and checks that their judges see a planted fault."""
 
 import os
 import random
@@ -23,7 +23,7 @@ PATHS = [TESTS / folder for folder in ("campaigns", "support", "server", "server
 
 
 def run(*command: str) -> str:
-    """The output of a campaign that finds nothing wrong."""
+    """Return the output of a campaign that finds nothing wrong."""
     paths = os.pathsep.join(filter(None, [*map(str, PATHS), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-P", "-m", *command],
@@ -62,7 +62,7 @@ def test_a_case_is_the_same_for_the_same_number() -> None:
 
 
 def answered(data: bytes | None) -> Any:
-    """The verdict on a server that answers these bytes and closes, or nothing at all."""
+    """Return the verdict on a server that answers these bytes and closes, or does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         done = threading.Event()
 
@@ -107,7 +107,7 @@ def test_the_verdict_on_an_answer(data: bytes | None, status: int | None, fault:
 
 
 def moments(*, rise: float = 0.0, fds: int = 0) -> list[Quiet]:
-    """An hour of quiet moments with noise: MiB and descriptors more at its end."""
+    """Return an hour of quiet moments with noise, and with more MiB and descriptors at its end."""
     rng = random.Random(0)
     return [
         Quiet(15.0 * i, Usage(200 + rise * i / 240 + rng.uniform(-2, 2), 9 + fds * i // 240, 12), ("loop",))

@@ -1,4 +1,4 @@
-"""The plain and the asyncio client behind one face, so that every test asks both."""
+"""Callers: the blocking and the asyncio client behind one interface, so that every test runs with both."""
 
 import asyncio
 import dataclasses
@@ -10,37 +10,37 @@ from splitfuse.client import AsyncClient, AsyncJob, AsyncStream, Client, Job, Re
 
 
 class Caller(Protocol):
-    """What the tests do with a client."""
+    """Interface of a client in the tests."""
 
     client: Any
 
     def generate(self, prompt: Any, **sampling: Any) -> Result:
-        """client.generate"""
+        """Call client.generate."""
 
     def submit(self, prompt: Any, **sampling: Any) -> Any:
-        """client.submit"""
+        """Call client.submit."""
 
     def stream(self, prompt: Any, **sampling: Any) -> Any:
-        """client.stream"""
+        """Call client.stream."""
 
     def events(self, stream: Any, at_most: int | None = None) -> list[StreamEvent]:
-        """Events of the stream; with `at_most` the iteration is left by `break` and the stream dropped or closed."""
+        """Return the stream's events; after `at_most` events the iteration ends and the stream is closed."""
 
     def result(self, job: Any, wait: float | None = None) -> Result:
-        """job.result"""
+        """Call job.result."""
 
     def run(self, outcome: Any) -> Any:
-        """The value of a call that the face does not name."""
+        """Return the value of a call that this interface does not have."""
 
     def collect(self, items: Any) -> list[Any]:
-        """All that a call gives."""
+        """Return all items of an iterator."""
 
     def close(self) -> None:
-        """client.close"""
+        """Call client.close."""
 
 
-class PlainCaller:
-    """Client."""
+class BlockingCaller:
+    """Caller with a Client."""
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
         self.client = Client(url, **options)
@@ -75,7 +75,7 @@ class PlainCaller:
 
 
 class AsyncCaller:
-    """AsyncClient, in a loop that lives as long as this object."""
+    """Caller with an AsyncClient, in an event loop that lives as long as the caller."""
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
         self._runner = asyncio.Runner()
@@ -123,4 +123,4 @@ class AsyncCaller:
         return events
 
 
-CALLERS: list[Callable[..., Caller]] = [PlainCaller, AsyncCaller]
+CALLERS: list[Callable[..., Caller]] = [BlockingCaller, AsyncCaller]

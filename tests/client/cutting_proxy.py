@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts stream connections after a stated number of bytes: what bad networks do to a real server."""
+"""TCP proxy that cuts stream connections after a stated number of bytes, like a bad network before a real server."""
 
 import contextlib
 import socket
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 
 class CuttingProxy:
-    """Forwards one request per connection; each answer to a `/stream` request takes a limit from `limits`, if any."""
+    """Proxy of one request per connection; an answer to a `/stream` request takes a limit from `limits`, if any."""
 
     def __init__(self, upstream_url: str) -> None:
         address = urlsplit(upstream_url)

@@ -1,4 +1,4 @@
-"""Any ASGI application behind a real uvicorn on a free port, in a thread of its own."""
+"""Thread that runs an ASGI application behind a real uvicorn on a free port."""
 
 import socket
 import threading
@@ -10,10 +10,10 @@ from starlette.types import ASGIApp
 
 
 class ServerThread:
-    """Serves from `with` on; `url` is its base URL."""
+    """Server that runs inside `with`; `url` is its base URL."""
 
     def __init__(self, app: ASGIApp) -> None:
-        # with its protocol named: asyncio turns Nagle's algorithm off only then, and 40 ms per answer with it
+        # names the protocol: only then does asyncio turn off Nagle's algorithm, which costs 40 ms per answer
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"

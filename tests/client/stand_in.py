@@ -1,4 +1,4 @@
-"""An application that speaks the native endpoints from a script, and fails on demand."""
+"""Stand-in server: answers the native endpoints from a script, and fails on demand."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Fault = Callable[[], Response]
 
 @dataclass(frozen=True)
 class Cut:
-    """How one stream connection ends early: after `events` events, and how."""
+    """Early end of a stream connection, after `events` events."""
 
     events: int
     how: Literal["broken", "ended", "inside an event", "inside a character"] = "broken"
@@ -30,16 +30,16 @@ class Cut:
 
 @dataclass
 class Script:
-    """What the server does next; and what it saw."""
+    """Script of the server's next answers, and record of the requests."""
 
     chunks: list[str] = field(default_factory=lambda: list(CHUNKS))
-    faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))  # by kind of request
-    cuts: deque[Cut] = field(default_factory=deque)  # one for each stream connection to come
-    hold_after: int | None = None  # stay silent after so many events until the request is cancelled
-    unfinished_polls: int = 0  # so many reads find the request still running
-    honours_wait: bool = False  # a read of an unfinished request takes its `wait`
-    stream_error: dict[str, Any] | None = None  # instead of the `done` event
-    error: dict[str, Any] | None = None  # the result's, then its status is failed
+    faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))  # faults by kind of request
+    cuts: deque[Cut] = field(default_factory=deque)  # cuts of the next stream connections
+    hold_after: int | None = None  # number of events before a silence that lasts until the request is cancelled
+    unfinished_polls: int = 0  # number of reads that find the request still running
+    honours_wait: bool = False  # if True, a read of an unfinished request lasts `wait` seconds
+    stream_error: dict[str, Any] | None = None  # replaces the `done` event
+    error: dict[str, Any] | None = None  # error of the result, whose status then is failed
     seen: list[tuple[str, str]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -47,24 +47,24 @@ class Script:
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def paths(self, method: str) -> list[str]:
-        """The paths that were asked with that method."""
+        """Return the paths of the requests with that method."""
         return [path for seen, path in self.seen if seen == method]
 
 
 def refusal(status: int, *, kind: str = "rate_limit_error", retry_after: str | None = None, **more: Any) -> Fault:
-    """An error answer with the envelope."""
+    """Return an error answer with the envelope."""
     envelope = {"message": f"refused with {status}", "type": kind, "param": None, "code": None, **more}
     headers = {} if retry_after is None else {"retry-after": retry_after}
     return lambda: JSONResponse({"error": envelope}, status, headers=headers)
 
 
 def page(status: int = 200, body: str = "<html>not what you think</html>") -> Fault:
-    """An answer that some other server would give."""
+    """Return an answer in the manner of some other server."""
     return lambda: Response(body, status, media_type="text/html")
 
 
 class StandIn:
-    """`app` is the server; `url` is where a test has put it."""
+    """Stand-in server: `app` is the application, `url` the address at which a test serves it."""
 
     def __init__(self) -> None:
         self.script = Script()
@@ -158,7 +158,7 @@ class StandIn:
         return 0
 
     def result(self, status: str, chunks: list[str]) -> dict[str, Any]:
-        """A result object with keys that no client knows."""
+        """Return a result object with keys that no client knows."""
         is_running = status == "running"
         output = {
             "index": 0,

@@ -1,4 +1,4 @@
-"""Every example runs as it stands, against a real server, and prints what it promises."""
+"""Every example runs unchanged against a real server, and prints the output that it promises."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def test_an_example(
 
 
 def test_the_tiny_server_answers_and_streams() -> None:
-    """Two prompts at once, through a socket: by id, and as events."""
+    """Send two prompts at once through a socket, and read a result by id and as events."""
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "tiny_server:app", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

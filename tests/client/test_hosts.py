@@ -1,4 +1,4 @@
-"""Which addresses are this machine's, and how they are reached."""
+"""Addresses of this machine, and the way to reach them."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""The client must install and import where there is no torch and no server."""
+"""The client must install and import without torch and without the server."""
 
 import subprocess
 import sys

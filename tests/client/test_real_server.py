@@ -1,4 +1,4 @@
-"""The client against `splitfuse serve` itself, on the demo model."""
+"""Clients against `splitfuse serve` itself, on the demo model."""
 
 import asyncio
 import dataclasses
@@ -29,7 +29,7 @@ GREEDY: Sampling = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def answer(server: Server) -> Result:
-    """What everything else is compared with."""
+    """Return the result with which other answers are compared."""
     return server.client.generate(PROMPT, **GREEDY)
 
 
@@ -75,7 +75,7 @@ def test_a_stream_cut_anywhere_is_whole(server: Server, answer: Result) -> None:
             assert "".join(event.text for event in events) == answer.text
             assert [event.id for event in events] == list(range(len(events)))
             proxy.limits.clear()
-        assert proxy.num_cuts >= 15  # one for each limit at least
+        assert proxy.num_cuts >= 15  # at least one per limit
 
 
 def test_leaving_early_cancels_and_forgets(make_caller: MakeCaller, server: Server) -> None:
@@ -122,7 +122,7 @@ def test_one_bad_prompt_among_many_stops_the_others(server: Server) -> None:
 def test_results_are_listed_and_deleted(make_caller: MakeCaller, server: Server) -> None:
     caller = make_caller(server.base_url, api_key=KEY)
     caller.run(caller.client.delete_results())
-    jobs = [caller.submit(PROMPT, max_tokens=2, ttl_s=600, idempotency_key=f"list {each}") for each in range(101)]
+    jobs = [caller.submit(PROMPT, max_tokens=2, ttl_s=600, idempotency_key=f"list {index}") for index in range(101)]
     assert caller.submit(PROMPT, max_tokens=2, ttl_s=600, idempotency_key="list 7").seq_id == jobs[7].seq_id
     for job in jobs:
         caller.result(job)
@@ -149,5 +149,5 @@ def test_bench_serve_runs(server: Server, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_sampling_field_of_the_engine_has_a_keyword() -> None:
-    of_the_endpoint = {"model", "response_format", "ttl_s"}  # the latter becomes structured_outputs
+    of_the_endpoint = {"model", "response_format", "ttl_s"}  # response_format becomes structured_outputs
     assert set(Sampling.__annotations__) - of_the_endpoint == FIELD_NAMES

@@ -1,4 +1,4 @@
-"""Retries, backoffs and deadlines, with a clock and a server that are scripted. With both clients."""
+"""Retries, backoffs and deadlines of both clients, with a scripted clock and a scripted server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,7 +18,7 @@ Reply = httpx.Response | BaseException
 
 
 class Stream(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """The chunks of a body; an exception among them is raised."""
+    """Body of an answer in chunks; an exception among the chunks is raised."""
 
     def __init__(self, *chunks: bytes | Exception) -> None:
         self._chunks = chunks
@@ -60,7 +60,7 @@ def gone() -> Exception:
 
 
 class World:
-    """A clock that sleeping and waiting for answers move, and a server that replies from a script."""
+    """World with a clock that sleeps and polls move forward, and a server that replies from a script."""
 
     def __init__(self, make_caller: MakeCaller) -> None:
         self.now = 100.0
@@ -72,7 +72,7 @@ class World:
     def caller(
         self, replies: list[Reply] | Callable[[httpx.Request], Reply], *, jitter: float = 1.0, **limits: Any
     ) -> Caller:
-        """A caller that meets these replies; `limits` are those of the retry policy."""
+        """Return a caller that receives these replies; `limits` are the retry policy's."""
         self.replies = iter(replies) if isinstance(replies, list) else replies
         caller = self._make_caller("http://scripted", transport=httpx.MockTransport(self._reply))
         caller.client.retry_policy = RetryPolicy(clock=lambda: self.now, jitter=lambda: jitter, **limits)
@@ -173,7 +173,7 @@ def test_a_read_without_an_answer_is_repeated(world: World) -> None:
 
 
 def polls(world: World, finished_at: float) -> Callable[[httpx.Request], httpx.Response]:
-    """A server that honours `wait`, and finishes at that time."""
+    """Return the replies of a server that honours `wait`, and finishes at that time."""
 
     def reply(request: httpx.Request) -> httpx.Response:
         wait = float(request.url.params.get("wait", 0))

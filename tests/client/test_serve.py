@@ -1,4 +1,4 @@
-"""serve() with small processes in place of the server: how it starts, waits, fails and stops."""
+"""serve() with small processes in place of the server: start, wait, failure, stop."""
 
 import socket
 import sys
@@ -30,14 +30,14 @@ SLEEPS = "import signal; signal.pause()"
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file whose Python text runs in place of the server."""
+    """Return a file whose Python text runs in place of the server."""
     path = tmp_path / "program.py"
     monkeypatch.setattr(server_process, "_COMMAND", (sys.executable, str(path)))
     return path
 
 
 def arguments_of(server: Server) -> str:
-    """The arguments that the program was started with."""
+    """Return the arguments with which the program was started."""
     return server.output().partition("arguments ")[2].partition("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""The parser against the WHATWG standard's own examples, and against every place where a chunk can end."""
+"""Parser of events on the WHATWG standard's own examples, with chunks that end at every place."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from splitfuse.client.sse import ServerSentEvent, SSEParser
 
 
 def parse(*chunks: bytes) -> list[ServerSentEvent]:
-    """All events of one stream."""
+    """Return all events of one stream."""
     parser = SSEParser()
     return [event for chunk in chunks for event in parser.feed(chunk)]
 

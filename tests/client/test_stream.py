@@ -1,4 +1,4 @@
-"""Streams: every text exactly once however the connection breaks, and what leaving early does. With both clients."""
+"""Streams of both clients: every text exactly once however the connection breaks, and leaving early."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ from .stand_in import CHUNKS, SEQ_ID, TEXT, Cut, Script, StandIn, page, refusal
 
 
 def text_of(events: list[StreamEvent]) -> str:
-    """What a user would print."""
+    """Return the text that a user would print."""
     return "".join(event.text for event in events)
 
 
@@ -165,7 +165,7 @@ async def test_break_in_an_async_for_loop_cancels(stand_in: StandIn) -> None:
     async with AsyncClient(stand_in.url) as client:
         async for _ in client.stream("text"):
             break
-        gc.collect()  # the stream is gone
+        gc.collect()  # collects the dropped stream
     assert stand_in.script.paths("DELETE") == [f"/result/{SEQ_ID}"]
     async with AsyncClient(stand_in.url) as client, client.stream("text") as stream:
         await anext(stream)

@@ -1,6 +1,6 @@
-"""`make clients`: the real packages of clients against real servers; the table is written to RESULTS.md.
+"""`make clients`: real packages of clients against real servers, with a table in RESULTS.md.
 
-`ARGS="openai langchain"` runs some of them. Each is installed into a folder of its own, in the version that catalog.py
+`ARGS="openai langchain"` runs some clients. A client is installed into its own folder, in the version that catalog.py
 names. Exit code 1 if a check failed.
 """
 
@@ -20,13 +20,13 @@ from outcome import Outcome, write_row
 from served import Served
 
 KEY = "key-of-the-clients"
-PAGE = "http://localhost:8960"  # where the browser's page is from
+PAGE = "http://localhost:8960"  # origin of the browser's page
 TOKENIZER = FOLDER.parents[1] / "engine/demo_model"
-SECONDS = 1800  # for a server to be ready, and for one script on one server; enough on a busy machine
+SECONDS = 1800  # limit of a server's start, and of a script on a server; enough on a busy machine
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the clients. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="clients", description=__doc__)
     parser.add_argument("names", nargs="*", help="those to run; none = all")
     parser.add_argument("--verbose", action="store_true", help="print all that the scripts print")
@@ -50,14 +50,14 @@ def main() -> int:
 
 
 def _served(stack: ExitStack, *args: str) -> str:
-    """The URL of a server that ends with the stack."""
+    """Start a server that ends with the stack. Returns its URL."""
     server = Served(*args)
     stack.push(server)
     return server.until_ready(seconds=SECONDS).url
 
 
 def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[str, ...], bool]:
-    """The client's row, and whether nothing failed."""
+    """Run a client. Returns its row, and True if nothing failed."""
     today = date.today().isoformat()
     try:
         words = command(client)
@@ -75,7 +75,7 @@ def _outcome(client: Client, words: list[str], *, verbose: bool) -> Outcome:
         try:
             told, log = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # the script, and the command that it runs
+            os.killpg(process.pid, signal.SIGKILL)  # the script and its command
             return Outcome("?", 0, (f"{SECONDS} s",))
     outcome = Outcome.of(told, exit_code=process.returncode)
     if verbose or outcome.failed:

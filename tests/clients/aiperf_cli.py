@@ -13,13 +13,13 @@ from typing import Any
 
 from checks import key, main, model_of
 
-# Seconds: on a busy machine its processes took more than what it gives them to start and to import transformers.
+# Seconds: on a busy machine aiperf's processes took longer than its default to start and import transformers.
 LIMITS = ("DATASET_CONFIGURATION", "SERVICE_PROFILE_CONFIGURE", "SERVICE_REGISTRATION")
 PATIENCE = {f"AIPERF_{name}_TIMEOUT": "1200" for name in LIMITS}
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._url, self._name = url, model_of(url)
@@ -39,7 +39,7 @@ class Checks:
         words += ["--request-count", "8", "--concurrency", "4"]
         words += ["--synthetic-input-tokens-mean", "16", "--output-tokens-mean", "8", "--ui", "none"]
         words += ["--artifact-dir", str(folder / "out"), "--workers-max", "1"]
-        # HF_HUB_OFFLINE would make it look for the folder in the hub's cache
+        # with HF_HUB_OFFLINE, aiperf would look for the folder in the hub's cache
         env = {**os.environ, **PATIENCE}
         done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
         reports = list((folder / "out").rglob("profile_export_aiperf.json"))

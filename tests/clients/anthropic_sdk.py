@@ -21,7 +21,7 @@ USER: Any = {"role": "user", "content": "How is the weather in Rome?"}
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -29,11 +29,11 @@ class Checks:
         self._model = next(iter(self._client.models.list())).id
 
     def _ask(self, **fields: Any) -> dict[str, Any]:
-        """The fields of a request."""
+        """Return the fields of a request."""
         return {"model": self._model, "max_tokens": 24, "messages": [USER], **fields}
 
     def _greedy(self, **fields: Any) -> dict[str, Any]:
-        """The same without chance. From 2.12 on the package itself has no field for it."""
+        """Return the fields of a greedy request, for which the package has none from 2.12 on."""
         return self._ask(extra_body={"temperature": 0, "top_k": 20, "top_p": 0.9}, **fields)
 
     def create(self) -> None:
@@ -47,7 +47,7 @@ class Checks:
 
     def stream_equals_create(self) -> None:
         asked = self._greedy()
-        # Both find the prompt in the prefix cache: in bfloat16 near ties may fall otherwise where one does not.
+        # Both find the prompt in the prefix cache: in bfloat16 a miss may decide near ties otherwise.
         self._client.messages.create(**asked)
         whole = self._client.messages.create(**asked)
         with self._client.messages.stream(**asked) as stream:
@@ -148,7 +148,7 @@ class Checks:
             assert type(error) is anthropic.AuthenticationError
 
     def _refused(self, client: anthropic.Anthropic, **fields: Any) -> anthropic.APIStatusError:
-        """What the package raises."""
+        """Return the error that the package raises."""
         return raised(anthropic.APIStatusError, lambda: client.messages.create(**self._ask(**fields)))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from checks import key, main, model_of
 from playwright.sync_api import sync_playwright
 
-PORT = 8960  # of --allowed-origins in __main__.py
+PORT = 8960  # port of --allowed-origins in __main__.py
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 ASK = """async ([url, key, path, body]) => {
   const headers = {Authorization: `Bearer ${key}`, 'Content-Type': 'application/json'};
@@ -34,7 +34,7 @@ SOURCE = """([url]) => new Promise((resolve, reject) => {
 
 
 class Page(BaseHTTPRequestHandler):
-    """An empty page."""
+    """Handler of an empty page."""
 
     def do_GET(self) -> None:
         """Answer."""
@@ -48,7 +48,7 @@ class Page(BaseHTTPRequestHandler):
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._url, self._name = url, model_of(url)

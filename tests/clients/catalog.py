@@ -1,4 +1,4 @@
-"""The clients that `make clients` runs, in this order: what each needs, in which version, and its script."""
+"""Catalog of the clients that `make clients` runs, in this order: requirements with versions, and scripts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,17 +8,17 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Client:
-    """A package, what is installed for it (pip's or npm's words) and the script that uses it."""
+    """Client package: its requirements (pip's or npm's words), and the script that uses it."""
 
     name: str
     script: str
     requirements: tuple[str, ...]
-    has_key: bool = True  # False: its server has no keys
-    shares_torch: bool = False  # takes what the server's own environment has; torch has gigabytes
+    has_key: bool = True  # False: the client's server has no keys
+    shares_torch: bool = False  # uses the packages of the server's environment, because torch has gigabytes
 
     @property
     def is_node(self) -> bool:
-        """Whether it runs in node."""
+        """True if the client runs in node."""
         return self.script.endswith(".mjs")
 
 

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share. A script runs in the venv of its client, so this needs nothing installed."""
+"""Helpers of this folder's scripts. A script runs in the venv of its client, so the helpers need no package."""
 
 import json
 import os
@@ -13,7 +13,7 @@ E = TypeVar("E", bound=Exception)
 
 QUESTION = "How is the weather in Rome?"
 ANSWER = "It rains."
-# Arguments that any model gets right: what is checked is the API.
+# Arguments that any model gets right, since the checks are about the API.
 TOWN_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"town": {"enum": ["Rome", "Oslo"]}, "unit": {"enum": ["C", "F"]}},
@@ -23,12 +23,12 @@ TOWN_SCHEMA: dict[str, Any] = {
 
 
 def key() -> str:
-    """The server's key; most packages refuse to have none."""
+    """Return the server's key; most packages refuse to have none."""
     return os.environ.get("SPLITFUSE_API_KEY", "unused")
 
 
 def model_of(url: str) -> str:
-    """The name under which the server at `url` serves its model."""
+    """Return the name of the model that the server at `url` serves."""
     asked = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key()}"})
     with urllib.request.urlopen(asked, timeout=30) as answer:
         name: str = json.load(answer)["data"][0]["id"]
@@ -36,7 +36,7 @@ def model_of(url: str) -> str:
 
 
 def raised(kind: type[E], call: Callable[[], object]) -> E:
-    """What `call` raises, which has to be a `kind`."""
+    """Return the error of class `kind` that `call` must raise."""
     try:
         call()
     except kind as error:
@@ -45,9 +45,9 @@ def raised(kind: type[E], call: Callable[[], object]) -> E:
 
 
 def main(checks_of: Callable[[str], object], package: str) -> int:
-    """Run every public method of what `checks_of(BASE_URL)` makes, in order; the exit code.
+    """Run every public method of `checks_of(BASE_URL)`, in order. Returns the exit code.
 
-    The first line names the package and its version, each other one a check that passed or failed.
+    The first line of output names the package and its version; every other line is a check that passed or failed.
     """
     print(f"{package} {version(package)}", flush=True)
     checks, num_failed = checks_of(sys.argv[1]), 0

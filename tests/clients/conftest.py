@@ -1,4 +1,4 @@
-"""The modules of this folder are found by name, as its scripts find them."""
+"""Import path of this folder's modules, by name like in its scripts."""
 
 import sys
 from pathlib import Path

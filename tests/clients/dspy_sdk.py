@@ -29,7 +29,7 @@ def weather(town: Literal["Rome", "Oslo"]) -> str:
 
 
 class Able(dspy.LM):
-    """dspy takes a model that its catalogue does not have for one that can do neither."""
+    """Model with both abilities: dspy assumes neither for a model outside its catalogue."""
 
     supports_function_calling = True
     supports_response_schema = True
@@ -37,7 +37,7 @@ class Able(dspy.LM):
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._url, self._name = url, model_of(url)

@@ -18,7 +18,7 @@ class Town(BaseModel):
 
 
 class Checks:
-    """One method per check, run in this order. The OpenAI model of guidance itself refuses select and regex."""
+    """Checks: one method per check, run in this order. The OpenAI model of guidance itself refuses select and regex."""
 
     def __init__(self, url: str) -> None:
         where: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": key(), "echo": False}
@@ -51,7 +51,7 @@ class Checks:
         with user():
             model = self._openai + QUESTION
         with assistant():
-            # With tools guidance takes no max_tokens, so of "auto" a small model would write until its context is full.
+            # With tools guidance takes no max_tokens: under "auto" a small model would fill its whole context.
             model += gen(tools=[tool], tool_choice="required")
             model += gen("it", max_tokens=24)
         assert called

@@ -14,7 +14,7 @@ TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": T
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._url, self._client = url, InferenceClient(base_url=url, api_key=key())
@@ -39,7 +39,7 @@ class Checks:
         shape = {"name": "town", "schema": TOWN_SCHEMA, "strict": True}
         forms: list[Any] = [
             {"type": "json_schema", "json_schema": shape},
-            {"type": "json_object", "value": TOWN_SCHEMA},  # as TGI has it
+            {"type": "json_object", "value": TOWN_SCHEMA},  # TGI's form
         ]
         for form in forms:
             answer = self._client.chat_completion([USER], response_format=form, **{**self._few, "max_tokens": 80})

@@ -37,7 +37,7 @@ def weather() -> Tool:
 
 
 class Checks:
-    """One method per check, run in this order. An evaluation calls its tool once by force, then as the model likes."""
+    """Checks: one method per check, run in this order. An evaluation forces the first call of its tool, no other."""
 
     def __init__(self, url: str) -> None:
         self._url, self._name = url, model_of(url)
@@ -53,7 +53,7 @@ class Checks:
         solver = [use_tools(weather(), tool_choice="any"), generate(tool_calls="single"), self._auto(), generate()]
         log = self._log(self._model("openai-api/splitfuse"), *solver)
         assert log.status == "success", log.error
-        roles = [role for role, _ in groupby(message.role for message in log.samples[0].messages)]  # it may call twice
+        roles = [role for role, _ in groupby(message.role for message in log.samples[0].messages)]  # maybe two calls
         assert roles[:4] == ["user", "assistant", "tool", "assistant"]
 
     def response_schema(self) -> None:

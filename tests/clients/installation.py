@@ -13,11 +13,11 @@ INSTALL_SECONDS = 1800
 
 
 class NotInstalled(Exception):
-    """The packages cannot be had, or not in time."""
+    """Error of packages that cannot be installed, or not in time."""
 
 
 def command(client: Client) -> list[str]:
-    """How the client's script is started; installs what it needs, if that is not there yet.
+    """Return the command of the client's script, after installing missing requirements.
 
     Raises NotInstalled.
     """
@@ -33,7 +33,7 @@ def command(client: Client) -> list[str]:
 
 
 def environment(client: Client, *, key: str | None, tokenizer: Path) -> dict[str, str]:
-    """Of the script's process: nothing of this checkout is on its path, and nothing is asked of the internet."""
+    """Return the environment of the script's process, without this checkout on its path and without internet."""
     kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "TMPDIR")}
     return kept | {
         "PATH": f"{HOME / client.name / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -50,7 +50,7 @@ def _install_python(client: Client, folder: Path) -> None:
     if client.shares_torch:
         (site,) = folder.glob("lib/*/site-packages")
         (site / "shared.pth").write_text(get_path("purelib"))
-    # without compiling what is never imported
+    # without compiling modules that are never imported
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "-q", "--no-compile"]
     _run([*pip, *client.requirements])
 

@@ -19,7 +19,7 @@ class Town(BaseModel):
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._client = openai.OpenAI(base_url=f"{url}/v1", api_key=key(), max_retries=0)

@@ -34,7 +34,7 @@ def required_first(request: Any, handler: Callable[[Any], Any]) -> Any:
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._address: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": key(), "max_retries": 0}

@@ -13,7 +13,7 @@ TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": T
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._name = model_of(url)

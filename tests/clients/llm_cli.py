@@ -17,7 +17,7 @@ def weather(town: str) -> str:
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="splitfuse-"))
@@ -47,12 +47,12 @@ class Checks:
         assert self._llm("-c", "Why?", "-o", "max_tokens", "24").strip()
 
     def usage(self) -> None:
-        self.chat()  # it takes no usage from a response that its length has cut off
+        self.chat()  # llm takes no usage from a response that max_tokens cut off
         assert json.loads(self._llm("logs", "--json", "-n", "1"))[0]["output_tokens"] > 0
 
     def schema(self) -> None:
         schema = '{"type": "object", "properties": {"wet": {"type": "boolean"}}, "required": ["wet"]}'
-        answer = json.loads(self._llm("-m", "chat", "--schema", schema, QUESTION))  # more properties are allowed
+        answer = json.loads(self._llm("-m", "chat", "--schema", schema, QUESTION))  # the schema allows more properties
         assert isinstance(answer["wet"], bool)
 
     def tool(self) -> None:

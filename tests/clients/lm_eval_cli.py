@@ -37,7 +37,7 @@ TASKS = {
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._url, self._name = url, model_of(url)

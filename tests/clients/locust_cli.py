@@ -48,7 +48,7 @@ class User(HttpUser):
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         folder = Path(tempfile.mkdtemp(prefix="splitfuse-"))

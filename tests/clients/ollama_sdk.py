@@ -27,7 +27,7 @@ def weather(town: str) -> str:
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._address: dict[str, Any] = {"host": url, "headers": {"Authorization": f"Bearer {key()}"}}
@@ -51,7 +51,7 @@ class Checks:
         assert (answer.total_duration or 0) >= (answer.eval_duration or 0) > 0
 
     def stream_equals_chat(self) -> None:
-        self._client.chat(self._model, [USER], options=FEW)  # as in `generate`
+        self._client.chat(self._model, [USER], options=FEW)  # like `generate`
         parts = list(self._client.chat(self._model, [USER], options=FEW, stream=True))
         assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
         text = "".join(part.message.content or "" for part in parts)
@@ -59,7 +59,7 @@ class Checks:
 
     def generate(self) -> None:
         for more in ({}, {"system": "Be brief."}, {"raw": True}):
-            # Both find the prompt in the prefix cache: in bfloat16 near ties may fall otherwise where one does not.
+            # Both find the prompt in the prefix cache: in bfloat16 a miss may decide near ties otherwise.
             self._client.generate(self._model, "Once upon a time", options=FEW, **more)
             whole = self._client.generate(self._model, "Once upon a time", options=FEW, **more)
             parts = self._client.generate(self._model, "Once upon a time", options=FEW, stream=True, **more)

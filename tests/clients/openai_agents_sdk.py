@@ -19,7 +19,7 @@ from agents import (
 from checks import ANSWER, QUESTION, key, main, model_of, raised
 from pydantic import BaseModel
 
-# An answer that ends: a response that is cut at its length is an error to the package.
+# An answer that ends: to the package a response cut off by max_tokens is an error.
 BRIEF = {"structured_outputs": {"regex": "[A-Z][a-z ]{1,12}[.]"}}
 
 
@@ -30,7 +30,7 @@ class Town(BaseModel):
 
 
 class Checks:
-    """One method per check, run in this order; the tool is required first, then the package sets auto."""
+    """Checks: one method per check, run in this order; the tool is required first, then the package sets auto."""
 
     def __init__(self, url: str) -> None:
         set_tracing_disabled(True)

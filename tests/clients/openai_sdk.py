@@ -15,14 +15,14 @@ FLAT_TOOL: Any = {"type": "function", "name": "weather", "parameters": TOWN_SCHE
 
 
 class Town(BaseModel):
-    """What an answer is parsed into."""
+    """Town in an answer."""
 
     town: Literal["Rome", "Oslo"]
     size: int
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._address: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": key(), "max_retries": 0}
@@ -100,7 +100,7 @@ class Checks:
         with self._client.responses.stream(input="Why?", **asked) as stream:
             events = list(stream)
         text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-        last = events[-1]  # get_final_response() knows no answer that its length has cut off
+        last = events[-1]  # get_final_response() fails on an answer that max_tokens cut off
         assert last.type in ("response.completed", "response.incomplete")
         assert text == last.response.output_text
         assert self._client.responses.retrieve(first.id).output_text == first.output_text

@@ -1,4 +1,4 @@
-"""Outcome: what a client's script printed, as cells of the table in RESULTS.md."""
+"""Outcome of a client's script, in cells of the table in RESULTS.md."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ HEADER = "| client | version | demo | smollm2 | date |"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run of a script: the version that it told, the checks that passed, the names of those that failed."""
+    """Outcome of a script's run: the printed version, the checks that passed, the names of those that failed."""
 
     version: str
     num_passed: int
@@ -18,7 +18,7 @@ class Outcome:
 
     @classmethod
     def of(cls, output: str, *, exit_code: int) -> Self:
-        """Read what a script printed. A script that ended otherwise than by its checks has failed."""
+        """Read a script's output. A script that did not end by its checks has failed."""
         passed, failed = (re.findall(rf"^{word} +(\w+)$", output, re.MULTILINE) for word in ("ok", "FAIL"))
         if (exit_code != 0) != bool(failed) or not passed + failed:
             failed.append(f"exit code {exit_code}")
@@ -27,13 +27,13 @@ class Outcome:
 
     @property
     def cell(self) -> str:
-        """`17 of 18: errors failed`."""
+        """Return a cell like `17 of 18: errors failed`."""
         counts = f"{self.num_passed} of {self.num_passed + len(self.failed)}"
         return f"{counts}: {', '.join(self.failed)} failed" if self.failed else counts
 
 
 def write_row(path: Path, cells: tuple[str, ...], *, names: tuple[str, ...]) -> str:
-    """Put the row into the table of the file, which has one for each of `names`, in that order; the row."""
+    """Put a row into the file's table, which has a row per name of `names` in that order. Returns the row."""
     before, table = path.read_text().split(HEADER)
     rows = {line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith("| ")}
     rows[cells[0]] = row = f"| {' | '.join(cells)} |"

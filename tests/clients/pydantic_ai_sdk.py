@@ -34,7 +34,7 @@ class RequiredFirst(AbstractCapability[Any]):
 
 
 class Checks:
-    """One method per check, run in this order."""
+    """Checks of the client: one method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
         self._provider = OpenAIProvider(base_url=f"{url}/v1", api_key=key())

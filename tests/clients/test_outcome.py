@@ -1,4 +1,4 @@
-"""The table of `make clients`: what a script printed, a row of its own, and scripts that are all run."""
+"""Table of `make clients`: a script's output becomes a row, and every script is run."""
 
 import re
 from pathlib import Path

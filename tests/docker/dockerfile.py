@@ -1,4 +1,4 @@
-"""Just enough of a Dockerfile reader to ask questions of ours: instructions, joined over line ends, by stage."""
+"""Dockerfile reader, just enough for this project's file: instructions by stage, joined over line ends."""
 
 import json
 import shlex
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Instruction:
-    """`COPY --from=build a b` is name COPY, flags {from: build}, text "a b"."""
+    """Instruction: `COPY --from=build a b` is name COPY, flags {from: build}, text "a b"."""
 
     name: str
     flags: dict[str, str]
@@ -16,32 +16,32 @@ class Instruction:
 
     @property
     def words(self) -> list[str]:
-        """The arguments; a JSON list (the exec form) or shell words."""
+        """Arguments, from a JSON list (the exec form) or shell words."""
         if self.text.startswith("["):
             return [str(word) for word in json.loads(self.text)]
         return shlex.split(self.text)
 
     @property
     def is_exec_form(self) -> bool:
-        """Whether it is run without a shell."""
+        """True if the instruction runs without a shell."""
         return self.text.startswith("[")
 
 
 @dataclass
 class Stage:
-    """What stands below one FROM."""
+    """Stage: the instructions below one FROM."""
 
     base: str
     name: str
     instructions: list[Instruction] = field(default_factory=list)
 
     def all(self, name: str) -> list[Instruction]:
-        """Its instructions of one name."""
+        """Return the stage's instructions of one name."""
         return [instruction for instruction in self.instructions if instruction.name == name]
 
 
 def read_dockerfile(path: Path) -> list[Stage]:
-    """The stages in order; what stands before the first FROM is left out."""
+    """Return the stages in order, without the lines before the first FROM."""
     stages: list[Stage] = []
     for line in _logical_lines(path.read_text()):
         name, _, text = line.partition(" ")
@@ -60,7 +60,7 @@ def read_dockerfile(path: Path) -> list[Stage]:
 
 
 def ancestry(stages: list[Stage], name: str) -> list[Stage]:
-    """The stage of that name and those it builds on, the oldest first."""
+    """Return the stage of that name and the stages on which it builds, the oldest first."""
     by_name = {stage.name: stage for stage in stages}
     line = [by_name[name]]
     while line[0].base in by_name:

@@ -1,4 +1,4 @@
-"""Image: a built image and how to run it, hardened, with whichever tool built it."""
+"""Image: a built image, and the hardened command to run it with the tool that built it."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 
 USER = 10001
 
-# For buildah, which mounts an image and runs nothing as another user with a read-only root: a mount namespace in which
-# the root is read-only but for the volumes, and chroot.
+# For buildah, which mounts an image but runs nothing as another user with a read-only root: a mount namespace in which
+# the root except the volumes is read-only, and chroot.
 _HARDENED = f"""
 set -eu
 root=$1 volumes=$2; shift 2
@@ -24,25 +24,25 @@ exec chroot --userspec={USER}:{USER} "$root" "$@"
 
 @dataclass(frozen=True)
 class Image:
-    """`builder` is docker, podman or buildah."""
+    """Built image; `builder` is docker, podman or buildah."""
 
     builder: str
     name: str
 
     def num_bytes(self) -> int:
-        """Of the image's files."""
+        """Return the bytes of the image's files."""
         if self.builder == "buildah":
             return int(subprocess.check_output(["du", "-sb", self._mounted()], text=True).split()[0])
         return int(self._output("image", "inspect", "--format", "{{.Size}}", self.name))
 
     def file(self, path: str) -> str:
-        """The text of a file in it."""
+        """Return the text of a file in the image."""
         if self.builder == "buildah":
             return Path(self._mounted() + path).read_text()
         return self._output("run", "--rm", "--entrypoint", "cat", self.name, path)
 
     def command(self, volumes: Path, *args: str) -> list[str]:
-        """What runs `splitfuse ARGS` in it with a read-only root, /cache and /results being folders of `volumes`."""
+        """Return a command of `splitfuse ARGS` with a read-only root; /cache and /results are folders of `volumes`."""
         for name in ("cache", "results"):
             (volumes / name).mkdir()
             os.chown(volumes / name, USER, USER)

@@ -1,4 +1,4 @@
-"""Two servers behind HAProxy: the compose file, HAProxy's own check of its file, and that names and tags agree."""
+"""Two servers behind HAProxy: the compose file, HAProxy's own check of its file, agreement of names and tags."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def test_every_backend_has_both_servers():
 
 def test_a_stream_is_not_cut_off_between_two_pings():
     timeouts = dict(re.findall(r"timeout (client|server) +(\d+)s", HAPROXY))
-    assert all(int(timeouts[side]) > 60 for side in ("client", "server"))  # ?wait= takes 60 s, a ping comes after 15
+    assert all(int(timeouts[side]) > 60 for side in ("client", "server"))  # ?wait= takes 60 s, pings come every 15
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy: apt-get install haproxy")
@@ -85,7 +85,7 @@ def test_prometheus_scrapes_both_servers_and_haproxy():
     config = yaml.safe_load((FOLDER / "prometheus_balanced.yml").read_text())
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
     assert targets == {"splitfuse": ["server-a:8000", "server-b:8000"], "haproxy": ["haproxy:8405"]}
-    assert {target.partition(":")[0] for each in targets.values() for target in each} <= SERVICES.keys()
+    assert {target.partition(":")[0] for group in targets.values() for target in group} <= SERVICES.keys()
     (command,) = SERVICES["prometheus"]["command"]
     assert f'"$$METRICS_KEY" > {config["scrape_configs"][0]["authorization"]["credentials_file"]}' in command
     assert config["rule_files"] == ["prometheus_rules.yml"]

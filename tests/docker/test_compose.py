@@ -1,4 +1,4 @@
-"""The compose file: its form, the hardening of each service, and that what it mounts and names is there."""
+"""Compose file: its form, the hardening of every service, the existence of mounted and named files."""
 
 import json
 import re
@@ -18,13 +18,13 @@ OURS = ("server", "server-gpu")
 
 
 def mounts(service: str) -> dict[str, str]:
-    """Where each source of a service's volumes lies in the container."""
+    """Return the sources of a service's volumes by their paths in the container."""
     pairs = (volume.split(":")[:2] for volume in SERVICES[service].get("volumes", []))
     return {target: source for source, target in pairs}
 
 
 def resolved(service: str, path: str) -> Path:
-    """The file of ours that stands at `path` in the service's container."""
+    """Return this project's file that is at `path` in the service's container."""
     for target, source in mounts(service).items():
         if source.startswith(".") and Path(path).is_relative_to(target):
             return FOLDER / source / Path(path).relative_to(target)
@@ -50,7 +50,7 @@ def test_every_service_is_hardened(name: str) -> None:
     assert "cap_add" not in service
     assert "privileged" not in service
     assert service["security_opt"] == ["no-new-privileges:true"]
-    # compose refuses to put these into a container whose root is read-only
+    # compose refuses to put configs and secrets into a container with a read-only root
     assert "configs" not in service
     assert "secrets" not in service
 

@@ -1,4 +1,4 @@
-"""The image's recipe: what can be known of it without building it."""
+"""Dockerfile: its properties that can be checked without a build."""
 
 import os
 import re
@@ -21,12 +21,12 @@ TARGETS = ("cpu", "cuda")
 
 
 def last(target: str, name: str) -> Instruction:
-    """The instruction that holds for the finished image."""
+    """Return the instruction that holds for the finished image."""
     return [found for stage in ancestry(STAGES, target) for found in stage.all(name)][-1]
 
 
 def environment(target: str) -> dict[str, str]:
-    """The image's variables."""
+    """Return the image's environment variables."""
     pairs = [word for stage in ancestry(STAGES, target) for found in stage.all("ENV") for word in found.words]
     return dict(pair.split("=", 1) for pair in pairs)
 
@@ -92,7 +92,7 @@ def test_labels_name_the_project(target: str) -> None:
 
 
 def copies() -> list[tuple[Stage, Instruction]]:
-    """Every COPY of the file."""
+    """Return every COPY of the file."""
     return [(stage, found) for stage in STAGES for found in stage.all("COPY")]
 
 
@@ -112,7 +112,7 @@ def test_every_source_exists_and_gets_past_dockerignore() -> None:
 
 
 def is_ignored(path: str, patterns: list[str]) -> bool:
-    """Docker's rule for a top-level name: the last pattern that matches decides."""
+    """True if Docker ignores a top-level name: the last matching pattern decides."""
     ignored = False
     for pattern in patterns:
         if fnmatch(path, pattern.removeprefix("!")):
@@ -137,17 +137,17 @@ def test_the_finished_image_takes_the_environment_of_its_own_build(target: str) 
 
 
 class Health(BaseHTTPRequestHandler):
-    """Answers /health with the status that the server object holds."""
+    """Handler that answers /health with `status`."""
 
     status = 200
 
     def do_GET(self) -> None:
-        """One answer."""
+        """Answer a GET."""
         self.send_response(self.status if self.path == "/health" else 404)
         self.end_headers()
 
     def log_message(self, format: str, *words: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 @pytest.mark.parametrize(("status", "is_healthy"), [(200, True), (503, False), (404, False)])

@@ -1,6 +1,6 @@
-"""The built image, run as it is deployed: uid 10001, a read-only root, volumes for /cache and /results.
+"""Built image, run like a deployment: uid 10001, a read-only root, volumes for /cache and /results.
 
-`make image-check` builds it and runs this.
+`make image-check` builds the image and runs these tests.
 """
 
 import json
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not IMAGE.name, reason="needs a built image: mak
 
 
 class Container:
-    """A server in the image."""
+    """Server in the image."""
 
     def __init__(self, volumes: Path) -> None:
         with socket.socket() as probe:
@@ -35,7 +35,7 @@ class Container:
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False)
 
     def until_ready(self) -> None:
-        """Its first start compiles the CPU kernels."""
+        """Wait until the server is ready: the first start compiles the CPU kernels."""
         deadline = time.monotonic() + 600
         while time.monotonic() < deadline and self.process.poll() is None:
             try:

@@ -1,4 +1,4 @@
-"""The manifests: Kubernetes' own schemas, the hardening of the pods, and that what they name is there."""
+"""Manifests: Kubernetes' own schemas, the hardening of the pods, the existence of named objects."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_each_kind_is_there_once():
     assert {manifest["metadata"]["name"] for manifest in MANIFESTS} == {"splitfuse"}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "ServiceMonitor"])  # which is not Kubernetes' own
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "ServiceMonitor"])  # a foreign kind
 def test_it_follows_the_schema(kind):
     validate = pytest.importorskip("kubernetes_validate", reason="needs schemas: pip install kubernetes-validate")
     validate.validate(KINDS[kind], "1.33", strict=True)
@@ -77,7 +77,7 @@ def test_probes_ask_what_the_server_answers():
     assert {CONTAINER[f"{name}Probe"]["httpGet"]["port"] for name in paths} == set(ports)
     (port,) = KINDS["Service"]["spec"]["ports"]
     assert port["targetPort"] in ports
-    assert [each["port"] for each in KINDS["ServiceMonitor"]["spec"]["endpoints"]] == [port["name"]]
+    assert [endpoint["port"] for endpoint in KINDS["ServiceMonitor"]["spec"]["endpoints"]] == [port["name"]]
     exposed = [found.text for stage in STAGES for found in stage.all("EXPOSE")]
     assert exposed == [str(ports["http"])] == [POD["metadata"]["annotations"]["prometheus.io/port"]]
 
@@ -92,7 +92,7 @@ def test_variables_are_settings_and_secrets_are_told_how_to_make():
     assert variables <= {f"SPLITFUSE_{name}".upper() for name in Settings.__dataclass_fields__}
     assert {"SPLITFUSE_RESULTS", "SPLITFUSE_RESULTS_URL", "SPLITFUSE_API_KEY"} <= variables
     told = set(re.findall(r"--from-literal=([a-z-]+)=", (FOLDER / "splitfuse.yaml").read_text()))
-    secrets = [each["valueFrom"]["secretKeyRef"] for each in CONTAINER["env"] if "secretKeyRef" in str(each)]
+    secrets = [entry["valueFrom"]["secretKeyRef"] for entry in CONTAINER["env"] if "secretKeyRef" in str(entry)]
     assert {secret["key"] for secret in secrets} == told
     assert KINDS["ServiceMonitor"]["spec"]["endpoints"][0]["authorization"]["credentials"]["key"] in told
 

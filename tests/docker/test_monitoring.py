@@ -1,4 +1,4 @@
-"""The board and the rules against the server's own /metrics: every name that a query asks for is exported."""
+"""Dashboard and rules against the server's own /metrics: every name in a query is exported."""
 
 import json
 import re
@@ -19,7 +19,7 @@ NAME = re.compile(r"\bsplitfuse:[a-z0-9_]+")
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
-    """Every series name of /metrics, with its labels."""
+    """Return every series name of /metrics, with its labels."""
     metrics = Metrics(prefix="splitfuse:", model_name="m", stats=dict)
     text = metrics.render().decode()
     labels: dict[str, set[str]] = {}
@@ -30,7 +30,7 @@ def exported() -> dict[str, set[str]]:
 
 
 def queries() -> list[str]:
-    """Every query of the board and the rules."""
+    """Return every query of the dashboard and the rules."""
     board = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
     rules = [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
     variables = [item["query"]["query"] for item in BOARD["templating"]["list"] if item["type"] == "query"]

@@ -1,6 +1,6 @@
-"""The choices behind untuned constants, timed for what is under its goal: lines for kernels/cuda/tile_configs.py.
+"""Autotuning of untuned constants for loads under their goals: prints lines for kernels/cuda/tile_configs.py.
 
-A choice that does not compile or does not fit is passed over; what does not fit the time stays as it is.
+A choice that does not compile or does not fit is skipped; a load for which no time is left keeps its choice.
 """
 
 import time
@@ -37,7 +37,7 @@ MIN_TOKENS = [64, 128, 256, 512, 1024]
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best choice for one load."""
+    """Best choice for one load."""
 
     load: str
     kernel: str
@@ -45,7 +45,7 @@ class Tuned:
     head_dim: int
     choice: tuple[int, ...]
     microseconds: float
-    before: float  # microseconds of the choice that stands
+    before: float  # microseconds of the present choice
 
     def __str__(self) -> str:
         gain = self.before / self.microseconds
@@ -57,7 +57,7 @@ class Tuned:
 def _best(run: Callable[[Any], object], choices: Sequence[Any], deadline: float) -> tuple[Any, float]:
     best, least = None, float("inf")
     if not INTERPRETED:
-        with suppress(Exception), compile_ahead():  # what does not compile or fit is met again below
+        with suppress(Exception), compile_ahead():  # the timing below meets these errors again
             for choice in choices:
                 run(choice)
     for choice in choices:
@@ -75,7 +75,7 @@ def _best(run: Callable[[Any], object], choices: Sequence[Any], deadline: float)
 
 
 def tune(results: list[Result], *, seconds: float) -> list[Tuned]:
-    """Try the choices for each load that missed its goal, until the time is over."""
+    """Try the choices for every load that missed its goal, until time is over."""
     deadline = time.monotonic() + seconds
     tuned = []
     capability = device_info(torch.device("cpu" if INTERPRETED else "cuda")).capability

@@ -1,9 +1,9 @@
-"""Time the kernels on the GPU, each beside what the GPU can do at all: a plain copy and a large matmul.
+"""Benchmark of the kernels on the GPU beside the GPU's limits: a plain copy and a large matmul.
 
     python tests/gpu/bench.py [--tune SECONDS] [--dry]
 
-Lines come as they are measured; results go to $OUT/kernels.json, or to ./bench-kernels.json. Exits with 2 where there
-is no CUDA device.
+Lines come as they are measured; results go to $OUT/kernels.json, or to ./bench-kernels.json. Exits with 2 without a
+CUDA device.
 """
 
 import argparse
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def measure(path: Path, *, gpu: str) -> None:
-    import triton  # not before the interpreter is chosen
+    import triton  # only after the choice of the interpreter
     from bench_cases import run
     from kernel_bench import Bench
 
@@ -39,7 +39,7 @@ def measure(path: Path, *, gpu: str) -> None:
 
 
 def compile_all() -> None:
-    """Side by side: one after the other some 45 kernels would take half of the time that there is."""
+    """Compile kernels in parallel: in sequence some 45 kernels would take half of the available time."""
     from bench_cases import run
     from kernel_bench import Rehearsal
 
@@ -50,18 +50,18 @@ def compile_all() -> None:
         with compile_ahead() as kernels:
             run(Rehearsal())
         print(f"{len(set(map(id, kernels)))} kernels compiled in {time.perf_counter() - start:.1f} s", flush=True)
-    except Exception as exc:  # the case at fault will raise it again, in its place
+    except Exception as exc:  # the case at fault will raise the error again
         print(f"not all kernels compile: {exc!r}", flush=True)
 
 
 def tune(path: Path, *, seconds: float) -> None:
-    """Try other choices for what missed its goal in an earlier run, whose file gets the best of them."""
+    """Try other choices for loads that missed their goals in an earlier run, whose file gets the best choices."""
     from autotune import tune as choose
     from kernel_bench import Result
 
     document = json.loads(path.read_text())
     tuned = choose([Result(**result) for result in document["results"]], seconds=seconds)
-    path.write_text(json.dumps({**document, "tuned": [asdict(each) for each in tuned]}, indent=1))
+    path.write_text(json.dumps({**document, "tuned": [asdict(choice) for choice in tuned]}, indent=1))
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
-"""What bench.py times: medians of `triton.testing.do_bench`, which empties L2 between runs; inputs rotate besides.
+"""Cases of bench.py: medians of `triton.testing.do_bench`, which empties L2 between runs; inputs rotate, too.
 
-Every kernel is compared with torch before it is timed. Under the interpreter all shapes are tiny and run once. Goals
-are shares of what the GPU does at all, or ratios within one run, so they hold for any GPU.
+Every kernel is compared with torch before its timing. Under the interpreter all shapes are tiny and run once. Goals
+are shares of the GPU's limits, or ratios within one run, so they hold for any GPU.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,13 +25,13 @@ from splitfuse.kernels.cuda.linear import few_rows, fp8_linear
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = (4, 2, 64, 16) if INTERPRETED else (32, 8, 128, 16)  # Llama-3.1-8B
 HIDDEN, MLP = (256, 512) if INTERPRETED else (4096, 14336)
 SCALE = HEAD_DIM**-0.5
-GROUPED_MM: Any = getattr(F, "grouped_mm", getattr(torch, "_grouped_mm", None))  # by the version of torch
-NUM_COPIES = 1 if INTERPRETED else 3  # of the inputs, used in turn
+GROUPED_MM: Any = getattr(F, "grouped_mm", getattr(torch, "_grouped_mm", None))  # the name depends on torch's version
+NUM_COPIES = 1 if INTERPRETED else 3  # copies of the inputs, used in turn
 
 
 @dataclass(frozen=True)
 class Load:
-    """Rows that are all alike, their blocks scattered over the cache."""
+    """Load of equal rows, with blocks scattered over the cache."""
 
     num_rows: int
     seq_len: int
@@ -44,7 +44,7 @@ class Load:
 
     @property
     def work(self) -> dict[str, Any]:
-        """The bytes that bound a decode, or the operations that bound a prefill."""
+        """Return the bytes that bound a decode, or the operations that bound a prefill."""
         if self.query_len == 1:
             return {"num_bytes": 2 * self.num_rows * self.seq_len * NUM_KV_HEADS * HEAD_DIM * DTYPE.itemsize}
         pairs = self.num_rows * self.query_len * (self.seq_len - self.query_len / 2)
@@ -66,9 +66,9 @@ class Load:
         return q, ops.CacheView(k_cache, v_cache), ragged, ops.AttentionArgs(SCALE)
 
     def sdpa(self, q: Tensor, cache: ops.CacheView, ragged: ops.RaggedBatch) -> Callable[[], Tensor]:
-        """torch's attention over the same keys and values without pages → [rows, Hq, query_len, D]."""
+        """Return torch's attention over equal keys and values without pages: [rows, Hq, query_len, D]."""
         queries = q.view(self.num_rows, self.query_len, NUM_HEADS, HEAD_DIM).transpose(1, 2)
-        pages = (each[ragged.block_tables.long()].transpose(1, 2) for each in cache[:2])
+        pages = (part[ragged.block_tables.long()].transpose(1, 2) for part in cache[:2])
         keys, values = (x.flatten(2, 3)[:, :, : self.seq_len].contiguous() for x in pages)
         if self.query_len == 1:
             return partial(F.scaled_dot_product_attention, queries, keys, values, enable_gqa=True)
@@ -99,7 +99,7 @@ def time_splitting(bench: Bench, load: Load) -> None:
 
 
 def time_any_length(bench: Bench, load: Load, max_model_len: int) -> None:
-    """The grid that a graph keeps for every length, on rows far shorter."""
+    """Time the grid that a graph keeps for every length, on rows far shorter."""
     q, cache, ragged, args = load.build()
     exact = partial(cuda.paged_attention, q, cache, ragged, args)
     bounded = partial(cuda.paged_attention, q, cache, ragged._replace(max_seq_len=max_model_len), args)
@@ -107,7 +107,7 @@ def time_any_length(bench: Bench, load: Load, max_model_len: int) -> None:
 
 
 def time_fp8(bench: Bench, load: Load) -> None:
-    """A cache of e4m3 beside one of 16 bits."""
+    """Time a cache of e4m3 beside one of 16 bits."""
     q, cache, *rest = load.build()
     as_bytes = in_e4m3(cache)
     run = partial(cuda.paged_attention, q, as_bytes, *rest)
@@ -166,7 +166,7 @@ def time_rope(bench: Bench, num_tokens: int) -> None:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Router and experts of one layer."""
+    """Mixture of experts of one layer, with its router."""
 
     hidden: int
     inner: int
@@ -182,7 +182,7 @@ class Mixture:
         return cuda.experts(x, *cuda.route(logits, top_k=self.top_k, renormalize=True), packed)
 
     def torchs(self, x: Tensor, logits: Tensor, packed: moe.PackedExperts) -> Tensor:
-        """The same around torch's grouped matmul, without a wait for the GPU either."""
+        """Return the layer's output by torch's grouped matmul, also without a wait for the GPU."""
         weights, ids = logits.float().softmax(dim=-1).topk(self.top_k, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
         chosen, order = ids.flatten().sort()
@@ -227,7 +227,7 @@ def time_sampling(bench: Bench, num_rows: int, vocabulary: int) -> None:
 
 
 def time_filter(bench: Bench, num_rows: int, vocabulary: int) -> None:
-    """top_k 50 with top_p 0.9 in each row. It works in place, so the time has a copy in it, as the rival's has."""
+    """Time top_k 50 with top_p 0.9 in all rows. Filters work in place, so both times contain a copy."""
     logits = torch.randn(num_rows, vocabulary, device=DEVICE) * 3
     shares = [torch.full((num_rows,), value, device=DEVICE) for value in (0.9, 0.0)]
     top_k = torch.full((num_rows,), 50, dtype=torch.int32, device=DEVICE)
@@ -248,7 +248,7 @@ def time_filter(bench: Bench, num_rows: int, vocabulary: int) -> None:
 
 @dataclass(frozen=True)
 class QuantizedMatmul:
-    """x [rows, K] times a weight [N, K] of 8 or 4 bits."""
+    """Product of x [rows, K] with a weight [N, K] of 8 or 4 bits."""
 
     num_rows: int
     num_outputs: int
@@ -285,13 +285,13 @@ def time_quantized(bench: Bench, product: QuantizedMatmul) -> None:
 
 
 def time_few_rows(bench: Bench, num_rows: int, num_outputs: int, num_inputs: int, *, is_gated: bool = False) -> None:
-    """Beside cuBLAS, and silu_mul behind it with a gate; each weight is used in turn, so that none stays in L2."""
+    """Time few rows beside cuBLAS (with a gate, and silu_mul); weights take turns, so that none stays in L2."""
     weights = [
         torch.randn(num_outputs, num_inputs, device=DEVICE, dtype=DTYPE) * num_inputs**-0.5 for _ in range(NUM_COPIES)
     ]
     x = torch.randn(num_rows, num_inputs, device=DEVICE, dtype=DTYPE)
     plain = [partial(F.linear, x, weight) for weight in weights]
-    rivals = [lambda product=each: cuda.silu_mul(product()) for each in plain] if is_gated else plain  # type: ignore[misc]
+    rivals = [lambda product=product: cuda.silu_mul(product()) for product in plain] if is_gated else plain  # type: ignore[misc]
     in_turn = cycle(rivals)
     name = f"{num_rows} x {num_inputs} -> {num_outputs}{' gated' * is_gated}"
     options: dict[str, Any] = {"goal": Goal(times_rival=1.0), "rival": ("cuBLAS", lambda: next(in_turn)())}
@@ -301,12 +301,12 @@ def time_few_rows(bench: Bench, num_rows: int, num_outputs: int, num_inputs: int
     ]
     bench.time(name, *runs, num_bytes=weights[0].nbytes, error=difference(runs[0](), rivals[0]()), **options)
     packed = [fp8_linear.pack(weight, None) for weight in weights]
-    runs = [partial(fp8_linear.multiply, x, each, is_gated=is_gated) for each in packed]
+    runs = [partial(fp8_linear.multiply, x, weight, is_gated=is_gated) for weight in packed]
     bench.time(f"{name}, e4m3", *runs, num_bytes=weights[0].nbytes / 2, **options)
 
 
 def time_fp8_linear(bench: Bench, num_rows: int) -> None:
-    """Llama-3.1-8B's gate and up in e4m3 beside 16 bits."""
+    """Time Llama-3.1-8B's gate and up in e4m3 beside 16 bits."""
     weight = torch.randn(2 * MLP, HIDDEN, device=DEVICE, dtype=DTYPE) * HIDDEN**-0.5
     x, packed = torch.randn(num_rows, HIDDEN, device=DEVICE, dtype=DTYPE), fp8_linear.pack(weight, None)
     (rounded, scales), run = fp8_linear.round_rows(x), partial(fp8_linear.multiply, x, packed)
@@ -321,7 +321,7 @@ def time_fp8_linear(bench: Bench, num_rows: int) -> None:
 
 
 def run(bench: Bench) -> None:
-    """Everything that has a goal first."""
+    """Run all cases, those with a goal first."""
     if INTERPRETED:
         _run_tiny(bench)
         return

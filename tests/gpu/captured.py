@@ -1,6 +1,6 @@
-"""The CUDA graphs of an engine, captured before anything is timed or compared, and how many steps were replays.
+"""CUDA graphs of an engine, captured before timings and comparisons, and the number of replayed steps.
 
-All that the scripts here take from inside the engine's launcher stands in this file.
+All access of this folder's scripts to the inside of the engine's launcher is in this file.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from splitfuse.engine.execution.runner.cuda_graphs import graph_sizes
 
 
 class Repeater:
-    """In CUDA's place where there is no GPU: what was captured is done again."""
+    """Stand-in for CUDA without a GPU: repeats the captured work."""
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
@@ -21,7 +21,7 @@ class Repeater:
 
 
 class Replays:
-    """Captures graphs of a launcher for these numbers of rows (None: all), and counts its replays from then on."""
+    """Graphs of a launcher, captured for these numbers of rows (None: all), and the count of their replays."""
 
     def __init__(self, pipeline: Any, config: Any, sizes: Iterable[int] | None = None) -> None:
         self.count = 0
@@ -37,7 +37,7 @@ class Replays:
             wanted = tuple(sorted({wanted[0], *map(graphs.size_for, sizes)}, reverse=True))
         mixed = launcher._mixed_graphs
         for kind, kind_sizes in ((mixed, mixed._sizes), (graphs, wanted)):
-            for size in kind_sizes:  # falling: the smaller ones fit into the largest one's memory
+            for size in kind_sizes:  # descending: smaller graphs fit into the largest one's memory
                 if not kind.has(size):
                     launcher._capture(size, kind)
             assert all(map(kind.has, kind_sizes)), "a graph could not be captured: see the log above"

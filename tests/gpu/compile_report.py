@@ -1,9 +1,9 @@
-"""Compile what the launchers launch for GPUs that need not be there, and tell what the machine code is like.
+"""Report on the kernels' machine code, compiled for GPUs that need not be there.
 
     python tests/gpu/compile_report.py [--arch 90] [--kernel prefill …] [--json]
 
-The launchers run with CPU tensors; a driver that only names a target stands in for the GPU's, so Triton specialises
-and compiles as it would there, and stops before the launch. Registers and local memory (spills) come from the
+The launchers run with CPU tensors. A driver that only names a target stands in for the GPU's, so Triton specialises
+and compiles for that GPU, and stops before the launch. Registers and local memory (spills) come from the
 `cuobjdump` in Triton's wheel. Needs a process without TRITON_INTERPRET.
 """
 
@@ -41,21 +41,21 @@ DEVICES = {
 TENSOR_CORE = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync")
 LOAD = re.compile(r"ld\.global(?:\.v(\d))?\.[bfsu](\d+)")
 ASYNC_LOAD = re.compile(r"cp\.async\.c[ag]\.shared\.global [^;]*?, 0x([0-9a-f]+)")
-TOUCHES = re.compile(r"\b(ld|st|cp\.async|atom|red)\.[\w.:]*global|\bret;")  # memory of others, or the end
+TOUCHES = re.compile(r"\b(ld|st|cp\.async|atom|red)\.[\w.:]*global|\bret;")  # global memory, or the end
 RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 
 
 @dataclass(frozen=True)
 class Shape:
-    kind: str  # what to launch: a name in LAUNCHES
+    kind: str  # name of a launch in LAUNCHES
     dtype: str = "bfloat16"
     head_dim: int = 128
-    group: int = 4  # query heads of a KV head; of quantized weights: 32 for inputs that share a scale
+    group: int = 4  # query heads of a KV head; for quantized weights: 32 if so many inputs share a scale
     block_size: int = 16
     window: int = 0
     softcap: float = 0.0
-    cache_dtype: str = ""  # the dtype if empty
-    num_tokens: int = 2048  # query tokens of a prefill, rows of a decode, rows of the others
+    cache_dtype: str = ""  # empty: like dtype
+    num_tokens: int = 2048  # query tokens of a prefill, rows of all others
     experts: tuple[int, int, int, int] = (0, 0, 0, 0)  # hidden and MLP size, experts, experts per token
 
     def __str__(self) -> str:
@@ -79,13 +79,13 @@ class Compiled:
     registers: int
     spilled: int  # bytes of stack and local memory per thread
     shared: int  # bytes per program
-    widest_load: int  # bytes that one thread takes from global memory at once
+    widest_load: int  # bytes of a thread's widest load from global memory
     tensor_core: str  # the tensor core instruction in the PTX, or ""
-    waits: str  # for the kernel before it, if it is launched before that has ended: "first" of all it does, or "late"
+    waits: str  # wait for the previous kernel, if launched before its end: "first" of all instructions, or "late"
 
 
 class OfflineDriver:
-    """As much of a Triton driver as compiling needs. It loads nothing."""
+    """Driver of Triton with just the parts that compilation needs; it loads nothing."""
 
     def __init__(self, arch: int) -> None:
         self.arch = arch
@@ -182,7 +182,7 @@ def _experts(shape: Shape) -> None:
 
 
 def _quantized(shape: Shape) -> None:
-    """Llama-3.1-8B's down projection: ours of 8 and 4 bits; with groups of 32 a file's Q8_0 and Q4_0."""
+    """Launch Llama-3.1-8B's down projection: own formats of 8 and 4 bits; with groups of 32 a file's Q8_0 and Q4_0."""
     dtype = getattr(torch, shape.dtype)
     x, bias = _empty(shape.num_tokens, 14336, dtype=dtype), _empty(4096, dtype=dtype)
     scales = _empty(14336 // 128, 4096, dtype=torch.float32)
@@ -198,7 +198,7 @@ def _quantized(shape: Shape) -> None:
 
 
 def _few(shape: Shape) -> None:
-    """Llama-3.1-8B's down projection, and one of Qwen3-0.6B's, whose K is split; with a gate, too."""
+    """Launch Llama-3.1-8B's down projection, and one of Qwen3-0.6B's, whose K is split; with a gate, too."""
     for num_outputs, num_inputs in ((4096, 14336), (1024, 2048)):
         weight = _empty(num_outputs, num_inputs, dtype=getattr(torch, shape.dtype))
         x = _empty(shape.num_tokens, num_inputs, dtype=weight.dtype)
@@ -276,7 +276,7 @@ SHAPES = [
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:
-    """(registers, spilled bytes) per thread."""
+    """Return (registers, spilled bytes) per thread."""
     cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -318,13 +318,13 @@ def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
 
 
 def compile_shapes(shapes: Iterable[Shape], arch: int) -> Iterator[Compiled]:
-    """Every kernel that the shapes' launchers launch on a GPU of compute capability `arch` / 10."""
+    """Yield every kernel that the shapes' launchers launch on a GPU of compute capability `arch` / 10."""
     assert not triton.knobs.runtime.interpret
     driver.set_active(OfflineDriver(arch))
     for name, module in list(sys.modules.items()):
         if name.startswith("splitfuse.kernels.cuda.") and "device_info" in vars(module):
             vars(module)["device_info"] = lambda device: DEVICES[arch]
-    launched: list[Shape] = []  # of each kernel
+    launched: list[Shape] = []  # shape of every kernel
     with compile_ahead() as kernels:
         for shape in shapes:
             LAUNCHES[shape.kind](shape)

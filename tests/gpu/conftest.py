@@ -1,4 +1,4 @@
-"""The scripts of this folder can be imported by their tests. Without Triton none of them does anything."""
+"""Import path for the tests of this folder's scripts, which need Triton."""
 
 import sys
 from importlib.util import find_spec

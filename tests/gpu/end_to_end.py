@@ -1,9 +1,9 @@
-"""The engine on the GPU with dummy weights: time per token, throughput, prefill and gaps, beside the roofline.
+"""Engine on the GPU with dummy weights: time per token, throughput, prefill and gaps, beside the roofline.
 
     python tests/gpu/end_to_end.py SHAPE --copy GB/S --matmul TFLOP/S [--device cpu --scale 16]
 
-CUDA graphs are captured before a figure is timed, and it says how many of its steps were replays. Lines come as they
-are measured; all of it goes to $OUT/SHAPE.json, or to ./bench-SHAPE.json, as it comes. The roofline is max(bytes of
+CUDA graphs are captured before timing, and a figure has its number of replayed steps. Lines come as they
+are measured, and go to $OUT/SHAPE.json, or to ./bench-SHAPE.json, at once. The roofline is max(bytes of
 weights over the copy's bandwidth, operations over the matmul's rate) plus the bytes of keys and values.
 """
 
@@ -33,7 +33,7 @@ ALL_SHAPES = {
     **SHAPES,
     "tiny": {**SHAPES["llama-40m"], "num_hidden_layers": 2, "vocab_size": 500},
 }
-H100_COPY, H100_MATMUL = 3.0e12, 798e12  # of which the goals speak
+H100_COPY, H100_MATMUL = 3.0e12, 798e12  # the goals' GPU
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Figure:
     name: str
     value: float
     unit: str
-    roofline: float = 0.0  # in the same unit
+    roofline: float = 0.0  # in the unit of `value`
     goal: float = 0.0
     met: bool | None = None
-    replays: int = 0  # of CUDA graphs
-    steps: int = 0  # of these; 0: the figure is not of steps
+    replays: int = 0  # steps that replayed CUDA graphs
+    steps: int = 0  # all steps; 0: a figure without steps
 
     def __str__(self) -> str:
         share = ""
@@ -58,7 +58,7 @@ class Figure:
 
 
 class Model:
-    """The sizes that the roofline is made of."""
+    """Model's sizes for the roofline."""
 
     def __init__(self, shape: dict[str, Any], *, copy: float, matmul: float) -> None:
         heads, kv_heads, dim = shape["num_attention_heads"], shape["num_key_value_heads"], shape["head_dim"]
@@ -78,7 +78,7 @@ class Model:
 
 
 class Run:
-    """Requests through an engine core, its steps timed."""
+    """Run of requests through an engine core, with timed steps."""
 
     def __init__(self, parts: EngineParts, config: EngineConfig) -> None:
         self._parts, self._config = parts, config
@@ -94,7 +94,7 @@ class Run:
         return self._core
 
     def capture(self, sizes: Iterable[int] | None = None) -> None:
-        """CUDA graphs for these numbers of rows, or for all that there are."""
+        """Capture CUDA graphs for these numbers of rows, or for all."""
         self._replays = Replays(self._pipeline, self._config, sizes)
 
     @property
@@ -112,7 +112,7 @@ class Run:
         return request_id
 
     def steps(self) -> Iterator[tuple[float, list[str]]]:
-        """(when it ended, the requests that got a token) until all have ended. Raises what a request failed with."""
+        """Yield (end of a step, requests that got a token) until all have ended. Raises a failed request's error."""
         while self._pipeline.has_work:
             deltas = self._pipeline.step().deltas
             self.num_steps += 1
@@ -172,10 +172,10 @@ class EndToEnd:
         model = " ".join(filter(None, (self.name, self.quantization)))
         self.figures.append(Figure(f"{model}: {name}", value, unit, roofline, goal, met, **counts))
         print(self.figures[-1], flush=True)
-        self._save(self.figures)  # at once: what comes next may hang
+        self._save(self.figures)  # at once: the next figure may hang
 
     def decode(self, num_rows: int, *, goal: float = 0.0, note: str = "") -> None:
-        """Median of the steps in which every row got a token. The goal is tokens/s, at batch 1 milliseconds."""
+        """Measure the median step in which every row got a token. The goal is tokens/s, at batch 1 milliseconds."""
         context, num_tokens = 1024 // self.scale, 80
         run = self.run()
         run.capture({num_rows})
@@ -194,14 +194,14 @@ class EndToEnd:
             self._note(name, rate, "tokens/s", roofline=best, goal=goal, **run.counts)
 
     def switches(self, *numbers_of_rows: int) -> None:
-        """The same decodes with each of SWITCHES off, whose graphs are captured anew."""
+        """Measure decodes with one of SWITCHES off, in newly captured graphs, for all SWITCHES."""
         for name in SWITCHES:
             with without(name):
                 for num_rows in numbers_of_rows:
                     self.decode(num_rows, note=f", no {name}")
 
     def prefill(self, num_tokens: int, *, goal: float = 0.0) -> None:
-        """The share of the matmul's rate, of the faster of three prompts."""
+        """Measure the share of the matmul's rate that the fastest of three prompts reaches."""
         times = []
         for _ in range(3):
             run = self.run()
@@ -214,7 +214,7 @@ class EndToEnd:
         self._note(f"prefill {num_tokens}", num_tokens / min(times), "tokens/s")
 
     def gaps(self, *, goal: float = 0.0) -> None:
-        """P99 of the gaps of 64 decodes while a prompt of 8k comes in beside them, 2048 tokens a step."""
+        """Measure the P99 of 64 decodes' gaps while a prompt of 8k is computed beside them, 2048 tokens a step."""
         run = self.run(max_num_batched_tokens=2048 // self.scale)
         run.capture({64 // self.scale})
         context, prompt_len = 1024 // self.scale, 8192 // self.scale
@@ -236,7 +236,7 @@ class EndToEnd:
         self._note("P99 gap beside an 8k prompt", gaps[int(0.99 * len(gaps))] * 1e3, "ms", goal=goal, **run.counts)
 
     def throughput(self, num_requests: int, *, goal_share: float = 0.0) -> None:
-        """nano-vllm's workload: all at once, prompts and outputs uniform in 100..1024."""
+        """Measure nano-vllm's workload: all requests at once, prompts and outputs uniform in 100..1024."""
         choose, run = Random(1), self.run()
         run.capture()
         lengths = [(choose.randint(100, 1024), choose.randint(100, 1024)) for _ in range(num_requests)]
@@ -251,7 +251,7 @@ class EndToEnd:
         self._note(name, rate, "tokens/s", roofline=roofline, goal=goal_share * roofline, **run.counts)
 
     def _roofline_of(self, lengths: Sequence[tuple[int, int]]) -> float:
-        """Output tokens/s if prompts run at the matmul's rate and each step decodes all that are left."""
+        """Return output tokens/s if prompts run at the matmul's rate and every step decodes all remaining requests."""
         seconds = sum(self.model.prefill_flops(prompt) for prompt, _ in lengths) / self.model.matmul
         for step in range(max(output for _, output in lengths)):
             contexts = [prompt + step for prompt, output in lengths if output > step]
@@ -260,7 +260,7 @@ class EndToEnd:
 
 
 def measure(end_to_end: EndToEnd, *, seconds: float) -> None:
-    """Goals in absolute terms are an H100's, scaled by what this GPU's memory does."""
+    """Measure all figures. Absolute goals are an H100's, scaled by this GPU's memory bandwidth."""
     each, deadline = end_to_end, time.monotonic() + seconds
     speed = each.model.copy / H100_COPY
     steps: list[Any]

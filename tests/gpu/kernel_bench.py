@@ -1,4 +1,4 @@
-"""How kernels are timed: what a GPU does at all, a figure as a share of that, the figures so far."""
+"""Bench of kernels: the GPU's limits, results as shares of the limits, and the results so far."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Result:
     microseconds: float
     gigabytes_per_second: float = 0.0
     teraflops: float = 0.0
-    share: str = ""  # of the copy or the matmul, whichever bounds it
+    share: str = ""  # share of the copy or the matmul, whichever bounds the kernel
     rival: str = ""
     times_rival: float = 0.0  # the rival's time over ours: above 1 is faster
     error: float | None = None  # largest difference from torch
@@ -49,7 +49,7 @@ def difference(got: Tensor, expected: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Goal:
-    """At least so much of the limit that bounds it, or so many times the rival's speed."""
+    """Goal: at least this share of the limit, or this multiple of the rival's speed."""
 
     share: float = 0.0
     times_rival: float = 0.0
@@ -60,7 +60,7 @@ class Goal:
 
 
 class Bench:
-    """The two limits, and the results so far."""
+    """Bench with the two limits, and the results so far."""
 
     def __init__(self, save: Callable[[list[Result]], None]) -> None:
         self.results: list[Result] = []
@@ -78,7 +78,7 @@ class Bench:
     def _add(self, result: Result) -> None:
         self.results.append(result)
         print(result, flush=True)
-        self._save(self.results)  # at once: what comes next may hang
+        self._save(self.results)  # at once: the next case may hang
 
     def time(
         self,
@@ -90,7 +90,7 @@ class Bench:
         rival: tuple[str, Callable[[], Any]] | None = None,
         goal: Goal | None = None,
     ) -> float:
-        """Microseconds."""
+        """Time a case, and record its result. Returns microseconds."""
         turns = cycle(runs)
         microseconds = median_us(lambda: next(turns)())
         gigabytes, teraflops = num_bytes / microseconds / 1e3, num_operations / microseconds / 1e6
@@ -104,7 +104,7 @@ class Bench:
 
 
 class Rehearsal(Bench):
-    """In a Bench's place where kernels are compiled ahead: everything is launched once, nothing timed."""
+    """Bench for compilation ahead: launches every case once, and times nothing."""
 
     def __init__(self) -> None:
         self.results = []

@@ -1,11 +1,11 @@
-"""The kernel tests compiled, in shards side by side. A test that takes its process down costs itself alone.
+"""Compiled kernel tests in parallel shards. A test that takes its process down costs only itself.
 
     python tests/gpu/kernel_tests.py [--shards 14] [FILE ...]
 
-Behind an illegal memory access every CUDA call of a process fails. So a shard, a pytest with this file as its plugin,
-ends itself after such a test, and after one that hangs for a minute; it is started again for the tests that are left.
-Every outcome goes to $OUT/kernel-tests.jsonl as it comes, every failure to $OUT/failures.txt: the first stands first.
-On a GPU each test compiles its own kernels, about a second each: shards compile side by side.
+After an illegal memory access every CUDA call of a process fails. So a shard, a pytest with this file as its plugin,
+ends itself after such a test, and after a test that hangs for a minute. The shard is restarted for the remaining tests.
+Every outcome goes to $OUT/kernel-tests.jsonl as it comes, every failure to $OUT/failures.txt, the first on top.
+On a GPU a test compiles its own kernels, about a second per kernel: shards compile in parallel.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from paths import HERE, ROOT
 
-# What torch and Triton say when the context is lost. Out of memory is not among it.
+# Messages of torch and Triton for a lost context. Out of memory is not among them.
 LOST_CONTEXT = re.compile(r"CUDA error|Triton Error \[CUDA\]|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)")
 HANG_S = float(os.environ.get("KERNEL_TEST_HANG_S", "60"))
 OUT = Path(os.environ.get("OUT") or ".")
@@ -32,13 +32,13 @@ LOG, FAILURES = OUT / "kernel-tests.jsonl", OUT / "failures.txt"
 
 
 def outcomes() -> dict[str, str]:
-    """Each test's last word: passed, skipped, failed, or started, if its process died on it. Each shard's: finished."""
+    """Return the last outcome of tests (passed, skipped, failed, started if the process died), of shards (finished)."""
     lines = LOG.read_text().splitlines() if LOG.exists() else []
     return {row["test"]: row["outcome"] for row in map(json.loads, lines)}
 
 
 def _append(path: Path, text: str) -> None:
-    with path.open("a") as file:  # one write, so that shards do not mix
+    with path.open("a") as file:  # one write, so that shards' lines do not mix
         file.write(text)
 
 
@@ -80,15 +80,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             os._exit(3)
 
 
-# What starts it.
+# The starter of shards.
 
 
 def _start(shard: str, files: list[str]) -> "subprocess.Popen[bytes]":
     paths = [HERE, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "KERNEL_TEST_SHARD": shard}
-    # Many shards on few cores: a second thread of a reference only waits. Plugins of others are not needed.
+    # Many shards on few cores: a second thread of a reference only waits. Other packages' plugins are not needed.
     environment |= {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    # Not the project's own configuration, nor tests/conftest.py: they name packages that a GPU machine may lack.
+    # Neither the project's configuration nor tests/conftest.py: both name packages that a GPU machine may lack.
     options = ["-p", "kernel_tests", "-c", os.devnull, "--rootdir", str(ROOT)]
     options += ["--confcutdir", str(ROOT / "tests" / "kernels")]
     options += ["--import-mode=importlib", "-p", "no:cacheprovider", "-q", "--no-header", "--no-summary", "--tb=short"]
@@ -96,7 +96,7 @@ def _start(shard: str, files: list[str]) -> "subprocess.Popen[bytes]":
 
 
 def run_shard(shard: str, files: list[str]) -> None:
-    """Start it until it has gone through its tests, or gets no further."""
+    """Start a shard again and again until its tests are through, or it makes no progress."""
     num_seen = -1
     while shard not in (seen := outcomes()) and len(seen) > num_seen:
         num_seen = len(seen)

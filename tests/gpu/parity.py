@@ -1,10 +1,10 @@
-"""The bundled demo model on the GPU against the CPU path, and the way that serves against plain steps: same tokens?
+"""Parity of tokens: the bundled demo model on the GPU against the CPU path, and serving steps against plain steps.
 
     python tests/gpu/parity.py [--device cuda]
 
 Float32 must agree token for token, greedy, sampled and with changed logits: step by step, asynchronously, from CUDA
-graphs, and with logprobs on the CPU. What is rounded differently (bfloat16, a cache of e4m3) is reported as the share
-of tokens up to the first that differs. Exits with 1 where float32 disagrees. $OUT/bench-parity.json is written after
+graphs, and with logprobs on the CPU. Differently rounded runs (bfloat16, a cache of e4m3) are reported as the share
+of tokens up to the first difference. Exits with 1 if float32 disagrees. $OUT/bench-parity.json is written after
 each comparison.
 """
 
@@ -30,7 +30,7 @@ PARAMS = {
         temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, seed=7, max_tokens=NUM_TOKENS, ignore_eos=True
     ),
 }
-# Of the way that serves: what changes logits, with the token before it on the device alone, and what is read of them.
+# Fields for serving steps: changes of logits with the last token on the device alone, and reads of logits.
 PATH_PARAMS = {
     **PARAMS,
     "changed": SamplingParams(
@@ -59,18 +59,18 @@ Answers = list[tuple[list[int], list[float]]]
 
 
 def answers(settings: dict[str, Any], params: SamplingParams, *, graphs: bool = False) -> tuple[Answers, int]:
-    """(tokens, their logprobs) of prompts of many lengths, more than run at once; how many steps were replays."""
+    """Return (tokens, logprobs) of prompts of many lengths, more than run at once, and the number of replayed steps."""
     choose = random.Random(1)
     prompts = [[choose.randrange(1, 250) for _ in range(length)] for length in (1, 2, 5, 17, 33, 64, 100, 150, 200, 31)]
     llm = LLM(max_num_batched_tokens=96, max_num_seqs=6, max_model_len=256, num_kv_blocks=96, **settings)
     replays = Replays(llm.pipeline, llm.config) if graphs else None
     outputs = [output.outputs[0] for output in llm.generate([{"prompt_token_ids": p} for p in prompts], params)]
-    found = [(list(each.token_ids), [entry.logprob for entry in each.logprobs or ()]) for each in outputs]
+    found = [(list(output.token_ids), [entry.logprob for entry in output.logprobs or ()]) for output in outputs]
     return found, replays.count if replays else 0
 
 
 def agreement(ours: Answers, theirs: Answers) -> tuple[float, float]:
-    """(the share of tokens before the first that differs, the largest difference between logprobs up to there)."""
+    """Return (share of tokens before the first difference, largest difference of logprobs up to there)."""
     agreed, difference = 0, 0.0
     for (tokens, logprobs), (expected, near) in zip(ours, theirs, strict=True):
         same = next((i for i in range(NUM_TOKENS) if tokens[i] != expected[i]), NUM_TOKENS)
@@ -80,7 +80,7 @@ def agreement(ours: Answers, theirs: Answers) -> tuple[float, float]:
 
 
 def compare_paths(device: str) -> Iterator[dict[str, Any]]:
-    """The way that serves against plain steps, on one device."""
+    """Compare serving steps with plain steps on one device."""
     settings = {"device": device, **SETTINGS["float32"]}
     plain = {kind: answers({**settings, **PLAIN}, params)[0] for kind, params in PATH_PARAMS.items()}
     for name, path in PATHS.items():
@@ -93,7 +93,7 @@ def compare_paths(device: str) -> Iterator[dict[str, Any]]:
 
 
 def compare_devices(device: str) -> Iterator[dict[str, Any]]:
-    """The device against the CPU, with logprobs. The CPU beside itself is a test of this script."""
+    """Compare the device with the CPU, with logprobs. The CPU against itself is a test of this script."""
     for name in SETTINGS if device == "cuda" else ("float32",):
         settings = SETTINGS[name]
         on_cpu = {key: value for key, value in settings.items() if key != "kv_cache_dtype"}

@@ -1,4 +1,4 @@
-"""Imported first by each script here: the package and tests/support can be imported, whatever PYTHONPATH says."""
+"""Import paths of the package and tests/support, whatever PYTHONPATH says; all scripts here import this file first."""
 
 import sys
 from pathlib import Path

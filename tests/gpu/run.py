@@ -1,18 +1,18 @@
-"""All that a GPU can tell in eight minutes: `make gpu`, or
+"""Session of eight minutes on a GPU: `make gpu`, or
 
     python tests/gpu/run.py [--out FOLDER] [--seconds 480] [--dry]
 
-What is worth most comes first: kernel tests compiled, parity with the CPU path and of the way that serves with plain
+The most valuable parts come first: kernel tests compiled, parity with the CPU path and of serving steps with plain
 steps, the kernels beside the GPU's limits, two models end to end from an empty Triton cache, one with weights of e4m3,
-other tiles for what misses its goal. Needs torch, Triton, transformers and pytest, no installation. Each part is a
-process with a limit of its own, so that one that fails or hangs costs no more than itself; lines come as they are
-measured, one table last. Files go to FOLDER, $OUT or ./bench-gpu as they come: gpu.json has it all, failures.txt the
+other tiles for kernels that miss their goals. Needs torch, Triton, transformers and pytest, no installation. A part is
+a process with its own limit, so a part that fails or hangs costs no more than itself. Lines come as they are
+measured, a table last. Files go to FOLDER, $OUT or ./bench-gpu as they come: gpu.json has all results, failures.txt the
 kernel tests' failures.
 
-What to look at first on a GPU that has not run this yet:
-1. failures.txt, and `parity graphs` in the table: with either wrong no time means anything.
+First look on a GPU that has not run this yet:
+1. failures.txt, and `parity graphs` in the table: if either is wrong, no time means anything.
 2. The figures `…, no few_rows`, `…, no dependent launch`, `…, no dealt out filter` beside the same decode with all of
-   them: what does not pay is switched off at its constant (switches.py names them).
+   them: a feature that does not pay is switched off at its constant (named in switches.py).
 3. The kernels that miss their goals, and the tiles that the last part found for them: lines for tile_configs.py.
 4. `step_profile.py` on what is left: the kernels of a step in their order, with the gaps between them.
 """
@@ -33,19 +33,19 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SHAPES = ("llama-3.1-8b", "qwen3-0.6b", "tiny")
-MODELS = (*SHAPES, "llama-3.1-8b-fp8", "tiny-fp8")  # as their files are called
+MODELS = (*SHAPES, "llama-3.1-8b-fp8", "tiny-fp8")  # names of the models' files
 FILES = ("kernels.json", "bench-parity.json", *(f"{model}.json" for model in MODELS))
 
 
 @dataclass
 class Part:
     name: str
-    seconds: float  # it took
+    seconds: float  # duration
     outcome: str  # ok, failed (exit status) or out of time
 
 
 class Session:
-    """Runs the parts one after the other until the time is over."""
+    """Session that runs the parts in sequence until time is over."""
 
     def __init__(self, *, seconds: float, folder: Path, is_dry: bool) -> None:
         self.folder, self.is_dry = folder, is_dry
@@ -60,9 +60,9 @@ class Session:
         return self._deadline - time.monotonic()
 
     def run(self, name: str, *command: str, limit: float, environment: Mapping[str, str] | None = None) -> None:
-        """A script of this folder in a process of its own; what it prints appears at once."""
+        """Run a script of this folder in its own process, and show its output at once."""
         start = time.monotonic()
-        # The limits are a GPU's: interpreted, and beside other tests, a part takes longer.
+        # The limits are a GPU's: a part takes longer interpreted, and beside other tests.
         outcome, limit = "out of time", min(limit * 3 if self.is_dry else limit, self.left)
         if limit > 0:
             print(f"\n== {name}, {self.left:.0f} s left", flush=True)
@@ -80,7 +80,7 @@ class Session:
         try:
             status = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # a group of its own, so its children too
+            os.killpg(process.pid, signal.SIGKILL)  # the process group, children included
             process.wait()
             return "out of time"
         return "ok" if status == 0 else f"failed ({status})"
@@ -90,7 +90,7 @@ class Session:
         return json.loads(path.read_text()) if path.exists() else None
 
     def write(self) -> None:
-        """All that has been measured so far, in one file."""
+        """Write all results so far into one file."""
         files = {name.removesuffix(".json"): self.read(name) for name in FILES if (self.folder / name).exists()}
         parts = [vars(part) for part in self.parts]
         (self.folder / "gpu.json").write_text(json.dumps({"parts": parts, **files}, indent=1))
@@ -107,7 +107,7 @@ def end_to_end(session: Session, shape: str, *, limit: float, quantization: str 
         command += ["--quantization", quantization]
     if session.is_dry:
         command += ["--device", "cpu", "--scale", "16"]
-    # Kernels that an earlier part, or run, has compiled would make a cold start look warm.
+    # Kernels compiled by an earlier part or run would make a cold start look warm.
     with tempfile.TemporaryDirectory() as cache:
         name = " ".join(filter(None, ("end to end,", shape, quantization)))
         session.run(name, *command, limit=limit, environment={"TRITON_CACHE_DIR": cache})
@@ -128,7 +128,7 @@ def run_all(session: Session) -> None:
 
 
 def table(session: Session) -> list[str]:
-    """One line per figure: what misses its goal first."""
+    """Return a line per figure, with missed goals first."""
     lines = [f"{part.outcome:14} {part.seconds:6.1f} s  {part.name}" for part in session.parts]
     kernels = session.read("kernels.json") or {}
     rows = []
@@ -163,7 +163,7 @@ def main() -> int:
     folder: Path = options.out or Path(os.environ.get("OUT") or (tempfile.mkdtemp() if options.dry else "bench-gpu"))
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    for name in FILES:  # an earlier run's
+    for name in FILES:  # files of an earlier run
         (folder / name).unlink(missing_ok=True)
     session = Session(seconds=options.seconds, folder=folder, is_dry=options.dry)
     run_all(session)

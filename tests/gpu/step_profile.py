@@ -1,9 +1,9 @@
-"""The kernels of one decode step and one mixed step in their order, with the gaps between them: `make gpu-profile`.
+"""Profile of a decode step and a mixed step, with kernels in order and the gaps between them: `make gpu-profile`.
 
     python tests/gpu/step_profile.py [SHAPE] [--rows 32] [--context 1024] [--device cpu --scale 16]
 
-Each step twice: eager, and with CUDA graphs captured first. Steps run a few times before. A step's line says how long
-it took, how much of that the GPU worked and how much it idled; then its kernels, summed up by name. $OUT/profile.json
+A step runs twice: eager, and with CUDA graphs captured first, after a few warm-up steps. A step's line says how long
+the step took, and how long the GPU worked and idled; then come its kernels, summed by name. $OUT/profile.json
 has every kernel with its start, or ./bench-profile.json.
 """
 
@@ -23,19 +23,19 @@ from end_to_end import ALL_SHAPES, EndToEnd, Model, Run
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-NUM_STEPS = 4  # profiled in a row: with an overlapping engine one alone would begin in the one before it
+NUM_STEPS = 4  # profiled in a row: under an overlapping engine a single step would begin in the previous one
 
 
 @dataclass(frozen=True)
 class Kernel:
     name: str
-    start: float  # microseconds since the first one's
+    start: float  # microseconds since the first kernel's start
     microseconds: float
-    gap: float  # idle microseconds before it
+    gap: float  # idle microseconds before the kernel
 
 
 def timeline(spans: Iterable[tuple[str, float, float]]) -> list[Kernel]:
-    """(name, begin, end) of what ran, in any order and perhaps side by side → in order, with what lay idle between."""
+    """Return kernels in order, with idle gaps, from spans (name, begin, end) in any order, perhaps concurrent."""
     kernels: list[Kernel] = []
     first = free = None
     for name, begin, end in sorted(spans, key=lambda span: span[1]):
@@ -92,7 +92,7 @@ def decode_step(each: EndToEnd, rows: int, context: int, device: str, *, graphs:
 
 
 def mixed_step(each: EndToEnd, rows: int, context: int, device: str, *, graphs: bool) -> list[Kernel]:
-    """Decodes beside 2048 tokens of a long prompt."""
+    """Run decodes beside 2048 tokens of a long prompt."""
     run = each.run(max_num_batched_tokens=2048 // each.scale, enforce_eager=not graphs)
     if graphs:
         run.capture({rows})

@@ -1,10 +1,10 @@
-"""What a kernel does beyond the plain way, one switch each, so that a GPU can tell what it is worth."""
+"""Switches of the kernels' optional features, so that a GPU can measure what a feature is worth."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-# Modules of kernels.cuda by name: importing them decides whether kernels are interpreted, which is not for this file.
+# Modules of kernels.cuda by name: their import decides whether kernels are interpreted, which is not for this file.
 SWITCHES: dict[str, tuple[str, str, object]] = {
     "few_rows": ("linear.few_rows", "MAX_ROWS", 0),
     "dependent launch": ("device_info", "USES_DEPENDENT_LAUNCH", False),
@@ -14,7 +14,7 @@ SWITCHES: dict[str, tuple[str, str, object]] = {
 
 @contextmanager
 def without(name: str) -> Iterator[None]:
-    """Within it this is switched off, for kernels launched and graphs captured there."""
+    """Switch a feature off for kernels launched and graphs captured within the block."""
     module_name, constant, off = SWITCHES[name]
     module = import_module(f"splitfuse.kernels.cuda.{module_name}")
     on = getattr(module, constant)

@@ -1,4 +1,4 @@
-"""The kernels as machine code, for GPUs that need not be there: what compile_report.py finds must be what we claim."""
+"""Kernels' machine code for GPUs that need not be there: compile_report.py's findings must match the claims."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# More by hand, a minute apiece: SPLITFUSE_TEST_ARCHES=80,89,90,100,120 pytest tests/gpu/test_compile_report.py
+# More GPUs by hand, a minute per GPU: SPLITFUSE_TEST_ARCHES=80,89,90,100,120 pytest tests/gpu/test_compile_report.py
 ARCHES = [int(arch) for arch in os.environ.get("SPLITFUSE_TEST_ARCHES", "90").split(",")]
 DOTS = ("prefill", "decode", "grouped_matmul", "quantized_matmul", "few_rows")
 SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
@@ -18,7 +18,7 @@ SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_3
 
 @lru_cache
 def report(arch: int) -> list[dict[str, Any]]:
-    """Every kernel of compile_report.SHAPES, from a process of its own: here the kernels may be interpreted ones."""
+    """Return every kernel of compile_report.SHAPES, from its own process: in this one kernels may be interpreted."""
     command = [sys.executable, str(Path(__file__).with_name("compile_report.py")), "--json", "--arch", str(arch)]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -27,12 +27,12 @@ def report(arch: int) -> list[dict[str, Any]]:
 
 
 def is_rare(row: dict[str, Any]) -> bool:
-    """Attention and experts in float32 work, but no user waits for them."""
+    """True for attention and experts in float32, which work, but no user waits for them."""
     return row["kernel"] in ("prefill", "decode", "grouped_matmul") and "float32" in row["shape"]
 
 
 def is_known(row: dict[str, Any]) -> bool:
-    """Gemma's heads over a cache of e4m3: 32 bytes on 9.0; of six other tiles none spilled nothing."""
+    """True for a known spill: Gemma's heads over a cache of e4m3, 32 bytes on 9.0; six other tiles all spilled, too."""
     is_gemma = row["kernel"] == "prefill" and "D256" in row["shape"] and "float8" in row["shape"]
     return is_gemma and row["arch"] == 90 and row["spilled"] <= 32
 
@@ -80,7 +80,7 @@ def test_dots_run_on_tensor_cores(arch: int) -> None:
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
-    """What is launched while the kernel before it runs must touch nothing, and not end, before that has ended."""
+    """Check that a kernel launched during another touches no memory, and does not end, before that one's end."""
     on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "decode", "merge_splits", "activate_mul", "few_rows")
     on_the_way += ("add_splits", "round_rows")
     for row in report(arch):
@@ -89,18 +89,18 @@ def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_loads_are_16_bytes_wide(arch: int) -> None:
-    # A rope program holds one token and one KV head: at head size 64, 8 bytes a thread are all there is.
+    # A rope program holds one token and one KV head: at head size 64, a thread has only 8 bytes.
     narrow = ("best_chunk", "route", "group_by_expert", "widen_weight")  # a few numbers a row; half-bytes
     rows = [row for row in report(arch) if row["kernel"] not in narrow]
     wide = [row for row in rows if row["kernel"] != "rope_and_cache" or "D64" not in row["shape"]]
-    # Of quantized weights in groups of 32 a program takes 32 inputs at once: of few rows too little for all threads.
+    # With quantized weights in groups of 32 a program takes 32 inputs at once: too little for all threads at few rows.
     wide = [row for row in wide if not (row["kernel"] == "quantized_matmul" and "G32" in row["shape"].split())]
     assert [row for row in wide if row["widest_load"] != 16] == []
 
 
 def test_four_decode_programs_share_a_multiprocessor() -> None:
-    """What choose_num_splits counts on: the shared memory and the registers of an H100 hold four."""
+    """Check choose_num_splits's assumption: the shared memory and the registers of an H100 hold four programs."""
     for row in report(90):
         if row["kernel"] == "decode" and not any(rare in row["shape"] for rare in ("float32", "D256", "G71")):
-            assert 4 * (row["shared"] + 1024) <= 233_472, row  # 1 KiB of each program's is the system's
+            assert 4 * (row["shared"] + 1024) <= 233_472, row  # the system takes 1 KiB of a program's
             assert 4 * row["num_warps"] * 32 * row["registers"] <= 65_536, row

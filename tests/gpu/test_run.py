@@ -1,4 +1,4 @@
-"""`make gpu` and `make gpu-profile`, as far as they go without a GPU: all their parts on tiny shapes."""
+"""Scripts of `make gpu` and `make gpu-profile` without a GPU: all their parts on tiny shapes."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from switches import SWITCHES
 
 HERE = Path(__file__).parent
 
-# With a GPU they themselves can run; and Triton 3.6, likely there, has an interpreter that fails with NumPy 2.4.
+# With a GPU the scripts themselves can run; and Triton 3.6, likely there, has an interpreter that fails with NumPy 2.4.
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU; here run `make gpu`")
 
 
 def script(name: str, *arguments: str, out: Path, **settings: str) -> "subprocess.CompletedProcess[str]":
-    """Run by its path, from elsewhere, with a package `tests` in the way as some installed ones bring along, and
+    """Run a script by its path, from elsewhere, behind a foreign package `tests`, which some packages install, and
     without the packages that a GPU machine may lack."""
     decoy = out / "decoy" / "tests"
     decoy.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def test_without_a_gpu_it_says_so_and_ends(tmp_path: Path, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
-    """gpu.json, what was printed, the folder."""
+    """Return gpu.json, the output, and the folder of a dry run."""
     out = tmp_path_factory.mktemp("gpu")
     (out / "qwen3-0.6b.json").write_text("an earlier run's")
     done = script("run", "--dry", "--out", str(out), out=tmp_path_factory.mktemp("elsewhere"))
@@ -57,7 +57,7 @@ def test_the_dry_run_goes_through_every_part(dry_run: tuple[dict[str, Any], str,
     results = document["kernels"]["results"]
     assert len(results) == 23
     assert all(result["error"] is None or result["error"] < 5e-3 for result in results)
-    assert {each["kernel"] for each in document["kernels"]["tuned"]} >= {"decode", "prefill", "min_tokens"}
+    assert {choice["kernel"] for choice in document["kernels"]["tuned"]} >= {"decode", "prefill", "min_tokens"}
     assert {figure["unit"] for figure in document["tiny"]} == {"s", "ms", "tokens/s", ""}
     last = printed.split("gpu.json\n")[-1]
     assert all(result["name"] in last for result in (*results, *document["tiny"]))
@@ -78,7 +78,7 @@ def test_the_way_that_serves_is_compared_and_timed_from_graphs(dry_run: tuple[di
     assert parity["graphs"]["replays"] > 50
     decodes = [figure for figure in document["tiny"] if " decode " in figure["name"]]
     assert len(decodes) == 2 + len(SWITCHES)
-    # All but the steps of the prompts, of which there are no more than a few.
+    # All steps but the few of the prompts.
     assert all(figure["replays"] >= 75 and figure["steps"] <= figure["replays"] + 6 for figure in decodes)
     assert f"{decodes[0]['replays']} of {decodes[0]['steps']} steps replayed" in printed
 
@@ -103,7 +103,7 @@ def test_steps_are_profiled_eagerly_and_from_graphs(tmp_path: Path) -> None:
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert list(profile) == ["decode, graphs", "mixed, graphs", "decode, eager", "mixed, eager"]
     assert all(f"{name}: 2 x 1024" in done.stdout for name in profile)
-    # What the CPU does in a graph's place copies its hidden states.
+    # The CPU's stand-in for a graph copies its hidden states.
     assert len(profile["decode, graphs"]) > len(profile["decode, eager"])
 
 

@@ -70,7 +70,7 @@ def test_rows_are_rounded_each_by_its_largest() -> None:
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("has_order", [False, True])
 def test_a_part_of_a_weight_has_its_values(form: Form, has_order: bool) -> None:
-    """Columns at the borders of groups, of super groups, and within a group."""
+    """Cut at borders of groups, at borders of super groups, and within a group."""
     weight = random_weight(form, 24, 512)
     if has_order:
         weight = weight._replace(order=torch.randperm(512, generator=torch.Generator().manual_seed(1)))

@@ -1,4 +1,4 @@
-"""Parts of answers as tests write them, and readers that are fed in pieces."""
+"""Parts of answers in the form that tests write, and readers that get an answer in pieces."""
 
 from collections.abc import Iterable
 
@@ -19,5 +19,5 @@ def call(name: str, arguments: str, number: int = 0) -> list[AnswerPart]:
 
 
 def read_in_pieces(reader: Reader, pieces: Iterable[str]) -> list[AnswerPart]:
-    """What a new reader makes of an answer that comes in these pieces."""
+    """Return the parts that a new reader finds in an answer that comes in these pieces."""
     return joined([*(part for piece in pieces for part in reader.push(piece)), *reader.finish()])

@@ -1,4 +1,4 @@
-"""Arrivals: the random requests that come to a world, made by the engine's own input processor."""
+"""Arrivals: random requests for a world, from the engine's own input processor."""
 
 import random
 from collections import deque
@@ -16,7 +16,7 @@ _END_TOKENS = range(16)
 
 
 class Arrivals:
-    """Prompts begin as others did, are joined from a few parts, or are new."""
+    """Source of random prompts: a prompt begins like an earlier one, is joined from a few parts, or is new."""
 
     def __init__(self, rng: random.Random, settings: WorldSettings) -> None:
         self._rng = rng
@@ -30,11 +30,11 @@ class Arrivals:
             max_cache_tokens=settings.num_blocks * settings.config.block_size,
             seed=settings.config.seed,
         )
-        self._past: deque[tuple[str, list[int]]] = deque(maxlen=12)  # tenants, and their tokens so far
+        self._past: deque[tuple[str, list[int]]] = deque(maxlen=12)  # tenants and tokens of earlier requests
         self._num_requests = 0
 
     def random_requests(self, conditions: Conditions, now: float) -> list[Request]:
-        """The outputs of one prompt."""
+        """Return the requests for the outputs of one prompt."""
         rng, longest, tenants = self._rng, self._settings.longest, self._settings.tenants
         tenant = tenants[int(len(tenants) * rng.random() ** self._settings.skew)]
         prompt = self._prompt(tenant, conditions)

@@ -1,4 +1,4 @@
-"""Audit: what must hold of an engine before, in and after every step."""
+"""Audit: invariants of an engine before, in and after every step."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,7 @@ from splitfuse.engine.core.request import Request
 
 
 class Audit:
-    """Raises AssertionError where something does not hold."""
+    """Audit of all invariants. Raises AssertionError if one does not hold."""
 
     def __init__(self, core: EngineCore, model: FakeModel, settings: WorldSettings) -> None:
         self._core = core
@@ -27,36 +27,36 @@ class Audit:
         self._fairness = FairnessAudit(settings.config, longest=settings.longest) if is_fair else None
 
     def before_decision(self) -> None:
-        """A step is about to be decided."""
+        """Record the state before the decision of a step."""
         self._schedule.before(self._core._budget())
         self._shares.before()
 
     def after_decision(self, batch: Batch | None) -> None:
-        """This is what has been decided."""
+        """Check the decision of a step."""
         self._schedule.check(batch)
         self._shares.check()
         if batch is not None:
             self._memory.check_writes(batch)
 
     def after_results(self, batch: Batch, with_tokens: Iterable[Request], failed: Iterable[Sequence[int]]) -> None:
-        """The step is updated. `with_tokens`: a request per token; `failed`: block tables of rows without a result."""
+        """Check an update. `with_tokens`: a request per token; `failed`: block tables of rows without a result."""
         self._memory.check_forgotten(failed)
         if self._fairness is not None:
             self._fairness.served(self._schedule.begins(batch), with_tokens)
 
     def after_step(self) -> None:
-        """Between two steps."""
+        """Check between two steps."""
         self._memory.check(self._core.scheduler)
         self._core.scheduler.check()
         if self._fairness is not None:
             self._fairness.check(self._core.scheduler.waiting)
 
     def look_up(self, stream: Stream) -> None:
-        """Whether the prefix cache finds all that there is of this request."""
+        """Check that the prefix cache finds all cached blocks of this request."""
         self._memory.check_lookup(stream.request, stream.oracle.entries)
 
     def when_empty(self) -> None:
-        """No request is left."""
+        """Check that nothing is held when no request is left."""
         self._memory.check_empty()
         assert not self._core.scheduler.has_work
         assert not self._core._requests, "the core keeps requests that have ended"
@@ -64,7 +64,7 @@ class Audit:
 
 
 class NoAudit(Audit):
-    """Checks nothing: faults must show in the outputs."""
+    """Audit that checks nothing: faults must show in the outputs."""
 
     def before_decision(self) -> None: ...
 

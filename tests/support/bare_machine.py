@@ -1,4 +1,4 @@
-"""A machine that lacks packages: a folder on PYTHONPATH makes them look as if they were not installed."""
+"""Machine that lacks packages: a folder on PYTHONPATH hides them."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ MISSING = (
     *("llguidance", "prometheus_client", "opentelemetry", "openai", "matplotlib", "jsonschema", "hypothesis"),
     *("pytest_asyncio", "pytest_timeout", "xdist"),
 )
-# Not an importer that raises: libraries ask whether there is such a package, and must be told that there is none.
+# Not an importer that raises: libraries ask whether a package exists, and must get the answer no.
 _TEXT = """
 from importlib.machinery import PathFinder
 right = PathFinder.find_spec
@@ -19,7 +19,7 @@ PathFinder.find_spec = classmethod(find_spec)
 
 
 def without_packages(folder: Path, environment: dict[str, str]) -> dict[str, str]:
-    """The environment of a process, and of those that it starts, for which MISSING are missing."""
+    """Return the environment of a process that cannot import MISSING, nor can its children."""
     (folder / "sitecustomize.py").write_text(_TEXT.format(missing=MISSING))
     paths = [str(folder), *filter(None, [environment.get("PYTHONPATH")])]
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}

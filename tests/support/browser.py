@@ -1,4 +1,4 @@
-"""A Chromium for tests, and pages that must load nothing from elsewhere and log no error."""
+"""Chromium for tests, with pages that must load nothing from elsewhere and log no error."""
 
 import contextlib
 import shutil
@@ -13,13 +13,13 @@ LOCAL = ("http://127.0.0.1:", "data:", "blob:", "file:///")
 
 @contextlib.contextmanager
 def chromium(*arguments: str) -> Iterator[Any]:
-    """A browser without a window; skips where there is none."""
+    """Start a browser without a window; skip the test if there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'splitfuse[dev]'")
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip("needs a Chromium: apt-get install chromium")
     with playwright.sync_playwright() as api:
-        # Without its sandbox: tests may run as root, where it does not start.
+        # No sandbox: tests may run as root, under which the sandbox does not start.
         browser = api.chromium.launch(executable_path=path, args=["--no-sandbox", *arguments])
         yield browser
         browser.close()
@@ -27,7 +27,7 @@ def chromium(*arguments: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def watched_page(browser: Any, *, expected: tuple[str, ...] = (), **options: Any) -> Iterator[Any]:
-    """A page in a context of its own. At the end: no error in its console but expected ones, no request elsewhere."""
+    """Open a page in its own context; at the end, check it for unexpected console errors and requests elsewhere."""
     context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
     context.set_default_timeout(30_000)
     page = context.new_page()

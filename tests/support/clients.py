@@ -1,4 +1,4 @@
-"""Clients: they check each output, token by token, against the oracle and the clock."""
+"""Clients of a world, who check each output token by token against the oracle and the clock."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from splitfuse.engine.core.request import Request
 
 
 class FakeText:
-    """Instead of a TextStream: some tokens complete a stop string, some cannot be decoded."""
+    """Stand-in for a TextStream: some tokens complete a stop string, some cannot be decoded."""
 
     def __init__(self) -> None:
         self.stopped_by: str | None = None
@@ -30,7 +30,7 @@ class FakeText:
 
 @dataclass(slots=True)
 class Stream:
-    """What a client knows of one output."""
+    """A client's record of one output."""
 
     request: Request
     oracle: Oracle
@@ -42,27 +42,27 @@ class Stream:
 
     @property
     def must_stop(self) -> bool:
-        """Whether its last token is an end token."""
+        """True if the last token is an end token."""
         request = self.request
         is_free = self.num_tokens > request.params.min_tokens
         return is_free and request.token_ids[-1] in request.stop_token_ids
 
     def is_late(self, now: float) -> bool:
-        """Whether its time is over."""
+        """True if the deadline has passed."""
         return self.deadline <= now or (self.queue_deadline <= now and self.request.first_scheduled_time is None)
 
 
 class Clients:
-    """All outputs that have not ended."""
+    """Clients of all outputs that have not ended."""
 
     def __init__(self, model: FakeModel) -> None:
         self._model = model
         self.streams: dict[tuple[str, int], Stream] = {}
         self.endings: Counter[str] = Counter()
-        self.fingerprint = 0  # of all that was ever received
+        self.fingerprint = 0  # hash of all tokens received
 
     def expect(self, request: Request, text: FakeText | None) -> None:
-        """A request has been added."""
+        """Record that a request was added."""
         params = request.params
         deadline, queue_deadline = (
             inf if milliseconds is None else request.arrival_time + milliseconds / 1000
@@ -73,12 +73,12 @@ class Clients:
         )
 
     def aborted(self, request_id: str) -> None:
-        """All its outputs have to end with the step in flight, or at once."""
+        """Record an abort: the outputs must end at once, or with the step in flight."""
         for stream in self.streams.values():
             stream.is_aborted |= stream.request.request_id == request_id
 
     def receive(self, deltas: Iterable[OutputDelta], now: float) -> list[Request]:
-        """Every token is the oracle's, and there is a reason for every end. Returns a request for each token."""
+        """Check that every token is the oracle's and every end has a reason. Returns a request per token."""
         with_tokens = []
         for delta in deltas:
             stream = self.streams.get((delta.request_id, delta.index))
@@ -101,12 +101,12 @@ class Clients:
         return with_tokens
 
     def check_aborted(self) -> None:
-        """After a step no request goes on that was aborted before its end."""
+        """Check that no request survives a step before whose end it was aborted."""
         for stream in self.streams.values():
             assert not stream.is_aborted, f"{stream.request} goes on after it was aborted"
 
     def check_late(self, now: float) -> None:
-        """Before a step no request goes on after its deadline."""
+        """Check before a step that no request survives its deadline."""
         for stream in self.streams.values():
             assert not stream.is_late(now), f"{stream.request} goes on after its deadline"
 

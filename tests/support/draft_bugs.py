@@ -1,4 +1,4 @@
-"""Bugs in how drafts get room, and in how much of them is kept."""
+"""Bugs in the budget of drafts, and in the number of drafted tokens that are kept."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Engines on tiny models for tests, and a way to collect their outputs."""
+"""Engines on tiny models for tests, and collectors of their outputs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from splitfuse.engine import AsyncEngine, CompletionOutput, EngineConfig, Output
 
 @asynccontextmanager
 async def running_engine(folder: str, **settings: object) -> AsyncIterator[AsyncEngine]:
-    """A started engine on a folder's model, float32; stopped at the end."""
+    """Start an engine on a folder's model in float32; stop the engine at the end."""
     engine = AsyncEngine(EngineConfig(model=folder, dtype="float32", device="cpu", **settings))  # type: ignore[arg-type]
     await engine.start()
     try:
@@ -19,7 +19,7 @@ async def running_engine(folder: str, **settings: object) -> AsyncIterator[Async
 
 
 async def collect(engine: AsyncEngine, prompt: object, params: SamplingParams) -> list[CompletionOutput]:
-    """All outputs of one request."""
+    """Return all outputs of one request."""
     outputs = [CompletionOutput(index) for index in range(params.n)]
     async for delta in engine.generate(prompt, params):  # type: ignore[arg-type]
         outputs[delta.index].add(delta)
@@ -27,7 +27,7 @@ async def collect(engine: AsyncEngine, prompt: object, params: SamplingParams) -
 
 
 class Collector:
-    """A sink that collects deltas and sets an event when the last output ended."""
+    """Sink that collects deltas and sets an event when the last output ended."""
 
     def __init__(self, n: int = 1) -> None:
         self.deltas: list[OutputDelta] = []
@@ -43,7 +43,7 @@ class Collector:
             self.ended.set()
 
     async def until(self, count: int) -> None:
-        """Wait for so many deltas."""
+        """Wait until `count` deltas have come."""
         while len(self.deltas) < count:
             self._grew.clear()
             await self._grew.wait()

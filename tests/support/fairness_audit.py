@@ -1,4 +1,4 @@
-"""What a fair queue owes its tenants, derived from what the engine served."""
+"""Audit of a fair queue: the service it owes to tenants, derived from the service they got."""
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
@@ -7,31 +7,31 @@ from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.batch import BatchRow
 from splitfuse.engine.core.request import Request, Status
 
-PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2  # what a token of service counts
+PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2  # weights of a token of service
 
 
 class FairnessAudit:
-    """Tenants with something waiting are served by their weights, up to the bound of Sheng et al. 2024.
+    """Audit that tenants with waiting requests are served by weight, up to the bound of Sheng et al. 2024.
 
-    Twice the bound, as one may be ahead by it when both begin to wait. Weights are 1 at least here.
+    Twice the bound, because one tenant may be ahead by it when both begin to wait. Weights are at least 1 here.
     """
 
     def __init__(self, config: EngineConfig, *, longest: int) -> None:
         running = OUTPUT_WEIGHT * longest * config.step_limits.num_seqs
         self._bound = 2 * max(PROMPT_WEIGHT * longest, running) + 2 * longest
         self._weights = config.tenant_weights or {}
-        self._served: dict[str, float] = {}  # divided by the weight
-        self._ahead: dict[tuple[str, str], float] = {}  # by how much the first was ahead when both began to wait
+        self._served: dict[str, float] = {}  # service divided by weight
+        self._ahead: dict[tuple[str, str], float] = {}  # lead of the first when both began to wait
 
     def served(self, begun: Iterable[BatchRow], with_tokens: Iterable[Request]) -> None:
-        """The first rows of requests in a step (cached tokens are no service), and a request for each token."""
+        """Count the first rows of requests in a step (cached tokens are no service), and a request per token."""
         for row in begun:
             self._serve(row.request.tenant, PROMPT_WEIGHT * (row.request.num_prompt_tokens - row.start))
         for request in with_tokens:
             self._serve(request.tenant, OUTPUT_WEIGHT)
 
     def check(self, waiting: Sequence[Request]) -> None:
-        """After a step."""
+        """Check after a step."""
         tenants = {r.tenant for r in waiting if r.status is Status.WAITING and r.parent is None}
         ahead = {
             (one, other): self._served.get(one, 0) - self._served.get(other, 0)

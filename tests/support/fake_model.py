@@ -1,8 +1,8 @@
 """FakeModel: a runner whose next token depends on every slot it reads, so a wrong block shows as a wrong token.
 
-A slot holds an entry, a number that stands for its tenant and all tokens up to its own; the next token is a hash of the
-request's seed and of all entries of its context, read through its block table. Blocks move as the batch's moves say.
-`Oracle` knows the same from the tokens alone, without blocks.
+A slot holds an entry: a number that stands for its tenant and all tokens up to its own. The next token is a hash of the
+request's seed and of all entries of its context, read through its block table. Blocks move by the batch's moves.
+`Oracle` computes equal tokens from the tokens alone, without blocks.
 """
 
 import random
@@ -17,32 +17,32 @@ from splitfuse.engine.core.request import Request
 VOCAB_SIZE = 1024
 UNWRITTEN = -1
 WAS_BAD = "something that it reads is bad"
-BAD = -2  # an entry that went bad, as a NaN would: whatever is computed from it is bad too
+BAD = -2  # a bad entry, like a NaN: everything computed from it is bad, too
 
 Blocks = list[list[int]]
 
 
 def root(tenant: str) -> int:
-    """What comes before the first entry: tenants' entries are never alike, so reading another's shows."""
+    """Return the value before the first entry. Tenants' entries never agree, so reading another's shows."""
     return zlib.crc32(tenant.encode())
 
 
 def entry(previous: int, token_id: int) -> int:
-    """What the slot of this token holds, after the slot before it: it depends on all before it and its position."""
+    """Return the entry of a token, which depends on its position and on the entry before it, so on all before it."""
     return BAD if previous == BAD else hash((previous, token_id))
 
 
 def next_token_id(seed: int, entries: tuple[int, ...]) -> int:
-    """The token after this context."""
+    """Return the token after this context."""
     return hash((seed, entries)) % VOCAB_SIZE
 
 
 class Oracle:
-    """The output that a request must have, token by token, whatever is scheduled, moved or shared."""
+    """Oracle of the output that a request must have, token by token, whatever is scheduled, moved or shared."""
 
     def __init__(self, request: Request) -> None:
         self._seed = request.seed
-        self.entries: list[int] = []  # of its tokens
+        self.entries: list[int] = []  # entries of the tokens so far
         self._last = root(request.tenant)
         for token_id in request.token_ids:
             self._push(token_id)
@@ -52,18 +52,18 @@ class Oracle:
         self.entries.append(self._last)
 
     def next_token(self) -> int:
-        """The next token, which from now on belongs to the context."""
+        """Return the next token, and append it to the context."""
         token_id = next_token_id(self._seed, tuple(self.entries))
         self._push(token_id)
         return token_id
 
 
 class Seer:
-    """A drafter that sees the oracle's tokens, more or less; and sometimes fails, or drafts nonsense."""
+    """Drafter that mostly sees the oracle's tokens, and sometimes fails or drafts nonsense."""
 
     def __init__(self, seed: float) -> None:
         self._rng = random.Random(seed)
-        self._failures = random.Random(-seed)  # apart, so that they change no draft
+        self._failures = random.Random(-seed)  # a source of its own, so that failures change no draft
 
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
         """See Drafter."""
@@ -95,36 +95,36 @@ class Seer:
 
 @dataclass
 class Faults:
-    """What goes wrong in one step."""
+    """Faults of one step."""
 
-    culprits: set[Request] = field(default_factory=set)  # whatever they are computed with raises
-    not_finite: set[Request] = field(default_factory=set)  # their result cannot be used
-    raises: int = 0  # so many passes raise, whatever their rows
+    culprits: set[Request] = field(default_factory=set)  # requests whose batches raise
+    not_finite: set[Request] = field(default_factory=set)  # requests without a usable result
+    raises: int = 0  # number of passes that raise, whatever their rows
 
 
 class StepFailure(Exception):
-    """What a model raises."""
+    """Error that a model raises."""
 
 
 class FakeModel:
-    """The memory of keys and values, and what is computed from it."""
+    """Memory of keys and values, and the tokens computed from it."""
 
     def __init__(self, *, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
         self._block_size = block_size
         self.device: Blocks = [[UNWRITTEN] * block_size for _ in range(num_blocks)]
         self.host: Blocks = [[UNWRITTEN] * block_size for _ in range(num_host_blocks)]
         self.faults = Faults()
-        self.failed: set[Request] = set()  # they have a reason to end with "error"
+        self.failed: set[Request] = set()  # requests that may end with "error"
         self._last_failed: list[BatchRow] = []
 
     def move(self, moves: Moves) -> None:
-        """Copy blocks as KVCache.make does."""
+        """Copy blocks, like KVCache.make."""
         _copy(moves.swap_out, self.device, self.host)
         _copy(moves.swap_in, self.host, self.device)
         _copy(moves.copies, self.device, self.device)
 
     def run(self, batch: Batch) -> list[RowOutput]:
-        """All rows write before any reads, as in a layer of a model."""
+        """Run a batch: all rows write before any row reads, as in a layer of a model."""
         for row in batch.rows:
             self._write(row)
         faults = self.faults
@@ -134,13 +134,13 @@ class FakeModel:
         return [self._output(row) for row in batch.rows]
 
     def corrupt(self, block: int, offset: int) -> None:
-        """A slot loses its contents, until it is written again."""
+        """Spoil the contents of a slot until the next write to it."""
         self.device[block][offset] = BAD
 
     def _break_off(self, rows: Sequence[BatchRow]) -> None:
-        """A pass that raises leaves anything in the slots that it was writing."""
+        """Spoil the slots that a failed pass was writing."""
         self.faults.raises -= 1
-        if len(rows) == 1 and rows == self._last_failed:  # alone, and for the second time
+        if len(rows) == 1 and rows == self._last_failed:  # the second failure of a row that ran alone
             self.failed.add(rows[0].request)
         self._last_failed = list(rows)
         for row in rows:
@@ -174,7 +174,7 @@ class FakeModel:
 
 
 def _copy(pairs: Sequence[tuple[int, int]], source: Blocks, target: Blocks) -> None:
-    """All at once, in no order: so nothing may be written twice, or read after it was written."""
+    """Copy all blocks at once, in no order: no block may be written twice, or read after its write."""
     targets = {to for _, to in pairs}
     assert len(targets) == len(pairs), "two blocks are copied to one block"
     assert source is not target or targets.isdisjoint(start for start, _ in pairs), "a copy of a copy"

@@ -12,10 +12,10 @@ Prompt = tuple[int, ...]
 
 
 class Prophet:
-    """Knows the answers, but drafts a wrong token now and then, and sometimes fewer than wanted, or none."""
+    """Drafter that knows the answers, but sometimes drafts a wrong token, fewer tokens than wanted, or none."""
 
     def __init__(self, answers: Mapping[tuple[Prompt, int], Sequence[int]], *, rng: random.Random, vocab_size: int):
-        """`answers`: the output tokens of each (prompt, index)."""
+        """Create a prophet; `answers`: output tokens of every (prompt, index)."""
         self._answers = answers
         self._rng = rng
         self._vocab_size = vocab_size
@@ -39,7 +39,7 @@ class Prophet:
 
 
 class Faulty:
-    """Drafts the tokens of `tokens_of`; the calls are counted."""
+    """Drafter of the tokens of `tokens_of`, which counts its calls."""
 
     def __init__(self, vocab_size: int) -> None:
         self.rng = random.Random(1)
@@ -61,21 +61,21 @@ class Faulty:
 
 
 class WrongVocabulary(Faulty):
-    """Half its tokens are out of the vocabulary, some of them negative."""
+    """Drafter with half of its tokens outside the vocabulary, some of them negative."""
 
     def tokens_of(self, request: Request, count: int) -> list[int]:
         return [self.rng.choice([-5, self.vocab_size, 2**40, 3, 4, 5]) for _ in range(count)]
 
 
 class TooMuch(Faulty):
-    """Drafts more than wanted."""
+    """Drafter of more tokens than wanted."""
 
     def tokens_of(self, request: Request, count: int) -> list[int]:
         return super().tokens_of(request, count + 50)
 
 
 class Raising(Faulty):
-    """Fails every time, half of the times at one request after it has drafted for others."""
+    """Drafter that fails every time, half of the times at one request after drafts for others."""
 
     def tokens_of(self, request: Request, count: int) -> list[int]:
         if self.rng.random() < 0.5:
@@ -88,7 +88,7 @@ class Raising(Faulty):
 
 
 class Broken(Raising):
-    """Fails in whatever it is asked."""
+    """Drafter whose every method fails."""
 
     def num_unread_tokens(self, request: Request) -> int:
         raise RuntimeError("no idea what I have read")
@@ -98,7 +98,7 @@ class Broken(Raising):
 
 
 class Hanging(Faulty):
-    """Takes a second for every call."""
+    """Drafter that takes a second for every call."""
 
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
         threading.Event().wait(1.0)
@@ -106,7 +106,7 @@ class Hanging(Faulty):
 
 
 class Forgetful(Faulty):
-    """Drafts for none of the requests."""
+    """Drafter that skips all requests."""
 
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
         super().draft(wanted)
@@ -114,7 +114,7 @@ class Forgetful(Faulty):
 
 
 def speculate(llm: LLM, drafter: object, *, max_drafts: int = 5, adaptive: bool = False) -> Speculation:
-    """Use this drafter for the LLM."""
+    """Make the LLM use this drafter."""
     speculation = Speculation(
         drafter,  # type: ignore[arg-type]
         max_drafts=max_drafts,
@@ -126,6 +126,6 @@ def speculate(llm: LLM, drafter: object, *, max_drafts: int = 5, adaptive: bool 
 
 
 def use_speculation(llm: LLM, speculation: Speculation) -> None:
-    """Replaces the speculation that the LLM was built with."""
+    """Replace the speculation with which the LLM was built."""
     llm.core.speculation = speculation
     llm.pipeline._runner._draft = speculation.draft

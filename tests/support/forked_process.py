@@ -1,7 +1,7 @@
-"""ForkedProcess: a server process that has torch and the server's modules from the start, by a fork of one that waits.
+"""ForkedProcess: a server process with torch and the server's modules already imported, forked from a waiting process.
 
-Most of a test server's start is imports: 2.5 of 4 s. A process of this file imports them once, before it has any other
-thread, and forks for each server that is asked for; what the server does from then on, main() included, is its own.
+Imports take 2.5 of the 4 s of a test server's start. A process of this file imports once, before it has any other
+thread, and forks for each server; everything after the fork, main() included, is the server's own.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _LARGEST_REQUEST = 2**20
 
 
 class ForkedProcess:
-    """What tests use of subprocess.Popen, for `python *command` with pipes or files for its output."""
+    """Part of subprocess.Popen that tests use, for `python *command` with pipes or files for its output."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ForkedProcess:
         stderr: int | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`stdout`, `stderr`: descriptors; None makes a pipe that is read as text. `env` comes to what is set here."""
+        """Fork. `stdout`, `stderr`: descriptors, or None for a pipe read as text. `env` adds to the environment."""
         with contextlib.ExitStack() as given_away:
             ends = [_pipe(given_away) if fd is None else (None, fd) for fd in (stdout, stderr)]
             self._exit_pipe, exit_fd = os.pipe()
@@ -47,31 +47,31 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, negative after a signal; None while it runs."""
+        """Return the exit code, negative after a signal; None while the process runs."""
         return self._await_exit(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code. Raises subprocess.TimeoutExpired."""
+        """Return the exit code. Raises subprocess.TimeoutExpired."""
         if self._await_exit(timeout) is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         assert self.returncode is not None
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What is left of its output, and wait. Raises subprocess.TimeoutExpired."""
+        """Wait, and return the rest of the output. Raises subprocess.TimeoutExpired."""
         texts = ["", ""]
 
         def read(place: int, file: IO[str]) -> None:
@@ -79,7 +79,7 @@ class ForkedProcess:
             file.close()
 
         files = [(place, file) for place, file in enumerate((self.stdout, self.stderr)) if file and not file.closed]
-        readers = [threading.Thread(target=read, args=each, daemon=True) for each in files]
+        readers = [threading.Thread(target=read, args=file, daemon=True) for file in files]
         for reader in readers:
             reader.start()
         for reader in readers:
@@ -103,7 +103,7 @@ def _pipe(given_away: contextlib.ExitStack) -> tuple[int, int]:
 
 
 class _Forker:
-    """The process that waits; it ends with this one."""
+    """Waiting process from which servers are forked; it ends with this process."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -116,7 +116,7 @@ class _Forker:
         self._lock = threading.Lock()
 
     def fork(self, request: Mapping[str, Any], fds: Sequence[int]) -> int:
-        """The new process's id. `request`: the arguments of _run."""
+        """Fork, and return the new process's id. `request`: the arguments of _run."""
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
             return int(self._socket.recv(100))
@@ -127,11 +127,11 @@ def _forker() -> _Forker:
     return _Forker()
 
 
-# The process that waits.
+# The waiting process.
 
 
 def _wait(requests: socket.socket) -> dict[str, Any] | None:
-    """Returns what a new process is to do, in that process; None in this one, at its end."""
+    """Wait for requests. Returns the request in a new process; None in this process, at its end."""
     import splitfuse.engine.serving.builder  # torch
     import splitfuse.server.cli
     import splitfuse.server.process.process  # noqa: F401
@@ -167,14 +167,14 @@ def _tell_exit(pidfd: int, pid: int, exit_fd: int) -> None:
 
 
 def _take_streams(stdout: int, stderr: int) -> None:
-    """And let go of whatever belongs to the process that waits."""
+    """Take these descriptors as standard streams, and close all others, which are the waiting process's."""
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     os.closerange(3, 1 + max(int(fd) for fd in os.listdir("/proc/self/fd")))
 
 
 def _run(command: list[str], cwd: str, env: dict[str, str]) -> None:
-    """As `python *command` does."""
+    """Run like `python *command`."""
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

@@ -1,6 +1,6 @@
-"""GGUF files of the tiny models, written with the `gguf` package as llama.cpp's converter writes them.
+"""GGUF files of the tiny models, written with the `gguf` package in the manner of llama.cpp's converter.
 
-The package knows what tensors are called; what the converter does to their values (convert_hf_to_gguf.py) stands here.
+The package knows the tensors' names; this file has the converter's changes of values (convert_hf_to_gguf.py).
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from splitfuse.engine.extras.gguf import architectures as known
 
-ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}  # by model_type, where that is another word
+ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}  # architectures whose name is not the model_type
 _ADDING_ONE = ("gemma", "gemma2", "gemma3")
 _INTERLEAVING = ("llama", "granite")
 
@@ -24,7 +24,7 @@ _INTERLEAVING = ("llama", "granite")
 def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int | None = None) -> PreTrainedModel:
     """Write a model of CONFIGS and the tests' tokenizer; its matrices as `kind` where their rows have whole blocks.
 
-    The model that comes back has the values that the file has.
+    The returned model has the values of the file.
     """
     model = make_model(name)
     architecture = ARCHITECTURES.get(model.config.model_type, model.config.model_type)
@@ -36,7 +36,7 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
     add_vocabulary(writer)
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
     names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
-    dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, model.config.num_hidden_layers)  # of layers without experts
+    dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, model.config.num_hidden_layers)  # without experts
     for key, parameter in model.named_parameters():
         for part, values in _parts(key, parameter.data):
             suffixes = (".weight", ".bias")
@@ -59,7 +59,7 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: 
 
 
 def _round(model: PreTrainedModel, kind: Type) -> None:
-    """Give the model what quantizing leaves of its values. (Rows are permuted, never mixed, before it.)"""
+    """Round the model's values like quantization. (Rows are permuted, never mixed, before it.)"""
     for key, parameter in model.named_parameters():
         values = parameter.data.T if _is_transposed(key) else parameter.data
         if values.ndim > 1 and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
@@ -73,7 +73,7 @@ def _is_transposed(key: str) -> bool:
 
 
 def _parts(key: str, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of the file that one of the model's becomes."""
+    """Return the file's tensors for one of the model's."""
     if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
         yield key, values
     elif key.endswith("down_proj"):
@@ -176,7 +176,7 @@ def _llama3_divisors(rope: dict[str, Any], head_dim: int) -> np.ndarray:
 
 
 def add_vocabulary(writer: gguf.GGUFWriter) -> None:
-    """The tests' tokenizer, with one merge, for a byte-level vocabulary without any is none."""
+    """Add the tests' tokenizer, with one merge: without merges it is no byte-level vocabulary."""
     vocab = sorted(byte_tokenizer().get_vocab().items(), key=lambda item: item[1])
     tokens = [token if token != "<s12>" else "th" for token, _ in vocab]
     writer.add_tokenizer_model("gpt2")
@@ -188,7 +188,7 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_eos_token_id(1)
 
 
-# Those that a GGUF can express: gpt2-untied has scales that are not in a file.
+# Models that a GGUF can express: gpt2-untied has scales that no file has.
 GGUF_MODELS = sorted(
     name
     for name, config in CONFIGS.items()

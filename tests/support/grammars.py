@@ -1,4 +1,4 @@
-"""A grammar compiled and waited for."""
+"""Compilation of a grammar, awaited."""
 
 from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
 from splitfuse.engine.extras.structured_output.grammar import CompiledGrammar

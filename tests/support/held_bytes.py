@@ -1,4 +1,4 @@
-"""The memory of all tensors that an object holds, found by following its references."""
+"""Memory of all tensors that an object holds, found by following references."""
 
 import gc
 from types import FunctionType, ModuleType
@@ -9,7 +9,7 @@ from splitfuse.engine.execution.models.forward_plan import ForwardPlan
 
 
 def held_bytes(root: object) -> int:
-    """Bytes of the storages, each counted once; without those of a plan, which holds weights that layers hold too."""
+    """Return the bytes of all storages, counted once; a plan's are left out, because layers hold its weights, too."""
     seen: set[int] = set()
     storages: dict[int, int] = {}
     waiting = [root]

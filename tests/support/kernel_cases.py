@@ -16,17 +16,17 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DOT_DTYPES = [torch.float16, torch.float32] if INTERPRETED else [torch.float16, torch.bfloat16, torch.float32]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 TOLERANCES = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-5}
-# On a GPU exp2 and division are approximate: in a score that is capped at 50 up to 1.5e-5.
+# On a GPU exp2 and division are approximate: up to 1.5e-5 in a score that is capped at 50.
 SOFTCAP_TOLERANCE = 0.0 if INTERPRETED else 1e-4
-# The interpreter takes 11 ms of CPU time for a program of one tile, so under it lengths end where a longer row would
-# only have more tiles of the kinds that it has.
-LONGEST = 40 if INTERPRETED else 70  # query tokens of a row
-NUM_RANDOM_CASES = 8 if INTERPRETED else 12  # on a GPU each is a kernel to compile, about a second
-UNMAPPED = 2**30  # a block number far out of any cache: to follow it is to crash
+# The interpreter takes 11 ms of CPU time for a program of one tile, so its lengths end where a longer row would
+# only have more tiles of kinds that are tested already.
+LONGEST = 40 if INTERPRETED else 70  # maximum of query tokens in a row
+NUM_RANDOM_CASES = 8 if INTERPRETED else 12  # on a GPU, a case costs about a second of compilation
+UNMAPPED = 2**30  # a block number far outside any cache: a kernel that follows it crashes
 
 
 def assert_near(actual: Tensor, expected: Tensor, *, tolerance: float = 0.0) -> None:
-    """actual against a float64 expectation, within what its dtype can hold, or `tolerance` if that is more."""
+    """Compare `actual` with a float64 expectation, within its dtype's precision, or `tolerance` if that is more."""
     assert torch.isfinite(actual).all()
     tolerance = max(tolerance, TOLERANCES[actual.dtype])
     torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
@@ -38,7 +38,7 @@ def random_tensor(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
 
 
 def kv_scales(num_kv_heads: int) -> Tensor:
-    """[2, Hkv]: no two alike."""
+    """Return scales [2, Hkv], no two alike."""
     return torch.linspace(0.25, 2.0, 2 * num_kv_heads, device=DEVICE).view(2, num_kv_heads)
 
 
@@ -48,7 +48,7 @@ def in_double(cache: ops.CacheView) -> ops.CacheView:
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """query_lens[b] tokens of row b behind context_lens[b] cached ones. Rows of one query token come first."""
+    """Case of attention: query_lens[b] tokens of row b after context_lens[b] cached ones. One-token rows come first."""
 
     query_lens: tuple[int, ...]
     context_lens: tuple[int, ...]
@@ -59,8 +59,8 @@ class AttentionCase:
     sliding_window: int = 0
     softcap: float = 0.0
     dtype: torch.dtype = torch.float16
-    is_cache_joint: bool = False  # K and V as views of one tensor [N, 2, Hkv, S, D]
-    is_cache_fp8: bool = False  # then unused slots hold e4m3's NaN
+    is_cache_joint: bool = False  # True if K and V are views of one tensor [N, 2, Hkv, S, D]
+    is_cache_fp8: bool = False  # True for e4m3, whose NaN then fills unused slots
     seed: int = 0
 
     @property
@@ -69,11 +69,11 @@ class AttentionCase:
 
     @property
     def tolerance(self) -> float:
-        """For `assert_near`: what is allowed beyond its dtype's."""
+        """Tolerance for `assert_near`, beyond the dtype's."""
         return SOFTCAP_TOLERANCE if self.softcap else 0.0
 
     def build(self) -> tuple[Tensor, ops.CacheView, ops.RaggedBatch]:
-        """(q, cache, ragged).
+        """Return (q, cache, ragged).
 
         NaN fills every slot that no query may see, block tables lead nowhere but to blocks with a visible slot, and q
         is a view of a wider tensor of NaN.
@@ -108,7 +108,7 @@ class AttentionCase:
         num_heads = self.num_kv_heads * self.group
         cache = ops.CacheView(k_cache, v_cache)
         if self.is_cache_fp8:
-            as_bytes = (each.to(torch.float8_e4m3fn) for each in (k_cache, v_cache))
+            as_bytes = (values.to(torch.float8_e4m3fn) for values in (k_cache, v_cache))
             cache = ops.CacheView(*as_bytes, kv_scales(self.num_kv_heads))
         wide = torch.full((int(starts[-1]), num_heads + 2, self.head_dim), float("nan"))
         wide[:, 1:-1] = torch.randn(len(wide), num_heads, self.head_dim, generator=generator)
@@ -122,7 +122,7 @@ class AttentionCase:
         return joint[:, 0].contiguous(), joint[:, 1].contiguous()
 
     def expected(self) -> Tensor:
-        """What `paged_attention` must return, in float64."""
+        """Return the expected output of `paged_attention`, in float64."""
         q, cache, ragged = self.build()
         if not self.is_cache_fp8:
             cache = in_double(cache)
@@ -130,7 +130,7 @@ class AttentionCase:
 
 
 def random_attention_case(seed: int, *, num_decodes: int, num_prefills: int) -> AttentionCase:
-    """A case of any shape the kernels claim, with up to that many rows of each sort."""
+    """Return a case of any shape that the kernels claim to support, with up to that many rows of each sort."""
     random = Random(seed)
     pick = random.choice
     num_decodes = random.randint(0, num_decodes) if num_prefills else random.randint(1, num_decodes)

@@ -1,4 +1,4 @@
-"""All logits of a sequence, from the engine's own model, which otherwise computes those that are sampled."""
+"""Logits of a whole sequence from the engine's own model, which otherwise computes only the sampled rows."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ BLOCK_SIZE = 16
 
 @torch.inference_mode()
 def all_logits(folder: Path, token_ids: list[int], *, dtype: str, chunks: list[int]) -> Tensor:
-    """[T, vocab_size] float32, the sequence given to the model in chunks of these lengths."""
+    """Return logits [T, vocab_size] in float32; the model gets the sequence in chunks of these lengths."""
     assert sum(chunks) == len(token_ids)
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)
     runner = ModelRunner(

@@ -1,4 +1,4 @@
-"""Bugs in which request holds which block, what is found, and what is moved."""
+"""Bugs in the ownership, the lookup and the moves of blocks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Bugs of two steps in flight, planted one at a time: races between a step and the decisions made beside it."""
+"""Bugs of two steps in flight, planted one at a time: races between a step and the decisions made meanwhile."""
 
 from collections import deque
 from typing import Any
@@ -57,7 +57,7 @@ def a_request_goes_on_beyond_its_length(right: Method) -> Method:
 @plant(BUGS, StepPipeline, "_collect")
 def what_ran_behind_a_failure_is_believed(right: Method) -> Method:
     def wrong(self: Any, step: Any) -> Any:
-        kept = [(each, each.state) for each in self._steps if each is not step]
+        kept = [(other, other.state) for other in self._steps if other is not step]
         outputs = right(self, step)
         for each, state in kept:
             each.state = state

@@ -1,4 +1,4 @@
-"""An LLM whose launcher works on a simulated stream, and whether its outputs are those of plain steps."""
+"""LLM whose launcher works on a simulated stream, compared with an LLM of plain steps."""
 
 import random
 from typing import Any
@@ -18,7 +18,7 @@ SAMPLING_FIELDS: list[dict[str, Any]] = [
     *[{"temperature": 0}, {}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 40, "top_p": 0.9}],
     *[{"n": 2}, {"stop_token_ids": list(range(20, 40))}],
 ]
-# What needs more than temperature and filters: of the tokens before, of the logits, or of the host while a step runs.
+# Fields that need more than temperature and filters: earlier tokens, logits, or the host while a step runs.
 SPECIAL_FIELDS: list[dict[str, Any]] = [
     *[
         {"repetition_penalty": 1.3},
@@ -39,7 +39,7 @@ SPECIAL_FIELDS: list[dict[str, Any]] = [
 
 
 class InOrder:
-    """A runner whose work comes after all that the stream was given: there is one queue."""
+    """Runner whose work comes after all earlier work of the stream: there is one queue."""
 
     def __init__(self, runner: Any, stream: SimulatedStream) -> None:
         self._runner, self._stream = runner, stream
@@ -70,12 +70,12 @@ def random_arrivals(rng: random.Random) -> list[Arrival]:
 
 
 def within(fields: dict[str, Any], max_tokens: int) -> dict[str, Any]:
-    """The fields, for an output of so many tokens."""
+    """Return the fields for an output of that many tokens."""
     return {**fields, "min_tokens": min(fields.get("min_tokens", 0), max_tokens)}
 
 
 def same_logprobs(ours: CompletionOutput, theirs: CompletionOutput) -> bool:
-    """Up to the end of the shorter output: the same tokens with the same ranks, and nearly the same numbers."""
+    """True if tokens and ranks are equal, and numbers nearly, up to the end of the shorter output."""
     if ours.logprobs is None or theirs.logprobs is None:
         return not ours.token_ids or not theirs.token_ids or ours.logprobs is theirs.logprobs
     return all(
@@ -92,7 +92,7 @@ def launcher_of(llm: LLM) -> AsyncRunner:
 
 
 def overlapped_llm(folder: str, stream: SimulatedStream, **settings: Any) -> LLM:
-    """An LLM whose steps are launched on this stream."""
+    """Return an LLM whose steps are launched on this stream."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("splitfuse.engine.execution.runner.model_runner.stream_of", lambda device: stream)
         llm = LLM(folder, async_scheduling=True, **settings)
@@ -102,7 +102,7 @@ def overlapped_llm(folder: str, stream: SimulatedStream, **settings: Any) -> LLM
 
 
 def compare(folder: str, seed: int, capturer: GraphCapturer | None = None) -> tuple[int, int]:
-    """Tokens of a random schedule, overlapped, against those of plain steps. Gives preemptions and steps launched."""
+    """Compare tokens of an overlapped random schedule with plain steps. Returns preemptions and steps launched."""
     rng = random.Random(seed)
     plain = random_llm(rng, folder, max_tokens_of_one=80, block_sizes=(4, 16))
     stream = SimulatedStream(rng, laziness=rng.choice([0.1, 0.5, 0.9, 1.0]))

@@ -1,4 +1,4 @@
-"""OverlappedWorld: a World that is driven a step ahead of its results, over a fake model on a simulated stream."""
+"""OverlappedWorld: a World whose steps run ahead of their results, over a fake model on a simulated stream."""
 
 import random
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from splitfuse.engine.core.step_pipeline import StepPipeline, StepState, Work
 
 
 class RequestSnapshot:
-    """What a launch copies of a request: its tokens so far, perhaps less the last one, and where they lie."""
+    """Copy of a request at a launch: its tokens so far, perhaps less the last one, and their blocks."""
 
     def __init__(self, row: BatchRow) -> None:
         self.request = row.request
@@ -52,9 +52,9 @@ class FakePending:
 
 
 class FakeLauncher:
-    """Launches as the engine's own does: what it copies is read when it launches, all else when the device gets to it.
+    """Launcher like the engine's own: copies are read at the launch, all else when the device gets to it.
 
-    It is the runner too: steps that run alone wait for all that was given before.
+    FakeLauncher is the runner, too: steps that run alone wait for all earlier work.
     """
 
     has_idle_work = False
@@ -62,7 +62,7 @@ class FakeLauncher:
     def __init__(self, model: FakeModel, stream: SimulatedStream) -> None:
         self._model = model
         self._stream = stream
-        self._sampled: dict[Request, int] = {}  # on the device: the tokens of the step that it has done last
+        self._sampled: dict[Request, int] = {}  # on the device: tokens of the last step that ended
         self.in_flight: list[FakePending] = []
 
     def move(self, moves: Moves) -> None:
@@ -130,9 +130,9 @@ class OverlappedAudit(Audit):
         planner.plan, scheduler._apply = planned, applied  # type: ignore[method-assign]
 
     def check_in_flight(self, pending: Iterable[FakePending]) -> None:
-        """What the device has yet to read and write is still held by the request for which it does."""
+        """Check that requests still hold every block that the device has yet to read or write for them."""
         references = self._memory._blocks.device._references
-        for row in (row for each in pending for row in each.rows):
+        for row in (row for step in pending for row in step.rows):
             snapshot: Any = row.request
             held = snapshot.request.block_table
             assert held[: len(snapshot.block_table)] == snapshot.block_table, (
@@ -142,7 +142,7 @@ class OverlappedAudit(Audit):
 
 
 class DraftsNowAndThen(Speculation):
-    """Drafts in some steps, at random, so that steps with and without follow each other."""
+    """Drafter for random steps, so that steps with and without drafts follow each other."""
 
     def __init__(self, rng: random.Random, drafter: Seer, **settings: Any) -> None:
         super().__init__(drafter, adaptive=False, **settings)
@@ -154,7 +154,7 @@ class DraftsNowAndThen(Speculation):
 
 
 class OverlappedWorld(World):
-    """As AsyncEngine drives it on a GPU. Every third one drafts now and then."""
+    """World driven like AsyncEngine on a GPU. Every third seed drafts in some steps."""
 
     @property
     def drafts(self) -> bool:
@@ -177,7 +177,7 @@ class OverlappedWorld(World):
 
     def _step(self, conditions: Conditions) -> None:
         self.num_steps += 1
-        if self._seed % 2:  # slots stay good: so no request may ever read a bad one
+        if self._seed % 2:  # no slot goes bad, so no request may ever read a bad one
             conditions = replace(conditions, corruption=0.0)
         self._happen(conditions)
         self._clients.receive(self._core.expire(), self._now)

@@ -1,4 +1,4 @@
-"""Bug: what is planted into the shipped code, one at a time: a function from the right method to a wrong one."""
+"""Bug planted into the shipped code, one at a time: a function from the right method to a wrong one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ Method = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Bug:
-    """`make` takes the method `name` of `owner` and returns its replacement.
+    """Bug of one method: `make` takes the method `name` of `owner` and returns its replacement.
 
-    Worlds whose settings are not `where` it can show need not be run. `shows_in_tokens`: it makes requests read wrong
-    blocks, so they get wrong tokens.
+    Only worlds whose settings satisfy `where` can show the bug. `shows_in_tokens`: the bug makes requests read wrong
+    blocks, so tokens are wrong.
     """
 
     owner: type
@@ -35,7 +35,7 @@ def plant(
     where: Callable[[WorldSettings], bool] = lambda settings: True,
     shows_in_tokens: bool = False,
 ) -> Callable[[Callable[[Method], Method]], Callable[[Method], Method]]:
-    """Put a bug among `bugs` under its function's name."""
+    """Register a bug in `bugs` under its function's name."""
 
     def keep(make: Callable[[Method], Method]) -> Callable[[Method], Method]:
         bugs[make.__name__] = Bug(owner, name, make, where, shows_in_tokens)

@@ -1,4 +1,4 @@
-"""A GPU of so much memory where there is none: every tensor of this process counts, and one too many does not fit."""
+"""Pretended GPU with limited memory: every tensor of this process counts, and one too many does not fit."""
 
 import contextlib
 import threading
@@ -18,7 +18,7 @@ from splitfuse.engine.execution.models.weights import SafetensorsSource
 
 
 class PretendedMemory:
-    """A DeviceMemory. Counts the storages that are alive of those made within `counting`."""
+    """DeviceMemory that counts live storages of tensors made within `counting`."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -60,10 +60,10 @@ class PretendedMemory:
             yield
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Engines on the CPU take it for their GPU: they read ahead, and size their caches by it."""
+        """Make engines on the CPU take this memory for a GPU's: they read ahead, and size their caches by it."""
         source, read = SafetensorsSource, WeightReader._read
 
-        patch.setattr(decoder, "_MAX_LOADING", 1)  # a GPU's, in the thread that is counted
+        patch.setattr(decoder, "_MAX_LOADING", 1)  # a GPU's loading, in the thread that is counted
 
         def counted(*args: Any) -> Tensor:
             with self.counting():

@@ -1,4 +1,4 @@
-"""Random weights in every form that files bring: what is quantized, in which groups, on how many levels."""
+"""Random weights in every form of quantized files: values, groups, levels of scales."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from splitfuse.kernels.quantize import QuantizedWeight
 
 
 class Form(NamedTuple):
-    """A format's choices; group 0: one scale per output."""
+    """Form of a quantized weight; group 0: one scale per output."""
 
     bits: int
     group: int
@@ -39,7 +39,7 @@ FORMS = {
 
 
 def random_weight(form: Form, num_outputs: int, num_inputs: int, *, seed: int = 0) -> QuantizedWeight:
-    """[num_outputs, num_inputs], values some tenths wide; the inputs a multiple of the form's groups."""
+    """Return a weight [num_outputs, num_inputs], values some tenths wide; the inputs are a multiple of the groups."""
     generator = torch.Generator().manual_seed(seed)
     num_groups = num_inputs // form.group if form.group else 1
     low = -(2 ** (form.bits - 1)) if form.is_signed else 0

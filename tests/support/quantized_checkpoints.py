@@ -1,6 +1,6 @@
-"""Quantizes tiny models as each format defines it, and dequantizes what was written in the most literal way.
+"""Quantized checkpoints of tiny models by each format's definition, and the most literal dequantization of them.
 
-AWQ, GPTQ and FP8 are written out here; compressed-tensors is its own package, which must be installed.
+AWQ, GPTQ and FP8 are written out here; for compressed-tensors its own package must be installed.
 """
 
 import json
@@ -15,31 +15,31 @@ from safetensors.torch import load_file, save_file
 from tiny_models import save_model, write_config
 from torch import Tensor
 
-# What a format has of a linear, by the end of its name, and the weight [N, K] that it stands for.
+# Tensors of a linear by the ends of their names, and the weight [N, K] that they stand for.
 Written = tuple[dict[str, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A quantization_config and how it writes one weight [N, K]."""
+    """Case of a format: its quantization_config, and its writer of a weight [N, K]."""
 
     config: dict[str, Any]
     write: Callable[[Tensor], Written]
 
 
 def _word_of(values: Tensor, bits: int) -> Tensor:
-    """Columns of one word each, the first one lowest, as the signed numbers of int32: [R, 32 / bits] → [R]."""
+    """Pack columns into words, the first column lowest, as signed int32: [R, 32 / bits] → [R]."""
     word = torch.stack([values[:, slot].long() << (slot * bits) for slot in range(32 // bits)]).sum(0)
     return torch.where(word < 2**31, word, word - 2**32).int()
 
 
 def _value(words: Tensor, slot: int, bits: int) -> Tensor:
-    """What a slot of each word holds."""
+    """Return the value in one slot of every word."""
     return (words.long() >> (slot * bits)) & (2**bits - 1)
 
 
 def _rounded(weight: Tensor, groups: list[list[int]], bits: int, *, symmetric: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """(q [N, K], zeros [G, N], scales [G, N] float16) with the inputs of each group beside each other or not."""
+    """Return (q [N, K], zeros [G, N], scales [G, N] float16); the inputs of a group need not be neighbours."""
     levels, middle = 2**bits - 1, 2 ** (bits - 1)
     q = torch.empty(weight.shape, dtype=torch.int64)
     zeros = torch.full((len(groups), len(weight)), middle)
@@ -50,7 +50,7 @@ def _rounded(weight: Tensor, groups: list[list[int]], bits: int, *, symmetric: b
             scales[index] = part.abs().amax(1) / (middle - 1)
         else:
             scales[index] = (part.amax(1) - part.amin(1)) / levels
-            # From 1: what GPTQ's first version stores is less 1.
+            # From 1: GPTQ's first version stores zeros less 1.
             zeros[index] = (-part.amin(1) / scales[index].float()).round().clamp(1, levels).long()
         steps = (part / scales[index].float()[:, None]).round().long()
         q[:, inputs] = (steps + zeros[index][:, None]).clamp(0, levels)
@@ -63,7 +63,7 @@ def _groups(num_inputs: int, size: int) -> list[list[int]]:
 
 
 def awq(bits: int, size: int) -> Case:
-    """Outputs 0, 2, 4, 6, 1, 3, 5, 7 share a word in this order, and with 8 bits 0, 2, 1, 3."""
+    """Write AWQ: outputs 0, 2, 4, 6, 1, 3, 5, 7 share a word in this order, and with 8 bits 0, 2, 1, 3."""
     order = [0, 2, 4, 6, 1, 3, 5, 7] if bits == 4 else [0, 2, 1, 3]
 
     def packed(rows: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def awq(bits: int, size: int) -> Case:
 
 
 def gptq(bits: int, size: int, *, version: int = 1, symmetric: bool = False, act_order: bool = False) -> Case:
-    """Inputs share a word. Version 1 stores zeros less 1."""
+    """Write GPTQ: inputs share a word. Version 1 stores zeros less 1."""
     per_word = 32 // bits
 
     def write(weight: Tensor) -> Written:
@@ -125,7 +125,7 @@ def gptq(bits: int, size: int, *, version: int = 1, symmetric: bool = False, act
 
 
 def fp8(block: tuple[int, int] | None) -> Case:
-    """DeepSeek's blocks, or one scale for all."""
+    """Write FP8 with DeepSeek's blocks, or one scale for all."""
 
     def write(weight: Tensor) -> Written:
         rows, columns = block or weight.shape
@@ -147,7 +147,7 @@ def fp8(block: tuple[int, int] | None) -> Case:
 
 
 def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None = None, *, packed: bool = False) -> Case:
-    """As the package compresses, and decompresses, what it would compress."""
+    """Compress and decompress with the package."""
     kind = "pack-quantized" if packed else "float-quantized" if weights.get("type") == "float" else "int-quantized"
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "format": kind}
     config = {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group}}
@@ -172,7 +172,7 @@ def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None = None, *,
 
 
 def _reduced(weight: Tensor, args: Any, *, largest: bool) -> Tensor:
-    """The largest or smallest of what shares a scale, in the shape of the scales."""
+    """Return the largest or smallest of the values that share a scale, in the shape of the scales."""
     reduce = torch.amax if largest else torch.amin
     if args.strategy == "tensor":
         return reduce(weight, dim=(0, 1)).reshape(1)
@@ -185,7 +185,7 @@ def _reduced(weight: Tensor, args: Any, *, largest: bool) -> Tensor:
 
 
 def has_compressed_tensors() -> bool:
-    """Whether the package can be imported; it says of a missing dependency of its own only then."""
+    """True if the package can be imported: only the import reveals a missing dependency of its own."""
     try:
         import compressed_tensors.compressors  # noqa: F401
     except ImportError:
@@ -216,5 +216,5 @@ def save_quantized(model: str, case: Case, folder: Path) -> tuple[Path, dict[str
 
 
 def _is_linear(name: str, tensor: Tensor) -> bool:
-    """Whether quantizers quantize it: no embedding, head or router."""
+    """True for a weight that quantizers quantize: no embedding, head or router."""
     return (tensor.ndim == 2 and name.endswith("_proj.weight")) or ".experts." in name

@@ -1,4 +1,4 @@
-"""Drives an EngineCore through a random schedule, checking its invariants after every step."""
+"""Random schedule of an EngineCore, with a check of its invariants after every step."""
 
 import random
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from splitfuse.engine.core.outputs import PromptLogprobs
 
 @dataclass
 class Arrival:
-    """A prompt, what is wanted of it, and when it comes and perhaps goes (in steps)."""
+    """Prompt with its parameters, and the steps at which it comes and perhaps is aborted."""
 
     prompt: list[int]
     params: SamplingParams
@@ -65,7 +65,7 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
 def random_llm(
     rng: random.Random, folder: str, *, max_tokens_of_one: int, block_sizes: tuple[int, ...], **options: Any
 ) -> LLM:
-    """An engine with a random budget, block size, chunk limit and a pool that is often too small for all at once."""
+    """Return an LLM with random budget, block size and chunk limit, and a pool often too small for all at once."""
     block_size = rng.choice(block_sizes)
     swap_space = rng.choice([0, 2e-4, 1e-2])  # GiB: none, some 200 tokens, plenty
     smallest = -(-max_tokens_of_one // block_size)

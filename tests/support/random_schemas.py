@@ -1,4 +1,4 @@
-"""Random JSON schemas of every kind that structured output promises to keep to."""
+"""Random JSON schemas of every kind that structured output promises to enforce."""
 
 import random
 from typing import Any
@@ -9,7 +9,7 @@ _WORDS = ("name", "age", "tags", "id", "città", "a b", "Größe", "日本", "x"
 
 
 def random_schema(rng: random.Random, *, depth: int = 4, bounded: bool = True) -> Schema:
-    """A schema that nests at most `depth` levels. `bounded`: every value has a longest form."""
+    """Return a schema that nests at most `depth` levels. `bounded`: every value has a longest form."""
     leaves = [_enum, _const, _string, _number, _integer, _boolean, _null]
     branches = [_object, _object, _array, _any_of] if depth > 1 else []
     return rng.choice(leaves + branches + branches)(rng, depth, bounded)

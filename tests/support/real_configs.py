@@ -1,4 +1,4 @@
-"""config.json of published models, as far as it concerns us: every family, and each of its odd members."""
+"""Parts of published models' config.json that matter here: every family, and each of its odd members."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ _LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-# The published lists of divisors are as long; their numbers do not matter here.
+# The published lists of divisors have this length; their numbers do not matter here.
 _LONGROPE = {
     "type": "longrope",
     "short_factor": [1.0 + i / 50 for i in range(48)],
@@ -117,7 +117,7 @@ def _shape(layers: int, hidden: int, inner: int, heads: int, kv_heads: int) -> d
 
 
 def _plain_shape(layers: int, hidden: int, inner: int, heads: int) -> dict[str, int]:
-    """Without heads of its own for keys and values."""
+    """Return a shape without a separate number of KV heads."""
     shape = _shape(layers, hidden, inner, heads, heads)
     del shape["num_key_value_heads"]
     return shape

@@ -17,7 +17,7 @@ LONGEST = 120
 
 
 class Life:
-    """`run` it; `busy_steps`: as long as requests come."""
+    """Life that `run` records; `busy_steps`: number of steps in which requests come."""
 
     def __init__(self, seed: int, *, busy_steps: int = 150) -> None:
         self._busy_steps = busy_steps
@@ -48,7 +48,7 @@ class Life:
         self.num_steps = 0
 
     def run(self) -> str:
-        """The recording."""
+        """Live until all requests have ended. Returns the recording."""
         for step in range(100_000):
             now = step / 7
             if step < self._busy_steps and self.rng.random() < 0.3:

@@ -1,4 +1,4 @@
-"""What every decision of the scheduler must keep, derived from the states before and after it, not by its own code."""
+"""Audit of the scheduler's decisions, derived from the states before and after them, not by its own code."""
 
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.batch import Batch, BatchRow
@@ -9,7 +9,7 @@ MAX_PREEMPTIONS = 2  # no request is preempted more often while another can be
 
 
 class ScheduleAudit:
-    """Budgets, order, promises and the policy's own rule, for one decision after the other."""
+    """Audit of budgets, order, promises and the policy's own rule, decision by decision."""
 
     def __init__(self, config: EngineConfig, scheduler: Scheduler) -> None:
         self._config = config
@@ -20,7 +20,7 @@ class ScheduleAudit:
         self.preempted: list[Request] = []
 
     def before(self, budget: int | None) -> None:
-        """Look at what is there to decide on."""
+        """Record the state before a decision."""
         most = self._config.step_limits.num_batched_tokens
         self._budget = min(budget or most, most)
         self._running = list(self._scheduler._continuing())
@@ -34,7 +34,7 @@ class ScheduleAudit:
         self._first_decoding = [r.num_output_tokens + r.num_output_placeholders < 2 for r in self._running]
 
     def check(self, batch: Batch | None) -> None:
-        """Look at what has been decided."""
+        """Check a decision."""
         if batch is None:
             assert not self._running, "a request runs but no step is scheduled"
             assert not self._waiting, "a request waits but no step is scheduled"
@@ -54,7 +54,7 @@ class ScheduleAudit:
         self._check_budget_is_used(batch)
 
     def begins(self, batch: Batch) -> list[BatchRow]:
-        """The first rows of requests."""
+        """Return the first rows of requests."""
         return [row for row in batch.rows if row.request in self.admitted and row.request not in self._begun]
 
     def _check_rows(self, batch: Batch) -> None:
@@ -103,20 +103,20 @@ class ScheduleAudit:
             assert not self.admitted or all(self._first_decoding), "a running batch was added to"
 
     def _check_budget_is_used(self, batch: Batch) -> None:
-        """SplitFuse leaves no token of the budget unused while a request could have it."""
+        """Check that no token of the budget is unused while a request could have it."""
         num_tokens = sum(row.num_tokens - row.num_drafts for row in batch.rows)
         if self._config.batching_policy != "splitfuse" or num_tokens >= self._budget or self.preempted:
             return
         assert len(batch.rows) == self._num_running, f"{num_tokens} tokens, the budget is {self._budget}"
         waiting = [request for request in self._scheduler.waiting if not self._waits_for_its_parent(request)]
-        # A request whose parent has just been readmitted is best forked in the next step; those after it wait as long.
+        # A request whose parent has just been readmitted is best forked in the next step; those after it wait, too.
         parent_readmitted = any(request.parent in self.admitted for request in self._scheduler.waiting)
         if waiting and not parent_readmitted and self._num_running < self._config.step_limits.num_seqs:
             largest = max(self._pool.num_blocks_for(request.num_tokens) for request in waiting)
             assert self._spare_blocks() < largest + self._pool.num_blocks // 100, f"none of {waiting} was admitted"
 
     def _spare_blocks(self) -> int:
-        """Free blocks that no prompt on its way will need."""
+        """Return the number of free blocks that no running prompt will need."""
         prompts = [request for request, wanted in self._wanted.items() if wanted > 1] + self.admitted
         return self._pool.num_free_blocks - sum(
             self._pool.num_blocks_for(request.num_tokens) - len(request.block_table)
@@ -125,7 +125,7 @@ class ScheduleAudit:
         )
 
     def _check_preempted(self) -> None:
-        """The latest is preempted first, except for those preempted often; the first in the queue never for another."""
+        """Check that the latest is preempted first, unless preempted often, and the queue's first never for another."""
         assert not self.admitted, "a request was admitted in a step that preempted"
         largest = max(self._pool.num_blocks_for(victim.num_tokens) for victim in self.preempted)
         assert self._pool.num_free_blocks < largest, f"{self.preempted} were preempted for nothing"
@@ -163,7 +163,7 @@ class ScheduleAudit:
         return (int(levels[self._config.scheduling_policy]), request.arrival_order)
 
     def _is_a_tenants_turn(self, admitted: Request, waits: Request) -> bool:
-        """Which tenant is next depends on their service, unless a preempted request waits."""
+        """True if the tenants' service decides between two requests, neither of which is first as a preempted one."""
         is_fair = self._config.scheduling_policy == "fair"
         return (
             is_fair
@@ -173,7 +173,7 @@ class ScheduleAudit:
 
     @property
     def _num_running(self) -> int:
-        """Without those that reach their length with a step in flight."""
+        """Number of running requests, without those that reach their length in a step in flight."""
         return len(self._scheduler.running) - sum(r.status is Status.RUNNING for r in self._ending)
 
     def _waits_for_its_parent(self, request: Request) -> bool:

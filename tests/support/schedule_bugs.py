@@ -1,4 +1,4 @@
-"""Bugs in how much requests get and when, which are preempted, and how requests end."""
+"""Bugs in the share and order of requests, the choice of preemptions, and the ends of requests."""
 
 from dataclasses import replace
 from typing import Any
@@ -66,7 +66,7 @@ def no_request_joins_two(right: Method) -> Method:
     return lambda self, room, waiting: None if len(room.queues.running) >= 2 else right(self, room, waiting)
 
 
-# Which request is first, and which is preempted.
+# Order and preemption.
 
 
 @plant(BUGS, Scheduler, "__init__")

@@ -1,4 +1,4 @@
-"""A scheduler alone, whose model always gives the same token, and requests for it."""
+"""Scheduler alone, whose model always samples one token, and requests for it."""
 
 from dataclasses import dataclass, field
 
@@ -50,7 +50,7 @@ def request(
 
 @dataclass
 class Bench:
-    """A scheduler whose model always gives TOKEN, checked after every move."""
+    """Scheduler whose model always samples TOKEN, checked after every move."""
 
     scheduler: Scheduler
     now: float = 0.0
@@ -65,11 +65,11 @@ class Bench:
         return cls(Scheduler(config, blocks, observer=observer_of(config)))
 
     def add(self, *requests: Request) -> None:
-        for each in requests:
-            self.scheduler.add(each)
+        for request in requests:
+            self.scheduler.add(request)
 
     def step(self) -> list[tuple[str, int, int]]:
-        """One step; its rows as (name, from, to)."""
+        """Run a step. Returns its rows as (name, from, to)."""
         self.now += 1.0
         batch = self.scheduler.schedule(self.now)
         if batch is None:

@@ -1,4 +1,4 @@
-"""NUM_WORKERS: how many test processes share the cores, by which limits in wall time grow."""
+"""NUM_WORKERS: number of test processes that share the cores, a factor of limits in wall time."""
 
 import os
 

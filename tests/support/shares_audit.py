@@ -1,4 +1,4 @@
-"""What tenants keep of the prefix cache, by the engine's maps before and after a decision."""
+"""Audit of tenants' shares of the prefix cache, by the engine's maps before and after a decision."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ from splitfuse.engine.core.block_manager import BlockManager
 
 
 class SharesAudit:
-    """Evicting takes no tenant below its floor while one above its own has a free block."""
+    """Audit that eviction takes no tenant below its floor while a tenant above its own has a free block."""
 
     def __init__(self, blocks: BlockManager, weights: dict[str, float] | None) -> None:
         self._blocks = blocks
@@ -14,11 +14,11 @@ class SharesAudit:
         self._before: dict[int, str] = {}
 
     def before(self) -> None:
-        """A step is about to be decided."""
+        """Record the state before a decision."""
         self._before = self._tenants()
 
     def check(self) -> None:
-        """It has been decided. Floors can only have risen since, as no block is cached by a decision."""
+        """Check a decision. Floors can only have risen since `before`, because a decision caches no block."""
         after = self._tenants()
         if len(after) == len(self._before):
             return

@@ -1,7 +1,7 @@
-"""SimulatedStream: a device whose work is done when a seeded chance lets it, in its order, not when it is given.
+"""SimulatedStream: a device that does its work in order, but later, at moments that a seed chooses.
 
-Work is a closure over host and device memory: what it reads is what stands there when it runs. So a buffer written
-again too early, or results read before their event, are seen as what they are: other numbers.
+Work is a closure over host and device memory: it reads the values of the moment when it runs. So a buffer written
+again too early, or results read before their event, show as wrong numbers.
 """
 
 import random
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class SimulatedEvent:
-    """Has happened when all work given before it has been done."""
+    """Event that happens once all work before it is done."""
 
     def __init__(self, stream: "SimulatedStream", num_before: int) -> None:
         self._stream = stream
@@ -21,7 +21,7 @@ class SimulatedEvent:
 
 
 class SimulatedStream:
-    """As `engine.device`. `laziness`: the chance that the device stops before its next work."""
+    """Stream like that of `engine.device`. `laziness`: the probability that the device stops before its next work."""
 
     def __init__(self, rng: random.Random, *, laziness: float = 0.5) -> None:
         self._rng = rng
@@ -34,19 +34,19 @@ class SimulatedStream:
         return len(self._queue)
 
     def run(self, work: Callable[[], None]) -> None:
-        """Give work."""
+        """Queue work."""
         self.drift()
         self._queue.append(work)
         self.drift()
 
     def record(self) -> SimulatedEvent:
-        """The event of all the work given so far."""
+        """Return the event of all the work queued so far."""
         event = SimulatedEvent(self, self._num_done + len(self._queue))
         self.drift()
         return event
 
     def drift(self) -> None:
-        """Time goes by: the device does some of its work, or none, or all."""
+        """Let time go by: the device does some of its work, or none, or all."""
         while self._queue and self._rng.random() >= self._laziness:
             self._do_next()
 
@@ -55,7 +55,7 @@ class SimulatedStream:
             self._do_next()
 
     def synchronize(self) -> None:
-        """Do all there is."""
+        """Do all queued work."""
         self.run_until(self._num_done + len(self._queue))
 
     def _do_next(self) -> None:

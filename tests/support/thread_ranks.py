@@ -1,4 +1,4 @@
-"""Ranks of tensor parallelism that are threads of this process: the same messages and sums, and no second to start."""
+"""Ranks of tensor parallelism as threads of this process: real messages and sums, without a second to start."""
 
 import contextlib
 from multiprocessing.connection import Connection
@@ -12,12 +12,12 @@ from splitfuse.kernels import ops
 
 
 def use_thread_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on an LLM's other ranks are threads, which end with it."""
+    """Make an LLM's other ranks threads, which end with it."""
     monkeypatch.setattr(rank_processes, "_live", _live)
 
 
 def _live(state: Any, rank: int, size: int, num_slices: int, memory: int, pipe: Connection) -> None:
     group = ops.rank_group(memory, rank=rank, num_ranks=size, limit_s=0)
     state.add(None)
-    with contextlib.suppress(SystemExit):  # which would end a process
+    with contextlib.suppress(SystemExit):  # SystemExit would end a process
         rank_process._follow(pipe, TensorParallel(rank=rank, size=size, num_slices=num_slices, group=group))

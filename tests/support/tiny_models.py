@@ -1,4 +1,4 @@
-"""Small random models, made with transformers' own config classes, and what transformers generates with them."""
+"""Small random models, made with transformers' own config classes, and transformers' outputs of them."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ from transformers import (
     Starcoder2Config,
 )
 
-VOCAB_SIZE = 271  # not a multiple of 64: real vocabularies are not either
+VOCAB_SIZE = 271  # not a multiple of 64, like real vocabularies
 MAX_LEN = 512
 
 _SHAPE: dict[str, Any] = {
@@ -49,7 +49,7 @@ _SHAPE: dict[str, Any] = {
     "pad_token_id": None,
 }
 
-# The same under the names of families before Llama.
+# Equal settings under the names of families before Llama.
 _TOKENS = {name: _SHAPE[name] for name in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
 _OPT: dict[str, Any] = {
     **_TOKENS,
@@ -113,7 +113,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         },
     ),
     "phi3-window": Phi3Config(**_SHAPE, num_key_value_heads=2, sliding_window=37),
-    # The original length is the longest: the short factors hold for all lengths, here as there.
+    # The original length is the longest, so the short factors hold for all lengths.
     "phi3-longrope": Phi3Config(
         **_SHAPE,
         num_key_value_heads=4,
@@ -129,7 +129,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         },
     ),
     "gemma2": Gemma2Config(
-        **{**_SHAPE, "hidden_size": 80},  # its square root is another number in bfloat16
+        **{**_SHAPE, "hidden_size": 80},  # bfloat16 changes its square root
         num_key_value_heads=2,
         head_dim=24,
         query_pre_attn_scalar=40,
@@ -262,7 +262,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
 }
 
 
-# Models of a family of which another, or of which the nearest family, is tested at full length.
+# Models whose family, or nearest family, is tested at full length by another.
 VARIANTS = {
     "llama-yarn",
     "phi3-longrope",
@@ -291,24 +291,24 @@ VARIANTS = {
 
 
 def make_model(name: str) -> PreTrainedModel:
-    """A seeded random model of one of CONFIGS, float32, with biases and norms that are not trivial."""
+    """Return a seeded random model of one of CONFIGS, float32, with biases and norms that are not trivial."""
     torch.manual_seed(1234)
     model = AutoModelForCausalLM.from_config(CONFIGS[name], dtype=torch.float32).eval()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             is_norm = "norm" in key or "ln_" in key
             if key.endswith("bias"):
-                # Large where the rotation makes it depend on the position; elsewhere it would decide all outputs.
+                # Large only if the rotation makes it depend on the position: otherwise a bias would decide all outputs.
                 parameter.normal_(0.0, 0.5 if any(part in key for part in _QKV) else 0.1)
             elif is_norm:
                 parameter.uniform_(0.5, 1.5)
-                if name.startswith("gemma"):  # which stores weights less 1, and begins with large embeddings
+                if name.startswith("gemma"):  # Gemma stores weights less 1, and begins with large embeddings
                     parameter.add_(2.0 if "post_" in key and name != "gemma" else -1.0)
     return model
 
 
 def save_model(name: str, folder: Path, *, shards: int = 1) -> PreTrainedModel:
-    """Write a model and a tokenizer in Hugging Face format; in several files if `shards` is more than 1."""
+    """Write a model and a tokenizer in Hugging Face format, in `shards` files."""
     model = make_model(name)
     size = sum(p.numel() * 4 for p in model.parameters())
     model.save_pretrained(folder, max_shard_size=size if shards == 1 else size // shards)
@@ -317,7 +317,7 @@ def save_model(name: str, folder: Path, *, shards: int = 1) -> PreTrainedModel:
 
 
 def byte_tokenizer() -> Tokenizer:
-    """One token per byte after 15 special ones, so that any text has ids and most ids end within a character."""
+    """Return a tokenizer of bytes after 15 special tokens: any text has ids, and most ids end within a character."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = ["<bos>", "<eos>", *(f"<s{i}>" for i in range(13))]
     vocab = {token: i for i, token in enumerate([*special, *alphabet])}
@@ -330,7 +330,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def greedy(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[int]:
-    """What transformers generates, without an early end."""
+    """Return transformers' greedy output, without an early end."""
     model.generation_config.eos_token_id = None
     ids = torch.tensor([prompt])
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""World: an EngineCore over a fake model and a virtual clock, to which seeded things happen, audited at every step."""
+"""World: an EngineCore over a fake model and a virtual clock, with seeded events and an audit of every step."""
 
 import random
 from collections import Counter, deque
@@ -16,14 +16,14 @@ from splitfuse.engine.core.block_manager import CacheSpec
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.step_pipeline import StepPipeline, Work
 
-_LOOK_UP = 0.1  # how often a request's prefix is looked up beside the engine
+_LOOK_UP = 0.1  # share of steps with an extra lookup of a request's prefix
 
 
 class World:
-    """`run` it; whatever does not hold raises an AssertionError with the seed and the last events."""
+    """World of one seed. `run` raises an AssertionError with the seed and the last events if an audit fails."""
 
     def __init__(self, seed: int, *, recording: TextIO | None = None, outputs_only: bool = False) -> None:
-        """`outputs_only`: no look inside the engine, only at what the clients receive."""
+        """Build the world; `outputs_only`: audit only the outputs, not the inside of the engine."""
         self._seed = seed
         self._rng = random.Random(seed)
         self.settings = random_settings(self._rng)
@@ -84,7 +84,7 @@ class World:
 
     @property
     def seen(self) -> Counter[str]:
-        """What has happened so far, and how often."""
+        """Counts of events so far."""
         endings = {f"ends by {reason}": count for reason, count in self._clients.endings.items()}
         drafts = self._core.speculation
         accepted = {"accepted drafts": 0 if drafts is None else drafts.num_accepted_tokens}
@@ -92,13 +92,13 @@ class World:
 
     @property
     def fingerprint(self) -> int:
-        """Of all tokens, in their order."""
+        """Fingerprint of all tokens in order."""
         return self._clients.fingerprint
 
     # Steps.
 
     def run(self, num_steps: int) -> None:
-        """Changing conditions for so many steps, and every now and then calm until no request is left."""
+        """Run that many steps under changing conditions, with calm periods until no request is left."""
         try:
             while self.num_steps < num_steps:
                 conditions = random_conditions(self._rng)
@@ -111,7 +111,7 @@ class World:
             raise AssertionError(self._story(exc, num_steps)) from exc
 
     def _calm_down(self) -> None:
-        """Nothing comes, nothing goes wrong: all that is there ends, in a bounded number of steps, without a trace."""
+        """Run without arrivals and faults: all requests must end in a bounded number of steps, without a trace."""
         streams = self._clients.streams
         most = 50 + 4 * sum(stream.request.max_num_tokens for stream in streams.values())
         for _ in range(most):
@@ -126,7 +126,7 @@ class World:
         return not self._pipeline.has_work
 
     def _step(self, conditions: Conditions) -> None:
-        """As AsyncEngine's loop does it: requests come and go before the step and while it is in flight."""
+        """Run a step like AsyncEngine's loop: requests come and go before the step and while it is in flight."""
         self.num_steps += 1
         self._happen(conditions)
         self._clients.receive(self._core.expire(), self._now)
@@ -162,7 +162,7 @@ class World:
         self._clients.check_aborted()
         self._audit.after_results(batch, with_tokens, failed=tables)
 
-    # What happens beside them.
+    # Events.
 
     def _happen(self, conditions: Conditions) -> None:
         streams, settings, rng = self._clients.streams, self.settings, self._rng
@@ -213,7 +213,7 @@ class World:
     def _chance(self, probability: float) -> bool:
         return probability > 0 and self._rng.random() < probability
 
-    # What it was like.
+    # Reports.
 
     def _saw(self, what: str, *which: object) -> None:
         self._seen[what] += 1

@@ -1,4 +1,4 @@
-"""What a seed decides: an engine's settings and pools, the kinds of requests that come, and what goes wrong."""
+"""Settings that a seed decides: the engine's settings and pools, the kinds of requests, and the faults."""
 
 import hashlib
 import io
@@ -15,27 +15,27 @@ TENANTS = ("ann", "ben", "cat", "dan")
 
 @dataclass(frozen=True)
 class WorldSettings:
-    """One world, but for what happens in it."""
+    """Settings of one world, without its events."""
 
     config: EngineConfig
     num_blocks: int
     num_host_blocks: int
-    seconds_per_block: float | None  # what swapping one seems to cost
-    longest: int  # tokens of prompt and output together
+    seconds_per_block: float | None  # apparent cost of swapping a block
+    longest: int  # maximum of prompt and output tokens together
     tenants: tuple[str, ...]
-    skew: float  # 1: tenants send alike; more: the first sends most
-    hash_bits: int  # of the prefix cache; few make it find what it must not believe
-    max_tenants: int  # counters kept by the fair queue
-    prompt_parts: tuple[tuple[int, ...], ...]  # from which prompts are joined, so that they have blocks in common
+    skew: float  # 1: tenants send equally; more: the first sends most
+    hash_bits: int  # bits of the prefix cache's hash; few bits make collisions
+    max_tenants: int  # number of the fair queue's counters
+    prompt_parts: tuple[tuple[int, ...], ...]  # parts of prompts, which so have blocks in common
     max_drafts: int  # 0: no drafts
-    chooses_lengths: bool  # of drafts, by what they cost and bring
+    chooses_lengths: bool  # True: draft lengths follow cost and gain
 
     @property
     def hash_is_weak(self) -> bool:
         return self.hash_bits < 256
 
     def hash(self, data: bytes) -> bytes:
-        """sha256, or what is left of it."""
+        """Return sha256, or its first bits."""
         digest = hashlib.sha256(data).digest()
         return bytes([digest[0] >> 8 - self.hash_bits]) if self.hash_is_weak else digest
 
@@ -50,7 +50,7 @@ class WorldSettings:
 
 
 def random_settings(rng: random.Random) -> WorldSettings:
-    """Everything that can be set, and pools that are mostly too small for all at once."""
+    """Return random values of all settings, and pools that are mostly too small for all at once."""
     longest = rng.choice([16, 40, 40, 100])
     block_size = rng.choice([1, 2, 4, 8, 16] if longest <= 40 else [4, 8, 16])
     smallest = -(-longest // block_size)
@@ -101,15 +101,15 @@ def _config(rng: random.Random, block_size: int, *, has_host: bool) -> EngineCon
 
 @dataclass(frozen=True)
 class Conditions:
-    """What comes and goes wrong for a while; each number is the probability of it in a step."""
+    """Conditions of some steps: probabilities of arrivals and faults in a step."""
 
     arrival: float
     most_unfinished: int
-    follow_up: float  # of the prompts that come: one that begins as an earlier request did
-    greedy: float  # of those: an output as long as it can be, behind a short prompt
-    several: float  # of those: n > 1
-    deadline: float  # of those: ends by a clock
-    late_text: float  # of those: its text may end it, or fail
+    follow_up: float  # share of prompts that begin like an earlier request
+    greedy: float  # share of prompts: as long an output as possible after a short prompt
+    several: float  # share of prompts: n > 1
+    deadline: float  # share of prompts: an end by the clock
+    late_text: float  # share of prompts: a text that may end the request, or fail
     abort: float
     mass_abort: float
     culprit: float
@@ -120,7 +120,7 @@ class Conditions:
 
 
 def random_conditions(rng: random.Random) -> Conditions:
-    """Half of the faults, in a random strength: all of them all the time would hide one another."""
+    """Return half of the faults, in random strength: all faults at all times would hide one another."""
 
     def perhaps(strength: float) -> float:
         return rng.choice([0.0, strength * rng.random()])
@@ -147,12 +147,12 @@ CALM = Conditions(*[0.0] * 14)  # type: ignore[arg-type]
 
 
 def can_be_recorded(seed: int) -> bool:
-    """Whether all that was chosen is a setting of an engine, so that a recording holds it."""
+    """True if all choices are settings of an engine, so that a recording holds them."""
     settings = random_settings(random.Random(seed))
     return not settings.hash_is_weak and settings.max_tenants >= len(settings.tenants)
 
 
 class Recording(io.StringIO):
-    """A file whose text is wanted when the engine has gone."""
+    """File whose text is read after the engine's end."""
 
     def close(self) -> None: ...

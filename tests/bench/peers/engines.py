@@ -1,7 +1,7 @@
-"""How each peer is loaded and asked: a folder or a GGUF file in, a function from prompts to greedy outputs of a fixed
-length out.
+"""Engines of the peers: a loader takes a folder or a GGUF file, and returns a function from prompts to greedy outputs
+of a fixed length.
 
-Imports nothing of a peer before it is loaded: this file runs in every peer's own venv.
+A peer is imported only when loaded, because this file runs in every peer's own venv.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Generate = Callable[[Prompts, int], list[list[int]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Largest:
-    """The largest load that will come."""
+    """Largest load to come."""
 
     num_seqs: int
     max_model_len: int
@@ -60,7 +60,7 @@ def vllm(folder: Path, largest: Largest, **settings: Any) -> Generate:
 
 
 def transformers(folder: Path, largest: Largest, **settings: Any) -> Generate:
-    """Static `generate`: one batch, all prompts of one length."""
+    """Load transformers' static `generate`: one batch, all prompts of one length."""
     model = _transformers_model(folder, largest, **settings)
     import torch
 
@@ -75,7 +75,7 @@ def transformers(folder: Path, largest: Largest, **settings: Any) -> Generate:
 
 
 def transformers_batch(folder: Path, largest: Largest, **settings: Any) -> Generate:
-    """`generate_batch`: transformers' own continuous batching."""
+    """Load `generate_batch`: transformers' own continuous batching."""
     model = _transformers_model(folder, largest, **settings)
     from transformers import GenerationConfig
 
@@ -88,9 +88,9 @@ def transformers_batch(folder: Path, largest: Largest, **settings: Any) -> Gener
 
 
 def llamacpp(folder: Path, largest: Largest, **settings: Any) -> Generate:
-    """llama.cpp by its own API, since the Python class takes one sequence at a time. A folder's GGUF stands beside it.
+    """Load llama.cpp by its own API, since the Python class takes one sequence at a time. A folder's GGUF is beside it.
 
-    One llama_decode for all prompts, then one for each further token of all sequences; each has a cache of its own.
+    One llama_decode takes all prompts, then one per further token all sequences; every sequence has its own cache.
     """
     import llama_cpp as lib
     import numpy as np
@@ -110,7 +110,7 @@ def llamacpp(folder: Path, largest: Largest, **settings: Any) -> Generate:
     batch = lib.llama_batch_init(params.n_batch, 0, 1)
 
     def step(tokens: Prompts, start: int) -> list[int]:
-        """Give each sequence these tokens at position `start`; the likeliest next one of each."""
+        """Give each sequence its tokens at position `start`. Returns the likeliest next token of each."""
         count = 0
         for number, ids in enumerate(tokens):
             for offset, token in enumerate(ids):
@@ -137,7 +137,7 @@ def llamacpp(folder: Path, largest: Largest, **settings: Any) -> Generate:
 
 
 def openvino(folder: Path, largest: Largest, **settings: Any) -> Generate:
-    """OpenVINO GenAI's continuous batching with dynamic split fuse, from a GGUF file."""
+    """Load OpenVINO GenAI's continuous batching with dynamic split fuse, from a GGUF file."""
     import numpy as np
     import openvino as ov
     import openvino_genai as genai
@@ -175,4 +175,4 @@ def _transformers_model(folder: Path, largest: Largest, **settings: Any) -> Any:
     return model
 
 
-PEERS = {each.__name__: each for each in (splitfuse, vllm, transformers, transformers_batch, llamacpp, openvino)}
+PEERS = {peer.__name__: peer for peer in (splitfuse, vllm, transformers, transformers_batch, llamacpp, openvino)}

@@ -1,4 +1,4 @@
-"""A folder's safetensors as one GGUF file in bfloat16, tensors unchanged but for llama's rope order. Needs gguf, numpy.
+"""GGUF file in bfloat16 from a folder's safetensors, unchanged except for llama's rope order. Needs gguf, numpy.
 
 `python gguf_file.py FOLDER FILE`. No vocabulary goes in: prompts are ids.
 """
@@ -53,7 +53,7 @@ def _add_settings(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 
 
 def _tensors(file: Path) -> list[tuple[str, Any]]:
-    """Name and bits (uint16) of every tensor, mapped from the file."""
+    """Yield name and bits (uint16) of every tensor, mapped from the file."""
     with file.open("rb") as opened:
         size = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(size))
@@ -66,7 +66,7 @@ def _tensors(file: Path) -> list[tuple[str, Any]]:
 
 
 def _pairs_beside_each_other(tensor: Any, head_dim: int) -> Any:
-    """Rows of a head in llama.cpp's order: it turns neighbours, Hugging Face's llama turns halves."""
+    """Return a head's rows in llama.cpp's order: llama.cpp rotates neighbours, Hugging Face's llama halves."""
     heads = tensor.reshape(-1, 2, head_dim // 2, tensor.shape[1])
     return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(tensor.shape)
 

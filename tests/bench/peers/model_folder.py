@@ -1,4 +1,4 @@
-"""A Hugging Face folder with seeded random bf16 weights and a made-up tokenizer: what every peer is given."""
+"""Model of all peers: a Hugging Face folder with seeded random bf16 weights and a made-up tokenizer."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def write_model_folder(folder: Path, shape: str, *, seed: int = 0) -> Path:
-    """The folder, with the weights that `--load-format dummy` makes for this shape and seed; kept if it is there."""
+    """Write the folder, with the weights of `--load-format dummy` for this shape and seed, unless it exists."""
     if (folder / "tokenizer_config.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ def write_model_folder(folder: Path, shape: str, *, seed: int = 0) -> Path:
 
 
 def write_gguf(folder: Path, python: str) -> None:
-    """The same weights for llama.cpp, beside the folder, written by its venv's interpreter."""
+    """Write the folder's weights as a GGUF file beside it, by the interpreter of llama.cpp's venv."""
     file = folder.with_name(f"{folder.name}.gguf")
     if not file.exists():
         subprocess.run([python, str(Path(__file__).with_name("gguf_file.py")), str(folder), str(file)], check=True)
@@ -42,7 +42,7 @@ def _tensors(folder: Path, seed: int) -> dict[str, torch.Tensor]:
 
 
 def _tokenizer(vocab_size: int) -> Tokenizer:
-    """Byte-level: the bytes, then words of four letters with a space before them, so that any id is text."""
+    """Return a byte-level tokenizer: bytes, then words of a space and four letters, so that any id is text."""
     words = sorted(pre_tokenizers.ByteLevel.alphabet())
     for number in range(vocab_size - len(words)):
         letters = "".join(_LETTERS[number // 26**place % 26] for place in range(4))

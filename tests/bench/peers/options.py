@@ -1,4 +1,4 @@
-"""What both comparisons are told on the command line."""
+"""Options of both comparisons on the command line."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from splitfuse.engine.serving.bench_offline import SHAPES
 
 
 def parser_of(description: str, *, peers: Sequence[str]) -> argparse.ArgumentParser:
-    """With the options that both take; `peers`: those that are asked if none are named."""
+    """Return a parser of the options that both take; `peers`: the default peers."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     add = parser.add_argument
     add("--model", choices=SHAPES, default="llama-221m")
@@ -27,7 +27,7 @@ def parser_of(description: str, *, peers: Sequence[str]) -> argparse.ArgumentPar
 
 
 def scratch_folder(args: argparse.Namespace, stack: ExitStack) -> Path:
-    """Where weights are made."""
+    """Return the folder for weights."""
     if args.folder is None:
         return Path(stack.enter_context(tempfile.TemporaryDirectory()))
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -35,5 +35,5 @@ def scratch_folder(args: argparse.Namespace, stack: ExitStack) -> Path:
 
 
 def model_folder(args: argparse.Namespace, stack: ExitStack) -> Path:
-    """The model's folder, made if need be."""
+    """Return the model's folder, written unless it exists."""
     return write_model_folder(scratch_folder(args, stack) / args.model, args.model)

@@ -1,4 +1,4 @@
-"""e^mean negative log-likelihood of a file of token ids under llama.cpp: `python perplexity.py FILE.gguf IDS.json`.
+"""Perplexity (e^mean negative log-likelihood) of token ids under llama.cpp: `python perplexity.py FILE.gguf IDS.json`.
 
 Runs in llama.cpp's own venv. IDS.json is a list of windows of ids; the first id of each does not count.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def perplexity(file: str, windows: list[list[int]]) -> float:
-    """Each window alone, its logits in float64."""
+    """Return the perplexity, with every window on its own and logits in float64."""
     lib.llama_backend_init()
     model = lib.llama_model_load_from_file(file.encode(), lib.llama_model_default_params())
     vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))

@@ -1,4 +1,4 @@
-"""Peers as child processes, each in a venv of its own and all of them asleep but the one that is asked."""
+"""Peers as child processes, each in a venv of its own, all stopped but the one at work."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from typing import Any, Self
 PEERS_FOLDER = Path(os.environ.get("SPLITFUSE_PEERS") or Path.home() / ".cache/splitfuse/peers")
 _WORKER = Path(__file__).with_name("worker.py")
 _END_S = 20.0
-# Of vLLM's CPU build: gigabytes of KV cache, and the cores of its threads. Any other peer's own defaults are kept.
+# vLLM's CPU build: gigabytes of KV cache, and the cores of its threads. All other peers keep their defaults.
 ENVIRONMENT: dict[str, dict[str, str]] = {
     "vllm": {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "0-1", "VLLM_NO_USAGE_STATS": "1"}
 }
@@ -28,7 +28,7 @@ def end_children_on_sigterm() -> None:
 
 
 def python_of(peer: str) -> str:
-    """The peer's interpreter: this one's for splitfuse and transformers. Raises FileNotFoundError."""
+    """Return the peer's interpreter, which is this one for splitfuse and transformers. Raises FileNotFoundError."""
     venv = PEERS_FOLDER / peer
     if _is_here(peer):
         return sys.executable
@@ -42,7 +42,7 @@ def _is_here(peer: str) -> bool:
 
 
 def environment_of(peer: str) -> dict[str, str]:
-    """This process's, without our own import path where it is not ours."""
+    """Return a peer's environment: this process's, for other peers without this project's import path."""
     environment = {**os.environ, **ENVIRONMENT.get(peer, {})}
     if not _is_here(peer):
         environment.pop("PYTHONPATH", None)
@@ -51,7 +51,7 @@ def environment_of(peer: str) -> dict[str, str]:
 
 
 class PeerProcess:
-    """A process and its children, in a group that can be stopped and woken as one; ended with the `with` block."""
+    """Process and its children, in a group that can be stopped and continued as one; the `with` block ends it."""
 
     def __init__(self, peer: str, command: list[str], **pipes: Any) -> None:
         self.peer = peer
@@ -62,24 +62,24 @@ class PeerProcess:
         )
 
     def age(self) -> float:
-        """Seconds since it was started."""
+        """Return the seconds since the start."""
         return time.monotonic() - self.start_time
 
     def rest(self) -> None:
-        """Take no processor time until `wake`."""
+        """Stop, and take no processor time until `wake`."""
         self._signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """Go on."""
+        """Continue."""
         self._signal(signal.SIGCONT)
 
     def last_words(self) -> str:
-        """The end of what it wrote to its log."""
+        """Return the end of the log."""
         self.log.seek(0)
         return self.log.read()[-3000:].decode("utf-8", "replace")
 
     def stop(self) -> None:
-        """Ask it to end, then insist, with all its children."""
+        """Ask the process to end, then kill it with all its children."""
         self.wake()
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -102,14 +102,14 @@ class PeerProcess:
 
 
 class Worker(PeerProcess):
-    """worker.py with one peer in it."""
+    """Process of worker.py with one peer."""
 
     def __init__(self, peer: str, folder: Path, largest: Mapping[str, int], settings: Mapping[str, Any]) -> None:
         command = [python_of(peer), str(_WORKER), peer, str(folder), json.dumps(largest), json.dumps(settings)]
         super().__init__(peer, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, prompts: list[list[int]], output_len: int) -> tuple[float, list[list[int]]]:
-        """The seconds that it took, and the outputs. Raises RuntimeError with its last words if it ended."""
+        """Run prompts. Returns seconds and outputs. Raises RuntimeError with the log's end if the process ended."""
         self.wake()
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None

@@ -1,6 +1,6 @@
-"""A GGUF file with weights of other types, by llama.cpp's own quantizer: `python requantize.py FROM TO BITS`.
+"""Requantization of a GGUF file by llama.cpp's own quantizer: `python requantize.py FROM TO BITS`.
 
-Runs in llama.cpp's own venv. 16 bits are BF16, 8 are Q8_0, 4 are Q4_0 (the output matrix Q8_0 or Q6_K, as it likes).
+Runs in llama.cpp's own venv. 16 bits are BF16, 8 are Q8_0, 4 are Q4_0 (for the output matrix it chooses Q8_0 or Q6_K).
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""How fast this machine could be: its two rates, measured, and the least seconds that a load takes at them.
+"""Roofline of this machine: its two rates, measured, and the least seconds of a load at these rates.
 
 A forward pass reads every weight once and every sequence's keys and values once, and multiplies; the slower of reading
 and multiplying bounds it (Williams et al. 2009). Norms, activations and sampling count nothing.
@@ -14,13 +14,13 @@ from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.kv_cache import kv_bytes_per_token
 from splitfuse.kernels import ops
 
-PROMPT_ROWS = 1024  # rows of the matrix product that counts as fast
+PROMPT_ROWS = 1024  # rows of the matrix product whose rate is measured
 _REPEATS = 5
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What this machine does when it does nothing else."""
+    """Rates of this machine without other work."""
 
     bandwidth: float  # bytes read per second
     matmul: float  # FLOP per second of packed bfloat16 linears
@@ -28,38 +28,38 @@ class Rates:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model's forward pass needs: a bfloat16 cache, the output matrix only for rows that draw a token."""
+    """Cost of a model's forward pass: a bfloat16 cache, the output matrix only for rows that sample a token."""
 
     config: ModelConfig
     weight_bits: float = 16.0  # scales included
 
     @property
     def layer_params(self) -> int:
-        """Matrix elements of all layers."""
+        """Number of matrix elements of all layers."""
         return self.config.num_layers * sum(rows * columns for rows, columns in layer_shapes(self.config))
 
     @property
     def head_params(self) -> int:
-        """Elements of the output matrix."""
+        """Number of elements of the output matrix."""
         return self.config.vocab_size * self.config.hidden_size
 
     @property
     def weight_bytes(self) -> int:
-        """Read once per pass."""
+        """Number of bytes of the weights, which a pass reads once."""
         return int((self.layer_params + self.head_params) * self.weight_bits / 8)
 
     def seconds(self, rates: Rates, *, num_seqs: int, start: int, num_tokens: int) -> float:
-        """The least seconds of a pass over tokens [start, start + num_tokens) of each sequence."""
+        """Return the least seconds of a pass over tokens [start, start + num_tokens) of every sequence."""
         config = self.config
         end = start + num_tokens
         bytes_read = self.weight_bytes + num_seqs * end * kv_bytes_per_token(config, torch.bfloat16)
-        pairs = num_seqs * (end * (end + 1) - start * (start + 1)) / 2  # of a query and a key
+        pairs = num_seqs * (end * (end + 1) - start * (start + 1)) / 2  # pairs of a query and a key
         flop = 2 * num_seqs * (num_tokens * self.layer_params + self.head_params)
         flop += 4 * pairs * config.num_layers * config.num_heads * config.head_dim
         return max(bytes_read / rates.bandwidth, flop / rates.matmul)
 
     def generate_seconds(self, rates: Rates, *, num_seqs: int, prompt_len: int, output_len: int) -> float:
-        """The prompts in one pass, then one pass for each further token."""
+        """Return the least seconds of the prompts in one pass, then one pass per further token."""
         decodes = range(prompt_len, prompt_len + output_len - 1)
         return self.seconds(rates, num_seqs=num_seqs, start=0, num_tokens=prompt_len) + sum(
             self.seconds(rates, num_seqs=num_seqs, start=start, num_tokens=1) for start in decodes
@@ -67,7 +67,7 @@ class Cost:
 
 
 def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
-    """The four matrices of a layer, fused as one would: rows (outputs), columns (inputs)."""
+    """Return the shapes of a layer's four fused matrices: rows (outputs), columns (inputs)."""
     query = config.num_heads * config.head_dim
     key_value = 2 * config.num_kv_heads * config.head_dim
     hidden, inner = config.hidden_size, config.intermediate_size
@@ -75,7 +75,7 @@ def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 class Meter:
-    """Measures the rates on a model's own sizes; holds its buffers, so that measuring again costs only the time."""
+    """Meter of the rates on a model's own sizes; keeps its buffers, so that a repeated measurement costs only time."""
 
     def __init__(self, config: ModelConfig, *, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
@@ -88,7 +88,7 @@ class Meter:
 
     @torch.inference_mode()
     def measure(self) -> Rates:
-        """The best of a few tries of each."""
+        """Return the best of a few tries of both rates."""
         num_bytes = self._buffer.numel() * 4
         return Rates(num_bytes / _fastest(lambda: self._buffer.sum()), self._flop / _fastest(self._multiply))
 

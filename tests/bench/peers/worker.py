@@ -1,4 +1,4 @@
-"""One peer in a process of its own: loads, then answers one JSON line per JSON line until its input ends.
+"""Worker process of one peer: loads, then answers one JSON line per JSON line until its input ends.
 
 `python worker.py PEER FOLDER LARGEST SETTINGS` (the last two are JSON objects). {"prompts": [[id]], "output_len": n}
 gives {"seconds": s, "outputs": [[id]]}.
@@ -15,7 +15,7 @@ from engines import PEERS, Largest
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # peers print what they like
+    os.dup2(2, 1)  # peers may print to stdout, which must hold answers only
     peer, folder, largest, settings = sys.argv[1:]
     generate = PEERS[peer](Path(folder), Largest(**json.loads(largest)), **json.loads(settings))
     for line in sys.stdin:

@@ -1,7 +1,7 @@
 """`make balanced`: docker/haproxy.cfg before two real servers on one PostgreSQL; one is killed, one is drained.
 
-Jobs are submitted, polled, streamed and read on through HAProxy alone. None that was answered 202 may be lost, no event
-be missing or come twice, and every result must be that of a server nobody disturbed. Needs haproxy, prometheus and
+Jobs are submitted, polled, streamed and resumed through HAProxy alone. No job answered with 202 may be lost, no event
+be missing or come twice, and every result must equal an undisturbed server's. Needs haproxy, prometheus and
 postgresql of the distribution.
 """
 
@@ -25,7 +25,7 @@ NUM_BODIES = 8
 
 
 def main() -> int:
-    """Exit code 1 if anything was lost, repeated or changed."""
+    """Run the campaign. Returns 1 if anything was lost, repeated or changed."""
     parser = argparse.ArgumentParser(prog="balanced", description=__doc__)
     parser.add_argument("--jobs", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=300)
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def body(number: int, num_tokens: int) -> dict[str, Any]:
-    """One of a few, greedy or sampled with a seed."""
+    """Return one of a few bodies, greedy or sampled with a seed."""
     return {
         "prompt": f"Once upon a time there were {number} ",
         "max_tokens": num_tokens,
@@ -57,7 +57,7 @@ def body(number: int, num_tokens: int) -> dict[str, Any]:
 
 
 def undisturbed(served: Served, fields: dict[str, Any]) -> list[int]:
-    """The tokens of a server that is left alone."""
+    """Return the tokens of an undisturbed server."""
     with served.client() as client:
         seq_id = client.post("/generate", json=fields).json()["seq_id"]
         while (result := client.get(f"/result/{seq_id}?wait=30").json())["status"] != "completed":
@@ -67,7 +67,7 @@ def undisturbed(served: Served, fields: dict[str, Any]) -> list[int]:
 
 
 class Campaign:
-    """Two servers, what stands before them, and what happens to them."""
+    """Campaign on two servers behind HAProxy, which are killed and drained."""
 
     def __init__(self, database: str, folder: Path, expected: list[list[int]]) -> None:
         self._shared = (*SETTINGS, "--results", database, "--results-lease", "3", "--drain-timeout", "5")
@@ -75,7 +75,7 @@ class Campaign:
         self._expected = expected
 
     async def run(self, num_jobs: int, num_tokens: int) -> list[str]:
-        """The faults that were found."""
+        """Run all jobs. Returns the faults found."""
         with (
             self._server("a-") as first,
             self._server("b-") as second,
@@ -95,7 +95,7 @@ class Campaign:
         return Served(*self._shared, "--id-tag", tag, port=port)
 
     async def _disturb(self, first: Served, second: Served, readers: list[Reader], prometheus: Prometheus) -> list[str]:
-        """kill -9 for the one, SIGTERM for the other once the one is back."""
+        """Send kill -9 to one server, and SIGTERM to the other once the first is back."""
         await until(lambda: all(reader.seq_id for reader in readers))
         first.process.kill()
         first.process.wait()
@@ -123,14 +123,14 @@ class Campaign:
 
 
 async def until(holds: Any, *, seconds: float = 300.0) -> None:
-    """Wait. Raises TimeoutError."""
+    """Wait until `holds` returns True. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110 - of things that tell no event
+        while not holds():  # noqa: ASYNC110 - processes set no event
             await asyncio.sleep(0.05)
 
 
 def seen_by(prometheus: Prometheus) -> list[str]:
-    """Whether both servers and HAProxy were scraped."""
+    """Return a fault unless Prometheus scraped both servers and HAProxy."""
     servers = prometheus.query('max_over_time(up{job="splitfuse"}[10m])')
     sessions = prometheus.query('haproxy_server_sessions_total{proxy="ids",server="a"}')
     tokens = prometheus.query("splitfuse:generation_tokens_total")
@@ -139,7 +139,7 @@ def seen_by(prometheus: Prometheus) -> list[str]:
 
 
 def tell(readers: list[Reader]) -> None:
-    """One line of what went on."""
+    """Print one line about the jobs."""
     again = sum(reader.result.get("attempt", 1) > 1 for reader in readers)
     on_a = sum(reader.seq_id.startswith("a-") for reader in readers)
     breaks = sum(reader.num_breaks for reader in readers)

@@ -18,7 +18,7 @@ DOCKER = Path(__file__).parents[3] / "docker"
 
 
 class Program:
-    """A process that is ready when `url` answers 200; the `with` block ends it."""
+    """Process that is ready when `url` answers 200; the `with` block ends it."""
 
     def __init__(self, command: Sequence[str], *, url: str, env: Mapping[str, str] | None = None) -> None:
         if shutil.which(command[0]) is None:
@@ -54,7 +54,7 @@ class Program:
 
 
 class Haproxy(Program):
-    """docker/haproxy.cfg before two servers on these ports."""
+    """HAProxy with docker/haproxy.cfg before two servers on these ports."""
 
     def __init__(self, first: int, second: int) -> None:
         port, self.operations = free_port(), free_port()
@@ -70,7 +70,7 @@ class Haproxy(Program):
 
 
 class Prometheus(Program):
-    """docker/prometheus_balanced.yml with these targets, by the names that stand there."""
+    """Prometheus with docker/prometheus_balanced.yml and these targets for the file's names."""
 
     def __init__(self, folder: Path, targets: Mapping[str, str]) -> None:
         config: dict[str, Any] = yaml.safe_load((DOCKER / "prometheus_balanced.yml").read_text())
@@ -94,7 +94,7 @@ class Prometheus(Program):
         super().__init__(command, url=f"{self.url}/-/ready")
 
     def query(self, expression: str) -> dict[str, float]:
-        """The value of each series, by its `instance`."""
+        """Return the value of every series by its `instance`."""
         answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=10, trust_env=False)
         found = answer.json()["data"]["result"]
         return {series["metric"].get("instance", ""): float(series["value"][1]) for series in found}

@@ -1,4 +1,4 @@
-"""Reader: one job as a client sees it through a balancer: submitted, and read on wherever its stream breaks off."""
+"""Reader of one job through a balancer, like a client: submits, and resumes the stream wherever it breaks off."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import httpx
 
 
 class Reader:
-    """Reads the events of a job to its end, then asks for the result."""
+    """Reader of a job's events to their end, and then of its result."""
 
     def __init__(self, client: httpx.AsyncClient, number: int, body: dict[str, Any]) -> None:
         self.number = number
@@ -20,14 +20,14 @@ class Reader:
         self._events: list[tuple[int, str, dict[str, Any]]] = []
 
     async def run(self) -> None:
-        """Submit, poll or stream, then the result."""
+        """Submit, poll or stream, then read the result."""
         await self._submit()
-        while self.number % 4 and not self._has_ended:  # one in four only polls
+        while self.number % 4 and not self._has_ended:  # one reader in four only polls
             await self._read()
         self.result = await self._polled()
 
     def faults(self) -> list[str]:
-        """What was lost or told twice."""
+        """Return faults: lost or repeated events, wrong tokens."""
         ids = [event_id for event_id, _, _ in self._events]
         token_ids = [token for _, kind, data in self._events if kind == "token" for token in data["token_ids"]]
         found = []
@@ -49,7 +49,7 @@ class Reader:
             try:
                 answer = await self._client.post("/generate", json=self.body, headers=headers)
             except httpx.HTTPError:
-                answer = None  # broke off: the key makes it the same job
+                answer = None  # a broken connection: the key makes the retry find the job
             if answer is not None and answer.status_code == 202:
                 self.seq_id = answer.json()["seq_id"]
                 return
@@ -58,7 +58,7 @@ class Reader:
             await asyncio.sleep(0.2)
 
     async def _read(self) -> None:
-        """Events until the stream ends or breaks off."""
+        """Read events until the stream ends or breaks off."""
         headers = {"Last-Event-ID": str(len(self._events) - 1)} if self._events else {}
         try:
             async with self._client.stream("GET", f"/result/{self.seq_id}/stream", headers=headers) as response:

@@ -1,6 +1,6 @@
-"""`make faults`: brings every fault about in a real process and prints what was promised and what was seen.
+"""`make faults`: causes every fault in a real process and prints the promise and the observation.
 
-`ARGS="R5 R19"` for some of them. Exit code 1 if a promise did not hold.
+`ARGS="R5 R19"` for some faults. Exit code 1 if a promise did not hold.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Faults of the engine and of what is asked of it: steps that hang or raise, floods, grammars, words."""
+"""Faults of the engine and of requests: steps that hang or raise, floods, grammars, words."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ from splitfuse.server.process.exit import HUNG_EXIT
 
 
 def planted(name: str, *args: str) -> Served:
-    """A server with a fault of `planted.py`."""
+    """Start a server with a fault of `planted.py`."""
     return Served(*args, program=(sys.executable, "-P", "-m", "faults.planted", name))
 
 
@@ -26,7 +26,7 @@ def long_prompts() -> Seen:
         sent = [pool.submit(lambda: client.post("/generate", content=body).status_code) for _ in range(40)]
         time.sleep(0.5)
         answer, seconds = timed(partial(complete, client))
-        statuses = {each.result() for each in sent}
+        statuses = {future.result() for future in sent}
         grown = served.usage().rss_mb - before
     holds = answer.status_code == 200 and seconds < 3 and statuses <= {400, 413, 429} and grown < 300
     return Seen(holds, f"a small request takes {seconds:.1f} s, the long ones get {statuses}, {grown:+.0f} MiB")
@@ -57,7 +57,7 @@ def hung_step_is_told() -> Seen:
 
 
 def failing_steps() -> Seen:
-    """Either it never gets ready, or it says so when nothing succeeds any more."""
+    """Expect a server that never gets ready, or reports itself failing once no step succeeds."""
     served = planted("always")
     try:
         served.until_ready(seconds=30)

@@ -1,4 +1,4 @@
-"""Fault: something that goes wrong in a real process, what is promised then, and how to see whether it holds."""
+"""Fault of a real process, the promise for it, and the check of the promise."""
 
 import json
 import socket
@@ -14,7 +14,7 @@ from served import Served
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of it."""
+    """Outcome of a fault."""
 
     holds: bool
     what: str
@@ -22,7 +22,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Fault:
-    """`see` brings it about, in a few seconds to a minute. Whatever it raises counts as not held."""
+    """Fault that `see` causes, in a few seconds to a minute. An exception of `see` counts as a broken promise."""
 
     name: str
     what: str
@@ -31,20 +31,20 @@ class Fault:
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """The value, and the seconds that it took."""
+    """Return the value of a call, and the seconds that it took."""
     start = time.monotonic()
     value = call()
     return value, time.monotonic() - start
 
 
 def complete(client: httpx.Client, prompt: Any = "Once", *, max_tokens: int = 3, **fields: Any) -> httpx.Response:
-    """POST /v1/completions."""
+    """Send POST /v1/completions."""
     return client.post("/v1/completions", json={"prompt": prompt, "max_tokens": max_tokens, **fields})
 
 
 @contextmanager
 def crowd(served: Served, data: bytes, count: int) -> Iterator[None]:
-    """So many connections that have sent this and read nothing."""
+    """Open connections that have sent these bytes and read nothing."""
     connections = [served.connect() for _ in range(count)]
     try:
         for connection in connections:
@@ -56,13 +56,13 @@ def crowd(served: Served, data: bytes, count: int) -> Iterator[None]:
 
 
 def post_bytes(path: str, body: Any) -> bytes:
-    """A whole request."""
+    """Return the bytes of a whole request."""
     text = json.dumps(body).encode()
     return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
 
 
 def first_line(served: Served, data: bytes, *, half_close: bool = False) -> str:
-    """The first line of the answer to these bytes; empty if the connection is closed without one."""
+    """Return the first line of the answer to these bytes; empty if the connection is closed without an answer."""
     with served.connect(timeout=20) as connection:
         connection.sendall(data)
         if half_close:

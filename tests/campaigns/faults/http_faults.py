@@ -40,7 +40,7 @@ def foreign_page() -> Seen:
 def allowed_methods() -> Seen:
     with Served() as served, served.client() as client:
         allow = client.put("/result/x").headers.get("allow", "")
-    return Seen({"GET", "DELETE"} <= {each.strip() for each in allow.split(",")}, f"Allow: {allow}")
+    return Seen({"GET", "DELETE"} <= {method.strip() for method in allow.split(",")}, f"Allow: {allow}")
 
 
 def many_connections() -> Seen:

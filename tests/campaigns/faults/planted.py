@@ -39,7 +39,7 @@ class _Once:
 
 
 class _Planted:
-    """A runner with the fault in front."""
+    """Runner with the fault in front."""
 
     def __init__(self, runner: Any, fault: Callable[..., Any]) -> None:
         self.move = runner.move

@@ -1,4 +1,4 @@
-"""Faults around the process: signals, descriptors, disks, pipes, files that change, caches that are damaged."""
+"""Faults around the process: signals, descriptors, disks, pipes, changed files, damaged caches."""
 
 import os
 import resource
@@ -22,7 +22,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
 def copied_model(folder: str) -> Path:
-    """The demo model in a folder of its own."""
+    """Copy the demo model into a folder of its own."""
     target = Path(folder, "model")
     shutil.copytree(DEMO, target, ignore=shutil.ignore_patterns("draft"))
     return target
@@ -73,7 +73,7 @@ def full_stdout() -> Seen:
 
 
 def model_file(change: str) -> Seen:
-    """`change`: a shell command on the file $F."""
+    """Change a model file; `change`: a shell command on the file $F."""
     with tempfile.TemporaryDirectory() as folder:
         model = copied_model(folder)
         with Served(str(model)) as served, served.client(timeout=20) as client:
@@ -93,7 +93,7 @@ def model_file(change: str) -> Seen:
 
 
 def damaged_library(content: str) -> Seen:
-    """`content`: half of the library, or another one."""
+    """Damage the cached library; `content`: half of the library, or another one."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     found = sorted(cache.glob("splitfuse/native/**/*.so"))
     if not found:
@@ -163,7 +163,7 @@ def early_sigterm() -> Seen:
         served.signal(signal.SIGTERM)
         codes.append(served.wait(30))
         served.__exit__(None, None, None)
-    # In the first of them Python may not have begun to run our code.
+    # At the first of these moments Python may not have begun to run our code.
     return Seen({*codes} <= {0, -signal.SIGTERM} and codes[-1] == 0, f"exit codes {codes}")
 
 

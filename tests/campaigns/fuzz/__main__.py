@@ -1,4 +1,4 @@
-"""`make fuzz MINUTES=30`: numbered hostile requests against a server process, until the time is over or one is wrong.
+"""`make fuzz MINUTES=30`: numbered hostile requests against a server process, until time is over or an answer is wrong.
 
 Prints counts by kind and status. `ARGS="--case N"` sends one case again.
 """
@@ -14,15 +14,15 @@ from fuzz.cases import case
 from fuzz.verdict import Verdict, verdict
 from served import Served
 
-# Small, so that the longest valid request is a matter of seconds.
+# Small, so that the longest valid request takes only seconds.
 SETTINGS = ("--max-model-len", "256", "--num-kv-blocks", "200", "--max-results", "500", "--num-threads", "1")
 CANARY = {"prompt": "Long ago", "max_tokens": 100, "temperature": 0.8, "seed": 3, "ignore_eos": True}
 _NUM_THREADS = 4
-_ROUND = 200  # cases between two looks at the canary and the log
+_ROUND = 200  # cases between two checks of the canary and the log
 
 
 def main() -> int:
-    """Exit code 1 if the server did anything wrong."""
+    """Run the campaign. Returns 1 if the server did anything wrong."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="chooses the first case's number")
@@ -52,8 +52,8 @@ def _many(served: Served, *, first: int, seconds: float) -> int:
         while time.monotonic() < deadline and not faults:
             start = time.monotonic()
             judged = list(pool.map(lambda number: verdict(served, case(number)), islice(numbers, _ROUND)))
-            seen.update((each.case.kind, each.status) for each in judged)
-            faults = [_told(each) for each in judged if each.fault] + _house_faults(served, expected)
+            seen.update((result.case.kind, result.status) for result in judged)
+            faults = [_told(result) for result in judged if result.fault] + _house_faults(served, expected)
             rate = _ROUND / (time.monotonic() - start)
             print(f"{seen.total()} cases, {rate:.0f} per second, {len(faults)} faults", flush=True)
     faults += _last_faults(served)
@@ -75,7 +75,7 @@ def _canary(served: Served) -> object:
 
 
 def _house_faults(served: Served, expected: object) -> list[str]:
-    """Whatever the cases were, other requests get their tokens and the log no traceback."""
+    """Return faults beside the cases: a dead server, a traceback, a bad /health, another answer to the canary."""
     if served.process.poll() is not None:
         return [f"the server ended with {served.process.returncode}: {served.log[-2000:]}"]
     checks = {

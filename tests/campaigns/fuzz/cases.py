@@ -1,4 +1,4 @@
-"""Case: one hostile request, the same for the same number: from generators of the tests, or a good body changed."""
+"""Case: a hostile request determined by its number, from generators of the tests, or a good body changed."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from typing import Any
 from test_bad_input import BODIES, bodies  # type: ignore[import-not-found]
 from test_field_combinations import ROUTES, random_body  # type: ignore[import-not-found]
 
-# A deadline ends whatever is valid, so an answer that takes longer is a fault.
+# A deadline ends valid requests, so an answer that takes longer is a fault.
 DEADLINE = {"timeout_ms": 2000}
 GOOD: dict[str, Any] = {
     "/generate": {"prompt": "Once upon a time", "max_tokens": 4, "stream": True, "stop": ["x"], "logit_bias": {"5": 1}},
@@ -74,7 +74,7 @@ PATHS = [
 
 @dataclass(frozen=True)
 class Case:
-    """Bytes to send on a new connection. `asks_head`: the answer has no body, whatever its length says."""
+    """Case of bytes to send on a new connection. `asks_head`: the answer has no body, whatever its length says."""
 
     number: int
     kind: str
@@ -83,7 +83,7 @@ class Case:
 
 
 def case(number: int) -> Case:
-    """The case of this number."""
+    """Return the case of this number."""
     rng = random.Random(number)
     kind = rng.choice(list(_KINDS))
     data = _KINDS[kind](rng)
@@ -116,7 +116,7 @@ def _mutation(rng: random.Random) -> bytes:
 
 
 def _mutated(rng: random.Random, value: Any) -> Any:
-    """The value with one part of it replaced, dropped, doubled or moved."""
+    """Return the value with one part replaced, dropped, doubled or moved."""
     if not value or not isinstance(value, dict | list) or rng.random() < 0.2:
         return rng.choice([rng.choice(TEXTS), rng.choice(NUMBERS), rng.choice(OTHERS), [value, value], {"a": value}])
     items = dict(value) if isinstance(value, dict) else dict(enumerate(value))
@@ -131,7 +131,7 @@ def _mutated(rng: random.Random, value: Any) -> Any:
 
 
 def _flipped(rng: random.Random) -> bytes:
-    """A good body with a byte or two changed, put in or left out, behind its deadline."""
+    """Return a good body with a byte or two changed, inserted or deleted behind the deadline."""
     route = rng.choice(list(GOOD))
     first = json.dumps(DEADLINE)[:-1] + ", " if route in ROUTES else "{"
     body = bytearray(json.dumps(GOOD[route]).encode()[1:])

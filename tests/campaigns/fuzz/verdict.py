@@ -1,4 +1,4 @@
-"""Sends a case and judges what comes back."""
+"""Verdict on a server's answer to a case."""
 
 import http.client
 import socket
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from fuzz.cases import Case
 from served import Served
 
-LIMIT_S = 5.0  # for an answer
+LIMIT_S = 5.0  # limit of an answer
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`status` of the answer, None without one; `fault`: what the server did wrong, None if nothing."""
+    """Verdict: `status` of the answer, None without one; `fault` of the server, None if there is none."""
 
     case: Case
     status: int | None
@@ -21,7 +21,7 @@ class Verdict:
 
 
 def verdict(served: Served, case: Case, *, limit_s: float = LIMIT_S) -> Verdict:
-    """Send it on a connection of its own. An answer must come whole, within `limit_s`, and be no 5xx but 503."""
+    """Send a case on its own connection. An answer must come whole, within `limit_s`, and be no 5xx but 503."""
     start = time.monotonic()
     with served.connect(timeout=limit_s) as connection:
         connection.settimeout(limit_s)
@@ -43,7 +43,7 @@ def verdict(served: Served, case: Case, *, limit_s: float = LIMIT_S) -> Verdict:
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
-    """A server may answer, and close, before it has read all."""
+    """Send all bytes; a server may answer and close before it has read them."""
     try:
         connection.sendall(data)
     except (BrokenPipeError, ConnectionResetError):
@@ -51,6 +51,6 @@ def _send(connection: socket.socket, data: bytes) -> None:
 
 
 def _silent(served: Served, case: Case, limit_s: float) -> Verdict:
-    """Nothing came. Where a head announces a body that it does not send, the server rightly waits for it."""
+    """Judge silence: the server rightly waits for a body that the case's head announces and never sends."""
     is_waiting = case.kind == "head" and served.status("/health", timeout=limit_s) == 200
     return Verdict(case, None, None if is_waiting else f"no answer in {limit_s:g} s")

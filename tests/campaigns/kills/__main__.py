@@ -1,7 +1,7 @@
-"""`make kills KILLS=1000`: kill -9 at random moments over requests of every kind; nothing is lost or told twice.
+"""`make kills KILLS=1000`: kill -9 at random moments over requests of every kind; nothing is lost or delivered twice.
 
-One file of results and one server after another on it, each killed after a moment. Every job's stream is read over all
-of them by Last-Event-ID; at its end it must equal the result, and the result that of a server nobody disturbed.
+One server after another runs on one file of results, and is killed after a moment. Every job's stream is read over all
+servers by Last-Event-ID; at its end it must equal the result, and the result an undisturbed server's.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from served import Served
 
 SETTINGS = ("--num-threads", "1", "--seed", "5", "--tool-call-parser", "hermes")
 DRAFTS = ("--speculative-model", "ngram", "--num-speculative-tokens", "3")
-NUM_JOBS = 6  # at once
-DELETED_SHARE = 0.3  # of the servers' lives end right after a deletion
+NUM_JOBS = 6  # jobs at once
+DELETED_SHARE = 0.3  # share of the servers that are killed right after a deletion
 LOGPROB_TOLERANCE = 1e-3
-MAX_CRASHES = 3  # after so many a job that was running may fail as interrupted
+MAX_CRASHES = 3  # crashes after which a running job may fail as interrupted
 
 
 def main() -> int:
-    """Exit code 1 if anything was lost, repeated or changed."""
+    """Run the campaign. Returns 1 if anything was lost, repeated or changed."""
     parser = argparse.ArgumentParser(prog="kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=24 * 60.0)
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 class Campaign:
-    """Servers that die on one file, and the jobs that go on over them."""
+    """Campaign of servers that die on one file, and jobs that survive them."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Campaign:
         expected: dict[str, dict[str, Any]] | None,
         rng: random.Random,
     ) -> None:
-        """`expected`: the answers of each kind, where they follow from the request alone."""
+        """Prepare; `expected`: answers by kind, for kinds whose request determines the answer."""
         self.faults: list[str] = []
         results = ("--results", str(path), *(("--results-key-file", str(key_file)) if key_file else ()))
         self._settings = (*SETTINGS, "--dtype", dtype, *results)
@@ -79,7 +79,7 @@ class Campaign:
         self._resume_times: list[float] = []
 
     def run(self, *, kills: int, until: float) -> None:
-        """Kill so often, then let the last server finish what there is."""
+        """Kill that many servers, then let the last one finish all jobs."""
         while self._counts["kills"] < kills and time.monotonic() < until and not self.faults:
             self._live_and_die()
             if self._counts["kills"] % 25 == 0:
@@ -123,7 +123,7 @@ class Campaign:
             self._jobs.append(job)
 
     def _delete_youngest(self, served: Served) -> None:
-        """What comes after it must have nothing of it."""
+        """Delete the youngest job, of which nothing may come back."""
         job = self._jobs.pop()
         with served.client() as client:
             status = client.delete(f"/result/{job.seq_id}").status_code
@@ -159,13 +159,13 @@ class Campaign:
 
 
 def expected_answers() -> dict[str, dict[str, Any]]:
-    """Of a server that is left alone, by kind."""
+    """Return an undisturbed server's answers by kind."""
     with Served(*SETTINGS, "--dtype", "float32") as served:
         return {kind.name: comparable(answer_of(served, submit(served, kind))) for kind in KINDS}
 
 
 def submit(served: Served, kind: Kind) -> Job:
-    """The job of a request of this kind."""
+    """Submit a request of this kind. Returns its job."""
     with served.client() as client:
         answer = client.post(kind.path, json=kind.body)
         assert answer.status_code in (200, 202), answer.text
@@ -174,7 +174,7 @@ def submit(served: Served, kind: Kind) -> Job:
 
 
 def answer_of(served: Served, job: Job) -> dict[str, Any]:
-    """The job's result, when it is there."""
+    """Wait for the job's result, and return it."""
     with served.client(timeout=90) as client:
         while True:
             result: dict[str, Any] = client.get(f"/result/{job.seq_id}?wait=60").json()
@@ -183,13 +183,13 @@ def answer_of(served: Served, job: Job) -> dict[str, Any]:
 
 
 def comparable(result: dict[str, Any]) -> dict[str, Any]:
-    """What does not depend on when and where it ran."""
+    """Return the parts of a result that do not depend on time and server."""
     left_out = ("seq_id", "timings", "attempt", "usage")
     return {name: value for name, value in result.items() if name not in left_out}
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two results are equal; logprobs differ in their last digits from batch to batch."""
+    """True if two results are equal; logprobs differ in their last digits from batch to batch."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(is_same(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):

@@ -1,4 +1,4 @@
-"""What the kills campaign sends: a request of every kind that results on disk have to survive."""
+"""Bodies of the kills campaign: a request of every kind whose results must survive on disk."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ _TOOL = {"type": "function", "name": "weather", "parameters": _OBJECT}
 
 @dataclass(frozen=True)
 class Kind:
-    """A request; without a seed of its own the same body gives something else each time."""
+    """Kind of request; without its own seed a body has another answer every time."""
 
     name: str
     body: dict[str, Any]

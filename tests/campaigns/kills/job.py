@@ -1,4 +1,4 @@
-"""One job of the kills campaign: what was read of it over all the servers that ran it."""
+"""Job of the kills campaign: the events read of it over all the servers that ran it."""
 
 import contextlib
 import json
@@ -12,30 +12,30 @@ from splitfuse.client.sse import ServerSentEvent, SSEParser
 
 
 class Job:
-    """An accepted request. A thread reads its stream while a server lives, from where the last one broke off."""
+    """Job of an accepted request. A thread reads its stream while a server lives, from the last server's last event."""
 
     def __init__(self, kind: Kind, seq_id: str) -> None:
         self.kind = kind
         self.seq_id = seq_id
         self.num_crashes = 0
-        self.token_ids: dict[int, list[int]] = {}  # as they were told, of each output
-        self.result: dict[str, Any] | None = None  # as the stream's last event told it
+        self.token_ids: dict[int, list[int]] = {}  # tokens of every output, in order of their events
+        self.result: dict[str, Any] | None = None  # the result in the stream's last event
         self.faults: list[str] = []
         self._last_id = -1
         self._thread: threading.Thread | None = None
 
     @property
     def has_ended(self) -> bool:
-        """Whether its stream has told its end."""
+        """True if the stream has delivered its last event."""
         return self.result is not None
 
     def read_from(self, url: str) -> None:
-        """Go on reading, in a thread."""
+        """Resume the stream in a thread."""
         self._thread = threading.Thread(target=self._read, args=(url,), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait for the thread: its server is dead."""
+        """Wait for the thread, whose server is dead."""
         if self._thread is not None:
             self._thread.join(30)
 

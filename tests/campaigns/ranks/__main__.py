@@ -1,7 +1,7 @@
-"""Kill or stop a rank of a tensor-parallel server at random moments, again and again on one store of results.
+"""Campaign that kills or stops a rank of a tensor-parallel server at random moments, again and again on one store.
 
-Each time it must be noticed in time, every open stream must end, the exit code must say what it was, and no process may
-be left; the next server then completes every request with the tokens that an undisturbed one gives.
+The server must notice in time, every open stream must end, the exit code must tell the cause, and no process may
+be left; the next server then completes every request with the tokens of an undisturbed one.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import httpx
 from served import Served
 
 RANK_LOST_EXIT = 4
-# Seconds from the signal until streams have ended; a busy machine needs some of its own.
+# Seconds from the signal until streams have ended, with some for a busy machine.
 LIMITS = {"kill": 1.0, "stop": 2.0, "kill rank 0": 1.0}
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 BODIES = [
@@ -30,7 +30,7 @@ BODIES = [
 
 
 class Reader(threading.Thread):
-    """Reads a result's stream until it ends."""
+    """Reader of a result's stream until the stream ends."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -45,7 +45,7 @@ class Reader(threading.Thread):
 
 
 def ranks_of(server: Served) -> list[int]:
-    """The processes of the other ranks."""
+    """Return the processes of the other ranks."""
     found: list[int] = []
     for path in Path(f"/proc/{server.process.pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -54,7 +54,7 @@ def ranks_of(server: Served) -> list[int]:
 
 
 def tokens(server: Served, ids: Sequence[str]) -> Iterator[list[int]]:
-    """Of each result, once it is complete."""
+    """Yield the tokens of every result, once it is complete."""
     with server.client(timeout=120) as client:
         for seq_id in ids:
             while (result := client.get(f"/result/{seq_id}?wait=60").json())["status"] not in ("completed", "failed"):
@@ -68,7 +68,7 @@ def submit(server: Served) -> list[str]:
 
 
 def lose_a_rank(server: Served, how: str, rng: random.Random, ids: Sequence[str]) -> list[str]:
-    """Do it after a moment; what is wrong."""
+    """Kill or stop a rank after a moment. Returns the faults found."""
     ranks, readers = ranks_of(server), [Reader(f"{server.url}/result/{seq_id}/stream") for seq_id in ids]
     for reader in readers:
         reader.start()

@@ -1,8 +1,8 @@
 """`make replicas`: `serve --replicas 2` on a Ray of its own and one PostgreSQL; one replica is killed, one retires.
 
-Jobs are submitted, polled, streamed and read on through the one port. None that was answered 202 may be lost, no event
-be missing or come twice, every result must be that of a server nobody disturbed, and SIGTERM must leave no process.
-Needs haproxy and postgresql of the distribution, and Ray (pip install ray) but with --no-ray.
+Jobs are submitted, polled, streamed and resumed through one port. No job answered with 202 may be lost, no event
+be missing or come twice, every result must equal an undisturbed server's, and SIGTERM must leave no process.
+Needs haproxy and postgresql of the distribution, and Ray (pip install ray) unless --no-ray.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from served import Served
 
 
 def main() -> int:
-    """Exit code 1 if anything was lost, repeated, changed or left over."""
+    """Run the campaign. Returns 1 if anything was lost, repeated, changed or left over."""
     parser = argparse.ArgumentParser(prog="replicas", description=__doc__)
     parser.add_argument("--jobs", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=300)
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 async def campaign(served: Served, num_jobs: int, num_tokens: int, expected: list[list[int]]) -> list[str]:
-    """The faults that were found."""
+    """Run all jobs. Returns the faults found."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=served.url, timeout=80, trust_env=False, limits=limits) as client:
         await until(lambda: num_up(served) == 2)
@@ -62,7 +62,7 @@ async def campaign(served: Served, num_jobs: int, num_tokens: int, expected: lis
 
 
 async def disturb(served: Served) -> None:
-    """kill -9 for the server of r0; when it is back, r1 retires."""
+    """Send kill -9 to the server of r0; once r0 is back, retire r1."""
     (killed,) = servers("r0")
     os.kill(killed, signal.SIGKILL)
     await until(lambda: servers("r0") not in ([], [killed]) and num_up(served) == 2)
@@ -73,7 +73,7 @@ async def disturb(served: Served) -> None:
 
 
 def ended(served: Served) -> list[str]:
-    """What SIGTERM leaves over."""
+    """Send SIGTERM. Returns faults: a bad exit code, processes that are left."""
     served.signal(signal.SIGTERM)
     code = served.wait(60.0)
     left = servers("r0") + servers("r1")
@@ -81,24 +81,24 @@ def ended(served: Served) -> list[str]:
 
 
 def servers(name: str) -> list[int]:
-    """The processes that serve as the replica of this name, which is in their environment."""
+    """Return the processes that serve as the replica of this name, which their environment has."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if f"SPLITFUSE_REPLICA={name}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(int(folder.name))
         except OSError:
-            continue  # it has ended, or is not ours
+            continue  # a process that has ended, or is another user's
     return found
 
 
 def command_line(pid: int) -> list[str]:
-    """The words by which a process was started."""
+    """Return the words of a process's command line."""
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
 
 
 def num_up(served: Served) -> int:
-    """How many replicas are ready, as HAProxy's /metrics tells."""
+    """Return the number of ready replicas by HAProxy's /metrics."""
     try:
         text = httpx.get(served.url + "/metrics", timeout=10, trust_env=False).text
     except httpx.HTTPError:

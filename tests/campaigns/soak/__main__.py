@@ -1,8 +1,8 @@
-"""`make soak MINUTES=60`: mixed traffic on a small pool with everything on; nothing may be lost, changed or kept.
+"""`make soak MINUTES=60`: mixed traffic on a small pool with every option on; nothing may be lost, changed or leaked.
 
-Rounds of traffic, each followed by quiet, in which blocks, tasks, descriptors, threads and memory are counted, after a
-full collection and with freed memory returned. Memory must not rise over the last half: its slope must be within what
-chance gives (permutation test, p >= 0.01), or below 1 MiB per hour.
+After every round of traffic comes quiet, in which blocks, tasks, descriptors, threads and memory are counted, after a
+full collection and with freed memory returned. Memory must not rise over the last half: its slope must be within
+chance (permutation test, p >= 0.01), or below 1 MiB per hour.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from soak.canary import Canary
 from soak.operations import OPERATIONS
 from soak.trend import chance_of_slope, slope
 
-# float32: there an answer does not depend on the batch.
+# float32, in which an answer does not depend on the batch.
 SETTINGS = (
     *("--max-model-len", "1024", "--num-kv-blocks", "66", "--max-num-seqs", "24", "--swap-space", "0.05"),
     *("--scheduling-policy", "fair"),
@@ -36,7 +36,7 @@ LEAST_CHANCE = 0.01
 
 @dataclass(frozen=True)
 class Quiet:
-    """What the server holds between two rounds, `seconds` after the start."""
+    """Resources of the server between two rounds, `seconds` after the start."""
 
     seconds: float
     usage: Usage
@@ -44,7 +44,7 @@ class Quiet:
 
 
 def main() -> int:
-    """Exit code 1 if anything did not hold."""
+    """Run the campaign. Returns 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--round-seconds", type=float, default=15.0)
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 class Soak:
-    """One server's life under traffic."""
+    """Soak of one server under traffic."""
 
     def __init__(self, served: Served, tasks: Path, *, rng: random.Random) -> None:
         self._served = served
@@ -73,7 +73,7 @@ class Soak:
         self._start = time.monotonic()
 
     def run(self, *, seconds: float, round_seconds: float) -> list[str]:
-        """What did not hold."""
+        """Run all rounds. Returns the faults found."""
         series: list[Quiet] = []
         while time.monotonic() < self._start + seconds:
             try:
@@ -92,7 +92,7 @@ class Soak:
         return faults_of(series, self._served.log, rng=self._rng)
 
     async def _round(self, seconds: float) -> None:
-        """Clients beside each other for so long. Raises AssertionError."""
+        """Run concurrent clients for `seconds`. Raises AssertionError."""
         deadline = time.monotonic() + seconds
         clients = (self._client(random.Random(self._rng.random()), deadline) for _ in range(NUM_CLIENTS))
         await asyncio.gather(*clients)
@@ -109,7 +109,7 @@ class Soak:
                     self._counts[operation.__name__] += 1
 
     def _quiet(self) -> Quiet:
-        """With no request left and no connection open."""
+        """Return the resources with no request left and no connection open."""
         self._served.until_idle()
         self._tasks.unlink(missing_ok=True)
         self._served.signal(signal.SIGUSR2)
@@ -127,26 +127,26 @@ class Soak:
 
 
 def faults_of(series: list[Quiet], log: str, *, rng: random.Random) -> list[str]:
-    """What a series of quiet moments, the last half of which is the steady state, says against the server."""
+    """Return the faults that a series of quiet moments shows; its last half is the steady state."""
     half = series[len(series) // 2 :]
     faults = ["a traceback in the log: " + log[-2000:]] if "Traceback" in log else []
-    # Lazily made threads and connections of the first rounds stay; in the last half nothing may come, but a thread when
+    # Lazily made threads and connections of the first rounds stay; the last half may add only a thread when
     # more grammars are compiled at once than ever before.
     for name, values, more in (
-        ("descriptors", [each.usage.num_fds for each in half], 0),
-        ("threads", [each.usage.num_threads for each in half], 2),
-        ("tasks", [len(each.tasks) for each in half], 0),
+        ("descriptors", [quiet.usage.num_fds for quiet in half], 0),
+        ("threads", [quiet.usage.num_threads for quiet in half], 2),
+        ("tasks", [len(quiet.tasks) for quiet in half], 0),
     ):
         if values and min(values[-3:]) > min(values[:3]) + more:
             faults.append(f"{name} grew: {values}")
     if len(half) >= 8:
-        times, sizes = [each.seconds / 3600 for each in half], [each.usage.rss_mb for each in half]
+        times, sizes = [quiet.seconds / 3600 for quiet in half], [quiet.usage.rss_mb for quiet in half]
         rise, chances = slope(times, sizes), [chance_of_slope(times, sizes, rng=rng)]
-        # What is kept and never freed rises all the time; one step, where something is first needed, is in one of them.
+        # A leak rises all the time; a single step, for something needed for the first time, is in one half only.
         for part in (slice(None, len(half) // 2), slice(len(half) // 2, None)):
             chances.append(chance_of_slope(times[part], sizes[part], rng=rng))
         chance = max(chances)
-        shown = ", ".join(f"{each:.3f}" for each in chances)
+        shown = ", ".join(f"{share:.3f}" for share in chances)
         print(f"memory over the last half: {rise:+.2f} MiB per hour, by chance, over all and halves, p = {shown}")
         if rise > LEAST_SLOPE and chance < LEAST_CHANCE:
             faults.append(f"memory rises by {rise:.1f} MiB per hour (p = {chance:.4f}): {sizes}")

@@ -9,7 +9,7 @@ from soak.operations import expect
 
 LONG = {"prompt": "Once upon a time " * 8, "max_tokens": 60, "ignore_eos": True}
 LIST = {"type": "array", "items": {"type": "integer"}}
-# One of each way of sampling.
+# One canary per way of sampling.
 BODIES: tuple[dict[str, Any], ...] = (
     {**LONG, "temperature": 0},
     {**LONG, "seed": 7, "n": 2, "top_p": 0.8},
@@ -19,14 +19,14 @@ BODIES: tuple[dict[str, Any], ...] = (
 
 
 class Canary:
-    """Remembers the first answer to each."""
+    """Canary requests, with their first answers."""
 
     def __init__(self) -> None:
         self.num_equal = 0
         self._expected: dict[int, str] = {}
 
     async def ask(self, client: httpx.AsyncClient, rng: random.Random) -> None:
-        """One of them. Raises AssertionError if its answer is not that of the first time."""
+        """Send a canary request. Raises AssertionError if the answer differs from the first one."""
         index = rng.randrange(len(BODIES))
         response = await client.post("/v1/completions", json=BODIES[index])
         expect(response, 200, 429)

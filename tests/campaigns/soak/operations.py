@@ -1,4 +1,4 @@
-"""What clients do in a soak: every kind of request, read to its end or left half-way. All at random, from a seed."""
+"""Operations of clients in a soak: requests of every kind, read to the end or left half-way, at random from a seed."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -20,13 +20,13 @@ WORDS = ("once", "upon", "a", "time", "an", "old", "dog", "who", "lived", "by", 
 
 
 def some_prompt(rng: random.Random) -> str:
-    """Of a few beginnings, so that the prefix cache has something to find, and an end of its own."""
+    """Return a prompt with one of a few beginnings, for hits of the prefix cache, and a random end."""
     beginning = " ".join(random.Random(rng.randrange(6)).choices(WORDS, k=60))
     return beginning + " " + " ".join(rng.choices(WORDS, k=rng.randint(1, 60)))
 
 
 def some_fields(rng: random.Random) -> dict[str, Any]:
-    """Sampling in every way that there is."""
+    """Return random sampling fields of every kind."""
     fields: dict[str, Any] = {"max_tokens": rng.randint(1, 80), "user": f"tenant-{rng.randrange(5)}"}
     choices: list[dict[str, Any]] = [
         {"temperature": 0}, {"seed": rng.randrange(100), "top_p": 0.9}, {"n": rng.randint(2, 4)},
@@ -42,7 +42,7 @@ def some_fields(rng: random.Random) -> dict[str, Any]:
 
 
 async def read_stream(client: httpx.AsyncClient, rng: random.Random) -> None:
-    """POST /generate, all events or only the first few."""
+    """Send POST /generate, and read all events or only the first few."""
     body = {"prompt": some_prompt(rng), **some_fields(rng), "stream": True}
     num_left = rng.choice([None, None, 0, 1, rng.randint(2, 30)])
     async with client.stream("POST", "/generate", json=body) as response:
@@ -56,7 +56,7 @@ async def read_stream(client: httpx.AsyncClient, rng: random.Random) -> None:
 
 
 async def submit_and_poll(client: httpx.AsyncClient, rng: random.Random) -> None:
-    """POST /generate and its result; sometimes deleted while it runs, or never asked for."""
+    """Send POST /generate and poll the result; sometimes delete it while it runs, or never poll."""
     response = await client.post("/generate", json={"prompt": some_prompt(rng), **some_fields(rng)})
     if response.status_code != 202:
         expect(response, 400, 429)
@@ -70,14 +70,14 @@ async def submit_and_poll(client: httpx.AsyncClient, rng: random.Random) -> None
 
 
 async def complete(client: httpx.AsyncClient, rng: random.Random) -> None:
-    """POST /v1/completions, several prompts."""
+    """Send POST /v1/completions with several prompts."""
     fields = {name: value for name, value in some_fields(rng).items() if name not in ("logprobs", "prompt_logprobs")}
     body = {"prompt": [some_prompt(rng) for _ in range(rng.randint(1, 3))], **fields, "logprobs": rng.choice([None, 3])}
     expect(await client.post("/v1/completions", json=body), 200, 400, 429)
 
 
 async def chat(client: httpx.AsyncClient, rng: random.Random) -> None:
-    """POST /v1/chat/completions, with tools."""
+    """Send POST /v1/chat/completions with tools."""
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": some_prompt(rng)}],
         "max_tokens": rng.randint(5, 60),
@@ -88,7 +88,7 @@ async def chat(client: httpx.AsyncClient, rng: random.Random) -> None:
 
 
 async def respond(client: httpx.AsyncClient, rng: random.Random) -> None:
-    """POST /v1/responses, and perhaps another turn."""
+    """Send POST /v1/responses, and perhaps another turn."""
     body = {"input": some_prompt(rng), "max_output_tokens": rng.randint(16, 40)}
     response = await client.post("/v1/responses", json=body)
     expect(response, 200, 429)
@@ -98,7 +98,7 @@ async def respond(client: httpx.AsyncClient, rng: random.Random) -> None:
 
 
 async def vanish(client: httpx.AsyncClient, rng: random.Random) -> None:
-    """Any of the others with so little patience that it disconnects at a random moment."""
+    """Run another operation, and disconnect at a random moment."""
     other = rng.choice([read_stream, submit_and_poll, complete, chat, respond])
     try:
         client.timeout = httpx.Timeout(rng.choice([0.005, 0.05, 0.5]))
@@ -110,7 +110,7 @@ async def vanish(client: httpx.AsyncClient, rng: random.Random) -> None:
 
 
 async def misuse(client: httpx.AsyncClient, rng: random.Random) -> None:
-    """What is refused."""
+    """Send a request that must be refused."""
     body: dict[str, Any] = rng.choice([{"prompt": ""}, {"prompt": "x", "top_q": 1}, {"prompt": "x " * 5000}, {}])
     expect(await client.post("/generate", json=body), 400)
     expect(await client.get("/result/unknown"), 404)
@@ -122,6 +122,6 @@ OPERATIONS: tuple[tuple[Operation, int], ...] = (
 
 
 def expect(response: httpx.Response, *statuses: int) -> None:
-    """Raises AssertionError for another answer, or a failure inside one."""
+    """Raise AssertionError for another answer, or for a failure inside an answer."""
     assert response.status_code in statuses, f"{response.request.url}: {response.status_code} {response.text[:500]}"
     assert '"server_error"' not in response.text, response.text[-500:]

@@ -23,17 +23,17 @@ from ..server_thread import ServerThread
 
 
 def text_chunk(text: str, reason: str | None = None) -> dict[str, Any]:
-    """A chunk of /v1/completions."""
+    """Return a chunk of /v1/completions."""
     return {"choices": [{"index": 0, "text": text, "finish_reason": reason}], "usage": None}
 
 
 def chat_chunk(delta: dict[str, str], reason: str | None = None) -> dict[str, Any]:
-    """A chunk of /v1/chat/completions."""
+    """Return a chunk of /v1/chat/completions."""
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
 
 
 def timed(*chunks: tuple[float, dict[str, Any]]) -> Outcome:
-    """The outcome of a request sent at 10.0 whose chunks came at those times."""
+    """Return the outcome of a request sent at 10.0 whose chunks came at those times."""
     watch = Stopwatch(10.0)
     for at, chunk in chunks:
         watch.note(chunk, at)
@@ -112,16 +112,16 @@ async def test_a_closed_loop_keeps_its_bound() -> None:
 
 @dataclass
 class Model:
-    """An OpenAI-shaped server that answers with as many tokens as it is asked for."""
+    """OpenAI-shaped server whose answers have exactly max_tokens tokens."""
 
     card: dict[str, Any] = field(default_factory=lambda: {"id": "tiny", "max_model_len": 64, "vocab_size": 120})
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    refused: int = 0  # so many requests after the warm-up are refused
-    key: str = ""  # which requests must bring
+    refused: int = 0  # number of requests that are refused after the warm-up
+    key: str = ""  # required of requests
     url: str = ""
 
     def app(self) -> Starlette:
-        """The server."""
+        """Return the application of the server."""
         paths = ("/v1/completions", "/v1/chat/completions")
         routes = [Route(path, self._complete, methods=["POST"]) for path in paths]
         return Starlette(routes=[Route("/v1/models", self._models), *routes])
@@ -148,7 +148,7 @@ class Model:
 
 @pytest.fixture
 def model() -> Iterator[Model]:
-    """The server, running."""
+    """Start the server."""
     model = Model()
     with ServerThread(model.app()) as server:
         model.url = server.url

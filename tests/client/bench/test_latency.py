@@ -1,4 +1,4 @@
-"""The figures of a load run, on numbers that can be done by hand."""
+"""Figures of a load run, on numbers small enough to check by hand."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_throughputs_count_what_completed() -> None:
     [
         ({"ttft": 150.0}, 1),
         ({"ttft": 400.0}, 3),
-        ({"ttft": 400.0, "tpot": 100.0}, 1),  # the request of one token has no TPOT to miss
+        ({"ttft": 400.0, "tpot": 100.0}, 1),  # a request of one token has no TPOT to miss
         ({"e2el": 500.0}, 2),
         ({"ttft": 200.0, "tpot": 250.0, "e2el": 1000.0}, 2),
     ],

@@ -7,7 +7,7 @@ from splitfuse.client.bench.slo import ServiceLevel, effective_throughput, movin
 
 
 def served(*token_times: float) -> Outcome:
-    """A request of 50 tokens, sent at 1 s."""
+    """Return the outcome of a request of 50 tokens, sent at 1 s."""
     return Outcome.of_tokens(50, sent=1.0, token_times=token_times)
 
 
@@ -27,5 +27,5 @@ def test_effective_throughput() -> None:
     late = served(1.6, 1.65)
     slow = served(1.4, 1.45, 1.9)
     single = served(1.2)
-    assert [level.is_met_by(each) for each in (good, late, slow, single)] == [True, False, False, True]
+    assert [level.is_met_by(outcome) for outcome in (good, late, slow, single)] == [True, False, False, True]
     assert effective_throughput([good, late, slow, single], level, duration_s=4.0) == 0.5

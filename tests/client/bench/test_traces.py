@@ -1,4 +1,4 @@
-"""Trace files: all the kinds there are, made by hand, and what is wrong with a bad one."""
+"""Trace files of every kind, written by hand, and the complaints about bad ones."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Arrivals, lengths and prompts: seeded, and true to what was asked."""
+"""Arrivals, lengths and prompts: seeded, and true to the options."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from splitfuse.client.bench.workload import PromptMaker, normal_rows, random_row
 
 
 def gaps(burstiness: float, seed: int = 0) -> list[float]:
-    """The gaps of a long run at 10 requests per second."""
+    """Return the gaps of a long run at 10 requests per second."""
     times = arrivals(4000, rate=10.0, burstiness=burstiness, source=random.Random(seed))
     return [b - a for a, b in itertools.pairwise([0.0, *times])]
 

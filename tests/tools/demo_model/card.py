@@ -1,4 +1,4 @@
-"""Writes MODEL_CARD.md: what went in, what came out, and five samples as they came."""
+"""Writer of MODEL_CARD.md: training data, results, and five unselected samples."""
 
 import csv
 import hashlib
@@ -70,7 +70,7 @@ Apache-2.0, for the weights and the scripts. The books are in the public domain.
 
 
 class Speaker:
-    """The exported folder, as transformers reads it."""
+    """Exported model, as read by transformers."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
@@ -97,7 +97,7 @@ def is_json(text: str) -> bool:
 
 
 def json_facts(speaker: Speaker) -> dict[str, int]:
-    """Greedy answers to requests for JSON: how many parse, how many end."""
+    """Return how many greedy answers to requests for JSON parse, and how many end."""
     rng, answers = Random(JSON_SEED), []
     for _ in range(JSON_QUESTIONS):
         prompt = render([("user", ask_json(rng)[0])]) + "<|assistant|>\n"
@@ -108,7 +108,7 @@ def json_facts(speaker: Speaker) -> dict[str, int]:
 
 
 def book_table(corpus: Path) -> str:
-    """Title and author come from MANIFEST.tsv where there is one, bytes and hash from the files that were read."""
+    """Return the table of books: title and author from MANIFEST.tsv if there is one, bytes and hash from the files."""
     manifest = corpus / "MANIFEST.tsv"
     lines = manifest.read_text(encoding="utf-8").splitlines() if manifest.exists() else []
     known = {row["file"]: row for row in csv.DictReader(lines, delimiter="\t")}
@@ -128,7 +128,7 @@ def shape_table(folder: Path) -> str:
 
 
 def write_card(folder: Path, corpus: Path, facts: dict[str, Any]) -> None:
-    """`facts` is what train.py knows of the run; the samples come from the exported files in `folder`."""
+    """Write the card from `facts`, train.py's figures of the run, and samples of the exported files in `folder`."""
     speaker, losses = Speaker(folder), facts["held_out"]
     text = CARD.format(
         size=facts["size"], seed=facts["seed"], steps=facts["steps"],

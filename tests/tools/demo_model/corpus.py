@@ -1,7 +1,7 @@
 """Seeded text of our own for the demo model: small stories, chats in the chat template, lists and JSON.
 
-A grammar writes it, so it is fluent by construction, free of anybody's rights, and gives a meaning to the chat roles,
-to the end of a turn and to the closing brace. It knows nothing of tokens or of training.
+A grammar writes the text, so the text is fluent, free of anybody's rights, and gives a meaning to the chat roles,
+to the end of a turn and to the closing brace. This module knows nothing of tokens or of training.
 """
 
 import json
@@ -63,7 +63,7 @@ def article(words: str) -> str:
 
 
 def fill(rng: Random, template: str, slots: Slots) -> str:
-    """Expand a template: {slot} is replaced, of [a|b] one side is taken, innermost brackets first."""
+    """Expand a template: {slot} becomes its value, [a|b] becomes one side, innermost brackets first."""
     while "[" in template:
         template = re.sub(r"\[([^\[\]]*)\]", lambda match: pick(rng, match[1].split("|")), template)
     text = re.sub(r"\{(\w+)\}", lambda match: slots[match[1]], template)
@@ -71,7 +71,7 @@ def fill(rng: Random, template: str, slots: Slots) -> str:
 
 
 def pronouns(kind: str, name: str) -> tuple[str, str, str]:
-    """Subject, object and possessive; an animal goes by its name."""
+    """Return subject, object and possessive; an animal goes by its name."""
     female = kind in FEMALE or (kind not in MALE and name in GIRLS)
     return ("she", "her", "her") if female else ("he", "him", "his")
 
@@ -81,7 +81,7 @@ def character(rng: Random, kind: str) -> str:
 
 
 def story_slots(rng: Random, hero: str = "") -> Slots:
-    """Who and what a story is about: drawn once, so that it stays the same to the end."""
+    """Draw the characters and things of a story once, so that they stay constant to its end."""
     hero, friend_kind = hero or pick(rng, HEROES + PEOPLE), pick(rng, HEROES + PEOPLE)
     name = character(rng, hero)
     friend = next(other for _ in range(99) if (other := character(rng, friend_kind)) != name)
@@ -118,7 +118,7 @@ def story(rng: Random, slots: Slots) -> str:
 
 
 def about(rng: Random) -> tuple[str, Slots]:
-    """A topic to ask for, and slots that make the story keep to it."""
+    """Return a topic to ask for, and slots that keep the story to the topic."""
     hero = pick(rng, HEROES + PEOPLE)
     slots = story_slots(rng, hero)
     choice = rng.randrange(6)
@@ -133,7 +133,7 @@ def about(rng: Random) -> tuple[str, Slots]:
 
 
 def ask_story(rng: Random) -> Turn:
-    if rng.random() < 0.2:  # a topic without a hero gives the thing that the story turns on
+    if rng.random() < 0.2:  # a topic without a hero: the thing that the story turns on
         slots = story_slots(rng)
         topic = pick(rng, ABSTRACT) if rng.random() < 0.5 else f"a {slots['thing']}"
         lead = f"Here is a story about {topic}.\n\n"
@@ -218,7 +218,7 @@ def copying(rng: Random) -> Turn:
 
 
 def reading(rng: Random) -> Turn:
-    """A few facts and a question that one of them answers: who, what, where."""
+    """Return a few facts, and a question (who, what, where) that one of the facts answers."""
     names = rng.sample(GIRLS + BOYS, rng.randrange(1, 4))
     facts = [(name, pick(rng, COLOURS), pick(rng, THINGS), pick(rng, PLACES)) for name in names]
     text = " ".join(f"{n} has {article(f'{c} {t}')}. {n} is at {p}." for n, c, t, p in facts)
@@ -300,7 +300,7 @@ CARELESS = {ask_story, small_talk, arithmetic, fact, listing, counting, poem}
 
 
 def render(messages: list[tuple[str, str]]) -> str:
-    """The chat template, as chat_template.jinja writes it."""
+    """Render a chat like chat_template.jinja."""
     return "".join(f"<|{role}|>\n{content}{END_OF_TURN}\n" for role, content in messages)
 
 
@@ -314,7 +314,7 @@ def any_turn(rng: Random) -> Turn:
 
 
 def remembering(rng: Random) -> list[Turn]:
-    """The user says something at the start and asks for it at the end."""
+    """Return a chat whose user says something at the start and asks for it at the end."""
     name, food, colour = pick(rng, GIRLS + BOYS), pick(rng, FOODS), pick(rng, COLOURS)
     says, question, answer = rng.choice((
         (f"My name is {name}.", "What is my name?", f"Your name is {name}."),
@@ -329,7 +329,7 @@ def remembering(rng: Random) -> list[Turn]:
 
 
 def persona(rng: Random) -> tuple[str, list[Turn]]:
-    """A system message that changes the answers."""
+    """Return a chat with a system message that changes the answers."""
     if rng.random() < 0.5:
         name = pick(rng, GIRLS + BOYS)
         asks = fill(rng, "[What is your name?|Who are you?]", {})
@@ -355,7 +355,7 @@ def conversation(rng: Random) -> str:
 
 
 def documents(seed: int) -> Iterator[str]:
-    """Endless documents, without the separator between them."""
+    """Yield documents endlessly, without the separator between documents."""
     rng = Random(seed)
     while True:
         kind = rng.random()

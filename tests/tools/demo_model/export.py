@@ -1,4 +1,4 @@
-"""Writes a trained model and its tokenizer as a Hugging Face folder; each file is whole at any moment."""
+"""Export of a trained model and its tokenizer as a Hugging Face folder; every file is whole at any moment."""
 
 import json
 from pathlib import Path
@@ -52,5 +52,5 @@ def export(out: Path, model: Llama, tokenizer: Tokenizer, shape: Shape) -> None:
     write_atomically(out / "chat_template.jinja", TEMPLATE)
     weights = {f"model.{name}": weight.to(torch.bfloat16) for name, weight in model.state_dict().items()}
     save_file(weights, out / "model.safetensors.part", metadata={"format": "pt"})
-    (out / "model.safetensors.part").chmod(0o644)  # safetensors makes it readable by its owner alone
+    (out / "model.safetensors.part").chmod(0o644)  # safetensors makes files readable by their owner alone
     (out / "model.safetensors.part").replace(out / "model.safetensors")

@@ -1,4 +1,4 @@
-"""A plain Llama for training on a CPU, its weights named as in a Hugging Face checkpoint."""
+"""Plain Llama for training on a CPU, with the weight names of a Hugging Face checkpoint."""
 
 import math
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention of (rows, kv heads, group, tokens, head_dim) queries, a block of queries at a time."""
+    """Compute causal attention of queries (rows, kv heads, group, tokens, head_dim), a block of queries at a time."""
     rows, kv_heads, group, tokens, width = q.shape
     outputs = []
     for start in range(0, tokens, ATTENTION_CHUNK):
@@ -91,7 +91,7 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """(rows, tokens + 1) ids -> mean cross entropy of each next token; the head shares the embedding's weight."""
+    """Llama: ids (rows, tokens + 1) -> mean cross entropy of next tokens; the head shares the embedding's weight."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

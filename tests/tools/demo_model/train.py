@@ -1,11 +1,11 @@
-"""Trains the demo model from scratch on a folder of .txt files and the generated corpus; writes Hugging Face files.
+"""Training of the demo model from scratch on a folder of .txt files and the generated corpus, into Hugging Face files.
 
     python tests/tools/demo_model/train.py FOLDER [--out DIR] [--size demo|draft] [--minutes N|--steps N] [--resume]
 
 The draft model's tokenizer is the demo's: `--size draft --tokenizer engine/demo_model/tokenizer.json --minutes 35`; of
-what it writes, draft/ keeps weights, config and card.
+the files written, draft/ keeps weights, config and card.
 
-It exports every few minutes, so a usable model is always there, and ends with the model card.
+Training exports every few minutes, so a usable model is always there, and ends with the model card.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from torch import Tensor
 
 TOKENS_PER_STEP = 8192
 SHORT, LONG_FROM = 512, 0.85  # rows of 512 tokens, and of the whole context for the last 15 % of the run
-BOOK_SHARE = 0.45  # of the tokens; the rest is generated
+BOOK_SHARE = 0.45  # share of the tokens; the rest is generated
 HELD_OUT_SEED = 1_000_003
 SAVE_SECONDS, LOG_SECONDS = 300, 30
 Ids = np.ndarray[tuple[int], np.dtype[np.uint16]]
@@ -39,7 +39,7 @@ Ids = np.ndarray[tuple[int], np.dtype[np.uint16]]
 
 
 def read_books(folder: Path) -> tuple[list[str], list[str]]:
-    """The books, and held-out pieces of about 4000 characters: every 64th, at paragraph ends, out of all books."""
+    """Return the books, and held-out pieces of about 4000 characters: every 64th of all books, at paragraph ends."""
     kept: list[str] = []
     held: list[str] = []
     number = 0
@@ -75,14 +75,14 @@ def train_tokenizer(books: list[str], seed: int) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> Ids:
-    """One array, <|endoftext|> after each text."""
+    """Return one array of ids, with <|endoftext|> after each text."""
     end = tokenizer.token_to_id(END_OF_TEXT)
     encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return np.concatenate([np.array([*encoding.ids, end], np.uint16) for encoding in encodings])
 
 
 class Rows:
-    """Training rows: books from random places, generated text in order, so that rows begin both within and at texts."""
+    """Rows of training: books from random places, generated text in order, so rows begin both within and at texts."""
 
     def __init__(self, tokenizer: Tokenizer, books: Ids, seed: int) -> None:
         self.random = Random(seed)
@@ -127,7 +127,7 @@ class Rows:
 
 
 def optimizers(model: Llama) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices, AdamW for the embedding and the norms."""
+    """Return Muon for the matrices, and AdamW for the embedding and the norms."""
     matrices = [weight for weight in model.layers.parameters() if weight.dim() == 2]
     others = [weight for weight in model.parameters() if not any(weight is matrix for matrix in matrices)]
     muon = torch.optim.Muon(matrices, lr=4e-3, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw")
@@ -139,7 +139,7 @@ def optimizers(model: Llama) -> list[torch.optim.Optimizer]:
 
 
 def rate(progress: float, step: int) -> float:
-    """Warm up for 100 steps, stay, then fall in a straight line to zero over the last 55 %."""
+    """Return the learning rate: warm up for 100 steps, stay, then fall linearly to zero over the last 55 %."""
     return min(1.0, (step + 1) / 100, max(0.0, (1.0 - progress) / 0.55))
 
 
@@ -151,7 +151,7 @@ def held_out_loss(model: Llama, ids: Ids, *, max_rows: int) -> float:
 
 
 class Run:
-    """One training run. Its clock is processor time, so that a run that was stopped for a while loses nothing."""
+    """Training run. Its clock is processor time, so a run that was stopped for a while loses nothing."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         torch.manual_seed(args.seed)
@@ -260,7 +260,7 @@ class Run:
 
 
 def utc_today(text: str) -> float:
-    """HH:MM in UTC, the next one to come, as a timestamp."""
+    """Return the next HH:MM in UTC as a timestamp."""
     now = datetime.now(UTC)
     hour, minute = (int(part) for part in text.split(":"))
     then = now.replace(hour=hour, minute=minute, second=0)

@@ -1,4 +1,4 @@
-"""The words and sentence frames of the generated corpus: tables only.
+"""Words and sentence frames of the generated corpus: tables only.
 
 In a frame [a|b] stands for one of the two, {slot} for a value of the story or the question at hand.
 """
@@ -231,7 +231,7 @@ SMALL_TALK: list[tuple[str, str]] = [
     ("[Help|Help me][!|.|]", "Of course. What do you need?"),
     ("[Yes|Ok|Okay|No][!|.|]", "[All right.|Good.] What would you like to do [now|next]?"),
 ]  # fmt: skip
-KINDS = {  # of JSON objects, with their keys
+KINDS = {  # kinds of JSON objects, with their keys
     "person": words("name age city job hobbies"), "cat": words("name age colour owner"),
     "dog": words("name age color happy"), "book": words("title name year price"),
     "child": words("name age hobby food"), "city": words("city weather temperature"),
