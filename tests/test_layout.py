@@ -23,12 +23,18 @@ NO_TORCH = {
 }
 MAX_MODULES = 16
 # Folders of tests/ that hold to the rule of tests/README.md.
-MIRRORS = ["engine", "server/commands", "server/http", "server/jobs", "server/process"]
+MIRRORS = ["engine", "server/commands", "server/extras", "server/http", "server/jobs", "server/process"]
 # A family, a style of tool calls; the core is one room on purpose: the list of its files is the reading list.
 ONE_FILE_EACH = {"engine/execution/models", "engine/extras/chat/tool_parsers", "engine/core"}
 # Files and lines that a module imports, its own included, and theirs; imports within functions do not count.
-CLOSURES = {"splitfuse.engine.core.engine_core": (22, 3400), "splitfuse.engine.core.step_pipeline": (24, 3650)}
+CLOSURES = {
+    "splitfuse.engine.core.engine_core": (22, 3400),
+    "splitfuse.engine.core.step_pipeline": (24, 3650),
+    "splitfuse.server.api.native.routes": (46, 4950),
+}
 CORE_FLOOR = {"core", "config", "errors", "checks", "extension"}  # rooms of engine/ that the core may import
+ROOMS = {"engine": (12, 45), "server": (16, 45)}  # most rooms, and most arrows between them
+MAX_LAYERS = 9  # most rooms of the engine on one way down
 
 
 def sources(folder: str) -> list[Path]:
@@ -45,7 +51,7 @@ def modules_of(folder: str) -> list[str]:
 
 
 def imports() -> dict[str, set[str]]:
-    """What each of our modules imports of ours, wherever in the file, for the type checker too."""
+    """Our modules that each of our modules imports, wherever in the file, for the type checker too."""
     paths = {module_name(path): path for folder in PACKAGES for path in sources(folder)}
     arrows: dict[str, set[str]] = {}
     for name, path in paths.items():
@@ -109,7 +115,7 @@ def imports_at_load(name: str, paths: dict[str, Path]) -> set[str]:
 
 @pytest.mark.parametrize("module", CLOSURES)
 def test_the_core_stays_small(module: str) -> None:
-    paths = {module_name(path): path for path in sources("engine")}
+    paths = {module_name(path): path for folder in PACKAGES for path in sources(folder)}
     names = closure(module)
     num_lines = sum(len(paths[name].read_text().splitlines()) for name in names)
     most_files, most_lines = CLOSURES[module]
@@ -132,15 +138,40 @@ def test_parts_reach_extras_by_name_alone() -> None:
             assert not [target for target in targets if target.startswith("splitfuse.engine.extras")], name
 
 
-def test_the_engine_has_few_rooms() -> None:
+def rooms_of(package: str) -> dict[str, set[str]]:
+    """Rooms of a package and the rooms that each imports: a folder is a room, a file beside the folders too."""
     rooms: dict[str, set[str]] = {}
+    beginning = f"splitfuse.{package}."
     for name, targets in imports().items():
-        if name.startswith("splitfuse.engine."):
+        if name.startswith(beginning):
             room = name.split(".")[2]
-            ours = {target.split(".")[2] for target in targets if target.startswith("splitfuse.engine.")}
-            rooms.setdefault(room, set()).update(ours - {room})
-    assert len(rooms) <= 12
-    assert sum(map(len, rooms.values())) <= 45
+            rooms.setdefault(room, set()).update(
+                target.split(".")[2] for target in targets if target.startswith(beginning)
+            )
+    return {room: targets - {room} for room, targets in rooms.items()}
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_a_package_has_few_rooms(package: str) -> None:
+    rooms = rooms_of(package)
+    most_rooms, most_arrows = ROOMS[package]
+    assert len(rooms) <= most_rooms, sorted(rooms)
+    assert sum(map(len, rooms.values())) <= most_arrows
+
+
+def test_the_engine_has_few_layers() -> None:
+    rooms = rooms_of("engine")
+    layers: dict[str, int] = {}
+    for room in TopologicalSorter(rooms).static_order():
+        layers[room] = 1 + max((layers[target] for target in rooms.get(room, ())), default=0)
+    assert max(layers.values()) <= MAX_LAYERS
+
+
+def test_the_server_reaches_its_extras_by_name_alone() -> None:
+    """`Extension` declarations name code; nothing outside server/extras imports from it."""
+    for name, targets in imports().items():
+        if name.startswith("splitfuse.server.") and not name.startswith("splitfuse.server.extras"):
+            assert not [target for target in targets if target.startswith("splitfuse.server.extras")], name
 
 
 def test_folders_stay_small() -> None:
@@ -207,7 +238,7 @@ def test_what_an_import_brings_along(modules: list[str], absent: list[str]) -> N
 
 
 def test_engine_and_kernels_need_nothing_of_the_server() -> None:
-    """They run on a machine that has none of it: every module of theirs, and a model that answers."""
+    """Import every module of theirs, and answer, on a machine without the server's packages."""
     program = """
 import importlib, pathlib, sys
 class Blocked:
@@ -274,4 +305,4 @@ def test_every_module_that_the_code_names_exists() -> None:
     paths = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
     modules = {path.name for path in (*paths, *(ROOT / "tests").rglob("*.py"))}
     named = {(path.name, name) for path in paths for name in re.findall(r"\b\w+\.py\b", path.read_text())}
-    assert {each for each in named if each[1] not in modules} == {("architectures.py", "convert_hf_to_gguf.py")}
+    assert {pair for pair in named if pair[1] not in modules} == {("architectures.py", "convert_hf_to_gguf.py")}

@@ -1,4 +1,4 @@
-"""Where settings come from: command line over environment over config file over default.
+"""Sources of settings: command line over environment over config file over default.
 
 Makes the flags out of the declarations and turns text into values. Never knows what a setting means.
 """
@@ -65,12 +65,12 @@ def add_flags(parser: argparse.ArgumentParser, names: Iterable[str], *, shown: C
 
 
 def choices_of(name: str) -> tuple[str, ...]:
-    """What the setting of this name takes, where that is a few words."""
+    """Return the words that the setting of this name takes, empty where it takes other values."""
     return _SETTINGS[name].choices if name in _SETTINGS else ()
 
 
 def resolve(args: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
-    """The settings in force. `args`: what the command line gave, by field name, and `config`. Raises ConfigError."""
+    """Return the settings in force. `args`: the command line's values by field name, and `config`. Raises ConfigError."""
     from_env = _from_env(environ)
     path_in_env = from_env.pop("config", None)
     path = args.get("config") or path_in_env

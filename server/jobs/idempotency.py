@@ -1,4 +1,4 @@
-"""Idempotency keys: a request that comes again with its key is answered with the job that it made before."""
+"""Idempotency keys: a request that is repeated with its key is answered with the job of its first arrival."""
 
 import asyncio
 import contextlib
@@ -16,14 +16,14 @@ MAX_CHARS = 255
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """A client's name for a request, which tells a request that is sent again from another one."""
+    """Name that a client gives a request, by which a repeated request is known."""
 
-    digest: bytes  # SHA-256, for what a client writes there may be long, or secret
+    digest: bytes  # SHA-256 of the key, for the key may be long, or secret
     body_digest: bytes
 
     @classmethod
     def read(cls, header: str | None, *, path: str, body: Mapping[str, Any]) -> Self | None:
-        """The key in the header, if there is one. Raises InvalidRequestError."""
+        """Read the key in the header, if there is one. Raises InvalidRequestError."""
         if header is None:
             return None
         if not (1 <= len(header) <= MAX_CHARS and header.isascii() and header.isprintable() and not header.isspace()):
@@ -35,14 +35,14 @@ class IdempotencyKey:
 
 
 class KeyLocks:
-    """One request at a time for each owner's key: those that come together wait for what becomes of the first."""
+    """Locks that let one request at a time proceed for each owner's key; others wait for the first."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[tuple[str, bytes], asyncio.Lock] = WeakValueDictionary()
 
     @contextlib.asynccontextmanager
     async def hold(self, owner: str, key: IdempotencyKey) -> AsyncIterator[None]:
-        """Alone with this key."""
+        """Hold the lock of this key."""
         lock = self._locks.setdefault((owner, key.digest), asyncio.Lock())
         async with lock:
             yield

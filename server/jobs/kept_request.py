@@ -1,4 +1,4 @@
-"""KeptRequest: what an API keeps of a request that outlives the process, and KeptKind: how it goes on from that."""
+"""KeptRequest is the data of a request that outlives the process; KeptKind is how its API takes it up again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptRequest:
-    """What an API keeps of a request, so that another process can go on with it and answer as it would have."""
+    """Data that an API keeps of a request, from which another process can go on and give the same answer."""
 
-    kind: str  # which API
-    body: Mapping[str, Any]  # as it came
-    attachment: Any = None  # of the job, as JSON
-    webhook: str | None = None  # the name of the target that is told of the end
+    kind: str  # name of the API
+    body: Mapping[str, Any]  # body as it arrived
+    attachment: Any = None  # the job's attachment, as JSON
+    webhook: str | None = None  # name of the target that hears of the end
 
 
 class KeptKind(Protocol):
-    """How an API makes of what it kept what it had."""
+    """Way of an API to rebuild a request from its kept data."""
 
     def attachment(self, stored: Any) -> Attachment | None:
-        """The job's attachment."""
+        """Return the job's attachment."""
 
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
-        """The sampling parameters. Raises InvalidRequestError where this version does not take the body."""
+        """Return the sampling parameters. Raises InvalidRequestError where this version does not take the body."""
 
     async def renewed(self, engine: "AsyncEngine", settings: Any, kept: KeptRequest) -> "tuple[Prompt, KeptRequest]":
-        """The prompt for another model than the one that it came for, and what to keep of it. Raises as `params`."""
+        """Return the prompt for another model than the first, and the data to keep then. Raises like `params`."""

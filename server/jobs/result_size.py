@@ -1,4 +1,4 @@
-"""How large a result with logprobs may become: as large as all kept results together, --max-result-bytes."""
+"""Limit of the size of a result with logprobs: the size of all kept results together, --max-result-bytes."""
 
 import dataclasses
 
@@ -6,13 +6,13 @@ from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import InvalidRequestError
 from .job import EVENT_BYTES, LOGPROB_BYTES
 
-_TOKEN_BYTES = EVENT_BYTES + 32  # with its id and text
+_TOKEN_BYTES = EVENT_BYTES + 32  # one token with its id and text
 
 
 def bounded(params: SamplingParams, *, max_bytes: int) -> SamplingParams:
-    """The parameters; a default of max_tokens is cut to what fits in `max_bytes`.
+    """Return the parameters, with a default of max_tokens cut to the number that fits in `max_bytes`.
 
-    Raises InvalidRequestError if what is asked for does not fit. Without logprobs a token takes too little to matter.
+    Raises InvalidRequestError if the request asks for more. Without logprobs a token takes too little to matter.
     """
     if params.logprobs is None:
         return params

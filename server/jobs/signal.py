@@ -1,10 +1,10 @@
-"""Signal: wakes the tasks that wait for something to change, and TimedWaits, many short waits for it with a limit."""
+"""Signal wakes tasks that wait for a change; TimedWaits waits for a signal many times, each time with a limit."""
 
 import asyncio
 
 
 class Signal:
-    """Wakes all tasks that wait at the moment it fires; remembers nothing."""
+    """Wake-up call for the tasks that wait at the moment it fires. A signal remembers nothing."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[bool]] = set()
@@ -20,7 +20,7 @@ class Signal:
         return await self.wait_by(asyncio.get_running_loop().create_future())
 
     async def wait_by(self, waiter: "asyncio.Future[bool]") -> bool:
-        """The same by a future of the caller's, who may give it a result before: what it is."""
+        """Wait with a future of the caller's. Returns its result: true at `fire`, or what the caller sets before."""
         self._waiters.add(waiter)
         try:
             return await waiter
@@ -29,10 +29,10 @@ class Signal:
 
 
 class TimedWaits:
-    """Waits for a signal one after the other, each for `seconds` at most. For one task.
+    """Waits of one task for a signal, one after the other, each for `seconds` at most.
 
-    One timer serves all of them and is set anew only when it goes off: a stream waits once for each token, and timers
-    of their own were a twelfth of what the server does for one.
+    One timer serves all waits and is set again only when it goes off: a stream waits once for each token, and a timer
+    for each wait took a twelfth of the server's work for a token.
     """
 
     def __init__(self, signal: Signal, seconds: float) -> None:
@@ -50,7 +50,7 @@ class TimedWaits:
         return await self._signal.wait_by(self._waiter)
 
     def close(self) -> None:
-        """There are no more."""
+        """Cancel the timer: no more waits follow."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -16,7 +16,7 @@ def _formats(module: str, name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSettings(ServerSettings):
-    """How answers are taken apart."""
+    """Formats of tool calls and of reasoning."""
 
     tool_call_parser: str = setting(
         "auto",

@@ -1,4 +1,4 @@
-"""Resumption: the jobs that an earlier process left unfinished go on in the order in which they came."""
+"""Resumption: jobs that an earlier process left unfinished go on in the order of their arrival."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Resumption:
-    """Submits unfinished jobs to an engine that has nothing else to do yet."""
+    """Submitter of unfinished jobs to an engine that has no other work yet."""
 
     def __init__(
         self, backend: DurableBackend, engine: "AsyncEngine", kinds: Mapping[str, KeptKind], settings: ServerSettings
@@ -27,53 +27,55 @@ class Resumption:
         self._settings = settings
 
     async def run(self) -> None:
-        """Return when all go on. A job that was running when two processes died is tried alone first, so that a third
-        death shows which one it was. Raises StoreUnavailableError.
+        """Return when all jobs are submitted. A job that was running when two processes died runs alone first, so that
+        a third death names the job. Raises StoreUnavailableError.
         """
         jobs, self._backend.to_resume = self._backend.to_resume, []
         await self.resume(jobs)
 
     async def resume(self, jobs: Sequence[UnfinishedJob]) -> None:
-        """The same for these jobs."""
-        for each in jobs:
-            if each.is_damaged:
-                self._backend.fail(each, reason="interrupted: what was kept of it was changed on disk")
-            elif each.row.num_crashes >= MAX_CRASHES:
-                reason = f"interrupted: {each.row.num_crashes} processes died while it was running"
-                self._backend.fail(each, reason=reason)
-        jobs = [each for each in jobs if each.row.num_crashes < MAX_CRASHES and not each.is_damaged]
-        for each in (each for each in jobs if each.is_suspect):
-            await self._backend.begin([each])
-            await self._submit(each)
-            await each.kept.job.ended.wait()
+        """Submit these jobs, like `run`."""
+        for unfinished in jobs:
+            if unfinished.is_damaged:
+                self._backend.fail(unfinished, reason="interrupted: what was kept of it was changed on disk")
+            elif unfinished.row.num_crashes >= MAX_CRASHES:
+                reason = f"interrupted: {unfinished.row.num_crashes} processes died while it was running"
+                self._backend.fail(unfinished, reason=reason)
+        jobs = [
+            unfinished for unfinished in jobs if unfinished.row.num_crashes < MAX_CRASHES and not unfinished.is_damaged
+        ]
+        for unfinished in (unfinished for unfinished in jobs if unfinished.is_suspect):
+            await self._backend.begin([unfinished])
+            await self._submit(unfinished)
+            await unfinished.kept.job.ended.wait()
             if self._engine.has_died:
                 return  # the others did not run when it did
-        others = [each for each in jobs if not each.is_suspect]
+        others = [unfinished for unfinished in jobs if not unfinished.is_suspect]
         if others:
             await self._backend.begin(others)
-        for each in others:
-            await self._submit(each)
+        for unfinished in others:
+            await self._submit(unfinished)
 
-    async def _submit(self, each: UnfinishedJob) -> None:
-        is_renewed = each.request["fingerprint"] != self._engine.fingerprint
-        if is_renewed and each.has_told:
+    async def _submit(self, unfinished: UnfinishedJob) -> None:
+        is_renewed = unfinished.request["fingerprint"] != self._engine.fingerprint
+        if is_renewed and unfinished.has_told:
             reason = "interrupted: the model, its tokenizer, template or dtype is not the one that it began with"
-            self._backend.fail(each, reason=reason)
+            self._backend.fail(unfinished, reason=reason)
             return
         try:
             if is_renewed:
-                await self._begin_afresh(each)
+                await self._begin_afresh(unfinished)
             else:
-                each.kept.job.accept(await self._submitted(each, each.request["prompt_token_ids"]))
+                unfinished.kept.job.accept(await self._submitted(unfinished, unfinished.request["prompt_token_ids"]))
         except UnavailableError:  # this process ends: another one goes on with it
-            each.kept.job.suspend()
+            unfinished.kept.job.suspend()
         except Exception as exc:  # it concerns this job alone, perhaps because another version wrote it
             reason = str(exc) if isinstance(exc, SplitfuseError) else type(exc).__name__
-            self._backend.fail(each, reason=f"interrupted: it cannot go on here ({reason})")
+            self._backend.fail(unfinished, reason=f"interrupted: it cannot go on here ({reason})")
 
-    async def _begin_afresh(self, each: UnfinishedJob) -> None:
-        """Nothing of it was told: it is this model's, with this model's tokens and template."""
-        job, request = each.kept.job, each.request
+    async def _begin_afresh(self, unfinished: UnfinishedJob) -> None:
+        """Start a job of which nothing was delivered with this model's tokens and template."""
+        job, request = unfinished.kept.job, unfinished.request
         kind, served = self._kinds[request["kind"]], self._settings.model_name
         asked = request["body"].get("model")
         if asked is not None and not self._settings.serves(asked):
@@ -83,18 +85,18 @@ class Resumption:
         )
         prompt, kept = await kind.renewed(self._engine, self._settings, kept)
         job.renew(served, kind.attachment(kept.attachment))
-        handle = await self._submitted(each, prompt)
-        self._backend.renew(each, handle, kept, fingerprint=self._engine.fingerprint)
+        handle = await self._submitted(unfinished, prompt)
+        self._backend.renew(unfinished, handle, kept, fingerprint=self._engine.fingerprint)
         job.accept(handle)
 
-    async def _submitted(self, each: UnfinishedJob, prompt: "Prompt") -> "Handle":
-        job, request = each.kept.job, each.request
+    async def _submitted(self, unfinished: UnfinishedJob, prompt: "Prompt") -> "Handle":
+        job, request = unfinished.kept.job, unfinished.request
         params = self._kinds[request["kind"]].params(request["body"], job.attachment)
         return await self._engine.submit(
             prompt,
             bounded(params, max_bytes=self._backend.index.limits.max_bytes),
-            self._backend.resumed_sink(each),
+            self._backend.resumed_sink(unfinished),
             request_id=job.seq_id,
             tenant=job.owner or request["user"],
-            resumed=each.resumed,
+            resumed=unfinished.resumed,
         )

@@ -13,7 +13,7 @@ from .webhook_file import read_targets
 
 @dataclass(frozen=True, kw_only=True)
 class DurableSettings(ServerSettings):
-    """Where results are kept, and who hears of their ends."""
+    """Place of kept results, their encryption, and webhooks that tell of their ends."""
 
     results: str = setting(
         "memory",

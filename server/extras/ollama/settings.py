@@ -8,6 +8,6 @@ from ...server_settings import ServerSettings
 
 @dataclass(frozen=True, kw_only=True)
 class OllamaSettings(ServerSettings):
-    """Whether the API is served."""
+    """Switch of the API."""
 
     ollama_api: bool = setting(False, help="serve Ollama's API too, under /api")

@@ -8,6 +8,6 @@ from ...server_settings import ServerSettings
 
 @dataclass(frozen=True, kw_only=True)
 class PageSettings(ServerSettings):
-    """Whether browsers get the page; its streams are served all the same."""
+    """Switch of the page. Its streams are served without it, too."""
 
     page: bool = setting(True, help="serve the page that shows the engine at work, at /")

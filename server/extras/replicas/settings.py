@@ -9,7 +9,7 @@ from ...server_settings import ServerSettings
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaSettings(ServerSettings):
-    """How many servers stand behind the port, and where they run."""
+    """Number of servers behind the port, and the Ray cluster that runs them."""
 
     replicas: int | None = setting(
         None,

@@ -1,0 +1,56 @@
+"""The words of CONTRIBUTING.md: how docstrings begin, and what loop variables and names may not be."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("client", "engine", "kernels", "server", "tests")
+# A free relative or a pronoun: the reader does not know yet what the sentence is about.
+WRONG_BEGINNINGS = re.compile(r"(What|Whatever|Whether|As|How|Of|Where|Which|Who|Those|These|It|They|The same)\b")
+# A trailing comment that is the second half of the name before it.
+HANGING_COMMENTS = re.compile(r"[^#\"']*\S  # (of|as|what|those|whether|which) [^\"']*$")
+MAX_SHARE = 0.03
+SCOPES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def sources(folder: str) -> list[Path]:
+    return [path for path in sorted((ROOT / folder).rglob("*.py")) if "csrc" not in path.parts]
+
+
+def docstrings(folder: str) -> Iterator[tuple[str, str]]:
+    """Place and first line of each docstring."""
+    for path in sources(folder):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, SCOPES) and (text := ast.get_docstring(node)):
+                yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", text.splitlines()[0]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_begin_with_a_verb_or_a_noun(folder: str) -> None:
+    texts = list(docstrings(folder))
+    wrong = [f"{place} {line}" for place, line in texts if WRONG_BEGINNINGS.match(line)]
+    assert len(wrong) <= MAX_SHARE * len(texts), "\n".join(wrong)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_loop_variable_is_called_each(folder: str) -> None:
+    for path in sources(folder):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and isinstance(node.target, ast.Name):
+                assert node.target.id != "each", f"{path}:{node.target.lineno}: name the thing"
+
+
+@pytest.mark.parametrize("folder", ["client", "engine", "kernels", "server"])
+def test_trailing_comments_stand_alone(folder: str) -> None:
+    """`x = 3  # of the last step` is half a sentence; `# last step's tokens` is a phrase."""
+    lines = [
+        f"{path.relative_to(ROOT)}:{number} {line.strip()}"
+        for path in sources(folder)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if HANGING_COMMENTS.match(line)
+    ]
+    assert len(lines) <= 5, "\n".join(lines)
