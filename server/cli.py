@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-from .process.deferred_import import defer_meta_kernels
 from .process.queued_output import queued_output
 from .process.stop_signals import StopSignals
 
@@ -13,7 +12,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     is_debug = "--debug" in argv
     argv = [word for word in argv if word != "--debug"]
-    defer_meta_kernels()
     if argv[:1] != ["serve"]:
         return _run(argv, is_debug=is_debug)
     with queued_output(), StopSignals() as signals:

@@ -208,7 +208,11 @@ def _command(
 
 
 def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
+    from ..process.deferred_import import defer_meta_kernels
+
     settings = _settings_with_model(args)
+    if settings.load_format != "dummy":  # random weights are drawn by what the meta kernels register
+        defer_meta_kernels()
     if (serve_otherwise := Extensions(settings).first("serve")) is not None:
         serve_otherwise(settings, signals)
     else:

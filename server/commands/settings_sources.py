@@ -70,7 +70,7 @@ def choices_of(name: str) -> tuple[str, ...]:
 
 
 def resolve(args: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
-    """Return the settings in force. `args`: the command line's values by field name, and `config`. Raises ConfigError."""
+    """Return the settings in force. `args`: the command line's values by field, and `config`. Raises ConfigError."""
     from_env = _from_env(environ)
     path_in_env = from_env.pop("config", None)
     path = args.get("config") or path_in_env

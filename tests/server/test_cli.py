@@ -1,11 +1,14 @@
 """The `splitfuse` command: a mistake is one line on stderr and exit code 2."""
 
 import re
+from pathlib import Path
 
 import pytest
 from serving import one_line, run_cli
 
 from splitfuse.server.cli import main
+
+DEMO_FOLDER = Path(__file__).parents[2] / "engine/demo_model"
 
 
 @pytest.mark.parametrize(
@@ -94,3 +97,17 @@ def test_bench_hands_over(which):
     assert f"splitfuse bench {which}" in result.stdout
     without = re.findall(r"^  (--?[a-z-]+)(?: [A-Z]\S*)*\n(?=  -|\n|$)", result.stdout, re.MULTILINE)
     assert without == [], "each flag has a text"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "expected"),
+    [
+        (("plan", "demo", "--memory", "1MB"), 1, "not one request of 2048 tokens fits"),
+        (("generate", str(DEMO_FOLDER), "--load-format", "dummy", "-p", "Once", "-n", "2"), 0, ""),
+    ],
+)
+def test_commands_that_need_torchs_meta_kernels(args: tuple[str, ...], code: int, expected: str) -> None:
+    """Serving alone does without the kernels; a process of its own, for the suite's has them."""
+    result = run_cli(*args)
+    assert (result.returncode, result.stderr) == (code, "")
+    assert expected in result.stdout
