@@ -1,4 +1,4 @@
-"""Acceptance: from what was sampled to outputs: which drafts were right, which tokens grammars take, logprobs."""
+"""Acceptance: turns sampled tokens into outputs: verifies drafts, advances grammars, attaches logprobs."""
 
 import math
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ _NOTHING_LEFT = "no token is left that it and allowed_token_ids, bad_words and m
 
 
 class Acceptance:
-    """Makes the outputs of one step."""
+    """Builder of the outputs of one step."""
 
     def __init__(self, sampled: Sampled, indices: Sequence[SampleIndex]) -> None:
-        """`sampled` on the host, but for the raw logits; for these indices."""
+        """`sampled`: results for these indices, on the host except for the raw logits."""
         self._token_ids: list[int] = sampled.token_ids.tolist()
         self._largest: list[float] = sampled.largest.tolist()
         self._logprobs = None if sampled.logprobs is None else _Logprobs(sampled, indices)
 
     def output(self, row: BatchRow, first: int) -> RowOutput:
-        """The output of a row whose indices begin at `first`.
+        """Return the output of a row whose indices begin at `first`.
 
-        Nothing is read after a draft that is wrong: a grammar advances with each.
+        Nothing after a wrong draft is read, because a grammar advances with each token.
         """
         request = row.request
         token_ids: list[int] = []
@@ -43,7 +43,7 @@ class Acceptance:
             if failure is not None:
                 if not token_ids:
                     return RowOutput(failure=failure)
-                break  # the next step will find out whether that is so without drafts too
+                break  # the next step finds out whether the row fails without drafts too
             token_ids.append(token_id)
             if token_id != draft or finish_reason is not None:
                 break
@@ -57,7 +57,7 @@ class Acceptance:
     def _constrained(
         self, request: Request, grammar: TokenConstraint, index: int
     ) -> tuple[int, str | None, RowFailure | None]:
-        """The token that the grammar takes, why the output ends with it, or why there is none."""
+        """Return the token that the grammar takes, the finish reason if the output ends with it, or the failure."""
         largest = self._largest[index]
         if largest != _MINUS_INFINITY and grammar.error is None:
             if not math.isfinite(largest):
@@ -65,7 +65,7 @@ class Acceptance:
             token_id = grammar.take(self._token_ids[index])
             if grammar.error is None:
                 return token_id, grammar.finish_reason, None
-        if grammar.error is None and grammar.is_accepting:  # no token is left, and the output may end here
+        if grammar.error is None and grammar.is_accepting:  # no token is allowed, and the output may end here
             return min(grammar.eos_token_ids), "stop", None
         outputs = request.params.structured_outputs
         assert outputs is not None
@@ -74,14 +74,14 @@ class Acceptance:
 
 
 def _failure(request: Request, largest: float) -> RowFailure:
-    """Why a row without a grammar has no token; `largest` is its largest processed logit."""
+    """Return the reason why a row without a grammar has no token; `largest` is its largest processed logit."""
     if largest == _MINUS_INFINITY and request.params.allowed_token_ids is not None:
         return RowFailure(_ALL_FORBIDDEN, param="allowed_token_ids")
     return RowFailure(NOT_FINITE)
 
 
 class _Logprobs:
-    """The logprobs of the rows that have some."""
+    """Logprobs of the rows that asked for some."""
 
     def __init__(self, sampled: Sampled, indices: Sequence[SampleIndex]) -> None:
         assert sampled.logprobs is not None
@@ -93,7 +93,7 @@ class _Logprobs:
         self._raw = sampled.raw
 
     def of(self, row: int, token_id: int) -> TokenLogprobs:
-        """Of the token taken there, which a grammar may have put in the sampled one's place."""
+        """Return the logprobs of the taken token, which a grammar may have put in place of the sampled one."""
         place, count = self._places[row]
         top = tuple(zip(self._top_ids[place][:count], self._top[place][:count], strict=True))
         if token_id == self._sampled[row]:

@@ -1,8 +1,7 @@
-"""What requests' parameters change in their logits, all rows of a step at once: bias, forbidden and allowed token ids,
-penalties.
+"""Logits processors for all rows of a step at once: bias, forbidden and allowed token ids, penalties.
 
-`LogitsProcessors` lists on the host which entries change, `process_logits` changes them on the device without waiting
-for it. Where the token before is on the device only, its id is LAST in the lists.
+`LogitsProcessors` lists the changed entries on the host, `process_logits` changes them on the device without waiting
+for it. A previous token that only the device knows has the id LAST in the lists.
 `Request.changes_logits` lists the parameters. The filters come afterwards.
 """
 
@@ -18,14 +17,14 @@ from ..models.forward_inputs import Array, Arrays
 from .sample_index import SampleIndex
 from .token_masks import TokenMasks
 
-LAST = -1  # instead of a token id
-_ALWAYS = -1  # instead of the token after which another one is forbidden
+LAST = -1  # stands for the id of a token that only the device knows
+_ALWAYS = -1  # previous token of an entry that applies after any token
 _MINUS_INFINITY = float("-inf")
 _LARGEST = 3e38  # about float32's largest
 
 
 class _RequestArrays:
-    """A request's parameters per token id, and the tokens that its penalties count, as arrays; some are long."""
+    """Arrays of a request's parameters per token id and of the tokens that its penalties count; some are long."""
 
     def __init__(self, request: Request, *, vocab_size: int) -> None:
         params = request.params
@@ -40,12 +39,12 @@ class _RequestArrays:
         self.num_prompt_ids = len(distinct)  # the repetition penalty alone counts the prompt
         self._seen = np.empty(len(distinct) + request.max_num_tokens, dtype=np.int64)
         self._seen[: len(distinct)] = distinct
-        self._num_seen = request.num_prompt_tokens  # of the request's tokens
+        self._num_seen = request.num_prompt_tokens  # number of the request's tokens that _seen covers
 
     def seen(self, at: SampleIndex) -> Array:
-        """Ids that are penalized: of the prompt, then each token of the output, then LAST or drafts.
+        """Return the penalized ids: of the prompt, then of each token of the output, then LAST or drafts.
 
-        Good until another one is asked for, unless the drafts there begin with these.
+        The next call overwrites the returned array, unless its drafts begin with this call's drafts.
         """
         tokens = at.request.token_ids
         if new := tokens[self._num_seen :]:
@@ -60,14 +59,14 @@ class _RequestArrays:
 
 
 def _mask(token_ids: Sequence[int], vocab_size: int) -> Array:
-    """[W] int32, a bit for each token id, as in `TokenMasks`."""
+    """Return a mask [W] int32 with a bit for each token id, as in `TokenMasks`."""
     is_allowed = np.zeros(-(-vocab_size // 32) * 32, dtype=bool)
     is_allowed[np.array(token_ids)] = True
     return np.packbits(is_allowed, bitorder="little").view(np.int32)
 
 
 class _Change(NamedTuple):
-    """One row of logits and what changes there."""
+    """Row of logits with the request's index and arrays."""
 
     row: int
     at: SampleIndex
@@ -75,13 +74,13 @@ class _Change(NamedTuple):
 
 
 class LogitsProcessors:
-    """Lists what changes in a step. Keeps what it makes of a request while that is in every step."""
+    """Lists the changes of a step's logits. Keeps a request's arrays as long as the request is in every step."""
 
     def __init__(self) -> None:
         self._arrays: dict[Request, _RequestArrays] = {}
 
     def arrays(self, indices: Iterable[tuple[int, SampleIndex]], *, vocab_size: int) -> Arrays:
-        """What changes in logits [S, vocab_size], given (row, where it samples). Empty if nothing does."""
+        """Return the changes of logits [S, vocab_size] for (row, index) pairs; empty if nothing changes."""
         kept, self._arrays = self._arrays, {}
         changes: list[_Change] = []
         for row, index in indices:
@@ -94,7 +93,7 @@ class LogitsProcessors:
 
 
 def _additions(changes: Sequence[_Change]) -> Arrays:
-    """Entries to which something is added: biases, and minus infinity, always or after one token only."""
+    """Return the added entries: biases, and minus infinity for forbidden tokens, always or after one token only."""
     parts: list[tuple[int, Array, Array, Array]] = []
     for row, at, arrays in changes:
         pairs = _forbidden(at)
@@ -117,7 +116,7 @@ def _additions(changes: Sequence[_Change]) -> Arrays:
 
 
 def _forbidden(index: SampleIndex) -> list[tuple[int, int]]:
-    """(token id, after which token it is forbidden)."""
+    """Return pairs (forbidden token id, the token after which it is forbidden)."""
     request = index.request
     forbidden = []
     for *before, last in request.bad_words:
@@ -126,13 +125,13 @@ def _forbidden(index: SampleIndex) -> list[tuple[int, int]]:
             forbidden.append((last, after))
     if request.params.min_tokens > index.num_output_tokens:
         forbidden += [(token_id, _ALWAYS) for token_id in request.stop_token_ids]
-    if request.grammar is not None and request.params.ignore_eos:  # they are no stop tokens then
+    if request.grammar is not None and request.params.ignore_eos:  # ignore_eos takes them out of the stop tokens
         forbidden += [(token_id, _ALWAYS) for token_id in request.grammar.eos_token_ids]
     return forbidden
 
 
 def _penalties(changes: Sequence[_Change]) -> Arrays:
-    """The penalties of each penalized row, and its entries: a token is among them as often as it has been seen."""
+    """Return each penalized row's penalties and entries; a token has as many entries as occurrences."""
     changes = [change for change in changes if change.arrays.is_penalized]
     if not changes:
         return {}
@@ -156,7 +155,7 @@ def _penalties(changes: Sequence[_Change]) -> Arrays:
 
 
 def _allowed(changes: Sequence[_Change]) -> Arrays:
-    """The masks of the rows that have allowed token ids."""
+    """Return the masks of the rows that have allowed token ids."""
     masks = [(row, arrays.allowed) for row, _, arrays in changes if arrays.allowed is not None]
     if not masks:
         return {}
@@ -166,9 +165,9 @@ def _allowed(changes: Sequence[_Change]) -> Arrays:
 def process_logits(
     logits: Tensor, fields: Mapping[str, Tensor], masks: TokenMasks, last_token_ids: Tensor | None = None
 ) -> None:
-    """Change logits [S, V] float32 in place as `fields` say: the arrays of `LogitsProcessors`, and those of grammars.
+    """Change logits [S, V] float32 in place. `fields`: the arrays of `LogitsProcessors` and of grammars.
 
-    last_token_ids [S] int64: of each row the token before the one to sample, where it is LAST.
+    last_token_ids [S] int64: each row's last known token, which replaces LAST.
     """
     if "add_rows" in fields:
         _add(logits, fields, last_token_ids)
@@ -189,9 +188,9 @@ def _add(logits: Tensor, fields: Mapping[str, Tensor], last_token_ids: Tensor | 
 
 
 def _penalize(logits: Tensor, fields: Mapping[str, Tensor], last_token_ids: Tensor | None) -> None:
-    """Repetition (Keskar et al. 2019) over prompt and output; presence and frequency (OpenAI) over the output.
+    """Penalise repetition (Keskar et al. 2019) over prompt and output, presence and frequency (OpenAI) over the output.
 
-    An id that is listed several times gets the same value each time.
+    Repeated entries of an id write equal values.
     """
     owners, ids, vocab_size = fields["seen_owners"], fields["seen_ids"], logits.shape[1]
     rows = fields["penalty_rows"].index_select(0, owners)
@@ -201,7 +200,7 @@ def _penalize(logits: Tensor, fields: Mapping[str, Tensor], last_token_ids: Tens
     entries = rows * vocab_size + ids
     values = logits.view(-1).index_select(0, entries)
     changed = torch.where(values > 0, values / repetition, values * repetition).clamp(-_LARGEST, _LARGEST)
-    # A tiny penalty reaches infinity; a ban is there already.
+    # A tiny penalty would reach infinity, so it is clamped; a ban is already infinite and stays.
     values = torch.where(values.isinf(), values, changed)
     if "seen_counts" in fields:
         size = len(fields["penalty_rows"]) * vocab_size

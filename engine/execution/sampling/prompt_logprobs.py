@@ -1,4 +1,4 @@
-"""Prompt logprobs: the log-probability of each token of a prompt given those before it, in chunks of bounded size."""
+"""Prompt logprobs: log-probability of each prompt token given the previous ones, in chunks of bounded size."""
 
 from collections.abc import Callable
 
@@ -8,17 +8,17 @@ from torch import Tensor
 from ...core.batch import BatchRow
 from ...core.outputs import PromptLogprobs
 
-# Logits held at once: 64 MiB of float32, 110 positions of a vocabulary of 152,000. A smaller chunk reads the head's
-# weights more often than it is worth.
+# Logits held at once: 64 MiB of float32, 110 positions of a vocabulary of 152,000. Smaller chunks would read the head's
+# weights too often.
 _NUM_LOGITS = 2**24
 
 
 def prompt_logprobs(
     row: BatchRow, hidden: Tensor, head: Callable[[Tensor], Tensor], *, vocab_size: int
 ) -> PromptLogprobs | None:
-    """Logprobs of the tokens at `row.prompt_logprob_positions`; None if they are not finite.
+    """Return the logprobs of the tokens at `row.prompt_logprob_positions`; None if they are not finite.
 
-    hidden [number of positions, hidden_size] are the states of the tokens before them; `head` makes logits of them.
+    hidden [number of positions, hidden_size]: states of the tokens before those; `head` turns states into logits.
     """
     num_top = row.request.params.prompt_logprobs
     assert num_top is not None
@@ -30,7 +30,7 @@ def prompt_logprobs(
         chunk = token_ids[first : first + size]
         logprobs = head(hidden[first : first + size]).float().log_softmax(dim=-1)
         own = logprobs.gather(1, torch.tensor(chunk, device=logprobs.device)[:, None])
-        if own.isnan().any():  # one logit that is not finite leaves no number in its row
+        if own.isnan().any():  # one logit that is not finite makes its whole row NaN
             return None
         ranks = (logprobs > own).sum(dim=-1) + 1
         top = logprobs.topk(num_top)

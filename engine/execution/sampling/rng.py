@@ -1,4 +1,4 @@
-"""Randomness keyed by (seed, position): a sample depends on these alone, never on batch-mates or devices."""
+"""Randomness keyed by (seed, position) alone: a sample never depends on batch-mates or devices."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 _MASK = 2**64 - 1
-_MANY = 8  # keys that are made faster all at once: one takes 2 us
+_MANY = 8  # from this many keys on, numpy is faster than 2 us for each key
 
 
 def mix(value: Any) -> Any:
-    """A 64-bit integer scrambled so that neighbours share no pattern (SplitMix64's finaliser, Steele et al. 2014).
+    """Scramble a 64-bit integer, or a uint64 array, so that neighbours share no pattern.
 
-    Or an array of such, uint64.
+    SplitMix64's finaliser (Steele et al. 2014).
     """
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -21,12 +21,12 @@ def mix(value: Any) -> Any:
 
 
 def derive_seed(seed: int, index: int) -> int:
-    """The seed of the index-th child of a seed."""
+    """Return the seed of the index-th child of a seed."""
     return int(mix(mix(seed & _MASK) ^ index))
 
 
 def sample_keys(seeds: Sequence[int], positions: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """The keys with which tokens at these positions are sampled, for `ops.gumbel_argmax`."""
+    """Return the keys for sampling tokens at these positions with `ops.gumbel_argmax`."""
     if len(seeds) < _MANY:
         keys = [mix(derive_seed(*each)) for each in zip(seeds, positions, strict=True)]
         return np.array(keys, dtype=np.uint64).view(np.int64)

@@ -1,4 +1,4 @@
-"""SampleIndex: where one token is to be sampled, and what is known of the tokens before it."""
+"""SampleIndex: a place at which a token is sampled, and the tokens before that place."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from ...core.request import Request
 
 
 class SampleIndex(NamedTuple):
-    """After a request's tokens, these drafts and perhaps one token that the step before samples (`num_unknown` 1)."""
+    """Place after a request's tokens, these drafts, and `num_unknown` (0 or 1) tokens that the last step samples."""
 
     request: Request
     draft_token_ids: tuple[int, ...] = ()
@@ -14,15 +14,15 @@ class SampleIndex(NamedTuple):
 
     @property
     def position(self) -> int:
-        """Of the token to sample, in the sequence."""
+        """Position of the token to sample in the sequence."""
         return self.request.num_tokens + len(self.draft_token_ids) + self.num_unknown
 
     @property
     def num_output_tokens(self) -> int:
-        """Output tokens before it."""
+        """Number of output tokens before the token to sample."""
         return self.position - self.request.num_prompt_tokens
 
     def ends_with(self, token_ids: tuple[int, ...]) -> bool:
-        """Whether the tokens that are known before it end with these."""
+        """True if the known tokens before this place end with these."""
         count = len(token_ids)
         return not count or (*self.request.token_ids[-count:], *self.draft_token_ids)[-count:] == token_ids

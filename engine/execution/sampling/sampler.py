@@ -1,10 +1,10 @@
 """Sampler: logits become token ids. A row's token depends on its own logits, parameters, seed and position only.
 
-Order of work on a row: logits processors, grammar, temperature, top-k, top-p, min-p, Gumbel noise. The grammar comes
-last of what changes logits, so no bias and no penalty brings back what it rules out; filters see only what it leaves.
+Order of work on a row: logits processors, grammar, temperature, top-k, top-p, min-p, Gumbel noise. The grammar is the
+last change of logits, so no bias or penalty brings a forbidden token back, and filters see allowed tokens only.
 
-A `Sampler` lists on the host what `sample` reads on the device. That waits for nothing, so it also serves steps whose
-tokens are not known yet. `Acceptance` makes outputs of what came back.
+A `Sampler` lists on the host the arrays that `sample` reads on the device. `sample` waits for nothing, so it also
+serves steps whose tokens are not known yet. `Acceptance` makes outputs of the results.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,19 +25,19 @@ from .sample_index import SampleIndex
 from .sampled import NOT_FINITE_TOKEN, Sampled, SampledLogprobs
 from .token_masks import TokenMasks
 
-# Always so many, whatever is asked for: which of equally likely tokens come first depends on the number.
+# Constant, whatever a request asks for: the order of equally likely tokens depends on this number.
 _NUM_TOP_LOGPROBS = 20
 
 
 class Sampler:
-    """What sampling on one device keeps from step to step. For one thread."""
+    """State of sampling on one device that lasts from step to step. For one thread."""
 
     def __init__(self, device: torch.device) -> None:
         self.masks = TokenMasks(device)
         self._processors = LogitsProcessors()
 
     def arrays(self, indices: Sequence[SampleIndex], *, vocab_size: int) -> Arrays:
-        """What `sample` reads beside `sampling_arrays`; empty if all requests are sampled plainly."""
+        """Return the arrays that `sample` reads beside `sampling_arrays`; empty if all requests are sampled plainly."""
         marked = [(row, index) for row, index in enumerate(indices) if not index.request.is_plainly_sampled]
         arrays = self._processors.arrays(marked, vocab_size=vocab_size)
         rows = [row for row, index in marked if index.request.params.logprobs is not None]
@@ -45,8 +45,9 @@ class Sampler:
 
 
 def sampling_arrays(requests: Sequence[Request], positions: Iterable[int]) -> Arrays:
-    """What is read of requests that sample the tokens at these positions: keys, temperatures (0 = greedy), and filters
-    if any. A request itself may not have reached its position yet. Empty if all are greedy.
+    """Return keys, temperatures (0 = greedy) and, if any, filters for sampling the tokens at these positions.
+
+    Empty if all requests are greedy. A request may not have reached its position yet.
     """
     if False not in [request.is_greedy for request in requests]:
         return {}
@@ -63,7 +64,7 @@ def sampling_arrays(requests: Sequence[Request], positions: Iterable[int]) -> Ar
 
 
 def num_top_logprobs(requests: Iterable[Request]) -> int:
-    """How many of the likeliest tokens `sample` has to find for these requests."""
+    """Return the number of likeliest tokens that `sample` has to find for these requests."""
     return _NUM_TOP_LOGPROBS if any(request.params.logprobs for request in requests) else 0
 
 
@@ -77,10 +78,10 @@ def sample(
 ) -> Sampled:
     """Sample from logits [S, V], which may be overwritten, without waiting for the device.
 
-    `fields`: the arrays of `sampling_arrays` and `Sampler.arrays` on the device. last_token_ids [S] int64: the tokens
-    before those to sample, where the host does not know them.
+    `fields`: the arrays of `sampling_arrays` and `Sampler.arrays` on the device. last_token_ids [S] int64: each row's
+    previous token, if the host does not know it.
     """
-    if fields:  # else the largest are all that is asked for, which a wider dtype does not change
+    if fields:  # otherwise only the largest logits are read, and a wider dtype does not change which these are
         logits = logits.float()
     rows = fields.get("logprob_rows")
     raw = None if rows is None else logits.index_select(0, rows)
@@ -100,15 +101,15 @@ def _logprobs(raw: Tensor, token_ids: Tensor, num_top: int) -> SampledLogprobs:
 
 
 def sample_token_ids(logits: Tensor, arrays: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Token ids [S] int64 of logits [S, V], which may be overwritten, and each row's largest logit [S] float32.
+    """Return token ids [S] int64 for logits [S, V], which may be overwritten, and each row's largest logit [S] float32.
 
-    `arrays`: those of `sampling_arrays`, on the device; with some logits are float32. A row that is not finite gets
-    NOT_FINITE_TOKEN. Noise is keyed by seed and position.
+    `arrays`: those of `sampling_arrays`, on the device; unless they are empty, logits are float32. A row that is not
+    finite gets NOT_FINITE_TOKEN. Noise is keyed by seed and position.
     """
     largest, token_ids = ops.max_logits(logits)
     if "keys" in arrays:
         temperature = arrays["temperature"]
-        # Relative to the row's largest first, so that a tiny temperature cannot overflow.
+        # The row's largest logit is subtracted first, so that a tiny temperature cannot overflow.
         scaled = (logits - largest[:, None]) / temperature[:, None].clamp_min(1e-5)
         if "top_k" in arrays:
             scaled = ops.filter_logits(scaled, arrays["top_k"], arrays["top_p"], arrays["min_p"])
@@ -118,7 +119,7 @@ def sample_token_ids(logits: Tensor, arrays: Mapping[str, Tensor]) -> tuple[Tens
 
 
 def sample_indices(logits: Tensor, indices: Sequence[SampleIndex], sampler: Sampler) -> list[int]:
-    """A token id for each index, NOT_FINITE_TOKEN where there is none; without grammars. logits [S, V]."""
+    """Sample a token id for each index, without grammars; NOT_FINITE_TOKEN if a row is not finite. logits [S, V]."""
     fields = _on_device(_all_arrays(indices, sampler, vocab_size=logits.shape[1]), logits.device)
     return sample(logits, fields, sampler.masks, num_top=0).token_ids.tolist()
 
@@ -133,19 +134,20 @@ def _on_device(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
 
 
 def sample_rows(logits: Tensor, rows: Sequence[BatchRow], sampler: Sampler | None = None) -> list[RowOutput]:
-    """Sample for the rows of a batch that need it, and verify their drafts.
+    """Sample for the rows of a batch that need a token, and verify their drafts.
 
-    logits [S, V], of each row that samples as many as it has drafts and one more; overwritten. A row that is not finite
-    fails, and so does one whose grammar leaves no token. Grammars then have followed their rows' tokens.
+    logits [S, V]: for each row that samples, one more than it has drafts; overwritten. A row fails if it is not finite
+    or if its grammar allows no token. Afterwards the grammars have followed their rows' tokens.
 
-    After each draft the token is sampled that plain decoding would sample there: from the logits and the tokens up to
-    there, with that position's own noise. Drafts are right as long as they are that token, so speculation changes no
-    output, seeded sampling included: rejection sampling (Leviathan et al. 2023, Chen et al. 2023) keeps only the
-    distribution, and what it samples depends on where drafts begin and end, that is on the load. A draft x that was not
-    sampled is accepted with probability p(x), as there; one sampled from q with the same noise, with at least
-    (1 - d) / (1 + d), d the total variation distance of p and q (Daliri et al. 2024, "Coupling without communication
-    and drafter-invariant speculative decoding"), where rejection sampling accepts 1 - d. Measured on the demo model and
-    its draft model at temperature 1: 0.95 beside 0.96 on stories, 0.48 beside 0.57 on book prose.
+    After each draft, the token is sampled that plain decoding would sample at that position: from the logits and tokens
+    before it, with the position's own noise. A draft is accepted if it equals that token, so speculation changes no
+    output, seeded sampling included. Rejection sampling (Leviathan et al. 2023, Chen et al. 2023) keeps only the
+    distribution: its samples depend on where drafts begin and end, so on the load. A draft x that was not sampled is
+    accepted with probability p(x), as in rejection sampling. A draft sampled from q with the position's noise is
+    accepted with probability at least (1 - d) / (1 + d), where d is the total variation distance of p and q (Daliri et
+    al. 2024, "Coupling without communication and drafter-invariant speculative decoding"); rejection sampling accepts
+    1 - d. Measured on the demo model and its draft model at temperature 1: 0.95 against 0.96 on stories, 0.48 against
+    0.57 on book prose.
     """
     sampler = sampler or Sampler(logits.device)
     sampling = [row for row in rows if row.needs_sampling]
@@ -165,7 +167,7 @@ def sample_rows(logits: Tensor, rows: Sequence[BatchRow], sampler: Sampler | Non
 
 
 def _grammar_fields(rows: Sequence[BatchRow], indices: Sequence[SampleIndex], masks: TokenMasks) -> dict[str, Tensor]:
-    """The masks of grammars, which catch up with their requests."""
+    """Return the masks of the rows' grammars, after these have caught up with their requests."""
     constrained = [row for row in rows if row.request.grammar is not None]
     if not constrained:
         return {}
@@ -176,7 +178,7 @@ def _grammar_fields(rows: Sequence[BatchRow], indices: Sequence[SampleIndex], ma
 
 
 def caught_up(request: Request) -> TokenConstraint:
-    """A request's grammar, after all of its tokens that are known."""
+    """Advance a request's grammar to the end of its known tokens, and return it."""
     assert request.grammar is not None
     request.grammar.follow(request.token_ids, num_prompt_tokens=request.num_prompt_tokens)
     return request.grammar

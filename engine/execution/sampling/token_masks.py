@@ -1,4 +1,4 @@
-"""TokenMasks: the allowed tokens of a step's rows as bits, made on the host and added to the logits on the device."""
+"""TokenMasks: bits of the tokens that a step's rows allow, made on the host and added to the logits on the device."""
 
 from collections.abc import Sequence
 
@@ -11,17 +11,17 @@ from ...device import to_device
 
 
 class TokenMasks:
-    """Masks of one device: made by the constraints' own mask maker, copied to the device once."""
+    """Masks for one device, made by the constraints' own mask maker and copied to the device once."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._maker: MaskMaker | None = None  # from the first constraint
-        # Row b: what byte b of a mask adds to its eight logits. Adding to 128,000 takes 27 us, masked_fill 190.
+        # Row b: terms that byte b of a mask adds to its eight logits. Adding to 128,000 takes 27 us, masked_fill 190.
         bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
         self._biases = torch.where(bits == 1, 0.0, float("-inf")).to(device)
 
     def allowed(self, constraints: Sequence[TokenConstraint], drafts: Sequence[Sequence[int]] | None = None) -> Tensor:
-        """Return the tokens that may follow each constraint's, and then each of its drafts'.
+        """Return masks of the allowed next tokens, after each constraint's tokens and after each of its drafts.
 
         [M, W] int32 on the host, 32 tokens a word; one row per constraint and one more for each of its draft tokens,
         as in `MaskMaker.fill`. 32 W is at least the width of the logits.
@@ -41,9 +41,9 @@ class TokenMasks:
         mask.view(torch.uint8)[token_id // 8] = 1 << token_id % 8
 
     def add_to(self, logits: Tensor, rows: Sequence[int] | Tensor, masks: Tensor) -> None:
-        """Make what is not allowed minus infinity, in place: masks[i] is for logits[rows[i]], [S, V] float32.
+        """Set forbidden logits to minus infinity in place: masks[i] applies to logits[rows[i]], [S, V] float32.
 
-        No row comes twice, and they ascend.
+        `rows` ascend without repetition.
         """
         words = to_device(masks, self._device).view(torch.uint8)
         biases = functional.embedding(torch.empty_like(words, dtype=torch.int32).copy_(words), self._biases)
