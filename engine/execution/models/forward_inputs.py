@@ -1,5 +1,6 @@
-"""Inputs: what one forward pass over a ragged batch reads."""
+"""Inputs: tensors that one forward pass over a ragged batch reads."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +12,32 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
 
 
+class Bounds(NamedTuple):
+    """Numbers of a batch that the host needs to launch its kernels, as in RaggedBatch."""
+
+    num_decodes: int | None
+    max_query_len: int
+    max_seq_len: int
+
+
 class Inputs(NamedTuple):
-    """One forward pass over T tokens of B rows, L of which need logits."""
+    """Inputs of one forward pass over T tokens of B rows; L of the tokens need logits."""
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
     slot_mapping: Tensor  # [T] int64, block · block_size + offset
     ragged: RaggedBatch
-    # [L] int64, T-indices: of each row that samples its last known token and its drafts, then the tokens before those
-    # with prompt logprobs
+    # [L] int64, indices into T: first the last known token and the drafts of each row that samples, then the tokens
+    # before those with prompt logprobs
     logits_indices: Tensor
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Tensor], bounds: Bounds) -> "Inputs":
+        """Gather the inputs from tensors named like the fields of Inputs and RaggedBatch."""
+        return cls(
+            fields["token_ids"],
+            fields["positions"],
+            fields["slot_mapping"],
+            RaggedBatch(fields["query_start_loc"], fields["seq_lens"], fields["block_tables"], *bounds),
+            fields["logits_indices"],
+        )
