@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from splitfuse.engine.core.batch import BatchRow, RowOutput
 from splitfuse.engine.device import ImmediateStream
-from splitfuse.engine.execution.models.forward_inputs import Bounds
 from splitfuse.engine.execution.runner.pending_outputs import Collection
 from splitfuse.engine.execution.runner.sampling_pass import SamplingPass
 from splitfuse.engine.execution.runner.step import Step
@@ -26,9 +26,7 @@ def sample_rows(logits: Tensor, rows: Sequence[BatchRow]) -> list[RowOutput]:
     sampling = [row for row in rows if row.needs_sampling]
     samples = list_samples(sampling, sampler.processors, vocab_size=logits.shape[1])
     fields, host = DirectTransfer(CPU).send(samples.arrays, samples.more)
-    step = Step(
-        list(rows), samples, len(samples.requests), Bounds(None, 1, 1), fields, host, None, feeds_next=False,
-        hidden=logits,
-    )  # fmt: skip
+    inputs: Any = None  # of the stage before
+    step = Step(list(rows), samples, len(logits), inputs, fields, host, None, feeds_next=False, hidden=logits)
     SamplingPass(model, stream, sampler.masks, None).run(step)
     return Collection(model, stream, CPU).collect(step).wait()

@@ -117,7 +117,7 @@ class AsyncRunner:
 
         The wait costs little: this step's forward pass is already behind the last step in the device's queue.
         """
-        waiting = [row.request for _, row in step.samples.constrained() if row.end > row.request.num_tokens]
+        waiting = [row.request for _, row in step.samples.constrained if row.end > row.request.num_tokens]
         if not waiting:
             return True
         assert self._pending is not None, "the token comes from the last step"

@@ -30,7 +30,7 @@ class ForwardPass:
 
     def _compute(self, step: Step) -> None:
         if step.graph is None:
-            step.hidden = self.forward(step.fields.get("sources"), Inputs.of(step.fields, step.bounds))
+            step.hidden = self.forward(step.fields.get("sources"), step.inputs)
         else:
             step.hidden = step.graph.replay(step.fields["block_tables"])[: step.num_logits]
 

@@ -81,8 +81,8 @@ class PendingOutputs:
         if self._outputs is None:
             assert self.step is not None
             try:
-                if self.step.host is not None:
-                    self.step.host.wait()
+                if self.step.host is not None and self.step.host.event is not None:
+                    self.step.host.event.wait()
                 self._outputs = self._all_outputs(self.step)
             except Exception as exc:
                 self._error = exc

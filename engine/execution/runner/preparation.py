@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from ...core.batch import Batch
 from ...core.request import Request
+from ..models.forward_inputs import Inputs
 from ..sampling.logits_processors import LogitsProcessors
 from ..sampling.samples import list_samples
 from .batch_arrays import lay_out, token_sources
@@ -46,4 +47,13 @@ class Preparation:
         if graph is not None:
             arrays = graph.pad(arrays)
         fields, host = self._transfer.send({**arrays, **samples.arrays}, samples.more)
-        return Step(batch.rows, samples, num_logits, bounds, fields, host, graph, feeds_next=sample_indices is not None)
+        return Step(
+            batch.rows,
+            samples,
+            num_logits,
+            Inputs.of(fields, bounds),
+            fields,
+            host,
+            graph,
+            feeds_next=sample_indices is not None,
+        )

@@ -25,8 +25,8 @@ class SamplingPass:
 
         The grammars' tokens before those to sample are known.
         """
-        if constrained := step.samples.constrained():
-            step.fields |= self._masks.of_rows(constrained, forces=step.feeds_next)
+        if step.samples.constrained:
+            step.fields |= self._masks.of_rows(step.samples.constrained, forces=step.feeds_next)
         if step.samples.requests:
             self._stream.run(lambda: self._sample(step))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...core.batch import BatchRow
-from ..models.forward_inputs import Bounds
+from ..models.forward_inputs import Inputs
 from ..sampling.sampled import Sampled
 from ..sampling.samples import Samples
 from .cuda_graphs import StepGraph
@@ -19,8 +19,8 @@ class Step:
     rows: list[BatchRow]
     samples: Samples
     num_logits: int  # L: samples first, then the tokens before those with prompt logprobs
-    bounds: Bounds
-    fields: dict[str, Tensor]  # the arrays of the batch and its samples, on the device
+    inputs: Inputs  # of the model, unless a graph has its own
+    fields: dict[str, Tensor]  # all arrays of the batch and its samples, on the device
     host: HostBuffer | None  # memory that the device copies from and to until the step has ended
     graph: StepGraph | None
     feeds_next: bool  # the next step is launched before this one's tokens are known

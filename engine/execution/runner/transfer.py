@@ -32,11 +32,6 @@ class HostBuffer:
         self.tokens = torch.empty(num_tokens, dtype=torch.int64, pin_memory=pinned)
         self.event: Event | None = None  # after all work over this buffer
 
-    def wait(self) -> None:
-        """Return when the device has done all work over this buffer. Raises the error of that work."""
-        if self.event is not None:
-            self.event.wait()
-
 
 class Transfer(Protocol):
     """Way of a step's arrays to the device."""
@@ -120,7 +115,8 @@ class TransferBuffers:
         """Return the host buffer of the next step, free to be written."""
         host = self._host_buffers[self._num_acquired % len(self._host_buffers)]
         self._num_acquired += 1
-        host.wait()
+        if host.event is not None:
+            host.event.wait()
         return host
 
     def send(self, arrays: Arrays, more: Arrays) -> tuple[dict[str, Tensor], HostBuffer | None]:

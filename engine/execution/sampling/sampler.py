@@ -19,7 +19,7 @@ from ...device import to_device
 from .logits_processors import ALWAYS, LAST, LogitsProcessors
 from .sample_index import SampleIndex
 from .sampled import NOT_FINITE_TOKEN, Sampled, SampledLogprobs
-from .samples import sampling_arrays, special_arrays
+from .samples import sampling_arrays
 from .token_masks import TokenMasks
 
 _LARGEST = 3e38  # about float32's largest
@@ -155,6 +155,6 @@ def sample_indices(logits: Tensor, indices: Sequence[SampleIndex], sampler: Samp
     """Sample a token id for each index, without grammars; NOT_FINITE_TOKEN if a row is not finite. logits [S, V]."""
     arrays = sampling_arrays([index.request for index in indices], [index.position for index in indices])
     marked = [(row, index) for row, index in enumerate(indices) if not index.request.is_plainly_sampled]
-    arrays |= special_arrays(marked, sampler.processors, logits.shape[1])
+    arrays |= sampler.processors.arrays(marked, vocab_size=logits.shape[1])
     fields = {name: torch.from_numpy(array).to(logits.device) for name, array in arrays.items()}
     return sample(logits, fields, num_top=0).token_ids.tolist()

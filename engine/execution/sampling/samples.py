@@ -5,6 +5,7 @@ tokens have come.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -28,47 +29,43 @@ class Samples(NamedTuple):
     arrays: Arrays  # keys, temperatures and filters; at most S entries each
     more: Arrays  # changes of logits, rows with logprobs; of any size
     is_plain: bool  # no drafts, and only temperature and filters: token ids are the whole result
-
-    @property
-    def num_logprobs(self) -> int:
-        """Number of samples with logprobs."""
-        return len(self.more.get("logprob_rows", ()))
-
-    @property
-    def num_top(self) -> int:
-        """Number of likeliest tokens that `sample` has to find."""
-        if self.is_plain or not any(request.params.logprobs for request in self.requests):
-            return 0
-        return _NUM_TOP_LOGPROBS
-
-    def constrained(self) -> list[tuple[int, BatchRow]]:
-        """Return the rows that have grammars, each with the index of its first sample."""
-        if self.is_plain:
-            return []
-        found, first = [], 0
-        for row in self.rows:
-            if row.request.grammar is not None:
-                found.append((first, row))
-            first += row.num_drafts + 1
-        return found
+    constrained: Sequence[tuple[int, BatchRow]] = ()  # rows with grammars, with the index of the first sample
+    num_logprobs: int = 0  # samples with logprobs
+    num_top: int = 0  # likeliest tokens to find for logprobs
 
 
 def list_samples(rows: Sequence[BatchRow], processors: LogitsProcessors, *, vocab_size: int) -> Samples:
     """List the samples of the rows that sample. `processors` keep lists of the requests for the next step."""
-    if not sum([row.num_drafts for row in rows]):
-        requests = [row.request for row in rows]
-        arrays = sampling_arrays(requests, [row.end for row in rows])
+    has_drafts = sum([row.num_drafts for row in rows]) > 0
+    if has_drafts:
+        indices = [SampleIndex(row.request, row.draft_token_ids[:i]) for row in rows for i in range(row.num_drafts + 1)]
+        requests, positions = [index.request for index in indices], [index.position for index in indices]
+        marked = [(at, index) for at, index in enumerate(indices) if not index.request.is_plainly_sampled]
+    else:
+        requests, positions = [row.request for row in rows], [row.end for row in rows]
         marked = [
-            (index, SampleIndex(row.request, (), row.end - row.request.num_tokens))
-            for index, row in enumerate(rows)
+            (at, SampleIndex(row.request, (), row.end - row.request.num_tokens))
+            for at, row in enumerate(rows)
             if not row.request.is_plainly_sampled
         ]
-        return Samples(rows, requests, arrays, special_arrays(marked, processors, vocab_size), is_plain=not marked)
-    indices = [SampleIndex(row.request, row.draft_token_ids[:i]) for row in rows for i in range(row.num_drafts + 1)]
-    requests = [index.request for index in indices]
-    arrays = sampling_arrays(requests, [index.position for index in indices])
-    marked = [(row, index) for row, index in enumerate(indices) if not index.request.is_plainly_sampled]
-    return Samples(rows, requests, arrays, special_arrays(marked, processors, vocab_size), is_plain=False)
+    arrays = sampling_arrays(requests, positions)
+    more = processors.arrays(marked, vocab_size=vocab_size)
+    if not marked:
+        return Samples(rows, requests, arrays, more, is_plain=not has_drafts)
+    with_logprobs = [at for at, index in marked if index.request.params.logprobs is not None]
+    if with_logprobs:
+        more["logprob_rows"] = np.array(with_logprobs)
+    firsts = accumulate([row.num_drafts + 1 for row in rows], initial=0)
+    return Samples(
+        rows,
+        requests,
+        arrays,
+        more,
+        is_plain=False,
+        constrained=[(at, row) for at, row in zip(firsts, rows, strict=False) if row.request.grammar is not None],
+        num_logprobs=len(with_logprobs),
+        num_top=_NUM_TOP_LOGPROBS if any(index.request.params.logprobs for _, index in marked) else 0,
+    )
 
 
 def sampling_arrays(requests: Sequence[Request], positions: Sequence[int]) -> Arrays:
@@ -88,10 +85,3 @@ def sampling_arrays(requests: Sequence[Request], positions: Sequence[int]) -> Ar
         arrays["top_p"] = np.array([each.top_p for each in params], dtype=np.float32)
         arrays["min_p"] = np.array([each.min_p for each in params], dtype=np.float32)
     return arrays
-
-
-def special_arrays(indices: Sequence[tuple[int, SampleIndex]], processors: LogitsProcessors, vocab_size: int) -> Arrays:
-    """Return the arrays of the requests that are not sampled plainly, given with their rows of logits."""
-    arrays = processors.arrays(indices, vocab_size=vocab_size)
-    rows = [row for row, index in indices if index.request.params.logprobs is not None]
-    return {**arrays, "logprob_rows": np.array(rows)} if rows else arrays
