@@ -6,8 +6,8 @@ Two rows, blocks of 4 tokens: a decode of the token at position 5, and the last 
     query_start_loc [0, 1, 4]    positions [5, 4, 5, 6]        block_tables [[8, 2], [5, 7]]
     seq_lens        [6, 7]       slot_mapping [9, 28, 29, 30]  logits_indices [0, 3]
 
-An array per row (an adapter, a second kind of state) or more logits indices (pooled outputs) would be one more line of
-`lay_out`: an array goes to the device under its name, whatever it is.
+An array goes to the device under its name, whatever it is. So an adapter per row, or a table for each further kind of
+state, is one more array of `lay_out` that `Inputs.of` reads and `padding` (cuda_graphs.py) pads.
 """
 
 from array import array
@@ -28,9 +28,9 @@ def lay_out(rows: Sequence[BatchRow], *, block_size: int) -> tuple[Arrays, Bound
     Rows of one token come first. The token of such a row may not be known yet: its id is 0, and `token_sources` says
     where the token comes from.
 
-    A numpy call costs 10 us once the weights have gone through the caches, so lists become arrays once, and numpy
-    spreads rows over their tokens only if a row has several: one row on a CPU takes 100 to 122 us so, 245 to 330 with
-    numpy alone.
+    A numpy call costs 10 us once the weights have gone through the caches. So each list becomes an array once, and
+    numpy spreads rows over their tokens only if a row has several: one row on a CPU took 245 to 330 us with numpy
+    alone, 100 to 122 with lists.
     """
     lengths, first_positions = [row.num_tokens for row in rows], [row.start for row in rows]
     starts = array("i", accumulate(lengths, initial=0))

@@ -211,15 +211,15 @@ class CudaGraphCapturer:
 
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # the default one cannot capture
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # the default stream cannot capture
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        work()  # compiles kernels and has cuBLAS choose its own: neither may happen while capturing
+        work()  # compiles kernels and lets cuBLAS choose its own; neither may happen during a capture
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
         collects = gc.isenabled()
-        gc.disable()  # what it frees may call CUDA, which a capture does not survive
+        gc.disable()  # a collection may call CUDA, which a capture does not survive
         try:
             with torch.cuda.stream(self._stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")

@@ -119,7 +119,7 @@ class PendingOutputs:
         assert step.hidden is not None
         counts = [len(row.prompt_logprob_positions) for row in step.rows]
         states = torch.split(step.hidden[len(step.samples.requests) :], counts)
-        return [self._scored(*each) for each in zip(step.rows, outputs, states, strict=True)]
+        return list(map(self._scored, step.rows, outputs, states))
 
     def _scored(self, row: BatchRow, output: RowOutput, hidden: torch.Tensor) -> RowOutput:
         if not row.prompt_logprob_positions or output.failure is not None:

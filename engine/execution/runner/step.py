@@ -14,12 +14,14 @@ from .transfer import HostBuffer
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One step. Preparation makes it; `hidden` and `sampled` are filled in by the stages of that name."""
+    """Step of one batch, made by Preparation. ForwardPass fills in `hidden`, SamplingPass `sampled`."""
 
     rows: list[BatchRow]
     samples: Samples
-    num_logits: int  # L: samples first, then the tokens before those with prompt logprobs
-    inputs: Inputs  # of the model, unless a graph has its own
+    # L: samples first, then the tokens before those with prompt logprobs; pooled outputs would follow. Collection reads
+    # the hidden states behind the samples'
+    num_logits: int
+    inputs: Inputs  # read by the model; a graph has its own
     fields: dict[str, Tensor]  # all arrays of the batch and its samples, on the device
     host: HostBuffer | None  # memory that the device copies from and to until the step has ended
     graph: StepGraph | None

@@ -78,10 +78,10 @@ def sampling_arrays(requests: Sequence[Request], positions: Sequence[int]) -> Ar
     params = [request.params for request in requests]
     arrays: Arrays = {
         "keys": sample_keys([request.seed for request in requests], positions),
-        "temperature": np.array([each.temperature for each in params], dtype=np.float32),
+        "temperature": np.array([row.temperature for row in params], dtype=np.float32),
     }
-    if any(each.top_k or each.top_p < 1.0 or each.min_p > 0.0 for each in params):
-        arrays["top_k"] = np.array([each.top_k for each in params], dtype=np.int32)
-        arrays["top_p"] = np.array([each.top_p for each in params], dtype=np.float32)
-        arrays["min_p"] = np.array([each.min_p for each in params], dtype=np.float32)
+    if any(row.top_k or row.top_p < 1.0 or row.min_p > 0.0 for row in params):
+        arrays["top_k"] = np.array([row.top_k for row in params], dtype=np.int32)
+        arrays["top_p"] = np.array([row.top_p for row in params], dtype=np.float32)
+        arrays["min_p"] = np.array([row.min_p for row in params], dtype=np.float32)
     return arrays
