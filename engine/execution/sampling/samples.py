@@ -75,13 +75,13 @@ def sampling_arrays(requests: Sequence[Request], positions: Sequence[int]) -> Ar
     """
     if False not in [request.is_greedy for request in requests]:
         return {}
-    params = [request.params for request in requests]
+    all_params = [request.params for request in requests]
     arrays: Arrays = {
         "keys": sample_keys([request.seed for request in requests], positions),
-        "temperature": np.array([row.temperature for row in params], dtype=np.float32),
+        "temperature": np.array([params.temperature for params in all_params], dtype=np.float32),
     }
-    if any(row.top_k or row.top_p < 1.0 or row.min_p > 0.0 for row in params):
-        arrays["top_k"] = np.array([row.top_k for row in params], dtype=np.int32)
-        arrays["top_p"] = np.array([row.top_p for row in params], dtype=np.float32)
-        arrays["min_p"] = np.array([row.min_p for row in params], dtype=np.float32)
+    if any(params.top_k or params.top_p < 1.0 or params.min_p > 0.0 for params in all_params):
+        arrays["top_k"] = np.array([params.top_k for params in all_params], dtype=np.int32)
+        arrays["top_p"] = np.array([params.top_p for params in all_params], dtype=np.float32)
+        arrays["min_p"] = np.array([params.min_p for params in all_params], dtype=np.float32)
     return arrays
