@@ -23,6 +23,11 @@ def copy(target: torch.Tensor, source: torch.Tensor) -> None:
     target.copy_(source, non_blocking=True)
 
 
+def host_tensor(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return memory of the host that the device can copy from and to."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+
+
 class Event(Protocol):
     """Point in a stream that is reached when all work before it is done."""
 

@@ -13,7 +13,7 @@ from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.execution.models.checkpoint import model_folder
-from splitfuse.engine.execution.runner.model_runner import ModelRunner
+from splitfuse.engine.serving.loading import load_runner
 from splitfuse.engine.text.tokenizer import Tokenizer
 
 
@@ -21,7 +21,7 @@ class Engine:
     def __init__(self, model: str = "demo", *, max_num_batched_tokens: int = 512) -> None:
         config = EngineConfig(model=model, max_num_batched_tokens=max_num_batched_tokens)
         folder = model_folder(config, model)
-        self.runner = ModelRunner(config, folder)
+        self.runner = load_runner(config, folder)
         self.tokenizer = Tokenizer(folder)
         self.ids = itertools.count()
         blocks = BlockManager(self.runner.loaded.cache, prefix_caching=True)

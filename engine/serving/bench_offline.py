@@ -21,8 +21,8 @@ from ..config.cores import default_num_threads
 from ..core.sampling_params import SamplingParams
 from ..execution.models.registry import read_model_config
 from ..execution.models.weights import DummySource
-from ..execution.runner.model_runner import resolve_device
 from .llm import LLM
+from .loading import resolve_device
 
 _COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "dtype": "bfloat16"}
 _LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON}

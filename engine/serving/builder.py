@@ -22,6 +22,7 @@ from ..extension import has_extra, load_extra
 from ..text.tokenizer import Tokenizer
 from .constraint_compiler import ConstraintCompiler
 from .input_processor import InputProcessor
+from .loading import load_launcher, load_runner
 from .output_processor import OutputProcessor
 from .workers.heap import return_freed_memory
 
@@ -48,7 +49,7 @@ class EngineParts:
         config = config.for_device(loaded.device.type)
         is_async = loaded.device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
         max_steps_in_flight = 2 if is_async else 1
-        launcher = self.runner.launcher(config) if is_async else None
+        launcher = load_launcher(self.runner, config) if is_async else None
         test_core = EngineCore(config, loaded.cache, OutputProcessor(None), max_steps_in_flight=max_steps_in_flight)
         self._test(StepPipeline(test_core, self.runner, launcher))
         if launcher is not None:
@@ -116,7 +117,7 @@ def load(config: EngineConfig) -> EngineParts:
     _header = gguf and gguf.read_gguf(folder)  # held, so that the file is read once
     settings = config.speculation
     draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
-    runner = ModelRunner(config, folder, draft=draft)
+    runner = load_runner(config, folder, draft=draft)
     has_tokenizer = config.load_format != "dummy" or folder.is_file() or (folder / "tokenizer.json").exists()
     with ThreadPoolExecutor(1) as beside:  # hashing releases the GIL, a tokenizer holds it
         mark = beside.submit(fingerprint, folder, config, dtype=str(runner.loaded.dtype))

@@ -11,7 +11,7 @@ from ...engine.errors import ConfigError
 from ...engine.execution.models.checkpoint import local_model, model_folder
 
 if TYPE_CHECKING:
-    from ...engine.execution.runner.memory_plan import MemoryPlan
+    from ...engine.serving.memory_plan import MemoryPlan
 
 DOES_NOT_FIT = 1
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -35,7 +35,7 @@ def plan(config: EngineConfig, *, memory: str | None, num_ranks: int) -> int:
     if num_ranks < 1:
         raise ConfigError("--tensor-parallel-size must be 1 or more")
     num_bytes = None if memory is None else memory_size(memory)
-    from ...engine.execution.runner.memory_plan import plan_memory  # imports torch, which a refusal need not wait for
+    from ...engine.serving.memory_plan import plan_memory  # imports torch, for which a refusal need not wait
 
     def planned(config: EngineConfig) -> "MemoryPlan":
         return plan_memory(config, folder, memory=num_bytes, num_ranks=num_ranks)

@@ -15,7 +15,7 @@ import torch
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.registry import read_model_config
-from splitfuse.engine.execution.sampling.token_masks import TokenMasks
+from splitfuse.engine.execution.sampling.sampler import add_masks
 from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
 from splitfuse.engine.extras.structured_output.grammar import CompiledGrammar, Grammar
 from splitfuse.engine.extras.structured_output.params import StructuredOutputs
@@ -54,19 +54,19 @@ def compile_for(folder: Path) -> CompiledGrammar:
 def measure(compiled: CompiledGrammar, num_rows: int) -> tuple[list[float], list[float]]:
     """Return the seconds of every step's masks and of their application, for that many rows."""
     rng = random.Random(0)
-    masks = TokenMasks(torch.device("cpu"))
     outputs: list[list[int]] = [[] for _ in range(num_rows)]
     grammars: list[Grammar] = [compiled.begin() for _ in range(num_rows)]
-    making, applying = [], []
+    maker, making, applying = grammars[0].new_mask_maker(), [], []
     for _ in range(STEPS):
         start = time.perf_counter()
         for grammar, output in zip(grammars, outputs, strict=True):
             grammar.follow(output, num_prompt_tokens=0)
-        allowed = masks.allowed(grammars)
+        allowed = torch.zeros(num_rows, -(-compiled.vocab_size // 32), dtype=torch.int32)
+        maker.fill(grammars, [()] * num_rows, allowed)
         making.append(time.perf_counter() - start)
         logits = torch.rand(num_rows, compiled.vocab_size)
         start = time.perf_counter()
-        masks.add_to(logits, range(num_rows), allowed)
+        add_masks(logits, range(num_rows), allowed)
         applying.append(time.perf_counter() - start)
         for row, output in enumerate(outputs):
             choices = logits[row].isfinite().nonzero().flatten().tolist()

@@ -31,15 +31,15 @@ class Replays:
             dtype = getattr(torch, config.dtype if config.dtype != "auto" else "bfloat16")
             rows = graph_sizes(config.step_limits.num_seqs)
             launcher.use_graphs(Repeater(), sizes=rows, hidden_size=model.hidden_size, dtype=dtype)
-        graphs = launcher._graphs
+        graphs = launcher.graphs.decodes
         wanted = graph_sizes(config.step_limits.num_seqs)
         if sizes is not None:
             wanted = tuple(sorted({wanted[0], *map(graphs.size_for, sizes)}, reverse=True))
-        mixed = launcher._mixed_graphs
+        mixed = launcher.graphs.mixed
         for kind, kind_sizes in ((mixed, mixed._sizes), (graphs, wanted)):
             for size in kind_sizes:  # descending: smaller graphs fit into the largest one's memory
                 if not kind.has(size):
-                    launcher._capture(size, kind)
+                    launcher.graphs.capture(size, kind)
             assert all(map(kind.has, kind_sizes)), "a graph could not be captured: see the log above"
             self._count(kind)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.execution.models.forward_inputs import Inputs
-from splitfuse.engine.execution.runner.model_runner import ModelRunner
+from splitfuse.engine.serving.loading import load_runner
 from splitfuse.kernels.ops import RaggedBatch
 
 BLOCK_SIZE = 16
@@ -18,7 +18,7 @@ def all_logits(folder: Path, token_ids: list[int], *, dtype: str, chunks: list[i
     """Return logits [T, vocab_size] in float32; the model gets the sequence in chunks of these lengths."""
     assert sum(chunks) == len(token_ids)
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)
-    runner = ModelRunner(
+    runner = load_runner(
         EngineConfig(model=str(folder), dtype=dtype, device="cpu", num_kv_blocks=num_blocks, block_size=BLOCK_SIZE),
         folder,
     )

@@ -72,7 +72,7 @@ class PretendedMemory:
         def ahead(*args: Any, **options: Any) -> SafetensorsSource:
             return source(*args, **{**options, "reads_ahead_to": torch.device("cpu")})
 
-        patch.setattr("splitfuse.engine.execution.runner.model_runner.memory_of", lambda device: self)
+        patch.setattr("splitfuse.engine.serving.loading.memory_of", lambda device: self)
         patch.setattr(weights, "SafetensorsSource", ahead)
         patch.setattr(WeightReader, "_read", counted)
 

@@ -8,6 +8,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+import torch
+
 
 class SimulatedEvent:
     """Event that happens once all work before it is done."""
@@ -60,4 +62,5 @@ class SimulatedStream:
 
     def _do_next(self) -> None:
         self._num_done += 1
-        self._queue.popleft()()
+        with torch.inference_mode():  # like the step's thread, in which a GPU's work is queued
+            self._queue.popleft()()

@@ -1,5 +1,6 @@
 """Inputs: tensors that one forward pass over a ragged batch reads."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,14 @@ from ....kernels.ops import RaggedBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
+
+
+class Bounds(NamedTuple):
+    """Numbers of a batch that the host needs to launch its kernels, as in RaggedBatch."""
+
+    num_decodes: int | None
+    max_query_len: int
+    max_seq_len: int
 
 
 class Inputs(NamedTuple):
@@ -21,3 +30,14 @@ class Inputs(NamedTuple):
     # [L] int64, indices into T: first the last known token and the drafts of each row that samples, then the tokens
     # before those with prompt logprobs
     logits_indices: Tensor
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Tensor], bounds: Bounds) -> "Inputs":
+        """Gather the inputs from tensors named like the fields of Inputs and RaggedBatch."""
+        return cls(
+            fields["token_ids"],
+            fields["positions"],
+            fields["slot_mapping"],
+            RaggedBatch(fields["query_start_loc"], fields["seq_lens"], fields["block_tables"], *bounds),
+            fields["logits_indices"],
+        )

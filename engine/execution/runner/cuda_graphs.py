@@ -1,29 +1,28 @@
 """StepGraphs: forward passes captured once and replayed without the host's work per kernel.
 
 A graph is captured for a number of tokens and rows; a smaller batch is padded. A batch of decodes has as many rows as
-tokens: it is padded with rows that have no tokens in the cache (length 0) and write none (slot -1). A mixed batch has
-all rows that there may be: behind its own one of length 0 has the tokens that are left, the others have none. A graph
-reads the inputs where TransferBuffers puts them and block tables of full width, so one graph serves any length.
-`GraphCapturer` captures and replays.
+tokens: the padding is rows that have no tokens in the cache (length 0) and write none (slot -1). A mixed batch is
+padded to the most rows of any batch: the first row behind its own has length 0 and all tokens that are left, the
+further rows have no token. A graph reads the inputs where TransferBuffers puts them and block tables of full width, so
+one graph serves any length. `GraphCapturer` captures and replays.
 """
 
 import gc
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..models.forward_inputs import Arrays, Inputs
-from .batch_arrays import Bounds, as_inputs
+from ..models.forward_inputs import Arrays, Bounds, Inputs
 from .transfer import layout_of, num_bytes, views
 
 _log = logging.getLogger("splitfuse.engine")
 
-# Steps that run without a graph between one capture amid requests and the next: each capture costs them a step or two,
-# and the host's work of one. So no first token waits for a graph, and a load of many sizes gets its graphs bit by bit.
+# Steps without a graph between two captures amid requests: a capture delays requests by a step or two, and by the host
+# work of one step. So no first token waits for a graph, and a load of many sizes gets its graphs bit by bit.
 STEPS_BETWEEN_CAPTURES = 32
 
 Forward = Callable[[Tensor, Inputs], Tensor]
@@ -33,22 +32,23 @@ class GraphCapturer(Protocol):
     """Captures work over tensors that stay where they are."""
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Do the work, and return what does it again. Work must not wait for the device."""
+        """Do the work, and return a function that repeats it. Work must not wait for the device."""
 
 
 def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """Numbers of rows for which there are graphs, falling: 1, 2, 4, each 8th up to 256, each 16th up to 512.
+    """Return the numbers of rows for which there are graphs, falling: 1, 2, 4, each 8th up to 256, each 16th up to 512.
 
-    vLLM's list. A batch is padded by less than 8 rows then, of the milliseconds that its weights take to read.
+    The list is vLLM's. Up to 256 rows it pads a batch by less than 8 rows, little beside the time to read the weights.
     """
     sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
     return _falling(sizes, min(max_num_seqs, sizes[-1]))
 
 
 def mixed_graph_sizes(max_num_tokens: int) -> tuple[int, ...]:
-    """Numbers of tokens of mixed batches for which there are graphs, falling.
+    """Return the numbers of tokens of mixed batches for which there are graphs, falling.
 
-    Most have the whole token budget. Beyond 2,048 tokens the GPU takes longer than the host to launch its kernels.
+    Most mixed batches have the whole token budget. Beyond 2,048 tokens the GPU takes longer to compute than the host
+    to launch the kernels.
     """
     sizes = [*range(64, 256, 64), *range(256, 1024, 128), *range(1024, 2049, 256)]
     return _falling(sizes, min(max_num_tokens, sizes[-1]))
@@ -59,7 +59,7 @@ def _falling(sizes: list[int], largest: int) -> tuple[int, ...]:
 
 
 class StepGraphs:
-    """The graphs there are of one kind of batch, and which is captured next. A size is a number of tokens."""
+    """Graphs of one kind of batch, and the order in which they are captured. A size is a number of tokens."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class StepGraphs:
         max_model_len: int,
         num_rows: int | None = None,
     ) -> None:
-        """`forward` takes `unknown_sources` and the Inputs, gives hidden states [tokens, H]. `sizes` are falling.
+        """`forward` takes `token_sources` and the Inputs, returns hidden states [tokens, H]. `sizes` are falling.
 
-        `num_rows` of each graph: more than any mixed batch has; None: of decodes, as many as tokens. buffer [bytes]
-        uint8 is the device's; hidden [most tokens, H] and tables [most rows, blocks of the longest sequence] int32 are
-        the graphs' own.
+        `num_rows` of each graph: more than any mixed batch has; None for decodes, which have as many rows as tokens.
+        buffer [bytes] uint8 is the device's; hidden [most tokens, H] and tables [most rows, blocks of the longest
+        sequence] int32 belong to the graphs.
         """
         self._forward = forward
         self._capturer = capturer
@@ -90,25 +90,25 @@ class StepGraphs:
 
     @property
     def sizes_at_load(self) -> list[int]:
-        """Those to capture before the first request, falling: a step is padded to less than twice its size then."""
+        """Sizes to capture before the first request, falling: with these no step is padded to twice its size."""
         return [size for size in self._sizes if size == self._sizes[0] or size & (size - 1) == 0]
 
     def size_for(self, num_tokens: int) -> int | None:
-        """The smallest size that holds so many tokens; None if none does."""
+        """Return the smallest size that holds this number of tokens; None if there is none."""
         return min((size for size in self._sizes if size >= num_tokens), default=None)
 
     def captured_for(self, num_tokens: int) -> int | None:
-        """The same of the sizes that have been captured."""
+        """Like `size_for`, but among captured sizes."""
         return min((size for size in self._replays if size >= num_tokens), default=None)
 
     def has(self, size: int) -> bool:
-        """Whether this size has been captured."""
+        """True if this size has been captured."""
         return size in self._replays
 
     def next_after_eager(self, size: int) -> int | None:
-        """A step of this size has no graph of its own: the size to capture now, if any.
+        """Count a step of this size that has no graph of its own. Return the size to capture now, if any.
 
-        The largest comes first: the others' memory then fits into what it has taken.
+        The largest size comes first: the memory of the other graphs then fits into its memory.
         """
         self._num_eager += 1
         if self._num_eager % STEPS_BETWEEN_CAPTURES:
@@ -116,21 +116,24 @@ class StepGraphs:
         return size if self._replays else self._sizes[0]
 
     def next_idle(self) -> int | None:
-        """The size to capture while the engine is idle; None before a step could have used one, and in the end."""
+        """Return the size to capture while the engine is idle.
+
+        None before the first step that could have used a graph, and when all sizes have been captured.
+        """
         if not self._num_eager:
             return None
         return next((size for size in self._sizes if size not in self._replays), None)
 
     def capture(self, size: int) -> None:
-        """Capture a graph. If that fails, there are no further ones, and those steps go on without."""
+        """Capture a graph. If that fails, no further graph is captured, and its steps go on without one."""
         num_rows, fields = self._num_rows or size, self._fill_with_padding(size)
-        inputs = as_inputs({**fields, "block_tables": self._tables[:num_rows]}, self._bounds(size))
+        inputs = Inputs.of({**fields, "block_tables": self._tables[:num_rows]}, self._bounds(size))
         hidden = self._hidden[:size]
         try:
             self._replays[size] = self._capturer.capture(lambda: _put(hidden, self._forward(fields["sources"], inputs)))
         except Exception:
             _log.exception("no CUDA graph for %d tokens; --enforce-eager does without them from the start", size)
-            self._sizes = [each for each in self._sizes if each in self._replays]
+            self._sizes = [size for size in self._sizes if size in self._replays]
 
     def _bounds(self, size: int) -> Bounds:
         if self._num_rows is None:
@@ -147,19 +150,34 @@ class StepGraphs:
         return fields
 
     def pad(self, arrays: Arrays, size: int) -> Arrays:
-        """The arrays of a batch, for the graph of this size."""
+        """Pad the arrays of a batch for the graph of this size."""
         return pad(arrays, size, self._num_rows)
 
     def replay(self, size: int, block_tables: Tensor) -> Tensor:
-        """Hidden states [size, H] of the step whose inputs are in the buffer; block_tables [its own rows, blocks]."""
+        """Return hidden states [size, H] for the inputs in the buffer and block_tables [rows of the step, blocks]."""
         num_own, width = block_tables.shape
         self._tables[:num_own, :width].copy_(block_tables)
         self._replays[size]()
         return self._hidden[:size]
 
 
+class StepGraph(NamedTuple):
+    """Graph that serves a step."""
+
+    graphs: StepGraphs
+    size: int
+
+    def pad(self, arrays: Arrays) -> Arrays:
+        """Pad the arrays of a batch for this graph."""
+        return self.graphs.pad(arrays, self.size)
+
+    def replay(self, block_tables: Tensor) -> Tensor:
+        """Like StepGraphs.replay, but for this size."""
+        return self.graphs.replay(self.size, block_tables)
+
+
 def padding(num_tokens: int, num_rows: int | None = None) -> Arrays:
-    """The fields that a graph reads, of rows that are all padding; in the order in which a step sends them."""
+    """Return the fields that a graph reads, in the order in which a step sends them, for rows that are all padding."""
     rows = num_rows or num_tokens
     starts = np.arange(rows + 1) if num_rows is None else np.minimum(np.arange(rows + 1), 1) * num_tokens
     return {
@@ -169,15 +187,18 @@ def padding(num_tokens: int, num_rows: int | None = None) -> Arrays:
         "slot_mapping": np.full(num_tokens, -1, dtype=np.int64),
         "query_start_loc": starts.astype(np.int32),
         "seq_lens": np.zeros(rows, dtype=np.int32),
-        "logits_indices": np.arange(num_tokens),  # as many as there can be, if all but the first of a row are drafts
+        "logits_indices": np.arange(num_tokens),  # the most there can be: all tokens but a row's first are drafts
     }
 
 
 def pad(arrays: Arrays, num_tokens: int, num_rows: int | None = None) -> Arrays:
-    """The arrays of a batch, for a graph of so many tokens and rows; those that it does not read come last."""
+    """Pad the arrays of a batch for a graph of this many tokens and rows; arrays that no graph reads come last.
+
+    Without "sources" all tokens are known.
+    """
     padded = padding(num_tokens, num_rows)
-    for name, field in padded.items():
-        field[: len(arrays[name])] = arrays[name]
+    for name in padded.keys() & arrays.keys():
+        padded[name][: len(arrays[name])] = arrays[name]
     return {**padded, **{name: array for name, array in arrays.items() if name not in padded}}
 
 
@@ -186,19 +207,19 @@ def _put(target: Tensor, source: Tensor) -> None:
 
 
 class CudaGraphCapturer:
-    """CUDA graphs that share one pool of memory, as they never run beside each other."""
+    """Capturer of CUDA graphs. They share one pool of memory, because no two graphs run at once."""
 
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # the default one cannot capture
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # the default stream cannot capture
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        work()  # compiles kernels and has cuBLAS choose its own: neither may happen while capturing
+        work()  # compiles kernels and lets cuBLAS choose its own; neither may happen during a capture
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
         collects = gc.isenabled()
-        gc.disable()  # what it frees may call CUDA, which a capture does not survive
+        gc.disable()  # a collection may call CUDA, which a capture does not survive
         try:
             with torch.cuda.stream(self._stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")

@@ -1,4 +1,4 @@
-"""What a step takes of a GPU's memory, measured before the KV cache gets what is left."""
+"""Memory of a GPU that a step takes, measured before the KV cache gets the rest."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ import torch
 from ...device import stream_of
 from ..models.device_memory import DeviceMemory, refusing_out_of_memory
 from ..models.kv_cache import KVCache
-from .async_runner import AsyncRunner, compile_kernels
+from .async_runner import AsyncRunner
+from .rehearsal import compile_kernels
 
 
 def measure_step_bytes(
@@ -20,10 +21,10 @@ def measure_step_bytes(
     enforce_eager: bool,
     **sizes: Any,
 ) -> int:
-    """The bytes that steps take: of the largest, which is run over padding with a cache of one block.
+    """Return the bytes of the largest step, which runs over padding with a cache of one block.
 
-    `model` is a Decoder, `sizes` are AsyncRunner's: max_num_tokens, max_num_seqs, max_model_len. 0 without a `memory`,
-    on a CPU. Raises ConfigError if it does not fit.
+    `model` is a Decoder, `sizes` are AsyncRunner's: max_num_tokens, max_num_seqs, max_model_len. 0 on a CPU, which has
+    no `memory`. Raises ConfigError if the step does not fit.
     """
     if memory is None:
         return 0
@@ -39,4 +40,4 @@ def measure_step_bytes(
     with refusing_out_of_memory(way_out):
         compile_kernels(largest_step, device)
         num_bytes = memory.peak(largest_step)
-    return num_bytes if enforce_eager else 2 * num_bytes  # graphs have a pool of their own, of the largest one's size
+    return num_bytes if enforce_eager else 2 * num_bytes  # graphs have a memory pool of the largest graph's size

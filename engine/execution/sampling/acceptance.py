@@ -1,13 +1,23 @@
-"""Acceptance: turns sampled tokens into outputs: verifies drafts, advances grammars, attaches logprobs."""
+"""Acceptance: turns sampled tokens into outputs: verifies drafts, advances grammars, attaches logprobs.
+
+After each draft, the token is sampled that plain decoding would sample at that position: from the logits and tokens
+before it, with the position's own noise. A draft is accepted if it equals that token, so speculation changes no output,
+seeded sampling included. Rejection sampling (Leviathan et al. 2023, Chen et al. 2023) keeps only the distribution: its
+samples depend on where drafts begin and end, so on the load. A draft x that was not sampled is accepted with
+probability p(x), as in rejection sampling. A draft sampled from q with the position's noise is accepted with
+probability at least (1 - d) / (1 + d), where d is the total variation distance of p and q (Daliri et al. 2024,
+"Coupling without communication and drafter-invariant speculative decoding"); rejection sampling accepts 1 - d. Measured
+on the demo model and its draft model at temperature 1: 0.95 against 0.96 on stories, 0.48 against 0.57 on book prose.
+"""
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
-from ...core.batch import BatchRow, RowFailure, RowOutput
+from ...core.batch import NO_OUTPUT, BatchRow, RowFailure, RowOutput
 from ...core.constraint import TokenConstraint
 from ...core.outputs import TokenLogprobs
 from ...core.request import Request
-from .sample_index import SampleIndex
 from .sampled import NOT_FINITE_TOKEN, Sampled
 
 NOT_FINITE = "the model's output for this request is not finite"
@@ -19,14 +29,26 @@ _NOTHING_LEFT = "no token is left that it and allowed_token_ids, bad_words and m
 class Acceptance:
     """Builder of the outputs of one step."""
 
-    def __init__(self, sampled: Sampled, indices: Sequence[SampleIndex]) -> None:
-        """`sampled`: results for these indices, on the host except for the raw logits."""
+    def __init__(self, sampled: Sampled, requests: Sequence[Request]) -> None:
+        """`sampled`: results for these requests, on the host except for the raw logits."""
         self._token_ids: list[int] = sampled.token_ids.tolist()
         self._largest: list[float] = sampled.largest.tolist()
-        self._logprobs = None if sampled.logprobs is None else _Logprobs(sampled, indices)
+        self._logprobs = None if sampled.logprobs is None else _Logprobs(sampled, requests)
 
-    def output(self, row: BatchRow, first: int) -> RowOutput:
-        """Return the output of a row whose indices begin at `first`.
+    def outputs(self, rows: Sequence[BatchRow]) -> list[RowOutput]:
+        """Return the outputs of rows that sample, in the order of their samples. Grammars follow the rows' tokens.
+
+        A row fails if it is not finite or if its grammar allows no token. A grammar may have ended with the step before
+        if its request is finished.
+        """
+        firsts = accumulate([row.num_drafts + 1 for row in rows], initial=0)
+        return [
+            NO_OUTPUT if row.request.grammar is not None and row.request.is_finished else self._output(row, first)
+            for row, first in zip(rows, firsts, strict=False)
+        ]
+
+    def _output(self, row: BatchRow, first: int) -> RowOutput:
+        """Return the output of a row whose samples begin at `first`.
 
         Nothing after a wrong draft is read, because a grammar advances with each token.
         """
@@ -83,13 +105,13 @@ def _failure(request: Request, largest: float) -> RowFailure:
 class _Logprobs:
     """Logprobs of the rows that asked for some."""
 
-    def __init__(self, sampled: Sampled, indices: Sequence[SampleIndex]) -> None:
+    def __init__(self, sampled: Sampled, requests: Sequence[Request]) -> None:
         assert sampled.logprobs is not None
-        counts = ((row, index.request.params.logprobs) for row, index in enumerate(indices))
+        counts = ((row, request.params.logprobs) for row, request in enumerate(requests))
         rows = [(row, count) for row, count in counts if count is not None]
         self._places = {row: (place, count) for place, (row, count) in enumerate(rows)}
         self._sampled: list[int] = sampled.token_ids.tolist()
-        self._own, self._ranks, self._top_ids, self._top = (tensor.tolist() for tensor in sampled.logprobs)
+        self._own, self._ranks, self._top_ids, self._top = (each.tolist() for each in sampled.logprobs)
         self._raw = sampled.raw
 
     def of(self, row: int, token_id: int) -> TokenLogprobs:

@@ -1,26 +1,22 @@
 """Logits processors for all rows of a step at once: bias, forbidden and allowed token ids, penalties.
 
-`LogitsProcessors` lists the changed entries on the host, `process_logits` changes them on the device without waiting
-for it. A previous token that only the device knows has the id LAST in the lists.
+`LogitsProcessors` lists the changed entries on the host, `process_logits` (sampler.py) changes them on the device. A
+previous token that only the device knows has the id LAST in the lists.
 `Request.changes_logits` lists the parameters. The filters come afterwards.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ...core.request import Request
 from ..models.forward_inputs import Array, Arrays
 from .sample_index import SampleIndex
-from .token_masks import TokenMasks
 
 LAST = -1  # stands for the id of a token that only the device knows
-_ALWAYS = -1  # previous token of an entry that applies after any token
+ALWAYS = -1  # previous token of an entry that applies after any token
 _MINUS_INFINITY = float("-inf")
-_LARGEST = 3e38  # about float32's largest
 
 
 class _RequestArrays:
@@ -86,9 +82,9 @@ class LogitsProcessors:
         for row, index in indices:
             request = index.request
             if request.changes_logits(index.num_output_tokens):
-                new = self._arrays.get(request) or kept.get(request) or _RequestArrays(request, vocab_size=vocab_size)
-                self._arrays[request] = new
-                changes.append(_Change(row, index, new))
+                made = self._arrays.get(request) or kept.get(request) or _RequestArrays(request, vocab_size=vocab_size)
+                self._arrays[request] = made
+                changes.append(_Change(row, index, made))
         return {**_additions(changes), **_penalties(changes), **_allowed(changes)} if changes else {}
 
 
@@ -102,17 +98,17 @@ def _additions(changes: Sequence[_Change]) -> Arrays:
         forbidden = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         ids = np.concatenate([arrays.bias_ids, forbidden[:, 0]])
         values = np.concatenate([arrays.bias, np.full(len(forbidden), _MINUS_INFINITY, dtype=np.float32)])
-        after = np.concatenate([np.full(len(arrays.bias), _ALWAYS), forbidden[:, 1]])
+        after = np.concatenate([np.full(len(arrays.bias), ALWAYS), forbidden[:, 1]])
         parts.append((row, ids, values, after))
     if not parts:
         return {}
-    additions = {
+    made = {
         "add_rows": np.repeat([row for row, *_ in parts], [len(ids) for _, ids, _, _ in parts]),
         "add_ids": np.concatenate([ids for _, ids, _, _ in parts]),
         "add_values": np.concatenate([values for _, _, values, _ in parts]),
     }
     after = np.concatenate([after for *_, after in parts])
-    return {**additions, "add_after": after} if (after != _ALWAYS).any() else additions
+    return {**made, "add_after": after} if (after != ALWAYS).any() else made
 
 
 def _forbidden(index: SampleIndex) -> list[tuple[int, int]]:
@@ -120,13 +116,13 @@ def _forbidden(index: SampleIndex) -> list[tuple[int, int]]:
     request = index.request
     forbidden = []
     for *before, last in request.bad_words:
-        after = before.pop() if before and index.num_unknown else _ALWAYS
+        after = before.pop() if before and index.num_unknown else ALWAYS
         if index.ends_with(tuple(before)):
             forbidden.append((last, after))
     if request.params.min_tokens > index.num_output_tokens:
-        forbidden += [(token_id, _ALWAYS) for token_id in request.stop_token_ids]
+        forbidden += [(token_id, ALWAYS) for token_id in request.stop_token_ids]
     if request.grammar is not None and request.params.ignore_eos:  # ignore_eos takes them out of the stop tokens
-        forbidden += [(token_id, _ALWAYS) for token_id in request.grammar.eos_token_ids]
+        forbidden += [(token_id, ALWAYS) for token_id in request.grammar.eos_token_ids]
     return forbidden
 
 
@@ -135,23 +131,23 @@ def _penalties(changes: Sequence[_Change]) -> Arrays:
     changes = [change for change in changes if change.arrays.is_penalized]
     if not changes:
         return {}
-    all_params = [change.at.request.params for change in changes]
+    params = [change.at.request.params for change in changes]
     seen = [change.arrays.seen(change.at) for change in changes]
     lengths = np.array(list(map(len, seen)))
-    penalties = {
+    made = {
         "penalty_rows": np.array([change.row for change in changes]),
         "penalties": np.array(
-            [[params.repetition_penalty, params.presence_penalty, params.frequency_penalty] for params in all_params],
+            [[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in params],
             dtype=np.float32,
         ),
         "seen_owners": np.repeat(np.arange(len(seen)), lengths),
         "seen_ids": np.concatenate(seen),
     }
-    if not any(params.presence_penalty or params.frequency_penalty for params in all_params):
-        return penalties
+    if not any(each.presence_penalty or each.frequency_penalty for each in params):
+        return made
     places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     is_output = places >= np.repeat([change.arrays.num_prompt_ids for change in changes], lengths)
-    return {**penalties, "seen_counts": is_output.astype(np.float32)}
+    return {**made, "seen_counts": is_output.astype(np.float32)}
 
 
 def _allowed(changes: Sequence[_Change]) -> Arrays:
@@ -160,52 +156,3 @@ def _allowed(changes: Sequence[_Change]) -> Arrays:
     if not masks:
         return {}
     return {"allowed_rows": np.array([row for row, _ in masks]), "allowed_masks": np.stack([mask for _, mask in masks])}
-
-
-def process_logits(
-    logits: Tensor, fields: Mapping[str, Tensor], masks: TokenMasks, last_token_ids: Tensor | None = None
-) -> None:
-    """Change logits [S, V] float32 in place. `fields`: the arrays of `LogitsProcessors` and of grammars.
-
-    last_token_ids [S] int64: each row's last known token, which replaces LAST.
-    """
-    if "add_rows" in fields:
-        _add(logits, fields, last_token_ids)
-    if "penalty_rows" in fields:
-        _penalize(logits, fields, last_token_ids)
-    for kind in ("allowed", "grammar"):
-        if f"{kind}_rows" in fields:
-            masks.add_to(logits, fields[f"{kind}_rows"], fields[f"{kind}_masks"])
-
-
-def _add(logits: Tensor, fields: Mapping[str, Tensor], last_token_ids: Tensor | None) -> None:
-    rows, values = fields["add_rows"], fields["add_values"]
-    if last_token_ids is not None and "add_after" in fields:
-        after = fields["add_after"]
-        is_due = (after == _ALWAYS) | (after == last_token_ids.index_select(0, rows))
-        values = torch.where(is_due, values, 0.0)
-    logits.view(-1).index_add_(0, rows * logits.shape[1] + fields["add_ids"], values)
-
-
-def _penalize(logits: Tensor, fields: Mapping[str, Tensor], last_token_ids: Tensor | None) -> None:
-    """Penalise repetition (Keskar et al. 2019) over prompt and output, presence and frequency (OpenAI) over the output.
-
-    Repeated entries of an id write equal values.
-    """
-    owners, ids, vocab_size = fields["seen_owners"], fields["seen_ids"], logits.shape[1]
-    rows = fields["penalty_rows"].index_select(0, owners)
-    if last_token_ids is not None:
-        ids = torch.where(ids == LAST, last_token_ids.index_select(0, rows), ids)
-    repetition, presence, frequency = fields["penalties"].index_select(0, owners).unbind(1)
-    entries = rows * vocab_size + ids
-    values = logits.view(-1).index_select(0, entries)
-    changed = torch.where(values > 0, values / repetition, values * repetition).clamp(-_LARGEST, _LARGEST)
-    # A tiny penalty would reach infinity, so it is clamped; a ban is already infinite and stays.
-    values = torch.where(values.isinf(), values, changed)
-    if "seen_counts" in fields:
-        size = len(fields["penalty_rows"]) * vocab_size
-        counts = torch.zeros(size, device=logits.device)
-        counts = counts.index_add_(0, owners * vocab_size + ids, fields["seen_counts"])
-        counts = counts.index_select(0, owners * vocab_size + ids)
-        values = values - torch.where(counts > 0, presence + frequency * counts, 0.0)
-    logits.view(-1).index_copy_(0, entries, values)

@@ -1,54 +1,53 @@
-"""TokenMasks: bits of the tokens that a step's rows allow, made on the host and added to the logits on the device."""
+"""TokenMasks: bits of the tokens that a step's grammars allow, made on the host while the device computes."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from ...core.batch import BatchRow
 from ...core.constraint import MaskMaker, TokenConstraint
-from ...device import to_device
 
 
 class TokenMasks:
-    """Masks for one device, made by the constraints' own mask maker and copied to the device once."""
+    """Masks for one device, made by the constraints' own mask maker."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._maker: MaskMaker | None = None  # from the first constraint
-        # Row b: terms that byte b of a mask adds to its eight logits. Adding to 128,000 takes 27 us, masked_fill 190.
-        bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
-        self._biases = torch.where(bits == 1, 0.0, float("-inf")).to(device)
 
-    def allowed(self, constraints: Sequence[TokenConstraint], drafts: Sequence[Sequence[int]] | None = None) -> Tensor:
-        """Return masks of the allowed next tokens, after each constraint's tokens and after each of its drafts.
+    def of_rows(self, rows: Sequence[tuple[int, BatchRow]], *, forces: bool) -> dict[str, Tensor]:
+        """Return the fields "grammar_rows" [M] int64 and "grammar_masks" [M, W] int32, on the host.
 
-        [M, W] int32 on the host, 32 tokens a word; one row per constraint and one more for each of its draft tokens,
-        as in `MaskMaker.fill`. 32 W is at least the width of the logits.
+        There is a mask of 32 tokens a word for each sample of a constrained row, given with the index of its first
+        sample. Each grammar first catches up with its request. A grammar that has ended restricts nothing.
+        `forces`: allow only the next token of a forced completion, so that no other one feeds the next step.
         """
-        drafts = drafts or [()] * len(constraints)
-        num_rows = len(constraints) + sum(map(len, drafts))
-        num_words = -(-constraints[0].vocab_size // 32)
-        masks = torch.zeros(num_rows, num_words, dtype=torch.int32, pin_memory=self._device.type == "cuda")
+        grammars: list[tuple[int, BatchRow, TokenConstraint]] = []
+        for first, row in rows:
+            request, grammar = row.request, row.request.grammar
+            assert grammar is not None
+            if row.end - row.num_drafts == request.num_tokens:  # otherwise it has taken the token in flight already
+                grammar.follow(request.token_ids, num_prompt_tokens=request.num_prompt_tokens)
+            if grammar.finish_reason is None:
+                grammars.append((first, row, grammar))
+        if not grammars:
+            return {}
+        indices = [first + count for first, row, _ in grammars for count in range(row.num_drafts + 1)]
+        num_words = -(-grammars[0][2].vocab_size // 32)
+        masks = torch.zeros(len(indices), num_words, dtype=torch.int32, pin_memory=self._device.type == "cuda")
         if self._maker is None:
-            self._maker = constraints[0].new_mask_maker()
-        self._maker.fill(constraints, drafts, masks)
-        return masks
+            self._maker = grammars[0][2].new_mask_maker()
+        self._maker.fill([grammar for *_, grammar in grammars], [row.draft_token_ids for _, row, _ in grammars], masks)
+        if forces:
+            _force(masks, grammars)
+        return {"grammar_rows": torch.tensor(indices), "grammar_masks": masks}
 
-    def force(self, mask: Tensor, token_id: int) -> None:
-        """Allow one token alone; mask [W] int32 on the host."""
-        mask.zero_()
-        mask.view(torch.uint8)[token_id // 8] = 1 << token_id % 8
 
-    def add_to(self, logits: Tensor, rows: Sequence[int] | Tensor, masks: Tensor) -> None:
-        """Set forbidden logits to minus infinity in place: masks[i] applies to logits[rows[i]], [S, V] float32.
-
-        `rows` ascend without repetition.
-        """
-        words = to_device(masks, self._device).view(torch.uint8)
-        biases = functional.embedding(torch.empty_like(words, dtype=torch.int32).copy_(words), self._biases)
-        biases = biases.flatten(1)[:, : logits.shape[1]]
-        if len(rows) == len(logits):
-            logits.add_(biases)
-        else:
-            logits.index_add_(0, to_device(torch.as_tensor(rows), self._device), biases)
+def _force(masks: Tensor, grammars: Sequence[tuple[int, BatchRow, TokenConstraint]]) -> None:
+    """Allow one token alone in the masks of grammars whose completion is forced; no row has drafts."""
+    for mask, (_, row, grammar) in zip(masks, grammars, strict=True):
+        token_id = grammar.forced_token_id
+        if token_id is not None and token_id not in row.request.stop_token_ids:  # min_tokens may rule out stop tokens
+            mask.zero_()
+            mask.view(torch.uint8)[token_id // 8] = 1 << token_id % 8

@@ -19,7 +19,7 @@ from ...execution.models.forward_inputs import Inputs
 from ...execution.models.kv_cache import KVCache
 from ...execution.models.registry import read_model_config
 from ...execution.models.tensor_parallel import TensorParallel
-from ...execution.runner.model_runner import load_model
+from ...serving.loading import load_model
 from .cores import bind
 from .parallel_model import Setup, own_config, unpacked
 

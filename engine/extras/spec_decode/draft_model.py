@@ -3,7 +3,7 @@
 The draft model's keys and values are in its own blocks of the same numbers, so the target's block tables serve both.
 The two caches are not synchronised: before each draft the draft model computes the tokens it has not seen: a prompt
 once, then the verified tokens. It samples with the target's own parameters and noise, which makes agreement likeliest
-(see sampler.sample_rows).
+(see acceptance.py).
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,13 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...config import EngineConfig
-from ...core.batch import Batch, BatchRow
+from ...core.batch import BatchRow
 from ...core.request import Request
+from ...execution.models.forward_inputs import Inputs
 from ...execution.models.kv_cache import KVCache
 from ...execution.models.registry import model_class, read_model_config
 from ...execution.models.weights import weight_source
-from ...execution.runner.batch_arrays import build_inputs
+from ...execution.runner.batch_arrays import lay_out
 from ...execution.runner.model_runner import LoadedModel
+from ...execution.runner.transfer import DirectTransfer
 from ...execution.sampling.sample_index import SampleIndex
 from ...execution.sampling.sampled import NOT_FINITE_TOKEN
 from ...execution.sampling.sampler import Sampler, sample_indices
@@ -63,7 +65,7 @@ class DraftModel:
         self._cache = KVCache(
             model_config, num_blocks=target.cache.num_blocks, block_size=config.block_size, dtype=dtype, device=device
         )
-        self._device = device
+        self._transfer = DirectTransfer(device)
         self._sampler = Sampler(device)
         self._vocab_size = target.model_config.vocab_size
         self._own_vocab_size = model_config.vocab_size
@@ -108,7 +110,9 @@ class DraftModel:
         """Compute the rows, and append the next token to the drafts of the rows that sample."""
         if not rows:
             return
-        inputs = build_inputs(Batch(0, rows), block_size=self._cache.block_size, device=self._device)
+        arrays, bounds = lay_out(rows, block_size=self._cache.block_size)
+        fields, _ = self._transfer.send(arrays, {})
+        inputs = Inputs.of(fields, bounds)
         if self._own_vocab_size < self._vocab_size:
             inputs = inputs._replace(token_ids=inputs.token_ids.clamp(max=self._own_vocab_size - 1))
         sampling = [row.request for row in rows if row.needs_sampling]

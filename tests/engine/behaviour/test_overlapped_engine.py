@@ -18,9 +18,9 @@ from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.core.batch import Batch
 from splitfuse.engine.core.engine_core import StepOutput
 from splitfuse.engine.core.sampling_params import FIELD_NAMES
-from splitfuse.engine.execution.runner.async_runner import AsyncRunner
 from splitfuse.engine.execution.runner.cuda_graphs import graph_sizes
-from splitfuse.engine.execution.runner.launched_step import PendingTokens
+from splitfuse.engine.execution.runner.forward_pass import ForwardPass
+from splitfuse.engine.execution.runner.pending_outputs import PendingOutputs
 from splitfuse.engine.execution.sampling.sampler import sample
 from splitfuse.engine.extras.simulation.replay import replay
 
@@ -73,7 +73,7 @@ class Launches:
         self.num_launched = self.num_steps = 0
         launch, update = launcher_of(llm).launch, llm.core.update
 
-        def launched(batch: Batch) -> PendingTokens | None:
+        def launched(batch: Batch) -> PendingOutputs | None:
             pending = launch(batch)
             self.num_launched += pending is not None
             return pending
@@ -172,14 +172,14 @@ def test_a_pass_that_fails_costs_only_its_culprit(tiny_folder: str, monkeypatch:
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     expected = results(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
-    right, calls = AsyncRunner._compute, iter(range(1000))
+    right, calls = ForwardPass._compute, iter(range(1000))
 
-    def fails_often(self: AsyncRunner, *args: Any) -> None:
+    def fails_often(self: ForwardPass, *args: Any) -> None:
         if next(calls) % 3 == 1:
             raise RuntimeError("out of memory")
         right(self, *args)
 
-    monkeypatch.setattr(AsyncRunner, "_compute", fails_often)
+    monkeypatch.setattr(ForwardPass, "_compute", fails_often)
     assert results(llm.generate(PROMPTS, params)) == expected
 
 
@@ -188,7 +188,7 @@ def test_what_is_not_finite_fails_alone(tiny_folder: str, monkeypatch: pytest.Mo
         logits[1:] = float("nan")
         return sample(logits, *args, **more)
 
-    monkeypatch.setattr("splitfuse.engine.execution.runner.async_runner.sample", spoilt)
+    monkeypatch.setattr("splitfuse.engine.execution.runner.sampling_pass.sample", spoilt)
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
     arrivals = [Arrival(prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)) for prompt in PROMPTS[:2]]
     run_schedule(llm, arrivals)

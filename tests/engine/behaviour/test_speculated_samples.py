@@ -5,12 +5,12 @@ import math
 
 import pytest
 import torch
+from sampled_rows import sample_rows
 from torch import Tensor
 
 from splitfuse.engine import SamplingParams
 from splitfuse.engine.core.batch import BatchRow
 from splitfuse.engine.core.request import Request
-from splitfuse.engine.execution.sampling.sampler import sample_rows
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -21,6 +21,7 @@ from faulty_drafters import (
     speculate,
 )
 from random_schedule import Arrival, run_schedule
+from sampled_rows import sample_rows
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
@@ -29,7 +30,6 @@ from splitfuse.engine.core.batch import NO_OUTPUT, Batch, BatchRow, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.scheduler import Scheduler
-from splitfuse.engine.execution.sampling.sampler import sample_rows
 from splitfuse.engine.extras.simulation.recording import Recorder
 from splitfuse.engine.extras.simulation.replay import replay
 

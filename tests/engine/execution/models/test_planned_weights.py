@@ -15,7 +15,7 @@ from tiny_models import CONFIGS, save_model
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.execution.models.planned_weights import WeightLayout, planned_weight_bytes
 from splitfuse.engine.execution.models.registry import parse_model_config, read_model_config
-from splitfuse.engine.execution.runner.model_runner import ModelRunner
+from splitfuse.engine.serving.loading import load_runner
 from splitfuse.kernels.cpu import build
 
 MAX_LEN = 32  # short, so that weights outweigh tables of angles
@@ -26,7 +26,7 @@ def planned_and_held(path: Path, **fields: Any) -> tuple[int, int]:
     if build.library() is None:
         pytest.skip("needs a C++ compiler: without the CPU library nothing is padded, which shows in models this small")
     config = EngineConfig(model=str(path), device="cpu", num_kv_blocks=4, max_model_len=MAX_LEN, **fields)
-    runner = ModelRunner(config, path)
+    runner = load_runner(config, path)
     layout = WeightLayout(dtype=runner.loaded.dtype, quantization=config.quantization, is_gpu=False)
     model_config = read_model_config(path)
     return planned_weight_bytes(path, model_config, layout, max_model_len=MAX_LEN), held_bytes(runner._model)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,9 @@ from splitfuse.engine.core.batch import RowOutput
 from splitfuse.engine.core.planner import Planner
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.execution.runner.async_runner import AsyncRunner
-from splitfuse.engine.execution.runner.launched_step import PendingTokens
+from splitfuse.engine.execution.runner.forward_pass import ForwardPass
+from splitfuse.engine.execution.runner.pending_outputs import Collection, PendingOutputs
+from splitfuse.engine.execution.runner.sampling_pass import SamplingPass
 from splitfuse.engine.execution.runner.transfer import TransferBuffers, layout_of, num_bytes, views
 from splitfuse.engine.execution.sampling.sampler import sample
 from splitfuse.kernels import ops
@@ -44,16 +47,19 @@ def host_buffer_is_written_while_the_device_reads_it(self: TransferBuffers) -> A
     return self._host_buffers[0]
 
 
-def results_are_read_before_their_event(self: PendingTokens) -> list[RowOutput]:
-    return right_wait(replace(self, event=SimulatedStream(random.Random(0)).record()))
+def results_are_read_before_their_event(self: PendingOutputs) -> list[RowOutput]:
+    if self.step is not None and self.step.host is not None:
+        self.step.host.event = SimulatedStream(random.Random(0)).record()
+    return right_wait(self)
 
 
-def tokens_are_not_filled_in(self: AsyncRunner, token_ids: Any, sources: Any) -> None:
+def tokens_are_not_filled_in(self: ForwardPass, token_ids: Any, sources: Any) -> None:
     pass
 
 
 def one_key_for_all_positions(logits: Any, fields: dict[str, Any], *args: Any, **more: Any) -> Any:
-    fields = {**fields, "keys": fields["keys"] * 0} if "keys" in fields else fields
+    if "keys" in fields and "sources" in fields:  # of a step that was launched
+        fields = {**fields, "keys": fields["keys"] * 0}
     return sample(logits, fields, *args, **more)
 
 
@@ -61,38 +67,41 @@ def the_last_token_is_not_known(logits: Any, *args: Any, last_token_ids: Any, **
     return sample(logits, *args, last_token_ids=None if last_token_ids is None else last_token_ids * 0, **more)
 
 
-def masks_are_made_before_the_token_is_known(self: AsyncRunner, step: Any, rows: list[Any]) -> bool:
+def masks_are_made_before_the_token_is_known(self: AsyncRunner, step: Any) -> bool:
     pending = self._pending
-    self._pending = replace(pending, event=SimulatedStream(random.Random(0)).record()) if pending else None
-    return right_masks(self, step, rows)
+    if pending and pending.step and pending.step.host:
+        host = copy(pending.step.host)
+        host.event = SimulatedStream(random.Random(0)).record()
+        self._pending = replace(pending, step=replace(pending.step, host=host))
+    return right_check(self, step)
 
 
-def a_forced_token_is_overlooked(self: PendingTokens) -> list[RowOutput]:
+def a_forced_token_is_overlooked(self: PendingOutputs) -> list[RowOutput]:
     outputs = right_wait(self)
     self.replaced.clear()
     return outputs
 
 
-def the_copy_out_is_behind_the_event(self: TransferBuffers, host: Any, tokens: Any) -> None:
-    host.event = self._stream.record()
-    self._stream.run(lambda: host.tokens[: len(tokens)].copy_(tokens))
+def the_copy_out_is_behind_the_event(self: Collection, step: Any, results: Any) -> None:
+    self.release(step)
+    self._stream.run(lambda: results.token_ids.copy_(step.sampled.token_ids))
 
 
-right_wait: Callable[[PendingTokens], list[RowOutput]] = PendingTokens.wait
-right_masks: Callable[..., bool] = AsyncRunner._send_masks
+right_wait: Callable[[PendingOutputs], list[RowOutput]] = PendingOutputs.wait
+right_check: Callable[..., bool] = AsyncRunner._grammars_agree
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "wrong"),
     [
         (TransferBuffers, "acquire", host_buffer_is_written_while_the_device_reads_it),
-        (TransferBuffers, "receive", the_copy_out_is_behind_the_event),
-        (PendingTokens, "wait", results_are_read_before_their_event),
-        (AsyncRunner, "_fill_in", tokens_are_not_filled_in),
-        ("splitfuse.engine.execution.runner.async_runner", "sample", one_key_for_all_positions),
-        ("splitfuse.engine.execution.runner.async_runner", "sample", the_last_token_is_not_known),
-        (AsyncRunner, "_send_masks", masks_are_made_before_the_token_is_known),
-        (PendingTokens, "wait", a_forced_token_is_overlooked),
+        (Collection, "_receive", the_copy_out_is_behind_the_event),
+        (PendingOutputs, "wait", results_are_read_before_their_event),
+        (ForwardPass, "_fill_in", tokens_are_not_filled_in),
+        ("splitfuse.engine.execution.runner.sampling_pass", "sample", one_key_for_all_positions),
+        ("splitfuse.engine.execution.runner.sampling_pass", "sample", the_last_token_is_not_known),
+        (AsyncRunner, "_grammars_agree", masks_are_made_before_the_token_is_known),
+        (PendingOutputs, "wait", a_forced_token_is_overlooked),
         (Scheduler, "_is_in_flight", lambda self, request: False),
         (Planner, "_depends_on_results", lambda self, room: False),
     ],
@@ -121,21 +130,22 @@ def test_fields_keep_their_values_and_stand_at_multiples_of_16_bytes() -> None:
     assert all(field.offset % 16 == 0 for field in layout.values())
     stream = SimulatedStream(random.Random(0), laziness=1.0)
     buffers = TransferBuffers(num_bytes(layout), 4, device=torch.device("cpu"), stream=stream)
-    fields = buffers.send(buffers.acquire(), arrays)
+    fields, _ = buffers.send(arrays, {})
     assert not fields["a"].any(), "the copy is queued"
     stream.synchronize()
     for name, field in fields.items():
         assert torch.equal(field, torch.from_numpy(arrays[name]))
         assert views(buffers.device_buffer, layout)[name].data_ptr() == field.data_ptr()
     with pytest.raises(AssertionError, match="there is room for"):
-        buffers.send(buffers.acquire(), {"a": np.zeros(1000, dtype=np.int32)})
+        buffers.send({"a": np.zeros(1000, dtype=np.int32)}, {})
 
 
 def test_host_buffers_take_turns_and_wait_for_their_event() -> None:
     stream = SimulatedStream(random.Random(0), laziness=1.0)
     buffers = TransferBuffers(64, 4, device=torch.device("cpu"), stream=stream)
     first = buffers.acquire()
-    buffers.receive(first, torch.tensor([5, 6]))
+    stream.run(lambda: first.tokens[:2].copy_(torch.tensor([5, 6])))
+    first.event = stream.record()
     second = buffers.acquire()
     assert second is not first
     assert stream.num_queued == 1
@@ -180,11 +190,11 @@ def test_nothing_on_the_way_waits_for_the_device(tiny_folder: str, monkeypatch: 
     monkeypatch.setattr(launcher._model, "logits", lambda hidden: hidden.repeat(1, 2))
     monkeypatch.setattr("splitfuse.kernels.ops.filter_logits", lambda logits, *filters: logits)
     monkeypatch.setattr("splitfuse.kernels.ops.gumbel_argmax", lambda logits, keys: logits.argmax(-1))
-    watched = {name: Watched(getattr(AsyncRunner, name)) for name in ("_compute", "_sample")}
-    for name, function in watched.items():
-        monkeypatch.setattr(AsyncRunner, name, lambda *args, function=function: function(*args))
+    watched = [Watched(ForwardPass._compute), Watched(SamplingPass._sample)]
+    monkeypatch.setattr(ForwardPass, "_compute", lambda *args: watched[0](*args))
+    monkeypatch.setattr(SamplingPass, "_sample", lambda *args: watched[1](*args))
     filters = SamplingParams(top_p=0.5, top_k=3, max_tokens=5, ignore_eos=True)
     special = [SamplingParams(max_tokens=9, **within(fields, 9)) for fields in SPECIAL_FIELDS]
     outputs = llm.generate([[30], [40, 50], *[[60]] * len(special)], [filters, filters, *special])
     assert [len(output.outputs[0].token_ids) for output in outputs[:2]] == [5, 5]
-    assert all(function.num_calls >= 5 for function in watched.values())
+    assert all(function.num_calls >= 5 for function in watched)

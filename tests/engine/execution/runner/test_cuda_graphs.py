@@ -292,9 +292,9 @@ def test_rows_that_pad_read_and_write_nothing(tiny_folder: str, size: int) -> No
     caches = [cache for layer in launcher._cache.layers for cache in layer]
     for cache in caches:
         cache.fill_(float("nan"))
-    graphs = launcher._graphs
+    graphs = launcher.graphs.decodes
     assert graphs is not None
-    launcher._capture(size, graphs)
+    launcher.graphs.capture(size, graphs)
     assert graphs._hidden[:size].isfinite().all(), "they have read what was never written"
     assert all(cache.isnan().all() for cache in caches), "they have written"
 

@@ -9,9 +9,9 @@ import torch
 
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
-from splitfuse.engine.execution.sampling.logits_processors import LogitsProcessors, process_logits
+from splitfuse.engine.execution.sampling.logits_processors import LogitsProcessors
 from splitfuse.engine.execution.sampling.sample_index import SampleIndex
-from splitfuse.engine.execution.sampling.token_masks import TokenMasks
+from splitfuse.engine.execution.sampling.sampler import process_logits
 
 VOCAB_SIZE = 50
 
@@ -63,7 +63,7 @@ def test_changes_are_those_of_one_row_at_a_time(seed: int) -> None:
     rng = random.Random(seed)
     torch.manual_seed(seed)
     requests = [random_request(rng) for _ in range(8)]
-    processors, masks = LogitsProcessors(), TokenMasks(torch.device("cpu"))
+    processors = LogitsProcessors()
     for _ in range(6):
         logits = torch.randn(20, VOCAB_SIZE)
         last_token_ids = torch.full((20,), -5)
@@ -88,7 +88,7 @@ def test_changes_are_those_of_one_row_at_a_time(seed: int) -> None:
                 break
         arrays = processors.arrays(indices.items(), vocab_size=VOCAB_SIZE)
         fields = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        process_logits(logits, fields, masks, last_token_ids)
+        process_logits(logits, fields, last_token_ids)
         torch.testing.assert_close(logits, torch.tensor(wanted), rtol=1e-5, atol=1e-5)
         for request in requests:
             request.token_ids += rng.choices(range(6), k=rng.randint(0, 2))

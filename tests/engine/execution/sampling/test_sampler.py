@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 import torch
+from sampled_rows import sample_rows
 
 from splitfuse.engine.core.batch import BatchRow, RowOutput
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
-from splitfuse.engine.execution.sampling.sampler import sample_rows
 
 NUM_DRAWS = 20_000
 

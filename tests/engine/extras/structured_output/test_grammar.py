@@ -15,9 +15,9 @@ from tokenizers import decoders, models, normalizers
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.execution.models.registry import parse_model_config, read_model_config
-from splitfuse.engine.execution.sampling.token_masks import TokenMasks
+from splitfuse.engine.execution.sampling.sampler import add_masks
 from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
-from splitfuse.engine.extras.structured_output.grammar import Grammar
+from splitfuse.engine.extras.structured_output.grammar import Grammar, MaskMaker
 from splitfuse.engine.extras.structured_output.params import StructuredOutputs
 from splitfuse.engine.serving.input_processor import InputProcessor
 from splitfuse.engine.text.tokenizer import Tokenizer
@@ -35,8 +35,18 @@ def bits(mask: torch.Tensor) -> set[int]:
     return {32 * word + bit for word, value in enumerate(words) for bit in range(32) if value >> bit & 1}
 
 
+def masks_of(
+    grammars: list[Grammar], drafts: list[list[int]] | None = None, maker: MaskMaker | None = None
+) -> torch.Tensor:
+    """Masks after each grammar's tokens, and after each of its drafts."""
+    drafts = drafts or [[] for _ in grammars]
+    masks = torch.zeros(sum(len(draft) + 1 for draft in drafts), -(-grammars[0].vocab_size // 32), dtype=torch.int32)
+    (maker or grammars[0].new_mask_maker()).fill(grammars, drafts, masks)
+    return masks
+
+
 def allowed(grammar: Grammar, drafts: list[int] | None = None) -> list[set[int]]:
-    masks = TokenMasks(torch.device("cpu")).allowed([grammar], None if drafts is None else [drafts])
+    masks = masks_of([grammar], None if drafts is None else [drafts])
     return [bits(mask) for mask in masks]
 
 
@@ -107,7 +117,7 @@ def test_rows_with_and_without_drafts_share_a_step(compiler: GrammarCompiler) ->
     grammars = [shared.begin() for _ in range(3)]
     for grammar, output in zip(grammars, ([], [1557], [70]), strict=True):
         grammar.follow(output, num_prompt_tokens=0)
-    masks = TokenMasks(torch.device("cpu")).allowed(grammars, [[], [70, 71], []])
+    masks = masks_of(grammars, [[], [70, 71], []])
     assert len(masks) == 5
     rows = [bits(mask) for mask in masks]
     assert (rows[0], rows[1], rows[4]) == (*allowed(grammars[0]), *allowed(grammars[1]), *allowed(grammars[2]))
@@ -117,11 +127,10 @@ def test_the_mask_reaches_the_logits_of_its_rows_alone(compiler: GrammarCompiler
     grammars = [compiled(compiler, regex="[0-9]").begin() for _ in range(3)]
     for grammar in grammars:
         grammar.follow([], num_prompt_tokens=0)
-    masks = TokenMasks(torch.device("cpu"))
     for rows in ([1], [0, 1, 2]):
         logits = torch.randn(3, 4096)
         before = logits.clone()
-        masks.add_to(logits, rows, masks.allowed(grammars[: len(rows)]))
+        add_masks(logits, rows, masks_of(grammars[: len(rows)]))
         for row in range(3):
             kept = allowed(grammars[0])[0] if row in rows else set(range(4096))
             assert set(torch.isfinite(logits[row]).nonzero().flatten().tolist()) == kept
@@ -135,7 +144,7 @@ def test_a_token_that_does_not_fit_is_an_error_of_this_grammar_alone(compiler: G
     sound.follow([22], num_prompt_tokens=0)
     assert broken.error is not None
     assert "\n" not in broken.error
-    masks = TokenMasks(torch.device("cpu")).allowed([broken, sound])
+    masks = masks_of([broken, sound])
     assert not bits(masks[0])
     assert bits(masks[1])
 
@@ -145,13 +154,11 @@ def test_only_slow_grammars_fail_for_slow_masks(compiler: GrammarCompiler, monke
     slow, fast = shared.begin(), shared.begin()
     for grammar in (slow, fast):
         grammar.follow([], num_prompt_tokens=0)
-    masks = TokenMasks(torch.device("cpu"))
     maker = slow.new_mask_maker()
     maker._was_slow = True
-    masks._maker = maker
     clock = iter([0.0, 1.0, 1.0, 1.001])
     monkeypatch.setattr("splitfuse.engine.extras.structured_output.grammar.time.thread_time", lambda: next(clock))
-    rows = masks.allowed([slow, fast])
+    rows = masks_of([slow, fast], maker=maker)
     assert slow.error == "its grammar took 1000 ms for one token; at most 25 ms are given"
     assert fast.error is None
     assert (bits(rows[0]), bits(rows[1])) == (set(), allowed(fast)[0])

@@ -1,59 +1,59 @@
-"""MemoryPlan: what a model would take of a machine's memory, before anything is loaded."""
+"""MemoryPlan: memory that a model would take of a machine, computed before anything is loaded."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from ...config import EngineConfig
-from ...core.block_allocator import num_blocks_for
-from ..models.config import ModelConfig
-from ..models.device_memory import available_memory
-from ..models.kv_cache import CPU_MEMORY_SHARE, kv_bytes_per_token
-from ..models.planned_weights import WeightLayout, planned_weight_bytes
-from ..models.registry import read_model_config
-from .model_runner import check_quantization, resolve_cache_dtype, resolve_device, resolve_dtype, resolve_max_model_len
+from ..config import EngineConfig
+from ..core.block_allocator import num_blocks_for
+from ..execution.models.config import ModelConfig
+from ..execution.models.device_memory import available_memory
+from ..execution.models.kv_cache import CPU_MEMORY_SHARE, kv_bytes_per_token
+from ..execution.models.planned_weights import WeightLayout, planned_weight_bytes
+from ..execution.models.registry import read_model_config
+from .loading import check_quantization, resolve_cache_dtype, resolve_device, resolve_dtype, resolve_max_model_len
 
-# What a process takes beside weights and cache: Python and torch's libraries; on a GPU its CUDA context.
+# A process beside weights and cache: Python and torch's libraries; on a GPU its CUDA context.
 _CPU_PROCESS_BYTES, _GPU_PROCESS_BYTES = 350 * 2**20, 500 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """Bytes and blocks of one rank. `num_blocks` may be 0 or, where there is no room for the weights, less."""
+    """Bytes and blocks of one rank. `num_blocks` may be 0, or negative if the weights do not fit."""
 
     model_config: ModelConfig
     device: str
     dtype: str
     num_ranks: int
     weight_bytes: int
-    step_bytes: int  # of the largest step on a GPU, estimated
-    token_bytes: int  # of keys and values
+    step_bytes: int  # largest step on a GPU, estimated
+    token_bytes: int  # keys and values of a token
     block_size: int
     num_blocks: int
     max_model_len: int
 
     @property
     def num_tokens(self) -> int:
-        """That the cache holds."""
+        """Number of tokens that the cache holds."""
         return max(0, self.num_blocks) * self.block_size
 
     @property
     def num_requests(self) -> float:
-        """Of max_model_len, that the cache holds."""
+        """Number of requests of max_model_len that the cache holds."""
         return self.num_tokens / self.max_model_len
 
     @property
     def fits(self) -> bool:
-        """Whether one request of max_model_len can be served."""
+        """True if one request of max_model_len can be served."""
         return self.num_tokens >= self.max_model_len
 
 
 def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None, num_ranks: int = 1) -> MemoryPlan:
-    """The plan for the model in this folder or GGUF file. Reads config.json and headers, no weights.
+    """Plan for the model in this folder or GGUF file. Reads config.json and headers, no weights.
 
-    `memory`: bytes that are free before the start, on a GPU all that it has; None: what this machine has free.
-    `num_ranks`: processes among which weights and KV heads are shared. Raises ConfigError.
+    `memory`: bytes that are free before the start, on a GPU its whole memory; None: the free memory of this machine.
+    `num_ranks`: processes that share weights and KV heads. Raises ConfigError.
     """
     model = read_model_config(folder)
     check_quantization(config, model)
@@ -85,18 +85,18 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
 
 
 def _cpu_room(config: EngineConfig, memory: int | None, rank_bytes: int, *, num_ranks: int) -> int:
-    """Bytes for one rank's cache: a share of what is free when the weights are there (kv_cache.py)."""
-    free = available_memory() + _CPU_PROCESS_BYTES if memory is None else memory  # this process has torch, too
+    """Return the bytes for one rank's cache: a share of the memory that the weights leave (kv_cache.py)."""
+    free = available_memory() + _CPU_PROCESS_BYTES if memory is None else memory  # this process has loaded torch
     return int((free - num_ranks * (rank_bytes + _CPU_PROCESS_BYTES)) * CPU_MEMORY_SHARE) // num_ranks
 
 
 def _gpu_room(config: EngineConfig, memory: int | None, rank_bytes: int, *, num_ranks: int) -> int:
-    total = torch.cuda.mem_get_info()[1] if memory is None else memory  # of each rank's own GPU
+    total = torch.cuda.mem_get_info()[1] if memory is None else memory  # each rank has a GPU
     return int(total * config.gpu_memory_utilization) - rank_bytes - _GPU_PROCESS_BYTES
 
 
 def _step_bytes(config: EngineConfig, model: ModelConfig, itemsize: int) -> int:
-    """Of the largest step, which `serve` measures: its widest activations and its logits; twice with graphs."""
+    """Estimate the largest step, which `serve` measures: its widest activations and its logits; twice with graphs."""
     limits = config.step_limits
     heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
     width = 4 * model.hidden_size + heads + 3 * model.intermediate_size

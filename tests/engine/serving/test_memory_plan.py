@@ -8,8 +8,8 @@ from tiny_models import save_model
 from splitfuse.engine.config import DEMO_FOLDER, EngineConfig
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models import kv_cache
-from splitfuse.engine.execution.runner.memory_plan import plan_memory
-from splitfuse.engine.execution.runner.model_runner import ModelRunner
+from splitfuse.engine.serving.loading import load_runner
+from splitfuse.engine.serving.memory_plan import plan_memory
 
 GIB = 2**30
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_it_gives_the_blocks_that_loading_gives(fields, folder):
     config = EngineConfig(model=str(folder), device="cpu", **fields)
-    loaded = ModelRunner(config, folder).loaded
+    loaded = load_runner(config, folder).loaded
     found = plan_memory(config, folder)
     assert found.num_blocks == loaded.cache.num_blocks
     assert (found.block_size, found.max_model_len) == (loaded.cache.block_size, loaded.max_model_len)
@@ -44,7 +44,7 @@ def test_on_a_cpu_the_cache_gets_a_share_of_what_the_weights_leave(monkeypatch):
     found = plan_memory(config, DEMO_FOLDER, memory=memory)
     used = found.weight_bytes + 350 * 2**20
     monkeypatch.setattr(kv_cache, "available_memory", lambda: memory - used)
-    assert found.num_blocks == ModelRunner(config, DEMO_FOLDER).loaded.cache.num_blocks
+    assert found.num_blocks == load_runner(config, DEMO_FOLDER).loaded.cache.num_blocks
 
 
 def test_on_a_gpu_weights_and_a_step_are_taken_off_what_it_has():

@@ -1,0 +1,59 @@
+"""Preparation, the first stage of a step: lists on the host all that the device reads, and sends it there."""
+
+from collections.abc import Mapping
+
+from ...core.batch import Batch
+from ...core.request import Request
+from ..models.forward_inputs import Inputs
+from ..sampling.logits_processors import LogitsProcessors
+from ..sampling.samples import list_samples
+from .batch_arrays import lay_out, token_sources
+from .graph_set import GraphSet
+from .step import Step
+from .transfer import Transfer
+
+
+class Preparation:
+    """Maker of steps. For one thread."""
+
+    def __init__(
+        self,
+        transfer: Transfer,
+        processors: LogitsProcessors,
+        graphs: GraphSet,
+        *,
+        block_size: int,
+        vocab_size: int,
+    ) -> None:
+        self._transfer = transfer
+        self._processors = processors
+        self._graphs = graphs
+        self._block_size = block_size
+        self._vocab_size = vocab_size
+
+    def prepare(self, batch: Batch, sample_indices: Mapping[Request, int] | None = None) -> Step:
+        """Lay a batch out and send it to the device, padded if a graph serves it.
+
+        `sample_indices`: indices at which the step in flight samples its requests' tokens, if the host may not know
+        them; None if all tokens are known.
+        """
+        arrays, bounds = lay_out(batch.rows, block_size=self._block_size)
+        num_logits = len(arrays["logits_indices"])
+        if sample_indices is not None:
+            arrays["sources"] = token_sources(batch.rows, sample_indices)
+        rows = [row for row in batch.rows if row.needs_sampling]
+        samples = list_samples(rows, self._processors, vocab_size=self._vocab_size)
+        graph = self._graphs.find(num_tokens=batch.num_tokens, num_rows=len(batch.rows), num_logits=num_logits)
+        if graph is not None:
+            arrays = graph.pad(arrays)
+        fields, host = self._transfer.send({**arrays, **samples.arrays}, samples.more)
+        return Step(
+            batch.rows,
+            samples,
+            num_logits,
+            Inputs.of(fields, bounds),
+            fields,
+            host,
+            graph,
+            feeds_next=sample_indices is not None,
+        )

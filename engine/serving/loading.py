@@ -1,0 +1,264 @@
+"""Loading: from settings and a model folder to a ModelRunner: device, dtype, ranks, weights, memory for the cache."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ...kernels import ops
+from ..config import EngineConfig
+from ..config.cores import default_num_threads
+from ..core.block_allocator import num_blocks_for
+from ..core.block_manager import CacheSpec
+from ..core.policies import BATCHING_POLICIES
+from ..errors import ConfigError
+from ..execution.models.config import ModelConfig
+from ..execution.models.device_memory import memory_of, refusing_out_of_memory
+from ..execution.models.kv_cache import KVCache, kv_bytes_per_token, num_cache_blocks
+from ..execution.models.registry import model_class, read_model_config
+from ..execution.models.tensor_parallel import ALONE, TensorParallel
+from ..execution.models.weights import weight_source
+from ..execution.runner.async_runner import AsyncRunner
+from ..execution.runner.cuda_graphs import CudaGraphCapturer, graph_sizes
+from ..execution.runner.model_runner import LoadedModel, ModelRunner
+from ..execution.runner.step_memory import measure_step_bytes
+from ..extension import load_extra
+
+_WEIGHT_BITS = {"int8": 8, "int4": 4}
+_INPUT_BITS = {"none": 16, "int8": 8}
+_TOO_LARGE = "the weights do not fit; try --quantization fp8, int8 or int4, or a smaller model"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# --kv-cache-dtype: its dtype, its device type, and the choice for another device.
+_CACHE_DTYPES = {"int8": (torch.int8, "cpu", "fp8"), "fp8": (torch.float8_e4m3fn, "cuda", "int8")}
+
+
+class _Choices(NamedTuple):
+    """Choices that are made before anything is loaded; `config` is the device's."""
+
+    config: EngineConfig
+    folder: Path
+    model: ModelConfig
+    device: torch.device
+    dtype: torch.dtype
+    cache_dtype: torch.dtype
+    max_model_len: int
+
+
+def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None = None) -> ModelRunner:
+    """Load the model of a folder or GGUF file, and allocate its cache; this can take long. Raises ConfigError.
+
+    `draft`: a model that gets a cache of equally many blocks beside this one's.
+    """
+    num_threads = config.num_threads or default_num_threads()
+    torch.set_num_threads(max(1, num_threads // config.tensor_parallel_size))
+    choices = _choose(config, folder)
+    model, ranks, make_cache, cached = _load_shares(choices)
+    cache, spec = _allocate_cache(choices, model, make_cache, cached, draft)
+    loaded = LoadedModel(
+        model_config=choices.model,
+        device=choices.device,
+        dtype=choices.dtype,
+        max_model_len=choices.max_model_len,
+        cache=spec,
+        op_by_op=model.plan.refusal(cache) if choices.device.type == "cpu" else None,
+    )
+    return ModelRunner(model, cache, loaded, ranks=ranks)
+
+
+def load_launcher(runner: ModelRunner, config: EngineConfig) -> AsyncRunner:
+    """Create the launcher of a runner's steps. On a GPU its kernels are compiled and its graphs captured now."""
+    loaded = runner.loaded
+    launcher = runner.new_launcher(**_step_limits(config, loaded.max_model_len))
+    if loaded.device.type != "cuda":
+        return launcher
+    if not config.enforce_eager:
+        launcher.use_graphs(
+            CudaGraphCapturer(loaded.device),
+            sizes=graph_sizes(config.step_limits.num_seqs),
+            hidden_size=loaded.model_config.hidden_size,
+            dtype=loaded.dtype,
+        )
+    launcher.compile_kernels()
+    launcher.capture_graphs()
+    return launcher
+
+
+def _choose(config: EngineConfig, folder: Path) -> _Choices:
+    model = read_model_config(folder)
+    check_quantization(config, model)
+    device = resolve_device(config.device)
+    dtype = resolve_dtype(config.dtype, model, device)
+    cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
+    max_model_len = resolve_max_model_len(config, model)
+    return _Choices(config.for_device(device.type), folder, model, device, dtype, cache_dtype, max_model_len)
+
+
+def _load_shares(choices: _Choices) -> tuple[Any, Any, Callable[..., KVCache], ModelConfig]:
+    """Load the model, with other ranks if there are several.
+
+    Returns the model, the ranks or None, the maker of the cache, and a config with the KV heads of all ranks.
+    """
+    config, folder, model_config, device, dtype, _, max_model_len = choices
+    parallel = _parallel_extra(config)
+    ranks = parallel and parallel.start_ranks(
+        parallel.Setup(config, folder, device, dtype, max_model_len, torch.get_num_threads())
+    )
+    model = load_model(
+        config,
+        folder,
+        model_config,
+        device=device,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        parallel=ALONE if ranks is None else ranks.parallel,
+    )
+    if ranks is None:
+        return model, None, KVCache, model_config
+    cached = parallel.cached_config(model_config, ranks.parallel)
+    return parallel.ParallelModel(model, ranks), ranks, partial(parallel.ParallelCache, ranks=ranks), cached
+
+
+def _allocate_cache(
+    choices: _Choices, model: Any, make_cache: Callable[..., KVCache], cached: ModelConfig, draft: ModelConfig | None
+) -> tuple[KVCache, CacheSpec]:
+    """Allocate a cache of the configured size, or of the memory that weights and steps leave. Raises ConfigError."""
+    config, device, memory = choices.config, choices.device, memory_of(choices.device)
+    token_bytes = kv_bytes_per_token(cached, choices.cache_dtype)
+    step_bytes = measure_step_bytes(
+        model,
+        memory,
+        device=device,
+        cache_dtype=choices.cache_dtype,
+        block_size=config.block_size,
+        enforce_eager=config.enforce_eager,
+        **_step_limits(config, choices.max_model_len),
+    )
+    num_blocks = num_cache_blocks(
+        config,
+        bytes_per_token=token_bytes + (kv_bytes_per_token(draft, choices.dtype) if draft else 0),
+        # All requests at full length.
+        useful=config.step_limits.num_seqs * num_blocks_for(choices.max_model_len, config.block_size),
+        memory=memory,
+        step_bytes=step_bytes,
+    )
+    num_host_blocks = int(config.swap_space * 2**30) // (config.block_size * token_bytes)
+    cache = make_cache(
+        choices.model,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        dtype=choices.cache_dtype,
+        device=device,
+        num_host_blocks=num_host_blocks,
+    )
+    return cache, CacheSpec(num_blocks, config.block_size, num_host_blocks, cache.measure_swap())
+
+
+def _parallel_extra(config: EngineConfig) -> Any:
+    """Return the module that starts ranks; None if one process has the whole model. Raises ConfigError."""
+    if (config.tensor_parallel_slices or config.tensor_parallel_size) == 1:
+        return None
+    return load_extra("parallel.parallel_model", needed_for="--tensor-parallel-size")
+
+
+def load_model(
+    config: EngineConfig,
+    folder: Path,
+    model_config: ModelConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_model_len: int,
+    parallel: TensorParallel = ALONE,
+) -> Any:
+    """Load a model, or a rank's share of it, with its weights on the device. Raises ConfigError."""
+    # Beside the reading of weights: the first start on a machine builds the CPU library, about 7 s.
+    preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
+    preparing.start()
+    build = model_class(model_config.architecture)
+    source = weight_source(
+        folder,
+        load_format=config.load_format,
+        dtype=dtype,
+        seed=config.seed,
+        device=device,
+        quantization=model_config.quantization,
+    )
+    with source as weights, refusing_out_of_memory(_TOO_LARGE):
+        model = build(
+            model_config,
+            weights,
+            device=device,
+            max_model_len=max_model_len,
+            dtype=dtype,
+            weight_bits=_WEIGHT_BITS.get(config.quantization or "", 16),
+            input_bits=_INPUT_BITS[config.quantization_activations],
+            has_fp8_weights=config.quantization == "fp8",
+            parallel=parallel,
+        )
+    preparing.join()
+    return model
+
+
+def _step_limits(config: EngineConfig, max_model_len: int) -> dict[str, int]:
+    """Return the largest numbers of a step, as AsyncRunner takes them."""
+    limits, whole_prompts = config.step_limits, BATCHING_POLICIES[config.batching_policy].whole_prompts
+    num_tokens = max(limits.num_batched_tokens, max_model_len if whole_prompts else 0)
+    return {"max_num_tokens": num_tokens, "max_num_seqs": limits.num_seqs, "max_model_len": max_model_len}
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device for --device. Raises ConfigError if CUDA is requested and missing."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: torch sees no CUDA device; `splitfuse doctor` shows why, --device cpu works")
+    return torch.device(name)
+
+
+def resolve_dtype(name: str, model_config: ModelConfig, device: torch.device) -> torch.dtype:
+    """Return the dtype for --dtype; auto is the checkpoint's, except float16 on a CPU, where bfloat16 is faster."""
+    if name == "auto":
+        name = model_config.dtype
+        if device.type == "cpu" and name == "float16":
+            name = "bfloat16"
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype {name!r} of config.json is not known; set --dtype to one of {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def resolve_cache_dtype(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the dtype for --kv-cache-dtype. Raises ConfigError if the device has no kernels for it.
+
+    fp8 holds keys and values at scale 1, vLLM's default: e4m3 is a float, so a scale would move its range (2^-9 to
+    448), not its precision.
+    """
+    if name == "auto":
+        return dtype
+    cache_dtype, device_type, other = _CACHE_DTYPES[name]
+    if device.type != device_type:
+        raise ConfigError(
+            f"--kv-cache-dtype {name} is built for --device {device_type} only so far; take {other}, or leave it out"
+        )
+    return cache_dtype
+
+
+def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
+    """Raise ConfigError if quantized weights would be quantized again."""
+    if config.quantization and model_config.quantization and config.load_format != "dummy":
+        raise ConfigError(
+            f"--quantization {config.quantization} is for unquantized weights, but these are quantized already "
+            f"({model_config.quantization.name}); leave it out"
+        )
+
+
+def resolve_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+    """Return the length for --max-model-len. Raises ConfigError if the model was made for fewer positions."""
+    longest = model_config.max_len_limit
+    if config.max_model_len is not None and config.max_model_len > longest:
+        raise ConfigError(
+            f"--max-model-len {config.max_model_len} is more than the {longest} positions the model was made for"
+        )
+    return config.max_model_len or model_config.max_position_embeddings
