@@ -111,7 +111,7 @@ class _Logprobs:
         rows = [(row, count) for row, count in counts if count is not None]
         self._places = {row: (place, count) for place, (row, count) in enumerate(rows)}
         self._sampled: list[int] = sampled.token_ids.tolist()
-        self._own, self._ranks, self._top_ids, self._top = (each.tolist() for each in sampled.logprobs)
+        self._own, self._ranks, self._top_ids, self._top = (values.tolist() for values in sampled.logprobs)
         self._raw = sampled.raw
 
     def of(self, row: int, token_id: int) -> TokenLogprobs:

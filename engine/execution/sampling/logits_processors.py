@@ -131,23 +131,23 @@ def _penalties(changes: Sequence[_Change]) -> Arrays:
     changes = [change for change in changes if change.arrays.is_penalized]
     if not changes:
         return {}
-    params = [change.at.request.params for change in changes]
+    all_params = [change.at.request.params for change in changes]
     seen = [change.arrays.seen(change.at) for change in changes]
     lengths = np.array(list(map(len, seen)))
-    made = {
+    penalties = {
         "penalty_rows": np.array([change.row for change in changes]),
         "penalties": np.array(
-            [[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in params],
+            [[params.repetition_penalty, params.presence_penalty, params.frequency_penalty] for params in all_params],
             dtype=np.float32,
         ),
         "seen_owners": np.repeat(np.arange(len(seen)), lengths),
         "seen_ids": np.concatenate(seen),
     }
-    if not any(each.presence_penalty or each.frequency_penalty for each in params):
-        return made
+    if not any(params.presence_penalty or params.frequency_penalty for params in all_params):
+        return penalties
     places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     is_output = places >= np.repeat([change.arrays.num_prompt_ids for change in changes], lengths)
-    return {**made, "seen_counts": is_output.astype(np.float32)}
+    return {**penalties, "seen_counts": is_output.astype(np.float32)}
 
 
 def _allowed(changes: Sequence[_Change]) -> Arrays:
