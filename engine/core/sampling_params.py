@@ -1,7 +1,7 @@
-"""How a request is sampled and when it ends: the one table of these fields, their limits and defaults.
+"""SamplingParams: the one table of the fields that sample and end a request, with their limits and defaults.
 
-Every entry (HTTP, LLM, AsyncEngine) builds a SamplingParams, so each rule is here and only here. Rules that need the
-model (vocabulary, context length) are `check_against`, called once per request. Knows no tensors.
+Every entry (HTTP, LLM, AsyncEngine) builds a SamplingParams, so every rule is here and only here. `check_against`
+checks the fields that need the vocabulary, once per request. Knows no tensors.
 """
 
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ class SamplingParams:
     prompt_logprobs: int | None = ruled(None, _LOGPROBS, "The same of the prompt.")
     skip_special_tokens: bool = ruled(True, Flag(), "Leave special tokens out of the text.")
     truncate_prompt_tokens: int | None = ruled(None, _TOKENS, "Keep no more than the last so many prompt tokens.")
-    # A StructuredOutputs of the extra; the core only carries it along.
+    # StructuredOutputs of the extra; the core only carries it along.
     structured_outputs: Any = ruled(  # noqa: RUF009
         None, _STRUCTURED, "What the output must be: one constraint."
     )
@@ -73,13 +73,13 @@ class SamplingParams:
     priority: int = ruled(0, Integer(-(2**31), 2**31 - 1), "Lower first, with --scheduling-policy priority.")
     timeout_ms: int | None = ruled(None, _DAY_MS, "From arrival; then it ends with what there is.")
     max_queue_ms: int | None = ruled(None, _DAY_MS, "The same if it has not begun by then.")
-    # Not a request's to set: instead of max_tokens, cut to what fits; None: all that fits.
+    # No field of a request: used instead of max_tokens, cut to the tokens that fit; None: all that fit.
     default_max_tokens: int | None = 64
-    # Not a request's either: behind all that is not in the background, whatever the scheduling policy.
+    # No field of a request: queues behind all interactive requests, whatever the scheduling policy.
     is_background: bool = False
-    # What the user calls a field where it is not its name here ("max_completion_tokens"), for refusals; `prompt` too.
+    # The user's names of fields, and of the prompt, where they differ ("max_completion_tokens"); for refusals.
     names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    # vLLM's own, for scripts written for it. Text is always made, and of a list of outputs the last one is whole.
+    # Fields of vLLM's, for scripts written for it. Text is always made; the last of a list of outputs is whole.
     detokenize: InitVar[bool] = True
     spaces_between_special_tokens: InitVar[bool] = True
     output_kind: InitVar[Any] = None
@@ -115,7 +115,7 @@ class SamplingParams:
         return cls(**own, **{name: value for name, value in fields.items() if value is not None})
 
     def name_of(self, field_name: str) -> str:
-        """What the user calls this field, or the prompt."""
+        """Return the user's name for a field, or for the prompt."""
         return self.names.get(field_name, field_name)
 
     def check_against(self, *, vocab_size: int) -> None:
@@ -130,7 +130,7 @@ class SamplingParams:
 
 
 def _check_of_vllm(best_of: int | None, processors: Any, *, n: int) -> None:
-    """Raise for what would change the answer."""
+    """Raise for values that would change the answer."""
     if best_of not in (None, n):
         raise InvalidRequestError(
             f"best_of {best_of} is not taken: it may equal n, {n}; ask for more with n", param="best_of"

@@ -9,15 +9,15 @@ class StepLimits(Protocol):
 
     @property
     def num_seqs(self) -> int:
-        """Most running requests."""
+        """Largest number of running requests."""
 
     @property
     def num_batched_tokens(self) -> int:
-        """Most tokens of a step: the token budget."""
+        """Largest number of tokens: the token budget."""
 
 
 class SchedulerConfig(Protocol):
-    """Values are checked by the config; names are the command line's flags."""
+    """Settings of the core, named like the command line's flags. The config checks their values."""
 
     @property
     def step_limits(self) -> StepLimits: ...

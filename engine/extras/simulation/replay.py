@@ -133,7 +133,7 @@ class _Replay:
         return [
             each.metrics()
             if each.is_finished
-            else dataclasses.replace(each.metrics(), history=self._scheduler.history(each, self._now))
+            else dataclasses.replace(each.metrics(), history=self._scheduler.observer.so_far(each, self._now))
             for each in self._wanted
         ]
 
