@@ -243,12 +243,12 @@ class Service:
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, found off the loop."""
         _ = self.tokenizer  # there is one
-        return await self.engine.encode(text, add_special_tokens=add_special_tokens)
+        return await self.engine.prompts.encode(text, add_special_tokens=add_special_tokens)
 
     async def decode(self, token_ids: list[int]) -> str:
         """The text of token ids, special tokens included."""
         _ = self.tokenizer
-        return await self.engine.decode(token_ids)
+        return await self.engine.prompts.decode(token_ids)
 
     def new_job(
         self,

@@ -7,10 +7,9 @@ from functools import partial
 from ..config import EngineConfig
 from ..core.block_manager import CacheSpec
 from ..core.engine_core import EngineCore
-from ..core.ports import RequestObserver, Speculator
+from ..core.ports import RequestObserver, SchedulerListener, Speculator
 from ..core.request import Request
 from ..core.sampling_params import SamplingParams
-from ..core.scheduler import SchedulerListener
 from ..core.step_pipeline import StepPipeline
 from ..errors import ConfigError
 from ..execution.models.checkpoint import model_folder

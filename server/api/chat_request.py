@@ -72,8 +72,8 @@ class Chat:
     shows_reasoning: bool = True
 
     async def render(self, engine: "AsyncEngine", *, describes_tools: bool = False) -> str:
-        """The text of the prompt. Tools that must not be called are not shown. Raises as AsyncEngine.render_chat."""
-        return await engine.render_chat(
+        """The text of the prompt. Tools that must not be called are not shown. Raises as PromptReader.render_chat."""
+        return await engine.prompts.render_chat(
             self.messages,
             tools=self.choice.among(self.tools),
             describes_tools=describes_tools,

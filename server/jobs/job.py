@@ -19,7 +19,7 @@ from .idempotency import IdempotencyKey
 from .signal import Signal
 
 if TYPE_CHECKING:
-    from ...engine.serving.async_engine import Handle
+    from ...engine.serving.submitted_request import Handle
 
 # What an event costs beside its text, measured with tracemalloc: delta, ids tuple, list slot.
 EVENT_BYTES = 250

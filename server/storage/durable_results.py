@@ -22,7 +22,7 @@ from .store import Store, StoreError
 from .unfinished_job import BegunJob, UnfinishedJob
 
 if TYPE_CHECKING:
-    from ...engine.serving.async_engine import Handle
+    from ...engine.serving.submitted_request import Handle
 
 T = TypeVar("T")
 _log = logging.getLogger("splitfuse.results")

@@ -11,8 +11,9 @@ from .kept_request import KeptKind, KeptRequest
 from .unfinished_job import MAX_CRASHES, UnfinishedJob
 
 if TYPE_CHECKING:
-    from ...engine.serving.async_engine import AsyncEngine, Handle
+    from ...engine.serving.async_engine import AsyncEngine
     from ...engine.serving.input_processor import Prompt
+    from ...engine.serving.submitted_request import Handle
 
 
 class Resumption:

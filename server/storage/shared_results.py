@@ -24,7 +24,8 @@ from .store import Store
 from .unfinished_job import UnfinishedJob
 
 if TYPE_CHECKING:
-    from ...engine.serving.async_engine import AsyncEngine, Handle
+    from ...engine.serving.async_engine import AsyncEngine
+    from ...engine.serving.submitted_request import Handle
     from .postgres_store import Holder, PostgresStore
     from .resumption import Resumption
 

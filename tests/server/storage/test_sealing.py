@@ -33,7 +33,7 @@ from splitfuse.server.storage.sealing import OVERHEAD_BYTES, DamagedError, Seali
 from splitfuse.server.storage.sqlite_store import SqliteStore
 
 if TYPE_CHECKING:
-    from splitfuse.engine.serving.async_engine import Handle
+    from splitfuse.engine.serving.submitted_request import Handle
 
 KEY = bytes(range(32))
 PROMPT = "a secret of the prompt"

@@ -1,0 +1,22 @@
+"""Handle: a request that the engine has accepted, as its submitter sees it."""
+
+from ..core.request import Request
+from ..core.sampling_params import SamplingParams
+
+
+class Handle:
+    """Accepted request. All its deltas go to the sink that it was submitted with."""
+
+    def __init__(self, request_id: str, prompt: str | None, requests: list[Request]) -> None:
+        self.request_id = request_id
+        self.prompt = prompt  # the prompt's text; None if it came as ids
+        self.prompt_token_ids = requests[0].token_ids[: requests[0].num_prompt_tokens]
+        self.params: SamplingParams = requests[0].params
+        self.arrival_time = requests[0].arrival_time
+        self.seed = requests[0].seed  # the first output's; the seeds of the others follow from it
+        self._requests = requests
+
+    @property
+    def started(self) -> bool:
+        """True if any of its outputs has been scheduled; it is queued otherwise."""
+        return any(request.first_scheduled_time is not None for request in self._requests)
