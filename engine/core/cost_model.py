@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .policies import num_interactive
+from .ports import SchedulerConfig
 from .request import Request
 
 # A 40 M-parameter Llama, bfloat16, one thread of an AMX CPU with a busy neighbour: 1,733 steps of 1 to 512 tokens at
@@ -220,15 +221,14 @@ def _solve(matrix: Matrix, vector: Vector, subset: tuple[int, ...]) -> Vector | 
 
 
 def step_budget(
-    model: CostModel, running: Sequence[Request], *, target_s: float, maximum: int, block_size: int
+    model: CostModel, running: Sequence[Request], config: SchedulerConfig, *, block_size: int
 ) -> int | None:
     """Return how many tokens the next step may have for its decodes to be in time; None: the configured budget."""
-    num_decodes = sum(request.num_uncomputed_tokens == 1 for request in running)
-    if not num_decodes:
+    if config.target_itl_ms is None or not (num_decodes := sum(r.num_uncomputed_tokens == 1 for r in running)):
         return None
-    context = sum(request.num_computed_tokens for request in running)
+    context, most = sum(request.num_computed_tokens for request in running), config.step_limits.num_batched_tokens
     # A prompt gets a block's worth at least: late is better than never.
-    return max(model.budget_for(target_s, context, maximum=maximum), num_decodes + block_size)
+    return max(model.budget_for(config.target_itl_ms / 1000, context, maximum=most), num_decodes + block_size)
 
 
 def background_budget(model: CostModel, running: Sequence[Request], waiting: Sequence[Request]) -> int | None:

@@ -22,9 +22,6 @@ class Deadlines:
     def __init__(self) -> None:
         self._heap: list[_Deadline] = []
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
     def add(self, request: Request) -> None:
         """Note the deadlines of a request that has just been queued."""
         for is_for_queue, milliseconds in enumerate((request.params.timeout_ms, request.params.max_queue_ms)):

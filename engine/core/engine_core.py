@@ -9,10 +9,9 @@ from .batch import Batch, Progress, RowOutput
 from .block_manager import BlockManager, CacheSpec
 from .cost_model import CostModel, background_budget, step_budget
 from .outputs import OutputDelta, RequestMetrics, StepStats
-from .ports import OutputBuilder, RequestObserver, SchedulerListener, Speculator
+from .ports import OutputBuilder, RequestObserver, SchedulerConfig, SchedulerListener, Speculator
 from .request import Request
 from .scheduler import Scheduler
-from .scheduler_config import SchedulerConfig
 from .step_stats import StepCounter
 
 
@@ -116,16 +115,8 @@ class EngineCore:
         return None if batch is None else ScheduledStep(batch, start, is_observed)
 
     def _budget(self) -> int | None:
-        """Return how many tokens the next step may have for its decodes to be in time; None: the configured budget."""
-        if (target_ms := self.config.target_itl_ms) is None:
-            return None
-        return step_budget(
-            self.cost_model,
-            self.scheduler.running,
-            target_s=target_ms / 1000,
-            maximum=self.config.step_limits.num_batched_tokens,
-            block_size=self.blocks.device.block_size,
-        )
+        block_size = self.blocks.device.block_size
+        return step_budget(self.cost_model, self.scheduler.running, self.config, block_size=block_size)
 
     def update(self, step: ScheduledStep, outputs: Sequence[RowOutput]) -> StepOutput:
         """Apply the results of the oldest step in flight, and turn its tokens into text."""
@@ -161,7 +152,7 @@ class EngineCore:
         if decoded.has_failed:
             self.scheduler.finish(request, reason="error", now=self._clock())
         if decoded.stop is not None:
-            self.scheduler.stop_at_text(request, stop=decoded.stop, now=self._clock())
+            self.scheduler.finish(request, reason="stop", stop=decoded.stop, now=self._clock())
         if decoded.num_dropped:
             self.scheduler.drop_last(request, decoded.num_dropped)
         delta = self._outputs.delta(progress, decoded)

@@ -188,18 +188,6 @@ class KnownOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """Request that goes on where another process left it, with the seed that it had there.
-
-    `outputs`: one entry for each of its n outputs. `arrival_time`: by this process's clock; may be negative.
-    """
-
-    seed: int
-    outputs: tuple[KnownOutput, ...]
-    arrival_time: float
-
-
-@dataclass(frozen=True, slots=True)
 class StepStats:
     """Figures of one engine step, for metrics, logs and pictures."""
 

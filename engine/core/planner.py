@@ -6,9 +6,9 @@ from .block_manager import BlockManager
 from .fair_queue import TokenCounters
 from .plan import Plan, Queues, StepBudget, Stop
 from .policies import BATCHING_POLICIES, Source, num_interactive
+from .ports import SchedulerConfig
 from .preemption import PreemptionCosts
 from .request import Request, Status
-from .scheduler_config import SchedulerConfig
 
 
 class Planner:

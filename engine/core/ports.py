@@ -1,5 +1,6 @@
 """Ports: protocols that parts and extras implement for the core, which imports neither.
 
+SchedulerConfig      has the settings that the core reads (config/engine_config.py)
 Runner, Launcher     compute a batch on a device (execution/runner)
 Speculator           drafts tokens (extras/spec_decode)
 OutputBuilder        makes text and deltas of tokens (serving/output_processor.py)
@@ -18,6 +19,39 @@ from .outputs import OutputDelta, RequestHistory
 from .plan import Plan
 from .preemption import PreemptionCosts, Prices
 from .request import Request
+
+
+class StepLimits(Protocol):
+    """Limits of one step."""
+
+    @property
+    def num_seqs(self) -> int:
+        """Largest number of running requests."""
+
+    @property
+    def num_batched_tokens(self) -> int:
+        """Largest number of tokens: the token budget."""
+
+
+class SchedulerConfig(Protocol):
+    """Settings that the core reads, named like the command line's flags. EngineConfig checks their values."""
+
+    @property
+    def step_limits(self) -> StepLimits: ...
+    @property
+    def scheduling_policy(self) -> str: ...
+    @property
+    def batching_policy(self) -> str: ...
+    @property
+    def long_prefill_token_threshold(self) -> int | None: ...
+    @property
+    def preemption_mode(self) -> str: ...
+    @property
+    def tenant_weights(self) -> Mapping[str, float] | None: ...
+    @property
+    def enable_prefix_caching(self) -> bool: ...
+    @property
+    def target_itl_ms(self) -> float | None: ...
 
 
 class Runner(Protocol):
@@ -120,8 +154,11 @@ class OutputBuilder(Protocol):
         """Build the delta of a step, once `decoded` has been applied to the scheduler."""
 
 
-class RequestObserver(Protocol):
-    """Recorder of each request's life, and the writer of `Request.history`. Called beside every change."""
+class RequestObserver:
+    """Recorder of each request's life, and the writer of `Request.history`. Called beside every change.
+
+    This one records nothing.
+    """
 
     def added(self, request: Request, predicted_ttft: float | None) -> None:
         """Record a request that was queued."""
@@ -146,19 +183,6 @@ class RequestObserver(Protocol):
 
     def so_far(self, request: Request, now: float) -> RequestHistory | None:
         """Return the history of a request that has not ended."""
-
-
-class NoObserver:
-    """RequestObserver that records nothing."""
-
-    def added(self, request: Request, predicted_ttft: float | None) -> None: ...
-    def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices) -> None: ...
-    def admitted(self, request: Request, now: float) -> None: ...
-    def decided(self, plan: Plan, running: Sequence[Request], now: float) -> None: ...
-    def step_ended(self, now: float) -> None: ...
-    def updated(self, now: float) -> None: ...
-    def finished(self, request: Request, now: float) -> None: ...
-    def so_far(self, request: Request, now: float) -> RequestHistory | None:
         return None
 
 

@@ -9,6 +9,7 @@ and no HTTP.
 
 from array import array
 from collections.abc import Iterable
+from dataclasses import fields
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .constraint import TokenConstraint
 
 NOTHING_KNOWN = KnownOutput()
+_METRICS = [field.name for field in fields(RequestMetrics) if field.name != "history"]  # attributes of a Request
 
 
 class Status(Enum):
@@ -162,20 +164,9 @@ class Request:
         return self.status is Status.FINISHED
 
     def metrics(self) -> RequestMetrics:
-        """Return its times and counts so far."""
-        return RequestMetrics(
-            arrival_time=self.arrival_time,
-            first_scheduled_time=self.first_scheduled_time,
-            first_token_time=self.first_token_time,
-            finished_time=self.finished_time,
-            num_prompt_tokens=self.num_prompt_tokens,
-            num_output_tokens=self.num_output_tokens,
-            num_cached_tokens=self.num_cached_tokens,
-            num_preemptions=self.num_preemptions,
-            num_draft_tokens=self.num_draft_tokens,
-            num_accepted_tokens=self.num_accepted_tokens,
-            history=self.history.closed() if self.history is not None and self.is_finished else None,
-        )
+        """Return its times and counts so far; the history once it has ended."""
+        history = self.history.closed() if self.history is not None and self.is_finished else None
+        return RequestMetrics(**{name: getattr(self, name) for name in _METRICS}, history=history)
 
     def __repr__(self) -> str:
         return (

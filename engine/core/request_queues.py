@@ -9,9 +9,8 @@ from .block_manager import BlockManager
 from .deadlines import Deadlines
 from .fair_queue import TokenCounters
 from .policies import QUEUE_ORDERS, num_interactive
-from .ports import NoObserver, RequestObserver, SchedulerListener
+from .ports import RequestObserver, SchedulerConfig, SchedulerListener
 from .request import Request, Status
-from .scheduler_config import SchedulerConfig
 
 
 class RequestQueues:
@@ -26,7 +25,7 @@ class RequestQueues:
         observer: RequestObserver | None,
     ) -> None:
         self.blocks = blocks
-        self.observer = observer or NoObserver()
+        self.observer = observer or RequestObserver()
         self.listeners = [] if listener is None else [listener]
         self.waiting: list[Request] = []  # in queue order
         self.running: list[Request] = []  # in queue order
@@ -60,21 +59,17 @@ class RequestQueues:
         for listener in self.listeners:
             listener.added(request)
 
-    def finish(self, request: Request, *, reason: str, now: float) -> bool:
-        """End a request; its blocks are free once no step in flight uses them. Return False if it had ended before."""
-        for listener in () if request.is_finished else self.listeners:
-            listener.finished(request, reason=reason, now=now)
-        return self._finish(request, reason=reason, now=now)
+    def finish(self, request: Request, *, reason: str, now: float, stop: str | None = None) -> bool:
+        """End a request; its blocks are free once no step in flight uses them. Return False if it had ended before.
 
-    def stop_at_text(self, request: Request, *, stop: str, now: float) -> None:
-        """End a request in whose text a stop string was found, before the next `schedule`.
-
-        If the same token also brought it to its length, the stop string is the better reason.
+        `stop`: stop string that was found in its text, before the next `schedule`. If the same token also brought the
+        request to its length, the stop string is the better reason.
         """
         for listener in () if request.is_finished else self.listeners:
-            listener.finished(request, reason="stop", now=now, at_text=True)
-        if not self._finish(request, reason="stop", stop_reason=stop, now=now):
-            request.finish_reason, request.stop_reason = "stop", stop
+            listener.finished(request, reason=reason, now=now, at_text=stop is not None)
+        if request.is_finished and stop is not None:
+            request.finish_reason, request.stop_reason = reason, stop
+        return self._finish(request, reason=reason, stop_reason=stop, now=now)
 
     def drop_last(self, request: Request, num_tokens: int) -> None:
         """Drop the last tokens of a finished request, which its last step brought behind its end."""

@@ -19,11 +19,10 @@ from .batch import Batch, BatchRow, Progress, RowOutput
 from .block_manager import BlockManager, Prefix
 from .plan import Plan, Queues
 from .planner import Planner
-from .ports import Decision, RequestObserver, SchedulerListener
+from .ports import Decision, RequestObserver, SchedulerConfig, SchedulerListener
 from .preemption import PreemptionCosts
 from .request import Request, Status
 from .request_queues import RequestQueues
-from .scheduler_config import SchedulerConfig
 
 
 class Scheduler(RequestQueues):

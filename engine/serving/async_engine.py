@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ..config import EngineConfig
-from ..core.outputs import OutputDelta, Resumed
+from ..core.outputs import OutputDelta
 from ..core.sampling_params import SamplingParams
 from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError, UnavailableError
@@ -23,7 +23,7 @@ from .engine_state import STALL_S, EngineState
 from .engine_view import EngineView
 from .input_processor import Prompt
 from .prompt_reader import PromptReader
-from .submitted_request import Handle
+from .submitted_request import Handle, Resumed
 from .wait_prediction import WaitPrediction
 from .workers.input_threads import InputThreads
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.outputs import RequestMetrics, StepStats
+from ..core.ports import StepLimits
 from ..core.request import Request
-from ..core.scheduler_config import StepLimits
 from ..core.step_pipeline import StepPipeline
 from ..extension import load_extra
 from .wait_prediction import WaitPrediction

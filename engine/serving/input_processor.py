@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..checks import check_text, check_token_ids
-from ..core.outputs import KnownOutput, Resumed
+from ..core.outputs import KnownOutput
 from ..core.request import Request
 from ..core.sampling_params import SamplingParams
 from ..errors import ContextLengthError, InvalidRequestError
@@ -18,6 +18,7 @@ from ..execution.models.config import ModelConfig
 from ..execution.sampling.rng import derive_seed
 from ..text.tokenizer import Tokenizer
 from .constraint_compiler import CompiledConstraint, ConstraintCompiler
+from .submitted_request import Resumed
 from .workers.input_threads import InputThreads
 
 # Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them. With text, "add_special_tokens": False

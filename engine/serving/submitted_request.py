@@ -1,5 +1,8 @@
-"""Handle: a request that the engine has accepted, as its submitter sees it."""
+"""Handle: a request that the engine has accepted, as its submitter sees it; Resumed: a request to go on with."""
 
+from dataclasses import dataclass
+
+from ..core.outputs import KnownOutput
 from ..core.request import Request
 from ..core.sampling_params import SamplingParams
 
@@ -20,3 +23,15 @@ class Handle:
     def started(self) -> bool:
         """True if any of its outputs has been scheduled; it is queued otherwise."""
         return any(request.first_scheduled_time is not None for request in self._requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Request that goes on where another process left it, with the seed that it had there.
+
+    `outputs`: one entry for each of its n outputs. `arrival_time`: by this process's clock; may be negative.
+    """
+
+    seed: int
+    outputs: tuple[KnownOutput, ...]
+    arrival_time: float

@@ -10,8 +10,9 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from fake_engine import FakeEngine
 
-from splitfuse.engine.core.outputs import KnownOutput, OutputDelta, Resumed
+from splitfuse.engine.core.outputs import KnownOutput, OutputDelta
 from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.serving.submitted_request import Resumed
 from splitfuse.server.api.native.routes import KeptGenerate
 from splitfuse.server.http.errors import NotReadyError, QuotaExceededError, ResultNotFoundError
 from splitfuse.server.jobs.job import Job
