@@ -1,4 +1,4 @@
-"""The core runs while everything outside core, config, errors, checks and extension is blocked, torch included."""
+"""The core runs while everything outside core, config, errors and checks is blocked, torch included."""
 
 import os
 import subprocess
