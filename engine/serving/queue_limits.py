@@ -48,7 +48,7 @@ class QueueLimits:
             raise _queue_full(f"{num_waiting} requests wait and the queue holds {self._max_size}", seconds)
 
     def _seconds_until_room(self, predictions: Predictions, num_outputs: int) -> float:
-        """Return the seconds until `num_outputs` have ended, at the rate of the last ends. Before two ends, predict them."""
+        """Return the seconds until `num_outputs` have ended, at the rate of the last ends; predict before two ends."""
         times = self._end_times
         if len(times) < 2 or times[-1] <= times[0]:
             return predictions.predicted_s_until_ended(num_outputs)
