@@ -45,9 +45,9 @@ class BlockAllocator:
         """True if the block has no reference."""
         return not self._references[block]
 
-    def num_freed_by(self, table: Sequence[int], gone: Sequence[Sequence[int]]) -> int:
-        """Count the blocks of a table that would be free without the tables in `gone`, which include the table."""
-        lost = Counter(block for other in gone for block in other)
+    def num_freed_by(self, table: Sequence[int], lost_tables: Sequence[Sequence[int]]) -> int:
+        """Count the blocks of a table that would be free without `lost_tables`, which include the table."""
+        lost = Counter(block for other in lost_tables for block in other)
         return sum(self._references[block] == lost[block] for block in table)
 
     def allocate(self, count: int) -> list[int]:

@@ -112,10 +112,10 @@ class BlockManager:
         shared = len(prefix.blocks)
         if request.host_block_table:
             assert self.host is not None
-            own = self.device.allocate(len(request.host_block_table) - shared)
-            self._moves.swap_in.extend(zip(request.host_block_table[shared:], own, strict=True))
+            own_blocks = self.device.allocate(len(request.host_block_table) - shared)
+            self._moves.swap_in.extend(zip(request.host_block_table[shared:], own_blocks, strict=True))
             self._drop_host_blocks(request)
-            request.block_table.extend(own)
+            request.block_table.extend(own_blocks)
         elif prefix.copied is not None:
             (own_copy,) = self.device.allocate(1)
             self._moves.copies.append((prefix.copied, own_copy))
@@ -129,10 +129,10 @@ class BlockManager:
 
     def free_after_tokens(self, request: Request) -> None:
         """Free the blocks behind a request's tokens, which rejected drafts needed."""
-        kept = self.device.num_blocks_for(request.num_tokens)
-        if len(request.block_table) > kept:
-            self.device.free(request.block_table[kept:])
-            del request.block_table[kept:]
+        num_kept = self.device.num_blocks_for(request.num_tokens)
+        if len(request.block_table) > num_kept:
+            self.device.free(request.block_table[num_kept:])
+            del request.block_table[num_kept:]
 
     def release(self, request: Request) -> None:
         """Free all blocks of a request; its tokens have to be computed again."""

@@ -130,16 +130,16 @@ class CostModel:
     def _learn(self, row: Vector, target: float, memory: float) -> None:
         """Minimise (row · θ - target)² + (θ - old)ᵀ information (θ - old) over θ >= 0."""
         information = self._information
-        seen = _times(information, row)
-        share = (1 - memory) / max(_dot(row, seen), 1e-300)
+        projection = _times(information, row)
+        share = (1 - memory) / max(_dot(row, projection), 1e-300)
         for i in range(3):
             for j in range(3):
-                information[i][j] -= share * seen[i] * seen[j]
-        wanted = [old + target * x for old, x in zip(_times(information, self._coefficients), row, strict=True)]
+                information[i][j] -= share * projection[i] * projection[j]
+        target_vector = [old + target * x for old, x in zip(_times(information, self._coefficients), row, strict=True)]
         for i in range(3):
             for j in range(3):
                 information[i][j] += row[i] * row[j]
-        self._coefficients = _minimum(information, wanted)
+        self._coefficients = _minimum(information, target_vector)
 
     @property
     def error(self) -> FitError:
@@ -187,13 +187,13 @@ def _minimum(matrix: Matrix, vector: Vector) -> Vector:
     """Find the θ >= 0 that minimises θᵀ matrix θ - 2 θᵀ vector: the best of the minima with some parts held at 0."""
     best, least = [0.0, 0.0, 0.0], 0.0
     for subset in _SUBSETS:
-        found = _solve(matrix, vector, subset)
-        if found is not None and min(found) >= 0:
+        solution = _solve(matrix, vector, subset)
+        if solution is not None and min(solution) >= 0:
             if len(subset) == 3:
-                return found
-            value = _dot(found, _times(matrix, found)) - 2 * _dot(found, vector)
+                return solution
+            value = _dot(solution, _times(matrix, solution)) - 2 * _dot(solution, vector)
             if value < least:
-                best, least = found, value
+                best, least = solution, value
     return best
 
 
@@ -213,11 +213,11 @@ def _solve(matrix: Matrix, vector: Vector, subset: tuple[int, ...]) -> Vector | 
             factor = lower[p] / rows[p][p]
             for q in range(p, size + 1):
                 lower[q] -= factor * rows[p][q]
-    found = [0.0, 0.0, 0.0]
+    solution = [0.0, 0.0, 0.0]
     for p in reversed(range(size)):
-        known = sum(rows[p][q] * found[subset[q]] / scale[q] for q in range(p + 1, size))
-        found[subset[p]] = (rows[p][size] - known) / rows[p][p] * scale[p]
-    return found
+        known = sum(rows[p][q] * solution[subset[q]] / scale[q] for q in range(p + 1, size))
+        solution[subset[p]] = (rows[p][size] - known) / rows[p][p] * scale[p]
+    return solution
 
 
 def step_budget(

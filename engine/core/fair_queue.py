@@ -32,8 +32,8 @@ class TokenCounters:
             return
         level = min((self._of(request.tenant) for request in waiting), default=self._level)
         if len(self._charged) >= self._max_tenants and tenant not in self._charged:
-            kept = {request.tenant for request in waiting}
-            self._charged = {name: value for name, value in self._charged.items() if name in kept}
+            waiting_tenants = {request.tenant for request in waiting}
+            self._charged = {name: value for name, value in self._charged.items() if name in waiting_tenants}
         self._charged[tenant] = max(self._charged.get(tenant, 0.0), level)
 
     def admitted(self, request: Request, num_computed: int) -> None:

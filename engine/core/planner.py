@@ -36,17 +36,17 @@ class Planner:
         round, at most `background_budget` tokens, or a round of their own if no interactive request can be computed.
         """
         interactive, background = queues.by_class()
-        for own in (interactive, background):
-            if not own.running and not own.waiting:
+        for group in (interactive, background):
+            if not group.running and not group.waiting:
                 continue
-            running = _by_source(own.running)
+            running = _by_source(group.running)
             for sources in self._policy.rounds:
                 plan = Plan(sources)
                 budget = StepBudget(queues, plan, tokens=max_tokens, blocks=self._blocks.device.num_free_blocks)
-                self._plan_sources(budget, own, running)
+                self._plan_sources(budget, group, running)
                 if not plan.num_tokens and not plan.preempted:
                     continue
-                if own is interactive and (background.running or background.waiting):
+                if group is interactive and (background.running or background.waiting):
                     self._plan_beside(budget, background, background_budget)
                 if queues.in_flight and self._depends_on_results(plan):
                     return Plan()
@@ -56,27 +56,27 @@ class Planner:
                 return plan
         return Plan()
 
-    def _plan_sources(self, budget: StepBudget, own: Queues, running: Mapping[Source, Sequence[Request]]) -> None:
+    def _plan_sources(self, budget: StepBudget, group: Queues, running: Mapping[Source, Sequence[Request]]) -> None:
         """Plan one class of requests in a round."""
         for source in budget.plan.sources:
             if source is Source.DECODES and self._gives_all(budget, running[source]):
                 continue
             if source is not Source.WAITING:
                 self._plan_running(budget, running[source])
-            elif not budget.plan.preempted and self._policy.admits(own.running):
+            elif not budget.plan.preempted and self._policy.admits(group.running):
                 # Not after a preemption: an admission would take the blocks that the preempted request needs.
-                self._plan_waiting(budget, own.waiting)
+                self._plan_waiting(budget, group.waiting)
 
     def _plan_beside(self, budget: StepBudget, background: Queues, max_tokens: int | None) -> None:
         """Plan background requests beside interactive ones, which are planned already."""
-        kept = 0  # tokens that are left for drafts
+        num_reserved = 0  # tokens that are left for drafts
         if budget.plan.num_tokens and max_tokens is not None:
-            kept = max(0, budget.tokens - max_tokens)
-        budget.tokens -= kept
+            num_reserved = max(0, budget.tokens - max_tokens)
+        budget.tokens -= num_reserved
         if len(budget.plan.admitted) < num_interactive(budget.queues.waiting):
             background = background._replace(waiting=())  # the blocks are for an interactive request that waits
         self._plan_sources(budget, background, _by_source(background.running))
-        budget.tokens += kept
+        budget.tokens += num_reserved
 
     def _depends_on_results(self, plan: Plan) -> bool:
         """True if the plan cannot be decided before the steps in flight have results.

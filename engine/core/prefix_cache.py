@@ -49,7 +49,7 @@ class PrefixCache:
         self, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str, limit: int, salt: str = ""
     ) -> list[int]:
         """Return the blocks of the longest known beginning of `token_ids`, at most `limit`."""
-        found: list[int] = []
+        blocks: list[int] = []
         size = self._block_size
         parent = self._root(tenant, salt)
         for index, key in enumerate(hashes[:limit]):
@@ -59,9 +59,9 @@ class PrefixCache:
             tokens = _packed(token_ids[index * size : (index + 1) * size])
             if self._content[block] != (key, parent, tokens):
                 break
-            found.append(block)
+            blocks.append(block)
             parent = key
-        return found
+        return blocks
 
     def remember(
         self, block: int, index: int, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str, salt: str = ""

@@ -105,14 +105,14 @@ class SamplingParams:
             )
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any], **own: Any) -> "SamplingParams":
+    def from_fields(cls, fields: Mapping[str, Any], **internal: Any) -> "SamplingParams":
         """Build from a request's JSON fields. A field set to null counts as absent. Unknown names are refused by name.
 
-        `own` are fields that are not a request's: default_max_tokens, is_background and names.
+        `internal`: fields that no request has: default_max_tokens, is_background and names.
         """
         for name in sorted(fields.keys() - FIELD_NAMES):
             raise unknown_field(name, FIELD_NAMES)
-        return cls(**own, **{name: value for name, value in fields.items() if value is not None})
+        return cls(**internal, **{name: value for name, value in fields.items() if value is not None})
 
     def name_of(self, field_name: str) -> str:
         """Return the user's name for a field, or for the prompt."""

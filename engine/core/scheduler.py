@@ -215,8 +215,8 @@ class Scheduler(RequestQueues):
         if self._counters is not None:
             self._counters.produced(request)
         if token_id in request.stop_token_ids and request.num_output_tokens > request.params.min_tokens:
-            own = token_id if token_id in request.params.stop_token_ids else None
-            self._finish(request, reason="stop", stop_reason=own, now=now)
+            stop_reason = token_id if token_id in request.params.stop_token_ids else None
+            self._finish(request, reason="stop", stop_reason=stop_reason, now=now)
         elif finish_reason is not None:
             self._finish(request, reason=finish_reason, now=now)
         elif len(token_ids) >= request.max_num_tokens:

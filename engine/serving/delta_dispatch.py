@@ -72,10 +72,10 @@ class DeltaDispatch:
         _log.error("requests failed with the loop, error id %s", error_id)
         error = EngineDeadError(f"the engine died (error id {error_id})", error_id=error_id)
         nothing = RequestMetrics(time.monotonic(), None, None, time.monotonic(), 0, 0, 0, 0)
-        for request_id, left in list(self._outputs_left.items()):
+        for request_id, indexes in list(self._outputs_left.items()):
             self.send(
                 OutputDelta(request_id, index, "", (), finish_reason="error", metrics=nothing, error=error)
-                for index in sorted(left)
+                for index in sorted(indexes)
             )
 
     def _end_output(self, delta: OutputDelta) -> None:

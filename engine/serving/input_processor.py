@@ -144,7 +144,7 @@ class InputProcessor:
         for index, known in enumerate(resumed.outputs):
             if known.has_ended:
                 continue
-            begun = None if grammar is None else grammar.begin(max_tokens=max_tokens, forced_from=known.forced_from)
+            state = None if grammar is None else grammar.begin(max_tokens=max_tokens, forced_from=known.forced_from)
             requests.append(
                 Request(
                     request_id=request_id,
@@ -155,7 +155,7 @@ class InputProcessor:
                     seed=resumed.seed if index == 0 else derive_seed(resumed.seed, index),
                     stop_token_ids=stop_ids,
                     bad_words=tokenized.bad_words,
-                    grammar=begun,
+                    grammar=state,
                     tenant=tenant,
                     parent=requests[0] if requests else None,
                     arrival_time=resumed.arrival_time,
@@ -236,8 +236,8 @@ class InputProcessor:
                 param="max_length",
             )
         default = min(largest, num_prompt_tokens + (params.default_max_tokens or largest))
-        asked = _requested_limits(num_prompt_tokens, params)
-        limit, param = min(asked, key=itemgetter(0), default=LengthLimit(default, ""))
+        requested = _requested_limits(num_prompt_tokens, params)
+        limit, param = min(requested, key=itemgetter(0), default=LengthLimit(default, ""))
         if limit > largest:
             raise ContextLengthError(
                 f"This model's maximum context length is {largest} tokens: "

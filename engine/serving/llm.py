@@ -129,7 +129,7 @@ class LLM:
         if self._is_closed:
             raise InvalidRequestError("this LLM is closed; make another one")
         params = _params_for(many, sampling_params)
-        outputs = [self._add(prompt, own) for prompt, own in zip(many, params, strict=True)]
+        outputs = [self._add(prompt, own_params) for prompt, own_params in zip(many, params, strict=True)]
         by_id = {output.request_id: output for output in outputs}
         try:
             while self.pipeline.has_work:
