@@ -23,7 +23,7 @@ from .engine_state import STALL_S, EngineState
 from .engine_view import EngineView
 from .input_processor import Prompt
 from .prompt_reader import PromptReader
-from .submitted_request import Handle, Resumed
+from .submitted_request import Resumed, SubmittedRequest
 from .wait_prediction import WaitPrediction
 from .workers.input_threads import InputThreads
 
@@ -123,7 +123,7 @@ class AsyncEngine(EngineState):
         request_id: str | None = None,
         tenant: str = "",
         resumed: Resumed | None = None,
-    ) -> Handle:
+    ) -> SubmittedRequest:
         """Validate, tokenize off the loop, queue. `tenant`: the name under which prefix cache and fair share are kept.
         A `resumed` request goes on where another process left it, whatever the queue holds.
 
@@ -146,7 +146,7 @@ class AsyncEngine(EngineState):
         core.add(requests, predicted_ttft=WaitPrediction(core).predicted_ttft(requests[0]))
         self._idle.clear()
         self._work.set()
-        return Handle(request_id, prompt if isinstance(prompt, str) else None, requests)
+        return SubmittedRequest(request_id, prompt if isinstance(prompt, str) else None, requests)
 
     def _check_admission(self, params: SamplingParams, *, is_new: bool) -> None:
         """Raise UnavailableError, or QueueFullError for a new request: others were admitted before."""

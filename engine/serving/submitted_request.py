@@ -1,4 +1,4 @@
-"""Handle: a request that the engine has accepted, as its submitter sees it; Resumed: a request to go on with."""
+"""SubmittedRequest: an accepted request, as its submitter sees it; Resumed: a request that another process began."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ..core.request import Request
 from ..core.sampling_params import SamplingParams
 
 
-class Handle:
+class SubmittedRequest:
     """Accepted request. All its deltas go to the sink that it was submitted with."""
 
     def __init__(self, request_id: str, prompt: str | None, requests: list[Request]) -> None:

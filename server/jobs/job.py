@@ -19,7 +19,7 @@ from .idempotency import IdempotencyKey
 from .signal import Signal
 
 if TYPE_CHECKING:
-    from ...engine.serving.submitted_request import Handle
+    from ...engine.serving.submitted_request import SubmittedRequest
 
 # What an event costs beside its text, measured with tracemalloc: delta, ids tuple, list slot.
 EVENT_BYTES = 250
@@ -87,12 +87,12 @@ class Job:
         self.was_read = asyncio.Event()  # a reader has had the end
         self.on_grow: Callable[[Job, int], None] | None = None
         self._on_end = on_end
-        self._handle: Handle | None = None
+        self._handle: SubmittedRequest | None = None
         self.stream_interval = stream_interval
         self._pending: dict[int, OutputDelta] = {}
         self._num_unfinished = num_outputs
 
-    def accept(self, handle: "Handle") -> None:
+    def accept(self, handle: "SubmittedRequest") -> None:
         """Remember what the engine has made of the request. The prompt itself is kept no longer than the job runs."""
         self.num_prompt_tokens = len(handle.prompt_token_ids)
         if self._keeps_prompt:

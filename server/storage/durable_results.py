@@ -22,7 +22,7 @@ from .store import Store, StoreError
 from .unfinished_job import BegunJob, UnfinishedJob
 
 if TYPE_CHECKING:
-    from ...engine.serving.submitted_request import Handle
+    from ...engine.serving.submitted_request import SubmittedRequest
 
 T = TypeVar("T")
 _log = logging.getLogger("splitfuse.results")
@@ -168,7 +168,9 @@ class DurableResults(ResultStore):
         text = getattr(row, name)
         return (text, None) if self._sealing is None else self._sealing.open_text(row.owner, row.seq_id, name, text)
 
-    async def accept(self, job: Job, handle: "Handle", request: KeptRequest, *, user: str, fingerprint: str) -> None:
+    async def accept(
+        self, job: Job, handle: "SubmittedRequest", request: KeptRequest, *, user: str, fingerprint: str
+    ) -> None:
         """Return when the job is on disk: from then on it is kept. Raises StoreUnavailableError."""
         journal = self._opened()
         kept, key = self._kept[job.seq_id], job.idempotency_key
@@ -206,7 +208,9 @@ class DurableResults(ResultStore):
         with _translated():
             await self._opened().begin([unfinished.row.num for unfinished in jobs])
 
-    def renew(self, unfinished: UnfinishedJob, handle: "Handle", request: KeptRequest, *, fingerprint: str) -> None:
+    def renew(
+        self, unfinished: UnfinishedJob, handle: "SubmittedRequest", request: KeptRequest, *, fingerprint: str
+    ) -> None:
         """Keep a job as another model has taken it up; that is on disk before anything of it is told."""
         user, ttl_s = unfinished.request["user"], unfinished.kept.ttl_s
         text = _dumped(request, unfinished.kept.job, handle, user=user, fingerprint=fingerprint, ttl_s=ttl_s)
@@ -326,7 +330,9 @@ class DurableResults(ResultStore):
         return BegunJob(row, self._job_of(row, request), request, arrival_time, seal=seal)
 
 
-def _dumped(request: KeptRequest, job: Job, handle: "Handle", *, user: str, fingerprint: str, ttl_s: float) -> str:
+def _dumped(
+    request: KeptRequest, job: Job, handle: "SubmittedRequest", *, user: str, fingerprint: str, ttl_s: float
+) -> str:
     """What is needed to go on with a job, as its row has it."""
     stored = {
         "kind": request.kind,

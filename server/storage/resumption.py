@@ -13,7 +13,7 @@ from .unfinished_job import MAX_CRASHES, UnfinishedJob
 if TYPE_CHECKING:
     from ...engine.serving.async_engine import AsyncEngine
     from ...engine.serving.input_processor import Prompt
-    from ...engine.serving.submitted_request import Handle
+    from ...engine.serving.submitted_request import SubmittedRequest
 
 
 class Resumption:
@@ -88,7 +88,7 @@ class Resumption:
         self._results.renew(each, handle, kept, fingerprint=self._engine.fingerprint)
         job.accept(handle)
 
-    async def _submitted(self, each: UnfinishedJob, prompt: "Prompt") -> "Handle":
+    async def _submitted(self, each: UnfinishedJob, prompt: "Prompt") -> "SubmittedRequest":
         job, request = each.kept.job, each.request
         params = self._kinds[request["kind"]].params(request["body"], job.attachment)
         return await self._engine.submit(

@@ -25,7 +25,7 @@ from .unfinished_job import UnfinishedJob
 
 if TYPE_CHECKING:
     from ...engine.serving.async_engine import AsyncEngine
-    from ...engine.serving.submitted_request import Handle
+    from ...engine.serving.submitted_request import SubmittedRequest
     from .postgres_store import Holder, PostgresStore
     from .resumption import Resumption
 
@@ -71,7 +71,9 @@ class SharedResults(DurableResults):
             await _cancel([self._beating])
         await self._let_go(has_crashed=has_crashed)
 
-    async def accept(self, job: Job, handle: "Handle", request: KeptRequest, *, user: str, fingerprint: str) -> None:
+    async def accept(
+        self, job: Job, handle: "SubmittedRequest", request: KeptRequest, *, user: str, fingerprint: str
+    ) -> None:
         """As DurableResults. Raises MovedError if the lease was lost since the job's sink was made."""
         if job.seq_id not in self._kept:
             raise MovedError
