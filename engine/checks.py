@@ -1,8 +1,7 @@
-"""Checks of values that came from outside. Each raises InvalidRequestError, with the name that the user gave it.
+"""Checks of values from outside. A check that fails raises InvalidRequestError with the user's name of the field.
 
-A rule checks one field of a request, brings its value into normal form and shows itself as JSON Schema. A dataclass
-declares a field by `ruled`, so that name, type, default, limits and description are in one line, for Python's users
-and for /openapi.json.
+A rule checks one field of a request, normalises its value and describes itself as JSON Schema. A dataclass declares a
+field by `ruled`: name, type, default, limits and description in one line, for Python's users and for /openapi.json.
 """
 
 import dataclasses
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .errors import ConfigError, InvalidRequestError
-from .extension import has_extra, load_extra
 
 Schema = dict[str, Any]
 _MAX_LISTED = 8  # names in an error message
@@ -38,23 +36,23 @@ def check_text(text: str, *, param: str) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as an error message quotes it: at most 40 characters."""
+    """Quote a value for an error message, in at most 40 characters."""
     text = repr(value) if not (isinstance(value, int) and abs(value) >= 2**64) else "(a number beyond 64 bits)"
     return text if len(text) <= 40 else text[:37] + "..."
 
 
 class Rule(Protocol):
-    """What a field takes."""
+    """Rule for the values of one field."""
 
     def checked(self, name: str, value: object) -> Any:
-        """The value in its normal form."""
+        """Return the value in normal form. Raises InvalidRequestError."""
 
     def json_schema(self) -> Schema:
-        """The same as JSON Schema."""
+        """Describe the valid values."""
 
 
 def ruled(default: Any, rule: Rule, description: str) -> Any:
-    """A dataclass's field that requests have too."""
+    """Declare a dataclass field that requests have too."""
     metadata = {"rule": rule, "description": description}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
@@ -62,12 +60,12 @@ def ruled(default: Any, rule: Rule, description: str) -> Any:
 
 
 def rules_of(kind: Any) -> list[tuple[str, Any, Rule]]:
-    """Name, default and rule of the fields that have one."""
+    """List name, default and rule of every field with a rule."""
     return [(f.name, f.default, f.metadata["rule"]) for f in dataclasses.fields(kind) if f.metadata]
 
 
 def schemas_of(kind: Any) -> dict[str, Schema]:
-    """The JSON schema of each of them. null counts as absent."""
+    """Map the fields with a rule to their JSON schemas. null counts as absent."""
     return {
         f.name: nullable(f.metadata["rule"].json_schema()) | _about(f.default, f.metadata["description"])
         for f in dataclasses.fields(kind)
@@ -76,7 +74,7 @@ def schemas_of(kind: Any) -> dict[str, Schema]:
 
 
 def nullable(schema: Schema) -> Schema:
-    """The schema of what may be null, too."""
+    """Extend a schema by null."""
     null = {"type": "null"}
     if "$ref" in schema:
         return {"anyOf": [schema, null]}
@@ -91,8 +89,8 @@ def _about(default: object, description: str) -> Schema:
 
 
 def unknown_field(name: str, known: Iterable[str]) -> InvalidRequestError:
-    """The refusal of a field: what it may have been meant to be; of few fields, which there are."""
-    import difflib  # 3 ms that only a refusal takes
+    """Create the error for an unknown field. Its message names the nearest known field, or all if there are few."""
+    import difflib  # here: it takes 3 ms, which only a refusal should cost
 
     name, known = name[:100], sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
@@ -108,7 +106,7 @@ def unknown_field(name: str, known: Iterable[str]) -> InvalidRequestError:
 
 @dataclass(frozen=True)
 class Integer:
-    """An int in [low, high]; a bool is none."""
+    """Integer in [low, high]; a bool is refused."""
 
     low: int
     high: int
@@ -128,7 +126,7 @@ class Integer:
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number in [low, high], or in (low, high]; kept as a float."""
+    """Finite number in [low, high] or (low, high], kept as a float."""
 
     low: float
     high: float
@@ -154,7 +152,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Flag:
-    """True or false."""
+    """Boolean."""
 
     def checked(self, name: str, value: object) -> bool:
         if not isinstance(value, bool):
@@ -167,7 +165,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Text:
-    """A string that is not empty, at most so long in UTF-8."""
+    """String of 1 to `max_bytes` bytes of UTF-8."""
 
     max_bytes: int
 
@@ -181,13 +179,13 @@ class Text:
         return value
 
     def json_schema(self) -> Schema:
-        # It counts characters, so this is the most there can be.
+        # JSON Schema counts characters: `max_bytes` is an upper bound of their number.
         return {"type": "string", "minLength": 1, "maxLength": self.max_bytes}
 
 
 @dataclass(frozen=True)
 class Strings:
-    """A string or a list of them, each of 1 to max_chars characters; kept as a tuple."""
+    """String or list of strings of 1 to `max_chars` characters, kept as a tuple."""
 
     max_items: int
     max_chars: int
@@ -213,7 +211,7 @@ class Strings:
 
 @dataclass(frozen=True)
 class TokenIds:
-    """A list of ids, each kept once; whether the vocabulary has them is checked later."""
+    """List of token ids without duplicates. `check_token_ids` compares them with the vocabulary later."""
 
     max_items: int
     min_items: int = 0
@@ -234,7 +232,7 @@ class TokenIds:
 
 @dataclass(frozen=True)
 class TokenNumbers:
-    """Numbers by token id; a JSON object's keys are strings, of which only the plain decimal spelling is an id."""
+    """Numbers by token id. The keys of a JSON object are strings: only a plain decimal spelling is an id."""
 
     max_items: int
     number: Number
@@ -265,7 +263,7 @@ def _token_id(name: str, key: object) -> int:
 
 @dataclass(frozen=True)
 class ExtraRule:
-    """Rule that an extra defines, imported with the first value: class `name` of `module` in engine/extras/."""
+    """Rule that an extra defines: class `name` of `module` in engine/extras/, imported with the first value."""
 
     module: str
     name: str
@@ -274,10 +272,14 @@ class ExtraRule:
         return None if value is None else self._rule(name).checked(name, value)
 
     def json_schema(self) -> Schema:
+        from .extension import has_extra
+
         extra = self.module.partition(".")[0]
         return self._rule(extra).json_schema() if has_extra(extra) else {}
 
     def _rule(self, field_name: str) -> Rule:
+        from .extension import load_extra  # here: the core reaches extras only with a value for one
+
         try:
             rule: Rule = getattr(load_extra(self.module, needed_for=field_name), self.name)()
         except ConfigError as exc:

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree. Users' faults and the machine's limits are exceptions; our own bugs are asserts.
+"""Tree of exceptions: users' faults and the machine's limits. Our own bugs are asserts.
 
 SplitfuseError
 ├── ConfigError            the settings or the model folder are wrong: nothing starts
@@ -9,8 +9,8 @@ SplitfuseError
 ├── RankLostError          a process of a tensor-parallel model has ended or hangs: the engine stops
 ├── UnavailableError       loading, draining or stopped (HTTP 503)
 └── RequestFailedError     this request failed inside the engine; others went on (HTTP 500)
-    ├── ConstraintError    … because of what it asked for: no token was left that it allows (HTTP 400)
-    └── EngineDeadError    … because the engine died, with all that it had
+    ├── ConstraintError    … because its own constraints allow no further token (HTTP 400)
+    └── EngineDeadError    … because the engine died
 """
 
 import uuid
@@ -19,15 +19,15 @@ FAILED_ON_REQUEST = "the engine failed on this request"
 
 
 class SplitfuseError(Exception):
-    """Base of everything that splitfuse raises on purpose. `str(error)` is meant for users and names the way out."""
+    """Base of the errors that splitfuse raises on purpose. `str(error)` is meant for users and names the way out."""
 
 
 class ConfigError(SplitfuseError):
-    """Settings or model files that cannot work; the message names them and what to do."""
+    """Settings or model files cannot work. The message names them and the remedy."""
 
 
 class InvalidRequestError(SplitfuseError):
-    """A request field that cannot work. `param` names the field as the user wrote it, `code` refines the kind."""
+    """A field of a request cannot work. `param`: the user's name of the field; `code`: a finer kind of error."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class ModelNotFoundError(SplitfuseError):
 
 
 class QueueFullError(SplitfuseError):
-    """The waiting queue is full. `retry_after_s`: when a try makes sense, in seconds, from the measured drain rate."""
+    """The waiting queue is full. `retry_after_s`: seconds after which to retry, from the measured drain rate."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ class RequestFailedError(SplitfuseError):
     def __init__(self, message: str, *, error_id: str, code: str | None = None) -> None:
         super().__init__(message)
         self.error_id = error_id
-        self.code = code  # where users can do something about it; the message is then for them
+        self.code = code  # only of failures that users can mend: then the message is for them
 
 
 class EngineDeadError(RequestFailedError):
@@ -84,10 +84,10 @@ class ConstraintError(RequestFailedError):
 
 
 def is_out_of_memory(exc: BaseException) -> bool:
-    """Whether a tensor did not fit. Of a GPU torch has a type of its own, known by name: here is no torch."""
+    """True if a tensor did not fit. torch's own exception for GPUs is compared by name: no torch is imported here."""
     return type(exc).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(exc)
 
 
 def new_error_id() -> str:
-    """The id that a client's error message and the log share."""
+    """Create the id that a client's error message and the log share."""
     return uuid.uuid4().hex[:12]

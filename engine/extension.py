@@ -1,7 +1,7 @@
-"""Extras by name: `load_extra("gguf.file")` imports engine/extras/gguf/file.py when it is first needed.
+"""Extras by name: `load_extra("gguf.file")` imports engine/extras/gguf/file.py at its first use.
 
-Parts of the engine reach an extra only through this function, so each folder of engine/extras/ can be deleted: what
-needs it is then refused by name, and the rest runs.
+Parts of the engine reach extras only through this function, so any folder of engine/extras/ can be deleted. A setting
+or field that needs a deleted extra is refused by name; the rest runs.
 """
 
 from importlib import import_module
@@ -14,14 +14,14 @@ _EXTRAS = f"{__package__}.extras"
 
 
 def has_extra(name: str) -> bool:
-    """True if the folder of the extra is there."""
+    """True if the extra is installed."""
     return find_spec(f"{_EXTRAS}.{name}") is not None
 
 
 def load_extra(module: str, *, needed_for: str) -> Any:
-    """Import `engine/extras/<module>`; dots separate folders. Raises ConfigError if the extra's folder is not there.
+    """Import `engine/extras/<module>`; dots separate folders. Raises ConfigError if the extra is not installed.
 
-    `needed_for`: the setting or field that asks for the extra, for the message.
+    `needed_for`: the setting or field that needs the extra, for the error message.
     """
     name = module.partition(".")[0]
     if not has_extra(name):

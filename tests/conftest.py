@@ -81,7 +81,7 @@ class _NoTorch:
 class _CoreAlone:
     """Finder that refuses every module of splitfuse outside the core's floor, and what such modules import."""
 
-    FLOOR = ("core", "config", "errors", "checks", "extension")
+    FLOOR = ("core", "config", "errors", "checks")
     FOREIGN = ("torch", "numpy", "transformers", "tokenizers", "llguidance", "pydantic", "fastapi", "httpx")
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:

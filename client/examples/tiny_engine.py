@@ -1,11 +1,8 @@
-"""The engine's step by hand: schedule, run, update. `python tiny_engine.py [MODEL]`
+"""The engine's step by hand: schedule, run, update. `python tiny_engine.py [MODEL]`"""
 
-With a budget of 16 tokens a step, the long prompt below is computed in chunks beside the short one's decodes.
-"""
-
-import itertools
 import sys
 import time
+import uuid
 
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.block_manager import BlockManager
@@ -23,15 +20,14 @@ class Engine:
         folder = model_folder(config, model)
         self.runner = load_runner(config, folder)
         self.tokenizer = Tokenizer(folder)
-        self.ids = itertools.count()
         blocks = BlockManager(self.runner.loaded.cache, prefix_caching=True)
         self.scheduler = Scheduler(config.for_device(self.runner.loaded.device.type), blocks)
 
     def add(self, prompt: str, params: SamplingParams) -> Request:
-        """Queue a prompt. The request's `token_ids` grow with each step until it `is_finished`."""
+        """Queue a prompt. The `token_ids` of its request grow with each step until the request `is_finished`."""
         token_ids = self.tokenizer.encode(prompt)
         request = Request(
-            request_id=str(next(self.ids)),
+            request_id=uuid.uuid4().hex,
             prompt_token_ids=token_ids,
             params=params,
             max_num_tokens=min(len(token_ids) + (params.max_tokens or 64), self.runner.loaded.max_model_len),
@@ -42,24 +38,23 @@ class Engine:
         return request
 
     def step(self) -> str:
-        """Schedule, run, update. Returns a line about the batch."""
+        """Schedule, run, update, while the scheduler `has_work`. Return a line about the batch."""
         batch = self.scheduler.schedule(time.monotonic())
-        if batch is None:
-            return "nothing to compute"
+        assert batch is not None
         self.runner.move(batch.moves)
         self.scheduler.update(batch, self.runner.run(batch), time.monotonic())
-        return ", ".join(f"request {row.request.request_id}: {row.num_tokens} tokens" for row in batch.rows)
+        return ", ".join(f"request {row.request.arrival_order}: {row.num_tokens} tokens" for row in batch.rows)
 
     def text(self, request: Request) -> str:
-        """Output of a request so far."""
+        """Return the output of a request so far."""
         return self.tokenizer.decode(request.token_ids[request.num_prompt_tokens :])
 
 
 if __name__ == "__main__":
-    engine = Engine(*sys.argv[1:], max_num_batched_tokens=16)
+    engine = Engine(*sys.argv[1:], max_num_batched_tokens=16)  # the long prompt comes in chunks beside decodes
     greedy = SamplingParams(temperature=0, max_tokens=8)
     requests = [engine.add("Once upon a time", greedy), engine.add("The little dog ran home. " * 8, greedy)]
     while engine.scheduler.has_work:
         print(engine.step())
     for request in requests:
-        print(f"{request.request_id}: {engine.text(request)!r}")
+        print(f"{request.arrival_order}: {engine.text(request)!r}")

@@ -1,9 +1,9 @@
-"""CacheShares: which cached block is evicted next, so that one tenant's flood leaves the others' prefixes cached.
+"""CacheShares: chooses the cached block to evict, so that one tenant's flood leaves other tenants' prefixes cached.
 
     floor of a tenant = half of num_blocks * its weight / the weights of all tenants with cached blocks
 
-Of the tenants above their floors the least recently used block goes. Only if none of these has a free one, as the rest
-of the pool is in use, does one go of the tenant that has most by its weight. Knows no tokens and no references.
+The least recently used block of all tenants above their floors goes. If none of these tenants has a free block, since
+the rest of the pool is in use, a block of the tenant with most blocks by weight goes. Knows no tokens, no references.
 """
 
 import itertools
@@ -13,53 +13,53 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 
-# With whole shares tenants that never return would leave a regular one only what each of them has. 250 blocks of
-# 10,000, used again after every 100 tenants that come once with 10 blocks each: all are found again; with whole shares
-# 70 %.
+# With whole shares, tenants that never return would leave a regular tenant only as much as one of them has. Measured:
+# of 250 blocks of 10,000, used again after every 100 tenants that come once with 10 blocks each, all are found again;
+# with whole shares 70 %.
 _SHARE_KEPT = 0.5
 _FEW_ENTRIES = 64  # too few to clean up
 
 
 @dataclass(eq=False, slots=True)
 class _Holding:
-    """One tenant's cached blocks. `free`: those that are not in use, and when they came free, in this order."""
+    """Cached blocks of one tenant. `free`: its blocks that are not in use, with the times at which they came free."""
 
     tenant: str
     number: int
     weight: float
     num_blocks: int = 0
     free: OrderedDict[int, int] = field(default_factory=OrderedDict)
-    is_protected: bool = False  # it was at or below its floor and has got no block since
+    is_protected: bool = False  # at or below its floor when last looked at, and has got no block since
 
     @property
     def level(self) -> float:
-        """Blocks by weight."""
+        """Number of blocks by weight."""
         return self.num_blocks / self.weight
 
     def oldest(self) -> tuple[int, int]:
-        """Its free block that came free first, and when."""
+        """Return the free block that came free first, and the time."""
         return next(iter(self.free.items()))
 
 
 class CacheShares:
-    """Counts tenants' cached blocks and orders the free ones; each call costs O(log tenants)."""
+    """Count of each tenant's cached blocks, and order of the free ones. A call costs O(log tenants)."""
 
     def __init__(self, num_blocks: int, weights: Mapping[str, float] | None = None) -> None:
-        """`weights` of tenants in a cache of `num_blocks`; 1 for those not named."""
+        """`weights`: of tenants in a cache of `num_blocks`; 1 for all others."""
         self._num_blocks = num_blocks
         self._weights = dict(weights or {})
-        self._holdings: dict[str, _Holding] = {}  # of tenants with blocks
+        self._holdings: dict[str, _Holding] = {}  # tenants with blocks
         self._holding_of: dict[int, _Holding] = {}  # by block
         self._total_weight = 0.0
         self._numbers = itertools.count()
         self._times = itertools.count()
-        # Heaps. A holding with free blocks has an entry, at its place or before it: among the candidates by when its
-        # oldest free block came free; among the protected by its level, the highest first.
+        # Heaps. A holding with free blocks has an entry, at its place or before it. Candidates are ordered by the time
+        # at which their oldest free block came free; protected holdings by level, the highest first.
         self._candidates: list[tuple[int, int, _Holding]] = []
         self._protected: list[tuple[float, int, _Holding]] = []
 
     def add(self, block: int, tenant: str) -> None:
-        """The block, which is in use, now holds a prefix of this tenant."""
+        """Note that the block, which is in use, now holds a prefix of this tenant."""
         holding = self._holdings.get(tenant)
         if holding is None:
             holding = _Holding(tenant, next(self._numbers), self._weights.get(tenant, 1.0))
@@ -71,7 +71,7 @@ class CacheShares:
             self._make_candidate(holding)
 
     def remove(self, block: int) -> None:
-        """The block, which is in use, holds no prefix any more."""
+        """Note that the block, which is in use, holds no prefix any more."""
         holding = self._holding_of.pop(block)
         holding.num_blocks -= 1
         if not holding.num_blocks:
@@ -79,18 +79,18 @@ class CacheShares:
             self._total_weight = self._total_weight - holding.weight if self._holdings else 0.0
 
     def free(self, block: int) -> None:
-        """A cached block is in use no more."""
+        """Note that a cached block is in use no more."""
         holding = self._holding_of[block]
         holding.free[block] = next(self._times)
         if len(holding.free) == 1 and not holding.is_protected:
             self._make_candidate(holding)
 
     def use(self, block: int) -> None:
-        """A free cached block is in use again."""
+        """Note that a free cached block is in use again."""
         del self._holding_of[block].free[block]
 
     def next_evicted(self) -> int:
-        """The free cached block to evict; there is one."""
+        """Return the free cached block to evict. There must be one."""
         if len(self._holdings) == 1:
             (holding,) = self._holdings.values()
             return holding.oldest()[0]
@@ -101,7 +101,7 @@ class CacheShares:
         return holding.oldest()[0]
 
     def check(self, cached: Iterable[int], is_free: Callable[[int], bool]) -> None:
-        """Prove that it counts the cached blocks as they are, and that no holding would be overlooked."""
+        """Prove that it counts the blocks of `cached`, and that no holding would be overlooked."""
         blocks, holdings = set(cached), self._holdings.values()
         assert blocks == self._holding_of.keys(), "cached blocks are not counted"
         counts = Counter(holding.tenant for holding in self._holding_of.values())
@@ -116,7 +116,7 @@ class CacheShares:
                 assert first <= place, f"{holding} would be overlooked"
 
     def _floor(self) -> float:
-        """The level up to which tenants are protected."""
+        """Return the level up to which tenants are protected."""
         return _SHARE_KEPT * self._num_blocks / self._total_weight
 
     def _make_candidate(self, holding: _Holding) -> None:
@@ -127,16 +127,16 @@ class CacheShares:
             heappush(self._candidates, (holding.oldest()[1], holding.number, holding))
 
     def _rebuild(self) -> None:
-        """Drop the entries of holdings that are gone or stand elsewhere."""
+        """Drop the entries of holdings that are gone or have another entry."""
         holdings = self._holdings.values()
-        self._protected = [(-each.level, each.number, each) for each in holdings if each.is_protected]
-        free = (each for each in holdings if each.free and not each.is_protected)
-        self._candidates = [(each.oldest()[1], each.number, each) for each in free]
+        self._protected = [(-held.level, held.number, held) for held in holdings if held.is_protected]
+        free = (held for held in holdings if held.free and not held.is_protected)
+        self._candidates = [(held.oldest()[1], held.number, held) for held in free]
         heapify(self._protected)
         heapify(self._candidates)
 
     def _oldest_above(self, floor: float) -> _Holding | None:
-        """The holding above its floor with the free block that came free first. Protects those at or below theirs."""
+        """Return the holding above its floor whose free block came free first. Protects holdings that are not above."""
         while self._candidates:
             time, number, holding = self._candidates[0]
             if not holding.free or holding.is_protected:
@@ -152,7 +152,7 @@ class CacheShares:
         return None
 
     def _highest_protected(self) -> _Holding:
-        """The protected holding with free blocks that has most by its weight."""
+        """Return the protected holding with free blocks that has most blocks by weight."""
         while True:
             level, number, holding = self._protected[0]
             if not holding.free or not holding.is_protected:

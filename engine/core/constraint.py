@@ -5,22 +5,22 @@ from typing import Any, Protocol
 
 
 class MaskMaker(Protocol):
-    """Makes the masks of all constrained rows of a step in one call."""
+    """Maker of the masks of all constrained rows of a step, in one call."""
 
     def fill(self, constraints: Sequence[Any], drafts: Sequence[Sequence[int]], masks: Any) -> None:
         """Set the bits of allowed tokens in masks [M, W] int32 on the host, which is zero.
 
-        One row per constraint and one more for each of its draft tokens, in order. A row stays zero after a draft that
-        does not fit, or where the constraint has an `error`. The constraints keep their state.
+        One row per constraint and one more per draft token, in order. A row stays zero after a draft that does not
+        fit, or if its constraint has an `error`. The constraints keep their state.
         """
 
 
 class TokenConstraint(Protocol):
-    """Follows the tokens of one output. Used by one thread at a time, after `follow`."""
+    """State of one constrained output, which follows its tokens. Used by one thread at a time, after `follow`."""
 
     @property
     def error(self) -> str | None:
-        """Why no further token can be sampled; None while one can."""
+        """Reason why no further token can be sampled; None while one can."""
 
     @property
     def is_accepting(self) -> bool:
@@ -28,7 +28,7 @@ class TokenConstraint(Protocol):
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the output ends here: "stop" or "length"; None if it goes on."""
+        """Reason to end the output here: "stop" or "length"; None if it goes on."""
 
     @property
     def forced_from(self) -> int | None:
@@ -40,7 +40,7 @@ class TokenConstraint(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Width of a mask in tokens: the tokenizer's or the logits', whichever is larger."""
+        """Width of a mask in tokens: the larger of the tokenizer's and the logits' width."""
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -50,7 +50,7 @@ class TokenConstraint(Protocol):
         """Catch up with these tokens of the request, or roll back to them."""
 
     def take(self, token_id: int) -> int:
-        """Advance by the sampled token, or by the one that a forced completion needs. Return the token taken."""
+        """Advance by the sampled token, or by the token that a forced completion needs. Return the token taken."""
 
     def new_mask_maker(self) -> MaskMaker:
         """Create a mask maker, which serves all constraints of this kind."""

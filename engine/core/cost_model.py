@@ -1,39 +1,38 @@
-"""CostModel: what a step costs in seconds, `a + b * tokens + c * context`, learned from the steps themselves.
+"""CostModel: the seconds of a step, `a + b * tokens + c * context`, learned from the steps themselves.
 
-`tokens` are those of the forward pass; `context` is the sum over its rows of the tokens already in the cache, which
-attention reads. The fit is recursive least squares on relative errors. It forgets only in the direction in which the
-new step brings news (directional forgetting, Cao and Schwartz 2000): a thousand decodes do not wash out what a prompt
-has taught.
-No clock of its own and no torch.
+`tokens`: tokens of the forward pass; `context`: sum over its rows of the tokens already in the cache, which attention
+reads. The fit is recursive least squares on relative errors. It forgets only in the direction in which the new step
+brings news (directional forgetting, Cao and Schwartz 2000): a thousand decodes do not wash out what a prompt has
+taught. No clock of its own and no torch.
 """
 
-import itertools
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .policies import num_interactive
+from .ports import SchedulerConfig
 from .request import Request
 
 # A 40 M-parameter Llama, bfloat16, one thread of an AMX CPU with a busy neighbour: 1,733 steps of 1 to 512 tokens at
 # contexts up to 8,000; median error of this fit 11 %.
 CPU_SECONDS = (3.8e-3, 3.9e-4, 1.6e-6)
 
-_MEMORY = 0.98  # what is kept of old knowledge in the direction of a new step: about the last 50 such steps count
-_CLIPPED_MEMORY = 0.7  # the same for a step that was clipped: if there are more like it, they are right
-_BAD = 0.2  # a median error as large as this: the start, or the machine's speed has changed
-_BAD_MEMORY = 0.9  # then knowledge in every direction fades
+_NUM_STEPS_TO_LEARN = 20  # steps after which the price of a token is worth acting on
+_MEMORY = 0.98  # share of old knowledge kept in the direction of a new step: about the last 50 such steps count
+_CLIPPED_MEMORY = 0.7  # share kept after a clipped step: if more steps are like it, they are right
+_BAD = 0.2  # median error at the start, or after the machine's speed has changed
+_BAD_MEMORY = 0.9  # share of knowledge kept in every direction while the median error is bad
 _PRIOR_WEIGHT = 1e-9  # steps that the prior is worth: it only decides where nothing has been seen
-_CLIP = 3.0  # a step off by more than this many median errors counts as off by just so much
+_CLIP = 3.0  # most median errors by which a step may count as off
 _LEAST_CLIP = 0.15
 _NUM_ERRORS_KEPT = 256
 _NUM_ERRORS_CLIPPED_BY = 32
-_BACKGROUND = (
-    0.1  # of a step's time; the gaps of interactive requests may grow to 1.2 times with all else that it costs
-)
+# Share of a step's time for background requests. With its other costs it may stretch interactive gaps to 1.2 times.
+_BACKGROUND = 0.1
 
 Vector = list[float]
 Matrix = list[list[float]]
@@ -41,18 +40,18 @@ Matrix = list[list[float]]
 
 @dataclass(frozen=True, slots=True)
 class FitError:
-    """How far predictions were off before each step was learned: |predicted - measured| / measured, last steps only."""
+    """Errors of predictions before each step was learned: |predicted - measured| / measured, over the last steps."""
 
     num_steps: int
-    median: float | None = None  # None: no step has been seen
+    median: float | None = None  # None before the first step
     p90: float | None = None
 
 
 class CostModel:
-    """Predicts step times and learns from them; a fixed one (for simulation) only predicts."""
+    """Predictor of step times that learns from them; a fixed one (for simulation) only predicts."""
 
     def __init__(self, prior: tuple[float, float, float] = CPU_SECONDS, *, learns: bool = True) -> None:
-        """`prior`: a, b, c to start from; all at least 0."""
+        """`prior`: a, b, c to start from, all at least 0."""
         if min(prior) < 0 or not sum(prior) > 0:
             raise ValueError(f"a, b, c must be at least 0 and not all 0, not {prior}")
         self.learns = learns
@@ -62,13 +61,18 @@ class CostModel:
         self._floor = [_PRIOR_WEIGHT / max(value, largest * 1e-9) ** 2 for value in prior]
         self._information: Matrix = [[self._floor[i] if i == j else 0.0 for j in range(3)] for i in range(3)]
         self._errors: deque[float] = deque(maxlen=_NUM_ERRORS_KEPT)
-        # Before anything is known a step may be off threefold without being clipped.
+        # The first steps may be off threefold without being clipped.
         self._recent: deque[float] = deque([1.0] * 8, maxlen=_NUM_ERRORS_CLIPPED_BY)
 
     @classmethod
     def fixed(cls, a: float, b: float, c: float) -> "CostModel":
-        """A model that stays as it is: seconds per step, per token and per token of context."""
+        """Create a model that does not learn: seconds per step, per token and per token of context."""
         return cls((a, b, c), learns=False)
+
+    @property
+    def has_learned(self) -> bool:
+        """True if it has seen enough steps for its price of a token to be worth acting on."""
+        return self.num_steps >= _NUM_STEPS_TO_LEARN
 
     @property
     def a(self) -> float:
@@ -86,12 +90,12 @@ class CostModel:
         return self._coefficients[2]
 
     def predict(self, tokens: int, context: int) -> float:
-        """Seconds of a step."""
+        """Predict the seconds of a step."""
         a, b, c = self._coefficients
         return a + b * tokens + c * context
 
     def budget_for(self, target_s: float, context: int, *, maximum: int) -> int:
-        """The most tokens whose step is predicted to end within `target_s`; at least 1, at most `maximum`."""
+        """Return the most tokens whose step is predicted to end within `target_s`; at least 1, at most `maximum`."""
         a, b, c = self._coefficients
         room = target_s - a - c * context
         if room >= b * maximum:
@@ -99,7 +103,7 @@ class CostModel:
         return max(1, int(room / b)) if room > 0 else 1
 
     def observe(self, tokens: int, context: int, seconds: float) -> None:
-        """Learn from a step that took so long."""
+        """Learn from a step that took `seconds`."""
         if not self.learns or not 0 < seconds < math.inf:
             return
         predicted = max(self.predict(tokens, context), seconds * 1e-6)
@@ -110,8 +114,8 @@ class CostModel:
         usual = sorted(self._recent)[len(self._recent) // 2]
         limit = max(_LEAST_CLIP, _CLIP * usual)
         seconds = min(seconds, predicted * (1 + limit))
-        # In units of the step's own time, so that short steps count as much as long ones. Of the two times the longer:
-        # a step that only seems short must not weigh more than all others together.
+        # In units of the step's own time, so that short steps count as much as long ones. The unit is the longer of the
+        # two times: a step that only seems short must not weigh more than all others together.
         unit = max(predicted, seconds)
         if usual >= _BAD:
             self._fade()
@@ -126,27 +130,27 @@ class CostModel:
     def _learn(self, row: Vector, target: float, memory: float) -> None:
         """Minimise (row · θ - target)² + (θ - old)ᵀ information (θ - old) over θ >= 0."""
         information = self._information
-        seen = _times(information, row)
-        share = (1 - memory) / max(_dot(row, seen), 1e-300)
+        projection = _times(information, row)
+        share = (1 - memory) / max(_dot(row, projection), 1e-300)
         for i in range(3):
             for j in range(3):
-                information[i][j] -= share * seen[i] * seen[j]
-        wanted = [old + target * x for old, x in zip(_times(information, self._coefficients), row, strict=True)]
+                information[i][j] -= share * projection[i] * projection[j]
+        target_vector = [old + target * x for old, x in zip(_times(information, self._coefficients), row, strict=True)]
         for i in range(3):
             for j in range(3):
                 information[i][j] += row[i] * row[j]
-        self._coefficients = _minimum(information, wanted)
+        self._coefficients = _minimum(information, target_vector)
 
     @property
     def error(self) -> FitError:
-        """The fit's error on the last steps."""
+        """Error of the fit on the last steps."""
         if not self._errors:
             return FitError(self.num_steps)
         ordered = sorted(self._errors)
         return FitError(self.num_steps, statistics.median(ordered), ordered[int(0.9 * (len(ordered) - 1))])
 
     def to_dict(self) -> dict[str, Any]:
-        """Coefficients and error, for JSON."""
+        """Return coefficients and error, for JSON."""
         error = self.error
         return {
             "a": self.a,
@@ -160,7 +164,7 @@ class CostModel:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "CostModel":
-        """A model that starts from the coefficients of `to_dict`."""
+        """Create a model that starts from the coefficients of `to_dict`."""
         prior = (float(values["a"]), float(values["b"]), float(values["c"]))
         return cls(prior, learns=bool(values.get("learns", True)))
 
@@ -180,16 +184,16 @@ _SUBSETS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
 
 
 def _minimum(matrix: Matrix, vector: Vector) -> Vector:
-    """The θ >= 0 that minimises θᵀ matrix θ - 2 θᵀ vector: the best of the minima with some parts held at 0."""
+    """Find the θ >= 0 that minimises θᵀ matrix θ - 2 θᵀ vector: the best of the minima with some parts held at 0."""
     best, least = [0.0, 0.0, 0.0], 0.0
     for subset in _SUBSETS:
-        found = _solve(matrix, vector, subset)
-        if found is not None and min(found) >= 0:
+        solution = _solve(matrix, vector, subset)
+        if solution is not None and min(solution) >= 0:
             if len(subset) == 3:
-                return found
-            value = _dot(found, _times(matrix, found)) - 2 * _dot(found, vector)
+                return solution
+            value = _dot(solution, _times(matrix, solution)) - 2 * _dot(solution, vector)
             if value < least:
-                best, least = found, value
+                best, least = solution, value
     return best
 
 
@@ -209,42 +213,28 @@ def _solve(matrix: Matrix, vector: Vector, subset: tuple[int, ...]) -> Vector | 
             factor = lower[p] / rows[p][p]
             for q in range(p, size + 1):
                 lower[q] -= factor * rows[p][q]
-    found = [0.0, 0.0, 0.0]
+    solution = [0.0, 0.0, 0.0]
     for p in reversed(range(size)):
-        known = sum(rows[p][q] * found[subset[q]] / scale[q] for q in range(p + 1, size))
-        found[subset[p]] = (rows[p][size] - known) / rows[p][p] * scale[p]
-    return found
+        known = sum(rows[p][q] * solution[subset[q]] / scale[q] for q in range(p + 1, size))
+        solution[subset[p]] = (rows[p][size] - known) / rows[p][p] * scale[p]
+    return solution
 
 
 def step_budget(
-    model: CostModel, running: Sequence[Request], *, target_s: float, maximum: int, block_size: int
+    model: CostModel, running: Sequence[Request], config: SchedulerConfig, *, block_size: int
 ) -> int | None:
-    """Tokens of the next step such that its decodes get their tokens in time; None = the configured one."""
-    num_decodes = sum(request.num_uncomputed_tokens == 1 for request in running)
-    if not num_decodes:
+    """Return how many tokens the next step may have for its decodes to be in time; None: the configured budget."""
+    if config.target_itl_ms is None or not (num_decodes := sum(r.num_uncomputed_tokens == 1 for r in running)):
         return None
-    context = sum(request.num_computed_tokens for request in running)
-    # A prompt gets a block's worth at the least: late is better than never.
-    return max(model.budget_for(target_s, context, maximum=maximum), num_decodes + block_size)
-
-
-def seconds_until_ended(model: CostModel, requests: Iterable[Request], count: int, *, max_num_seqs: int) -> float:
-    """Seconds until `count` of these requests, in queue order, have ended, if each output gets as long as it may; 0 if
-    there are none.
-    """
-    rows = list(itertools.islice(requests, max_num_seqs))
-    if not rows:
-        return 0.0
-    num_rounds, rest = divmod(count - 1, len(rows))
-    num_steps = sorted(request.max_num_tokens - request.num_tokens for request in rows)
-    num_prompt_tokens = sum(request.num_uncomputed_tokens for request in rows if request.num_uncomputed_tokens > 1)
-    step_s = model.predict(len(rows), sum(request.num_tokens for request in rows))
-    return (num_rounds + 1) * num_prompt_tokens * model.b + (num_rounds * num_steps[-1] + num_steps[rest]) * step_s
+    context, most = sum(request.num_computed_tokens for request in running), config.step_limits.num_batched_tokens
+    # A prompt gets a block's worth at least: late is better than never.
+    return max(model.budget_for(config.target_itl_ms / 1000, context, maximum=most), num_decodes + block_size)
 
 
 def background_budget(model: CostModel, running: Sequence[Request], waiting: Sequence[Request]) -> int | None:
-    """Tokens that background requests may have in a step of interactive ones, of whose time they take _BACKGROUND at
-    most; None if there are none of the one kind or of the other.
+    """Return how many tokens background requests may have beside interactive ones, for _BACKGROUND of a step's time.
+
+    None if either kind is missing.
     """
     num_running = num_interactive(running)
     if not num_running and not num_interactive(waiting):

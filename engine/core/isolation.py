@@ -1,8 +1,8 @@
-"""Runs a batch synchronously; if that raises, finds the failing row by bisecting the batch, so that only it fails.
+"""IsolatingRunner: runs a batch synchronously; if that raises, it bisects the batch, so that only the faulty row fails.
 
-A row fails when it has failed alone twice: some faults pass, such as a moment without memory. A try that fails leaves
-no trace: rows write the same cache slots again, noise is keyed by seed and position, and a grammar rolls back to the
-tokens that its request has.
+A row fails when it has failed alone twice: some faults pass, such as a moment without memory. A failed try leaves no
+trace: rows write the same cache slots again, noise is keyed by seed and position, and a grammar rolls back to the
+tokens of its request.
 """
 
 import logging
@@ -16,8 +16,8 @@ from .request import Request
 
 _log = logging.getLogger("splitfuse.engine")
 
-# Behind an illegal access, and the like, every call to the GPU fails: no row is at fault. What torch, Triton and cuBLAS
-# say then; not what they say of a call that was refused.
+# After an illegal access, and the like, every call to the GPU fails: no row is at fault. These are the messages of
+# torch, Triton and cuBLAS then, without their messages for a call that was refused.
 _LOST_DEVICE = re.compile(
     r"(CUDA error|Triton Error \[CUDA\]): (?!out of memory|invalid (configuration )?argument|CUBLAS_)"
     r"|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)"
@@ -25,14 +25,14 @@ _LOST_DEVICE = re.compile(
 
 
 class IsolatingRunner:
-    """A Runner that fails rows instead of steps. `draft` fills in the drafts of a batch that has room for some."""
+    """Runner that fails rows instead of steps. `draft` fills in the drafts of a batch that plans some."""
 
     def __init__(self, runner: Runner, draft: Callable[[Batch], Batch] | None = None) -> None:
         self._runner = runner
         self._draft = draft
 
     def run(self, batch: Batch) -> list[RowOutput]:
-        """One output per row.
+        """Return one output per row.
 
         A failure to move blocks leaves the cache in an unknown state: it is raised. So is the loss of the device.
         """

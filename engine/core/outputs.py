@@ -1,4 +1,4 @@
-"""What comes out of the engine: deltas of requests, and figures of steps. Plain data, no torch."""
+"""Outputs of the engine: deltas of requests, and figures of steps. Plain data, no torch."""
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from ..errors import RequestFailedError
 
 
 class Logprob(NamedTuple):
-    """A token's log-probability and its rank among all, 1 = the most likely."""
+    """Log-probability of a token, and its rank among all tokens; 1 is the most likely."""
 
     logprob: float
     rank: int | None
@@ -19,8 +19,8 @@ class Logprob(NamedTuple):
 class TokenLogprobs(Mapping[int, Logprob]):
     """Log-probabilities at one position, of the model's distribution before temperature and filters.
 
-    `top` lists the most likely tokens in falling order as (token id, logprob); `logprob` and `rank` are those of the
-    token that is there. As a mapping, of token id to Logprob, it is like vLLM's.
+    `top` lists the most likely tokens in falling order as (token id, logprob). `logprob` and `rank` belong to the token
+    at the position. As a mapping of token id to Logprob it is like vLLM's.
     """
 
     token_id: int
@@ -45,9 +45,9 @@ class TokenLogprobs(Mapping[int, Logprob]):
 
 
 class PromptLogprobs(Sequence[TokenLogprobs | None]):
-    """Logprobs of each prompt token given those before it; the first has none, so that entry is None.
+    """Logprobs of each prompt token given the tokens before it. The entry of the first token is None.
 
-    Kept in flat arrays: a long prompt's would take ten times the memory as objects.
+    Kept in flat arrays: as objects they would take ten times the memory for a long prompt.
     """
 
     def __init__(self, num_top: int) -> None:
@@ -66,7 +66,7 @@ class PromptLogprobs(Sequence[TokenLogprobs | None]):
         top_ids: Sequence[int],
         top_logprobs: Sequence[float],
     ) -> None:
-        """Append positions: each one's token, then `num_top` candidates of each, flat."""
+        """Append positions: one token per position, and `num_top` candidates per position, flat."""
         assert len(token_ids) == len(logprobs) == len(ranks)
         assert len(top_ids) == len(top_logprobs) == self.num_top * len(token_ids)
         self._token_ids.extend(token_ids)
@@ -76,24 +76,24 @@ class PromptLogprobs(Sequence[TokenLogprobs | None]):
         self._top_logprobs.extend(top_logprobs)
 
     def extend(self, other: "PromptLogprobs") -> None:
-        """Append another one's positions."""
+        """Append the positions of another PromptLogprobs."""
         self.add(other._token_ids, other._logprobs, other._ranks, other._top_ids, other._top_logprobs)
 
     def to_lists(self) -> list[list[float]]:
-        """The numbers, for `from_lists`."""
+        """Return the numbers, for `from_lists`."""
         arrays = (self._token_ids, self._logprobs, self._ranks, self._top_ids, self._top_logprobs)
         return [list(values) for values in arrays]
 
     @classmethod
     def from_lists(cls, num_top: int, lists: Sequence[Sequence[Any]]) -> "PromptLogprobs":
-        """The same again."""
+        """Rebuild logprobs from `to_lists`."""
         scores = cls(num_top)
         scores.add(*lists)
         return scores
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the numbers."""
+        """Number of bytes that the numbers take."""
         return len(self._token_ids) * (12 + 8 * self.num_top)
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class PromptLogprobs(Sequence[TokenLogprobs | None]):
     def __getitem__(self, index: int | slice) -> TokenLogprobs | list[TokenLogprobs | None] | None:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        position = range(len(self))[index] - 1  # IndexError beyond the end, which ends an iteration
+        position = range(len(self))[index] - 1  # IndexError behind the end, which ends an iteration
         if position < 0:
             return None
         candidates = slice(position * self.num_top, (position + 1) * self.num_top)
@@ -135,7 +135,7 @@ class OpenHistory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """When things happened to one output sequence, in seconds of the engine's monotonic clock; None = not yet."""
+    """Times and counts of one output sequence. Times are seconds of the engine's monotonic clock; None: not yet."""
 
     arrival_time: float
     first_scheduled_time: float | None
@@ -145,9 +145,9 @@ class RequestMetrics:
     num_output_tokens: int
     num_cached_tokens: int
     num_preemptions: int
-    num_draft_tokens: int = 0  # verified
-    num_accepted_tokens: int = 0  # of these, those that were right
-    history: RequestHistory | None = None  # if a RequestObserver recorded one
+    num_draft_tokens: int = 0  # verified drafts
+    num_accepted_tokens: int = 0  # accepted drafts
+    history: RequestHistory | None = None  # recorded by a RequestObserver, if there is one
 
     @property
     def time_in_queue(self) -> float | None:
@@ -155,9 +155,9 @@ class RequestMetrics:
         return None if self.first_scheduled_time is None else self.first_scheduled_time - self.arrival_time
 
 
-@dataclass(slots=True)  # frozen, it would take three times as long to make, for each token
+@dataclass(slots=True)  # not frozen: a frozen one takes three times as long to make, for each token
 class OutputDelta:
-    """What one step added to output `index` of a request. Joined deltas give the whole text and all token ids.
+    """Addition of one step to output `index` of a request. Joined deltas give the whole text and all token ids.
 
     `text` can be empty while token_ids is not: the bytes so far are half a character or may begin a stop string.
     The last delta of an output has a finish_reason (stop, length, abort, error) and metrics.
@@ -172,57 +172,46 @@ class OutputDelta:
     stop_reason: int | str | None = None
     metrics: RequestMetrics | None = None
     error: RequestFailedError | None = None
-    prompt_logprobs: PromptLogprobs | None = None  # with the first token of output 0, if they were asked for
-    forced_from: int | None = None  # the number of output tokens before its forced completion, if that has begun
+    prompt_logprobs: PromptLogprobs | None = None  # with the first token of output 0, if requested
+    forced_from: int | None = None  # number of output tokens before a forced completion that has begun
 
 
 @dataclass(frozen=True, slots=True)
 class KnownOutput:
-    """What is known of one output of a request that another process began. Times are as in RequestMetrics."""
+    """Known part of an output that another process began. Times are as in RequestMetrics."""
 
     token_ids: tuple[int, ...] = ()
     forced_from: int | None = None
-    first_token_time: float | None = None  # of the first known token
-    last_token_time: float | None = None  # since when its next token is waited for here
+    first_token_time: float | None = None  # time of the first known token
+    last_token_time: float | None = None  # time since which this process waits for its next token
     has_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """A request that goes on where another process left it: with the seed that it had there, one entry for each of its
-    n outputs, and the time of its arrival by this process's clock, which may be negative.
-    """
-
-    seed: int
-    outputs: tuple[KnownOutput, ...]
-    arrival_time: float
-
-
-@dataclass(frozen=True, slots=True)
 class StepStats:
-    """One engine step, for metrics, logs and pictures."""
+    """Figures of one engine step, for metrics, logs and pictures."""
 
     step: int
-    time: float  # when it ended, monotonic seconds
-    duration: float  # seconds, schedule to update
+    time: float  # its end, in monotonic seconds
+    duration: float  # seconds from schedule to update
     num_prefill_tokens: int
     num_decode_tokens: int
     num_running: int
     num_waiting: int
     num_used_blocks: int
     num_blocks: int
-    num_preempted: int  # requests that were preempted
-    num_swapped_out: int = 0  # of these, those whose tokens went to the host
-    num_output_tokens: int = 0  # sampled: with drafts there can be several of one request
+    num_preempted: int  # preempted requests
+    num_swapped_out: int = 0  # preempted requests whose tokens went to the host
+    num_output_tokens: int = 0  # sampled tokens; with drafts a request can have several
     num_drafts: int = 0  # requests whose drafts were verified
     num_draft_tokens: int = 0
-    num_accepted_tokens_per_pos: tuple[int, ...] = ()  # drafts whose 1st, 2nd, … token was right
+    num_accepted_tokens_per_pos: tuple[int, ...] = ()  # drafts whose 1st, 2nd, … token was accepted
     ttfts: tuple[float, ...] = ()  # seconds from arrival, of interactive requests whose first token came in this step
     itls: tuple[float, ...] = ()  # seconds between tokens, of interactive requests that got a further one
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON. `asdict` would copy every gap: 100 steps of 256 requests took the event loop 37 ms."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return the fields, for JSON. `asdict` would copy every gap: it took 37 ms for 100 steps of 256 requests."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __str__(self) -> str:
         line = (

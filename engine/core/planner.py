@@ -1,20 +1,18 @@
-"""Planner: which tokens of which requests the next step computes, decided and not yet applied."""
+"""Planner: decides which tokens of which requests the next step computes. The scheduler applies the decision."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .block_manager import BlockManager
 from .fair_queue import TokenCounters
 from .plan import Plan, Queues, StepBudget, Stop
 from .policies import BATCHING_POLICIES, Source, num_interactive
+from .ports import SchedulerConfig
 from .preemption import PreemptionCosts
 from .request import Request, Status
-from .scheduler_config import SchedulerConfig
-
-_NOTHING = Plan({}, {}, {}, {}, {})
 
 
 class Planner:
-    """Asks the block manager and the counters, and changes nothing."""
+    """Asks the block manager and the counters, and changes neither."""
 
     def __init__(
         self, config: SchedulerConfig, blocks: BlockManager, costs: PreemptionCosts, counters: TokenCounters | None
@@ -30,214 +28,203 @@ class Planner:
         self._watermark = blocks.device.num_blocks // 100
 
     def plan(
-        self, queues: Queues, *, budget: int, drafts: Mapping[Request, int], background_budget: int | None = None
+        self, queues: Queues, *, max_tokens: int, drafts: Mapping[Request, int], background_budget: int | None = None
     ) -> Plan:
-        """The policy's first round that gives any request tokens; changes nothing.
+        """Return the plan of the policy's first round that gives any request tokens; an empty plan if none does.
 
-        Interactive requests are planned as if there were no others; background requests get what is left of the same
+        Interactive requests are planned as if there were no others. Background requests get what is left of the same
         round, at most `background_budget` tokens, or a round of their own if no interactive request can be computed.
         """
         interactive, background = queues.by_class()
-        for own in (interactive, background):
-            if not own.running and not own.waiting:
+        for group in (interactive, background):
+            if not group.running and not group.waiting:
                 continue
-            running = _by_source(own.running)
+            running = _by_source(group.running)
             for sources in self._policy.rounds:
-                room = StepBudget(queues, tokens=budget, blocks=self._blocks.device.num_free_blocks)
-                self._plan_sources(room, sources, own, running)
-                if not room.num_tokens and not room.preempted:
+                plan = Plan(sources)
+                budget = StepBudget(queues, plan, tokens=max_tokens, blocks=self._blocks.device.num_free_blocks)
+                self._plan_sources(budget, group, running)
+                if not plan.num_tokens and not plan.preempted:
                     continue
-                if own is interactive and (background.running or background.waiting):
-                    self._plan_beside(room, sources, background, background_budget)
-                if queues.in_flight and self._depends_on_results(room):
-                    return _NOTHING
-                if drafts and not room.preempted:
-                    self._plan_drafts(room, drafts)
-                return self._made(room, sources)
-        return _NOTHING
+                if group is interactive and (background.running or background.waiting):
+                    self._plan_beside(budget, background, background_budget)
+                if queues.in_flight and self._depends_on_results(plan):
+                    return Plan()
+                if drafts and not plan.preempted:
+                    self._plan_drafts(budget, drafts)
+                self._add_stops(plan, queues)
+                return plan
+        return Plan()
 
-    def _made(self, room: StepBudget, sources: tuple[Source, ...]) -> Plan:
-        """The plan of a room that has been handed out."""
-        if room.queues.waiting or room.preempted:
-            for is_background, own in enumerate(room.queues.by_class()):
-                self._add_stop(room, own.waiting, is_background=bool(is_background))
-        return Plan(
-            room.num_tokens,
-            room.new_blocks,
-            room.preempted,
-            room.admitted,
-            room.num_drafts,
-            sources,
-            tuple(room.stops),
-            tuple(room.behind_parent),
-            room.prices,
-        )
-
-    def _add_stop(self, room: StepBudget, waiting: Sequence[Request], *, is_background: bool) -> None:
-        """Where nothing was tried for the waiting requests of a class, or they wait from now on: why."""
-        preempted = [request for request in room.preempted if request.is_background == is_background]
-        passed = sum(each.is_background == is_background for each in (*room.admitted, *room.behind_parent))
-        has_stop = any(stop.request.is_background == is_background for stop in room.stops)
-        if has_stop or (passed == len(waiting) and not preempted):
-            return
-        if is_background and len(room.admitted) < num_interactive(room.queues.waiting):
-            room.stops.append(Stop(waiting[0] if waiting else preempted[0], "interactive"))
-        elif room.preempted:
-            room.stops.append(Stop(waiting[0] if waiting else preempted[0], "preemption"))
-        else:
-            room.stops.append(Stop(waiting[0], "policy"))
-
-    def _plan_sources(
-        self, room: StepBudget, sources: Iterable[Source], own: Queues, running: Mapping[Source, Sequence[Request]]
-    ) -> None:
-        """One class's share of a round."""
-        for source in sources:
-            if source is Source.DECODES and self._gives_all(room, running[source]):
+    def _plan_sources(self, budget: StepBudget, group: Queues, running: Mapping[Source, Sequence[Request]]) -> None:
+        """Plan one class of requests in a round."""
+        for source in budget.plan.sources:
+            if source is Source.DECODES and self._gives_all(budget, running[source]):
                 continue
             if source is not Source.WAITING:
-                self._plan_running(room, running[source])
-            elif not room.preempted and self._policy.admits(own.running):
-                # Not after a preemption: an admission would take the room away from the preempted request.
-                self._plan_waiting(room, own.waiting)
+                self._plan_running(budget, running[source])
+            elif not budget.plan.preempted and self._policy.admits(group.running):
+                # Not after a preemption: an admission would take the blocks that the preempted request needs.
+                self._plan_waiting(budget, group.waiting)
 
-    def _plan_beside(self, room: StepBudget, sources: Iterable[Source], background: Queues, budget: int | None) -> None:
-        """Background requests beside interactive ones that are planned already."""
-        kept = max(0, room.tokens - budget) if room.num_tokens and budget is not None else 0  # for drafts
-        room.tokens -= kept
-        if len(room.admitted) < num_interactive(room.queues.waiting):
-            background = background._replace(waiting=())  # an interactive request waits for the room
-        self._plan_sources(room, sources, background, _by_source(background.running))
-        room.tokens += kept
+    def _plan_beside(self, budget: StepBudget, background: Queues, max_tokens: int | None) -> None:
+        """Plan background requests beside interactive ones, which are planned already."""
+        num_reserved = 0  # tokens that are left for drafts
+        if budget.plan.num_tokens and max_tokens is not None:
+            num_reserved = max(0, budget.tokens - max_tokens)
+        budget.tokens -= num_reserved
+        if len(budget.plan.admitted) < num_interactive(budget.queues.waiting):
+            background = background._replace(waiting=())  # the blocks are for an interactive request that waits
+        self._plan_sources(budget, background, _by_source(background.running))
+        budget.tokens += num_reserved
 
-    def _depends_on_results(self, room: StepBudget) -> bool:
-        """Whether this cannot be decided before the steps in flight have results.
+    def _depends_on_results(self, plan: Plan) -> bool:
+        """True if the plan cannot be decided before the steps in flight have results.
 
-        The blocks of a preempted request are in use and what it has computed is not known; nor is what a request gives
-        that needs the host.
+        A preempted request's blocks are in use, and which of its tokens are computed is not known yet. The output of a
+        request that needs the host is not known either.
         """
-        return bool(room.preempted) or Request.any_needs_host_sampling(room.num_tokens)
+        return bool(plan.preempted) or Request.any_needs_host_sampling(plan.num_tokens)
 
-    def _num_tokens_for(self, num_wanted: int, room: StepBudget) -> int:
-        """How many of its tokens a request gets; 0 if none can be given."""
-        if self._policy.whole_prompts and num_wanted > room.tokens:
-            return 0 if room.num_tokens else num_wanted  # longer than the budget: alone
-        return min(num_wanted, self._max_chunk, room.tokens)
+    def _num_tokens_for(self, num_wanted: int, budget: StepBudget) -> int:
+        """Return how many of its `num_wanted` tokens a request gets; 0 if none can be given."""
+        if self._policy.whole_prompts and num_wanted > budget.tokens:
+            return 0 if budget.plan.num_tokens else num_wanted  # longer than the budget: alone
+        return min(num_wanted, self._max_chunk, budget.tokens)
 
-    def _gives_all(self, room: StepBudget, decodes: Sequence[Request]) -> bool:
-        """Give each its token at once, as `_plan_running` would, if there is room for all. Whether there was."""
+    def _gives_all(self, budget: StepBudget, decodes: Sequence[Request]) -> bool:
+        """Give every decode its token at once, as `_plan_running` would, if there is enough for all. True if so."""
         block_size = self._blocks.device.block_size
-        new_blocks = {each: each.num_computed_tokens // block_size + 1 - len(each.block_table) for each in decodes}
+        new_blocks = {r: r.num_computed_tokens // block_size + 1 - len(r.block_table) for r in decodes}
         num_blocks = sum(new_blocks.values())
-        if room.preempted or len(decodes) > room.tokens or num_blocks > room.blocks:
+        if budget.plan.preempted or len(decodes) > budget.tokens or num_blocks > budget.blocks:
             return False
-        room.give_one_each(new_blocks, num_blocks)
+        budget.give_one_each(new_blocks, num_blocks)
         return True
 
-    def _plan_running(self, room: StepBudget, requests: Iterable[Request]) -> None:
-        blocks_to_add = self._blocks.blocks_to_add
+    def _plan_running(self, budget: StepBudget, requests: Iterable[Request]) -> None:
+        blocks_to_add, preempted = self._blocks.blocks_to_add, budget.plan.preempted
         for request in requests:
-            if request in room.preempted:
+            if request in preempted:
                 continue
             num_wanted = request.num_uncomputed_tokens
-            num_tokens = self._num_tokens_for(num_wanted, room)
+            num_tokens = self._num_tokens_for(num_wanted, budget)
             if num_tokens > 0:
                 num_blocks = blocks_to_add(request, request.num_computed_tokens + num_tokens)
-                while num_blocks > room.blocks and request not in room.preempted:
-                    self._plan_preemption(room)
-                if request in room.preempted:
+                while num_blocks > budget.blocks and request not in preempted:
+                    self._plan_preemption(budget)
+                if request in preempted:
                     continue
-                room.give(request, num_tokens, num_blocks)
+                budget.give(request, num_tokens, num_blocks)
             if num_wanted > 1:
-                promised = blocks_to_add(request, request.num_tokens) - room.new_blocks.get(request, 0)
-                room.promised_blocks += promised
+                num_given = budget.plan.new_blocks.get(request, 0)
+                budget.promised_blocks += blocks_to_add(request, request.num_tokens) - num_given
 
-    def _plan_preemption(self, room: StepBudget) -> None:
+    def _plan_preemption(self, budget: StepBudget) -> None:
         """Choose the next request to preempt: the latest, but none for the third time while another can be."""
-        candidates = [request for request in room.queues.running if request not in room.preempted]
+        plan, block_size = budget.plan, self._blocks.device.block_size
+        candidates = [request for request in budget.queues.running if request not in plan.preempted]
         most = self._costs.max_preemptions
         preferred = [request for request in candidates[1:] if request.is_background or request.num_preemptions < most]
         victim = (preferred or candidates)[-1]
-        can_swap = self._blocks.can_swap_out(victim, room.promised_host_blocks)
-        is_swapped = can_swap and self._costs.prefers_swap(victim, self._blocks.device.block_size)
+        can_swap = self._blocks.can_swap_out(victim, budget.promised_host_blocks)
+        plan.preempted[victim] = is_swapped = can_swap and self._costs.prefers_swap(victim, block_size)
+        plan.prices[victim] = self._costs.prices(victim, block_size)
         if is_swapped:
-            room.promised_host_blocks += self._blocks.device.num_blocks_for(victim.num_computed_tokens)
-        room.preempted[victim] = is_swapped
-        room.prices[victim] = self._costs.prices(victim, self._blocks.device.block_size)
-        room.take_back(victim, self._blocks.num_freed_by(victim, room.preempted))
+            budget.promised_host_blocks += self._blocks.device.num_blocks_for(victim.num_computed_tokens)
+        budget.take_back(victim, self._blocks.num_freed_by(victim, plan.preempted))
 
-    def _plan_waiting(self, room: StepBudget, waiting: Sequence[Request]) -> None:
-        admitted, taken = room.admitted, room.shared_blocks
+    def _plan_waiting(self, budget: StepBudget, waiting: Sequence[Request]) -> None:
+        admitted, stops, shared = budget.plan.admitted, budget.plan.stops, budget.shared_blocks
         blocks_for = self._blocks.device.num_blocks_for
-        running = room.queues.running
+        running = budget.queues.running
         for request in waiting if self._counters is None else self._counters.order(waiting):
-            if room.tokens <= 0:
-                room.stops.append(Stop(request, "budget"))
+            if budget.tokens <= 0:
+                stops.append(Stop(request, "budget"))
                 break
             if len(running) + len(admitted) >= self._max_num_seqs:
-                room.stops.append(Stop(request, "sequences"))
-                self._make_room(room, request, num_blocks=0)
+                stops.append(Stop(request, "sequences"))
+                self._preempt_background(budget, request, num_blocks=0)
                 break
-            if self._waits_for_its_parent(room, request, admitted):
-                room.behind_parent.append(request)
+            if self._waits_for_its_parent(budget, request):
+                budget.plan.behind_parent.append(request)
                 continue
             prefix = self._blocks.find_prefix(request)
             num_computed = max(prefix.num_tokens, request.num_computed_tokens)
-            num_tokens = self._num_tokens_for(request.num_tokens - num_computed, room)
+            num_tokens = self._num_tokens_for(request.num_tokens - num_computed, budget)
             if num_tokens <= 0:
-                room.stops.append(Stop(request, "budget"))
+                stops.append(Stop(request, "budget"))
                 break
-            newly_taken = self._blocks.taken_by(prefix) - taken
-            num_taken = len(newly_taken) - len(prefix.blocks)
-            whole = blocks_for(request.num_tokens) + num_taken
+            newly_shared = self._blocks.taken_by(prefix) - shared
+            num_shared = len(newly_shared) - len(prefix.blocks)
+            whole = blocks_for(request.num_tokens) + num_shared
             watermark = self._watermark if running or admitted else 0
-            num_missing = whole + watermark - (room.blocks - room.promised_blocks)
+            num_missing = whole + watermark - (budget.blocks - budget.promised_blocks)
             if num_missing > 0:
-                room.stops.append(Stop(request, "blocks", num_missing))
-                self._make_room(room, request, num_blocks=whole + watermark)
+                stops.append(Stop(request, "blocks", num_missing))
+                self._preempt_background(budget, request, num_blocks=whole + watermark)
                 break
-            now = blocks_for(num_computed + num_tokens) + num_taken
-            room.give(request, num_tokens, now)
-            room.promised_blocks += whole - now
-            taken |= newly_taken
+            now = blocks_for(num_computed + num_tokens) + num_shared
+            budget.give(request, num_tokens, now)
+            budget.promised_blocks += whole - now
+            shared |= newly_shared
             admitted[request] = prefix
 
-    def _make_room(self, room: StepBudget, request: Request, *, num_blocks: int) -> None:
-        """Preempt background requests, so that this interactive one is admitted in the next step: then it is known
-        what their blocks were shared with.
+    def _preempt_background(self, budget: StepBudget, request: Request, *, num_blocks: int) -> None:
+        """Preempt background requests until `num_blocks` are free for an interactive request.
+
+        It is admitted in the next step, when it is known which of their blocks others share.
         """
-        running = room.queues.running
+        running = budget.queues.running
         num_background = 0 if request.is_background else len(running) - num_interactive(running)
-        while len(room.preempted) < num_background:
-            self._plan_preemption(room)
-            if num_blocks <= room.blocks - room.promised_blocks:
+        while len(budget.plan.preempted) < num_background:
+            self._plan_preemption(budget)
+            if num_blocks <= budget.blocks - budget.promised_blocks:
                 break
 
-    def _plan_drafts(self, room: StepBudget, drafts: Mapping[Request, int]) -> None:
-        """Tokens and blocks that are left, to requests that decode in this step. No request is preempted for drafts."""
-        block_size = self._blocks.device.block_size
+    def _plan_drafts(self, budget: StepBudget, drafts: Mapping[Request, int]) -> None:
+        """Give the tokens and blocks that are left to requests that decode. No request is preempted for drafts."""
+        plan, block_size = budget.plan, self._blocks.device.block_size
         for request, num_wanted in drafts.items():
-            if room.num_tokens.get(request) != 1 or request.num_uncomputed_tokens != 1 or request.is_background:
+            if plan.num_tokens.get(request) != 1 or request.num_uncomputed_tokens != 1 or request.is_background:
                 continue
-            num_blocks = room.new_blocks[request]
-            num_spare = max(0, room.blocks - room.promised_blocks - self._watermark)
+            num_blocks = plan.new_blocks[request]
+            num_spare = max(0, budget.blocks - budget.promised_blocks - self._watermark)
             most_blocks = len(request.block_table) + num_blocks + num_spare
             # One more token comes after the last draft.
             fitting = min(request.max_num_tokens - 1, most_blocks * block_size) - request.num_tokens
-            num_drafts = min(num_wanted, room.tokens, fitting)
+            num_drafts = min(num_wanted, budget.tokens, fitting)
             if num_drafts > 0:
                 num_more = self._blocks.blocks_to_add(request, request.num_tokens + num_drafts) - num_blocks
-                room.give_drafts(request, num_drafts, num_more)
+                budget.give_drafts(request, num_drafts, num_more)
 
-    def _waits_for_its_parent(self, room: StepBudget, request: Request, admitted: Container[Request]) -> bool:
-        """Whether the prompt that it shares is being computed: only what a step has computed well may be shared."""
+    def _waits_for_its_parent(self, budget: StepBudget, request: Request) -> bool:
+        """True if the prompt that it shares is being computed: only tokens of a step that succeeded may be shared."""
         parent = request.parent
         if parent is None or request.num_output_tokens:
             return False
-        if parent.status is not Status.RUNNING and parent not in admitted:
+        if parent.status is not Status.RUNNING and parent not in budget.plan.admitted:
             return False
-        rows = (row for batch in room.queues.in_flight for row in batch.rows if row.request is parent)
+        rows = (row for batch in budget.queues.in_flight for row in batch.rows if row.request is parent)
         num_computed = min((row.start for row in rows), default=parent.num_computed_tokens)
         return num_computed < request.num_prompt_tokens
+
+    def _add_stops(self, plan: Plan, queues: Queues) -> None:
+        """Add the reason for either class of requests of which none was tried, or one waits from now on."""
+        if not queues.waiting and not plan.preempted:
+            return
+        num_waiting = num_interactive(queues.waiting)
+        for is_background, waiting in ((False, queues.waiting[:num_waiting]), (True, queues.waiting[num_waiting:])):
+            preempted = [request for request in plan.preempted if request.is_background == is_background]
+            passed = [r for r in (*plan.admitted, *plan.behind_parent) if r.is_background == is_background]
+            has_stop = any(stop.request.is_background == is_background for stop in plan.stops)
+            if has_stop or (len(passed) == len(waiting) and not preempted):
+                continue
+            request = waiting[0] if waiting else preempted[0]
+            if is_background and len(plan.admitted) < num_waiting:
+                plan.stops.append(Stop(request, "interactive"))
+            else:
+                plan.stops.append(Stop(request, "preemption" if plan.preempted else "policy"))
 
 
 def _by_source(running: Iterable[Request]) -> dict[Source, list[Request]]:

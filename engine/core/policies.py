@@ -1,7 +1,7 @@
-"""Policies: which requests share a step's token budget (batching) and in what order they queue (scheduling).
+"""Policies: which requests share a step's token budget (batching), and in what order requests queue (scheduling).
 
-A batching policy is data: rounds of sources. A step is the first round that gives any request tokens; within it the
-sources share one budget, one after the other. So the other policies differ from SplitFuse in a line each.
+A batching policy is data: rounds of sources. A step is the first round that gives any request tokens. The sources of a
+round draw on one budget, one after the other. So every other policy differs from SplitFuse in one line.
 """
 
 from bisect import bisect_left
@@ -22,23 +22,23 @@ def fcfs(request: Request) -> tuple[bool, int]:
 
 
 def priority(request: Request) -> tuple[bool, int, int]:
-    """Lower priority number first, then as they came; background requests last."""
+    """Lower priority number first, then first come, first served; background requests last."""
     return (request.is_background, request.params.priority, request.arrival_order)
 
 
 def num_interactive(requests: Sequence[Request]) -> int:
-    """How many of these, in queue order, are not in the background."""
+    """Count the interactive requests of a list in queue order: they come before the background ones."""
     if not requests or not requests[-1].is_background:
         return len(requests)
     return bisect_left(requests, True, key=attrgetter("is_background"))
 
 
-# "fair" queues as they came too; which of the waiting ones is next is then decided by fair_queue.TokenCounters.
+# "fair" queues in order of arrival too; fair_queue.TokenCounters then decides which waiting request is next.
 QUEUE_ORDERS: dict[str, QueueOrder] = {"fcfs": fcfs, "priority": priority, "fair": fcfs}
 
 
 class Source(Enum):
-    """Where a step's tokens can come from. The first two run already, in queue order."""
+    """Source of a step's tokens. Requests of the first two sources run already; all are in queue order."""
 
     DECODES = "one token each"
     CHUNKS = "prompts in chunks"
@@ -47,10 +47,10 @@ class Source(Enum):
 
 @dataclass(frozen=True)
 class BatchingPolicy:
-    """Which requests share a step.
+    """Rule for the requests that share a step.
 
-    `whole_prompts`: a prompt is never cut; one longer than the budget runs alone.
-    `admits`: whether waiting requests may join the running ones.
+    `whole_prompts`: a prompt is never cut; a prompt longer than the budget runs alone.
+    `admits`: True if waiting requests may join the running ones.
     """
 
     name: str

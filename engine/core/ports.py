@@ -1,50 +1,85 @@
-"""Ports: what the core asks of the parts around it. Parts and extras implement these protocols; the core imports none.
+"""Ports: protocols that parts and extras implement for the core, which imports neither.
 
+SchedulerConfig      has the settings that the core reads (config/engine_config.py)
 Runner, Launcher     compute a batch on a device (execution/runner)
 Speculator           drafts tokens (extras/spec_decode)
 OutputBuilder        makes text and deltas of tokens (serving/output_processor.py)
-RequestObserver      records what each request waited for (extras/inspection/histories.py)
+RequestObserver      records the life of each request (extras/inspection/histories.py)
+SchedulerListener    receives each call that changes the scheduler (extras/simulation/recording.py)
 TokenConstraint      restricts the next token (constraint.py; extras/structured_output)
-SchedulerListener    is told of each call that changes the scheduler (scheduler.py)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import RequestFailedError
 from .batch import Batch, Moves, Progress, RowOutput
+from .block_manager import BlockManager
 from .outputs import OutputDelta, RequestHistory
 from .plan import Plan
-from .preemption import Prices
+from .preemption import PreemptionCosts, Prices
 from .request import Request
 
 
+class StepLimits(Protocol):
+    """Limits of one step."""
+
+    @property
+    def num_seqs(self) -> int:
+        """Largest number of running requests."""
+
+    @property
+    def num_batched_tokens(self) -> int:
+        """Largest number of tokens: the token budget."""
+
+
+class SchedulerConfig(Protocol):
+    """Settings that the core reads, named like the command line's flags. EngineConfig checks their values."""
+
+    @property
+    def step_limits(self) -> StepLimits: ...
+    @property
+    def scheduling_policy(self) -> str: ...
+    @property
+    def batching_policy(self) -> str: ...
+    @property
+    def long_prefill_token_threshold(self) -> int | None: ...
+    @property
+    def preemption_mode(self) -> str: ...
+    @property
+    def tenant_weights(self) -> Mapping[str, float] | None: ...
+    @property
+    def enable_prefix_caching(self) -> bool: ...
+    @property
+    def target_itl_ms(self) -> float | None: ...
+
+
 class Runner(Protocol):
-    """Moves blocks and computes batches: ModelRunner; tests and simulations have others."""
+    """Device that moves blocks and computes batches. ModelRunner is one; tests and simulations have others."""
 
     def move(self, moves: Moves) -> None: ...
 
     def run(self, batch: Batch) -> list[RowOutput]:
-        """Return one output per row. Running rows again gives equal outputs."""
+        """Return one output per row. A rerun of a row gives an equal output."""
 
 
 class PendingOutputs(Protocol):
-    """The outputs of a launched step."""
+    """Outputs of a launched step."""
 
     def wait(self) -> list[RowOutput]:
-        """Return one output per row, when they have come. Raises the error of the device."""
+        """Wait for the device and return one output per row. Raises the error of the device."""
 
 
 class Launcher(Protocol):
-    """Gives work to a device, in order, and does not wait for it."""
+    """Queue of work for a device, which runs in order. No call waits for the device."""
 
     def move(self, moves: Moves) -> None:
-        """Have blocks copied."""
+        """Queue copies of blocks."""
 
     def launch(self, batch: Batch) -> PendingOutputs | None:
-        """Launch a step. A row may end one token after its request's known tokens: the one that was sampled last.
+        """Launch a step. A row may end one token after its request's known tokens, with the token sampled last.
 
-        None if that turns out to be another one than was sampled: the step has to run synchronously.
+        Return None if another token than the sampled one turns out to stand there: the step must run synchronously.
         """
 
     def stats(self) -> dict[str, int]:
@@ -52,10 +87,10 @@ class Launcher(Protocol):
 
     @property
     def has_idle_work(self) -> bool:
-        """True if there is something to do while there are no steps."""
+        """True if there is work for times without steps, such as CUDA graphs to capture."""
 
     def do_idle_work(self) -> None:
-        """Do a part of it, about as long as a step."""
+        """Do a part of the idle work, which takes about as long as a step. In the thread of the steps."""
 
 
 class Drafted(NamedTuple):
@@ -65,20 +100,14 @@ class Drafted(NamedTuple):
     num_accepted: int
 
 
-def accepted_per_position(outcomes: Sequence[Drafted]) -> tuple[int, ...]:
-    """Count the drafts whose first token was accepted, whose second, and so on."""
-    longest = max((outcome.num_accepted for outcome in outcomes), default=0)
-    return tuple(sum(outcome.num_accepted > position for outcome in outcomes) for position in range(longest))
-
-
 class Speculator(Protocol):
-    """Drafts tokens for requests that decode. `draft` runs in the step's thread, the rest in the scheduler's."""
+    """Drafter of tokens for requests that decode. `draft` runs in the step's thread, the rest in the scheduler's."""
 
     def skips_step(self) -> bool:
         """True if the next step has no drafts and need not be observed. Called once per step."""
 
     def choose(self, running: Sequence[Request]) -> dict[Request, int]:
-        """Return how many tokens to draft for requests that decode; requests without drafts are left out."""
+        """Return the number of tokens to draft for each request that decodes, without requests that get none."""
 
     def draft(self, batch: Batch) -> Batch:
         """Return the batch with its drafts filled in, rows of one token first."""
@@ -103,14 +132,14 @@ class Decoded(NamedTuple):
     num_dropped: int = 0  # new tokens after the end of the text
     stop: str | None = None  # stop string that was found
     has_failed: bool = False  # a token could not be decoded
-    error: RequestFailedError | None = None  # of the text or of the row
+    error: RequestFailedError | None = None  # the text's error or the row's
 
 
 class OutputBuilder(Protocol):
-    """Turns tokens into deltas. Decides only: EngineCore applies stop strings and failures to the scheduler."""
+    """Builder of deltas from tokens. It only decides: EngineCore applies stop strings and failures."""
 
     def add(self, request: Request) -> None:
-        """Begin with a request."""
+        """Prepare for the tokens of a request."""
 
     def forget(self, request: Request) -> None:
         """Drop the state of a request whose last delta has been made."""
@@ -125,45 +154,69 @@ class OutputBuilder(Protocol):
         """Build the delta of a step, once `decoded` has been applied to the scheduler."""
 
 
-class RequestObserver(Protocol):
-    """Records the life of each request. The scheduler calls it beside every change; it is the writer of
-    `Request.history`.
+class RequestObserver:
+    """Recorder of each request's life, and the writer of `Request.history`. Called beside every change.
+
+    This one records nothing.
     """
 
     def added(self, request: Request, predicted_ttft: float | None) -> None:
-        """A request is queued."""
+        """Record a request that was queued."""
 
     def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices) -> None:
-        """A request is about to lose its blocks."""
+        """Record a request that is about to lose its blocks."""
 
     def admitted(self, request: Request, now: float) -> None:
-        """A request runs from now on."""
+        """Record a request that runs from now on."""
 
     def decided(self, plan: Plan, running: Sequence[Request], now: float) -> None:
-        """A step was decided and applied."""
+        """Record a step that was decided and applied."""
 
     def step_ended(self, now: float) -> None:
-        """The oldest step in flight has results, which are not applied yet."""
+        """Record that the oldest step in flight has results, not applied yet."""
 
     def updated(self, now: float) -> None:
-        """The results have been applied."""
+        """Record that the results were applied."""
 
     def finished(self, request: Request, now: float) -> None:
-        """A request has ended."""
+        """Record the end of a request."""
 
     def so_far(self, request: Request, now: float) -> RequestHistory | None:
         """Return the history of a request that has not ended."""
-
-
-class NoObserver:
-    """RequestObserver that records nothing."""
-
-    def added(self, request: Request, predicted_ttft: float | None) -> None: ...
-    def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices) -> None: ...
-    def admitted(self, request: Request, now: float) -> None: ...
-    def decided(self, plan: Plan, running: Sequence[Request], now: float) -> None: ...
-    def step_ended(self, now: float) -> None: ...
-    def updated(self, now: float) -> None: ...
-    def finished(self, request: Request, now: float) -> None: ...
-    def so_far(self, request: Request, now: float) -> RequestHistory | None:
         return None
+
+
+class Decision(NamedTuple):
+    """Call of `Scheduler.schedule` and its result. `was_running`: the requests that ran before it."""
+
+    now: float
+    budget: int | None
+    drafts: Mapping[Request, int] | None
+    background_budget: int | None
+    was_running: Sequence[Request]
+    plan: Plan
+    batch: Batch | None
+
+
+class SchedulerState(Protocol):
+    """Parts of a scheduler that listeners read."""
+
+    blocks: BlockManager
+    costs: PreemptionCosts
+    waiting: list[Request]
+    running: list[Request]
+
+
+class SchedulerListener(Protocol):
+    """Receiver of every call from outside that changes a scheduler, after the change."""
+
+    def added(self, request: Request) -> None: ...
+
+    def finished(self, request: Request, *, reason: str, now: float, at_text: bool = False) -> None:
+        """Receive the end of a request before the request changes. `at_text`: its text has a stop string."""
+
+    def scheduled(self, scheduler: SchedulerState, decision: Decision) -> None: ...
+
+    def updated(
+        self, batch: Batch, outputs: Sequence[RowOutput], progress: Sequence[Progress], *, now: float
+    ) -> None: ...

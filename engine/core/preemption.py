@@ -1,4 +1,4 @@
-"""PreemptionCosts: whether a victim's tokens are better swapped to the host or computed again."""
+"""PreemptionCosts: chooses between swapping a victim's tokens to the host and computing them again."""
 
 from typing import NamedTuple
 
@@ -10,14 +10,14 @@ MAX_PREEMPTIONS = 2
 
 
 class Prices(NamedTuple):
-    """What each way to preempt a request is estimated to cost, in seconds; None where the rate is not known yet."""
+    """Estimated seconds of the two ways to preempt a request; None while the rate is not known."""
 
     swap: float | None
     recompute: float | None
 
 
 class PreemptionCosts:
-    """Compares by measured rates, in seconds. Until both are known, swapping is preferred: it loses no work."""
+    """Comparison by measured rates, in seconds. Until both are known, swapping is preferred: it loses no work."""
 
     def __init__(self, mode: str) -> None:
         self._mode = mode
@@ -26,14 +26,14 @@ class PreemptionCosts:
         self.seconds_per_token: float | None = None  # to compute one prompt token in a full step
 
     def prefers_swap(self, request: Request, block_size: int) -> bool:
-        """For this victim, given that the host has room."""
+        """True if the victim should be swapped out, given that the host has room."""
         if self._mode != "auto":
             return self._mode == "swap"
         prices = self.prices(request, block_size)
         return prices.swap is None or prices.recompute is None or prices.swap < prices.recompute
 
     def prices(self, request: Request, block_size: int) -> Prices:
-        """Of this victim: its blocks copied there and back, or its tokens computed again."""
+        """Return the prices of a victim: copies of its blocks to the host and back, or computing its tokens again."""
         num_tokens, per_block, per_token = request.num_computed_tokens, self.seconds_per_block, self.seconds_per_token
         return Prices(
             None if per_block is None else 2 * num_blocks_for(num_tokens, block_size) * per_block,

@@ -1,7 +1,7 @@
-"""PrefixCache: which blocks hold which tokens, so that a prompt that begins like an earlier one need not be computed.
+"""PrefixCache: finds blocks by their tokens, so that a prompt that begins like an earlier one need not be computed.
 
-A full block is known by a hash chained over its tokens and everything before it, rooted in the namespace of the tenant
-and of the request's salt. What is found is compared token by token, and by its parent's hash, so a collision of two
+A full block's key is a hash chained over its tokens and all tokens before it, rooted in the namespace of the tenant and
+of the request's salt. A block that is found is compared token by token, and by its parent's hash, so a collision of two
 blocks costs a miss. Only equal blocks after two beginnings whose hashes collide would be confused, and that takes a
 collision of sha256.
 """
@@ -16,12 +16,12 @@ Hash = Callable[[bytes], bytes]
 
 
 def sha256(data: bytes) -> bytes:
-    """The hash in use; tests replace it with a weak one."""
+    """Hash a block. Tests replace this function by a weak one."""
     return hashlib.sha256(data).digest()
 
 
 class PrefixCache:
-    """Maps chained hashes to block ids. Never owns a block: it forgets one when the allocator hands it out."""
+    """Map of chained hashes to block ids. It owns no block: it forgets one when the allocator hands it out."""
 
     def __init__(self, block_size: int, shares: CacheShares, hash_function: Hash = sha256) -> None:
         self.shares = shares
@@ -35,11 +35,11 @@ class PrefixCache:
 
     @property
     def blocks(self) -> Collection[int]:
-        """Those whose contents can be found."""
+        """Blocks whose contents can be found."""
         return self._content.keys()
 
     def extend_hashes(self, hashes: list[bytes], token_ids: Sequence[int], *, tenant: str, salt: str = "") -> None:
-        """Append the hashes of the full blocks of `token_ids` that `hashes` does not have yet."""
+        """Append the hashes of full blocks of `token_ids` that are missing in `hashes`."""
         size = self._block_size
         for index in range(len(hashes), len(token_ids) // size):
             parent = hashes[-1] if hashes else self._root(tenant, salt)
@@ -48,8 +48,8 @@ class PrefixCache:
     def find(
         self, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str, limit: int, salt: str = ""
     ) -> list[int]:
-        """The blocks that hold the longest known beginning of `token_ids`, at most `limit` of them."""
-        found: list[int] = []
+        """Return the blocks of the longest known beginning of `token_ids`, at most `limit`."""
+        blocks: list[int] = []
         size = self._block_size
         parent = self._root(tenant, salt)
         for index, key in enumerate(hashes[:limit]):
@@ -59,14 +59,14 @@ class PrefixCache:
             tokens = _packed(token_ids[index * size : (index + 1) * size])
             if self._content[block] != (key, parent, tokens):
                 break
-            found.append(block)
+            blocks.append(block)
             parent = key
-        return found
+        return blocks
 
     def remember(
         self, block: int, index: int, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str, salt: str = ""
     ) -> None:
-        """Note that `block` holds the index-th full block of these tokens. If several do, the first one stays."""
+        """Note that `block` holds the index-th full block of these tokens. If several do, the first block stays."""
         if hashes[index] in self._block_of or block in self._content:
             return
         parent = hashes[index - 1] if index else self._root(tenant, salt)
@@ -76,19 +76,19 @@ class PrefixCache:
         self.shares.add(block, tenant)
 
     def forget(self, block: int) -> None:
-        """The block gets other contents."""
+        """Drop a block that gets other contents."""
         content = self._content.pop(block, None)
         if content is not None:
             del self._block_of[content[0]]
             self.shares.remove(block)
 
     def check(self, is_free: Callable[[int], bool]) -> None:
-        """Prove that the two maps mirror each other, and that tenants' shares are counted as they are."""
+        """Prove that the two maps mirror each other, and that tenants' shares are counted right."""
         assert {content[0]: block for block, content in self._content.items()} == self._block_of
         self.shares.check(self._content, is_free)
 
     def _root(self, tenant: str, salt: str = "") -> bytes:
-        # Tenants never see each other's blocks, nor do salts: neither by a hit nor by its speed.
+        # Tenants never see each other's blocks, and neither do salts: not by a hit and not by its speed.
         root = self._hash(b"tenant " + tenant.encode())
         return self._hash(root + salt.encode()) if salt else root
 

@@ -1,25 +1,30 @@
-"""Request: one output sequence as the scheduler sees it, a list of tokens and how far the model has got with them.
+"""Request: one output sequence, as a list of tokens and the number of them that the model has computed.
 
     token_ids:  [0, num_computed_tokens) computed | [num_computed_tokens, num_tokens) not yet | placeholders
 
-While steps are in flight, what they compute counts as computed, and each token that they will sample is a placeholder:
-a number, not an entry of token_ids. There is no prefill and no decode here, only catching up. Knows no text, no tensors
+Tokens that a step in flight computes count as computed. A token that a step in flight will sample is a placeholder: a
+number, not an entry of token_ids. There is no prefill and no decode here, only catching up. Knows no text, no tensors
 and no HTTP.
 """
 
 from array import array
 from collections.abc import Iterable
+from dataclasses import fields
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from .constraint import TokenConstraint
 from .outputs import KnownOutput, OpenHistory, RequestMetrics
 from .sampling_params import SamplingParams
 
+if TYPE_CHECKING:
+    from .constraint import TokenConstraint
+
 NOTHING_KNOWN = KnownOutput()
+_METRICS = [field.name for field in fields(RequestMetrics) if field.name != "history"]  # attributes of a Request
 
 
 class Status(Enum):
-    """The state of a request. PREEMPTED waits like WAITING, but has run before."""
+    """State of a request. PREEMPTED waits like WAITING, but has run before."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -50,11 +55,10 @@ class Request:
         index: int = 0,
         stop_token_ids: frozenset[int] = frozenset(),
         bad_words: tuple[tuple[int, ...], ...] = (),
-        grammar: TokenConstraint | None = None,
+        grammar: "TokenConstraint | None" = None,
         tenant: str = "",
         parent: "Request | None" = None,
         arrival_time: float = 0.0,
-        arrival_order: int = 0,
         known: KnownOutput = NOTHING_KNOWN,
     ) -> None:
         assert prompt_token_ids, "the input processor refuses empty prompts"
@@ -62,30 +66,30 @@ class Request:
         self.request_id = request_id
         self.index = index
         self.params = params
-        self.is_background = params.is_background  # asked for every request of every step
+        self.is_background = params.is_background  # an attribute: every step reads it of every request
         self.seed = seed
         self.max_num_tokens = max_num_tokens  # prompt and output together
         self.stop_token_ids = stop_token_ids  # the model's end tokens (unless ignored) and the request's own
         self.bad_words = bad_words  # token sequences that must not be completed
-        self.grammar = grammar  # follows token_ids by itself; the step's thread alone touches it
+        self.grammar = grammar  # follows token_ids by itself; only the step's thread touches it
         self.tenant = tenant  # requests of one tenant may share blocks, and share its part of the machine
-        self.parent = parent  # the first of the n outputs of this prompt, if it is another one
+        self.parent = parent  # first output of the same prompt; None for that output itself
         self.arrival_time = arrival_time
-        self.arrival_order = arrival_order
+        self.arrival_order = 0
 
-        # The n outputs of a prompt share its logprobs: they are computed with the first one, before its first token.
+        # The n outputs of a prompt share its logprobs, which are computed with the first one, before its first token.
         self.needs_prompt_logprobs = params.prompt_logprobs is not None and index == 0 and not known.token_ids
         self.is_greedy = not params.temperature
-        # From temperature, filters and noise alone; asked for every row of every step, as is_greedy is.
+        # True if temperature, filters and noise alone decide. An attribute, like is_greedy: read of every row.
         self.is_plainly_sampled = grammar is None and params.logprobs is None and not self.changes_logits(0)
         self.num_prompt_tokens = len(prompt_token_ids)
         self.token_ids = [*prompt_token_ids, *known.token_ids]
         self.num_computed_tokens = 0
         self.num_output_placeholders = 0
-        self.num_read_tokens = 0  # computed before a preemption: the prompt logprobs that follow from them are known
-        self.block_table: array[int] = array("i")  # whose bytes the kernels' tables are made of
-        self.host_block_table: list[int] = []  # where its computed tokens are while it is swapped out
-        self.block_hashes: list[bytes] = []  # of its full blocks, as far as they were needed
+        self.num_read_tokens = 0  # tokens computed before a preemption; prompt logprobs up to them are known
+        self.block_table: array[int] = array("i")  # the kernels' tables are made of its bytes
+        self.host_block_table: list[int] = []  # host blocks of its computed tokens while it is swapped out
+        self.block_hashes: list[bytes] = []  # hashes of its first full blocks, as many as were needed
         self.status = Status.WAITING
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -101,29 +105,44 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output tokens known so far."""
+        """Number of known tokens, prompt and output."""
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens sampled so far."""
+        """Number of sampled tokens."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Tokens that no step has been given yet, placeholders among them; 1 while decoding."""
+        """Number of tokens and placeholders that no step has computed yet; 1 while decoding."""
         return len(self.token_ids) + self.num_output_placeholders - self.num_computed_tokens
 
     @property
     def num_skippable_tokens(self) -> int:
-        """Tokens that need not be computed where a cache has them: not the last, nor what a prompt logprob needs."""
-        num_read = max(self.num_read_tokens, self.num_computed_tokens)
-        if self.needs_prompt_logprobs and num_read < self.num_prompt_tokens - 1:
-            return num_read
-        return self.num_tokens - 1
+        """Number of tokens that a cache may replace: all but the last, and none that a prompt logprob still needs."""
+        return self._num_logprobs_read if self.needs_host_sampling else self.num_tokens - 1
+
+    @property
+    def needs_host_sampling(self) -> bool:
+        """True if its next row needs the host before another step can be decided.
+
+        Only prompt logprobs that are still to be computed do. All else runs on the device, and the host follows: stop
+        strings are found one step late; a grammar's mask is made while the step that needs it computes.
+        """
+        return self.needs_prompt_logprobs and self._num_logprobs_read < self.num_prompt_tokens - 1
+
+    @property
+    def _num_logprobs_read(self) -> int:
+        return max(self.num_read_tokens, self.num_computed_tokens)
+
+    @staticmethod
+    def any_needs_host_sampling(requests: "Iterable[Request]") -> bool:
+        """True if one of the requests `needs_host_sampling`. Every step asks, so most cost an attribute, not a call."""
+        return True in [request.needs_prompt_logprobs and request.needs_host_sampling for request in requests]
 
     def changes_logits(self, num_output_tokens: int) -> bool:
-        """Whether logits processors have to change its logits before the token after so many output tokens is sampled.
+        """True if logits processors must change its logits before the token after `num_output_tokens` is sampled.
 
         The one list of the parameters that do, beside the grammar's mask; `logits_processors.py` applies each.
         """
@@ -140,41 +159,14 @@ class Request:
         )
 
     @property
-    def needs_host_sampling(self) -> bool:
-        """Whether its next row needs the host before another step can be decided. The one list of what does:
-
-        prompt logprobs, as long as there are some to compute. All else runs on the device, and the host follows: stop
-        strings are found one step late; a grammar's mask is made while the step that it is for computes.
-        """
-        if not self.needs_prompt_logprobs:
-            return False
-        return max(self.num_read_tokens, self.num_computed_tokens) < self.num_prompt_tokens - 1
-
-    @staticmethod
-    def any_needs_host_sampling(requests: "Iterable[Request]") -> bool:
-        """Whether one of them does; of all rows of every step, so without a call for each."""
-        return True in [each.needs_prompt_logprobs and each.needs_host_sampling for each in requests]
-
-    @property
     def is_finished(self) -> bool:
-        """Whether it has ended, for whatever reason."""
+        """True if it has ended, for any reason."""
         return self.status is Status.FINISHED
 
     def metrics(self) -> RequestMetrics:
-        """Its times and counts so far."""
-        return RequestMetrics(
-            arrival_time=self.arrival_time,
-            first_scheduled_time=self.first_scheduled_time,
-            first_token_time=self.first_token_time,
-            finished_time=self.finished_time,
-            num_prompt_tokens=self.num_prompt_tokens,
-            num_output_tokens=self.num_output_tokens,
-            num_cached_tokens=self.num_cached_tokens,
-            num_preemptions=self.num_preemptions,
-            num_draft_tokens=self.num_draft_tokens,
-            num_accepted_tokens=self.num_accepted_tokens,
-            history=self.history.closed() if self.history is not None and self.is_finished else None,
-        )
+        """Return its times and counts so far; the history once it has ended."""
+        history = self.history.closed() if self.history is not None and self.is_finished else None
+        return RequestMetrics(**{name: getattr(self, name) for name in _METRICS}, history=history)
 
     def __repr__(self) -> str:
         return (

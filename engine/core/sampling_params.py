@@ -1,7 +1,7 @@
-"""How a request is sampled and when it ends: the one table of these fields, their limits and defaults.
+"""SamplingParams: the one table of the fields that sample and end a request, with their limits and defaults.
 
-Every entry (HTTP, LLM, AsyncEngine) builds a SamplingParams, so each rule is here and only here. Rules that need the
-model (vocabulary, context length) are `check_against`, called once per request. Knows no tensors.
+Every entry (HTTP, LLM, AsyncEngine) builds a SamplingParams, so every rule is here and only here. `check_against`
+checks the fields that need the vocabulary, once per request. Knows no tensors.
 """
 
 from collections.abc import Mapping
@@ -40,14 +40,14 @@ class SamplingParams:
 
     max_tokens: int | None = ruled(None, _TOKENS, "Most tokens of output.")
     max_length: int | None = ruled(None, _TOKENS, "Most tokens of prompt and output together; the smaller limit wins.")
-    min_tokens: int = ruled(0, Integer(0, 2**31 - 1), "No end token and no stop string before so many tokens.")
+    min_tokens: int = ruled(0, Integer(0, 2**31 - 1), "No end token and no stop string before this number of tokens.")
     temperature: float = ruled(1.0, Number(0.0, 100.0), "0 is greedy.")
     top_p: float = ruled(1.0, Number(0.0, 1.0), "Sample among the likeliest tokens with this probability together.")
-    top_k: int = ruled(0, Integer(-1, 2**31 - 1), "Sample among so many tokens; 0 or -1 is off.")
+    top_k: int = ruled(0, Integer(-1, 2**31 - 1), "Sample among this number of likeliest tokens; 0 or -1 is off.")
     min_p: float = ruled(0.0, Number(0.0, 1.0), "Least probability, relative to the likeliest token's.")
     repetition_penalty: float = ruled(1.0, Number(0.0, 100.0, is_above_low=True), "Above 1: fewer repetitions.")
     presence_penalty: float = ruled(0.0, _PENALTY, "Taken off the logit of each token that the output has.")
-    frequency_penalty: float = ruled(0.0, _PENALTY, "The same, times how often the output has it.")
+    frequency_penalty: float = ruled(0.0, _PENALTY, "Taken off a logit each time the output has the token.")
     seed: int | None = ruled(None, Integer(-(2**63), 2**64 - 1), "The same seed gives the same output.")
     n: int = ruled(1, Integer(1, 64), "Outputs per prompt.")
     stop: tuple[str, ...] = ruled((), Strings(16, 256), "Strings that end the output; they are cut off.")
@@ -61,25 +61,25 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = ruled(
         None, TokenIds(65_536, min_items=1), "The only tokens that may be sampled."
     )
-    logprobs: int | None = ruled(None, _LOGPROBS, "Return logprobs of the output, with so many of the likeliest.")
-    prompt_logprobs: int | None = ruled(None, _LOGPROBS, "The same of the prompt.")
+    logprobs: int | None = ruled(None, _LOGPROBS, "Return logprobs of the output, and this number of likeliest.")
+    prompt_logprobs: int | None = ruled(None, _LOGPROBS, "Return logprobs of the prompt, and this number of likeliest.")
     skip_special_tokens: bool = ruled(True, Flag(), "Leave special tokens out of the text.")
-    truncate_prompt_tokens: int | None = ruled(None, _TOKENS, "Keep no more than the last so many prompt tokens.")
-    # A StructuredOutputs of the extra; the core only carries it along.
+    truncate_prompt_tokens: int | None = ruled(None, _TOKENS, "Keep no more than this number of last prompt tokens.")
+    # StructuredOutputs of the extra; the core only carries it along.
     structured_outputs: Any = ruled(  # noqa: RUF009
         None, _STRUCTURED, "What the output must be: one constraint."
     )
-    cache_salt: str = ruled("", Text(256), "Share cached prefixes only with requests that have the same salt.")
+    cache_salt: str = ruled("", Text(256), "Share cached prefixes only with requests of the same salt.")
     priority: int = ruled(0, Integer(-(2**31), 2**31 - 1), "Lower first, with --scheduling-policy priority.")
-    timeout_ms: int | None = ruled(None, _DAY_MS, "From arrival; then it ends with what there is.")
-    max_queue_ms: int | None = ruled(None, _DAY_MS, "The same if it has not begun by then.")
-    # Not a request's to set: instead of max_tokens, cut to what fits; None: all that fits.
+    timeout_ms: int | None = ruled(None, _DAY_MS, "From arrival; then the request ends with its output so far.")
+    max_queue_ms: int | None = ruled(None, _DAY_MS, "From arrival; then the request ends if it has not begun.")
+    # No field of a request: used instead of max_tokens, cut to the tokens that fit; None: all that fit.
     default_max_tokens: int | None = 64
-    # Not a request's either: behind all that is not in the background, whatever the scheduling policy.
+    # No field of a request: queues behind all interactive requests, whatever the scheduling policy.
     is_background: bool = False
-    # What the user calls a field where it is not its name here ("max_completion_tokens"), for refusals; `prompt` too.
+    # The user's names of fields, and of the prompt, where they differ ("max_completion_tokens"); for refusals.
     names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    # vLLM's own, for scripts written for it. Text is always made, and of a list of outputs the last one is whole.
+    # Fields of vLLM's, for scripts written for it. Text is always made; the last of a list of outputs is whole.
     detokenize: InitVar[bool] = True
     spaces_between_special_tokens: InitVar[bool] = True
     output_kind: InitVar[Any] = None
@@ -105,17 +105,17 @@ class SamplingParams:
             )
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any], **own: Any) -> "SamplingParams":
+    def from_fields(cls, fields: Mapping[str, Any], **internal: Any) -> "SamplingParams":
         """Build from a request's JSON fields. A field set to null counts as absent. Unknown names are refused by name.
 
-        `own` are fields that are not a request's: default_max_tokens, is_background and names.
+        `internal`: fields that no request has: default_max_tokens, is_background and names.
         """
         for name in sorted(fields.keys() - FIELD_NAMES):
             raise unknown_field(name, FIELD_NAMES)
-        return cls(**own, **{name: value for name, value in fields.items() if value is not None})
+        return cls(**internal, **{name: value for name, value in fields.items() if value is not None})
 
     def name_of(self, field_name: str) -> str:
-        """What the user calls this field, or the prompt."""
+        """Return the user's name for a field, or for the prompt."""
         return self.names.get(field_name, field_name)
 
     def check_against(self, *, vocab_size: int) -> None:
@@ -130,7 +130,7 @@ class SamplingParams:
 
 
 def _check_of_vllm(best_of: int | None, processors: Any, *, n: int) -> None:
-    """Raise for what would change the answer."""
+    """Raise for values that would change the answer."""
     if best_of not in (None, n):
         raise InvalidRequestError(
             f"best_of {best_of} is not taken: it may equal n, {n}; ask for more with n", param="best_of"

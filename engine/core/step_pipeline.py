@@ -1,4 +1,4 @@
-"""StepPipeline: schedule, run, update. The one way in which steps are taken, by LLM, AsyncEngine, simulation and tests.
+"""StepPipeline: schedule, run, update. LLM, AsyncEngine, simulation and tests all take their steps by it.
 
     without a launcher     schedule N | run N | update N | schedule N+1 | run N+1 | …
     with a launcher        schedule N+1 while N runs on the device | update N | schedule N+2 | …
@@ -22,66 +22,66 @@ _log = logging.getLogger("splitfuse.engine")
 
 
 class StepState(Enum):
-    """The state of a step in flight."""
+    """State of a step in flight."""
 
-    SCHEDULED = "to run synchronously when the steps before it have been updated"
-    LAUNCHED = "on the device"
-    LOST = "it was given a token that is another one now, or it or a step before it failed: it runs synchronously"
+    SCHEDULED = "runs synchronously once the steps before it have been updated"
+    LAUNCHED = "is on the device"
+    MUST_RERUN = "its input token was replaced, or it or an earlier step failed; rerun it synchronously"
 
 
 @dataclass(eq=False, slots=True)
 class InFlightStep:
-    """A step that has been scheduled and not been updated."""
+    """Step that was scheduled and is not updated yet."""
 
     scheduled: ScheduledStep
-    to_run: Batch  # the batch, without moves that have been made
+    to_run: Batch  # the batch, without moves already made
     state: StepState = StepState.SCHEDULED
-    pending: PendingOutputs | None = None  # while it is LAUNCHED
+    pending: PendingOutputs | None = None  # while LAUNCHED
 
 
 class Work(NamedTuple):
-    """What `run` is to do: launch a step, then wait for the outputs of one."""
+    """Task for `run`: launch a step, then wait for the outputs of a step."""
 
     launch: InFlightStep | None
     collect: InFlightStep | None
 
 
 class StepPipeline:
-    """Takes an EngineCore through its steps.
+    """Driver of an EngineCore's steps.
 
-    With a launcher a step is scheduled and launched while the one before it runs. A step that needs the host runs
-    synchronously, when no other is in flight; so does one that failed to launch or whose outputs failed to come, and
-    every step that was launched after it: bisecting then finds the row that failed.
+    With a launcher, a step is scheduled and launched while the step before it runs. A step that needs the host runs
+    synchronously, when no other is in flight. A step that failed to launch or to bring its outputs is rerun
+    synchronously, and so is every step launched after it: bisecting then finds the row that failed.
     """
 
     def __init__(self, core: EngineCore, runner: Runner, launcher: Launcher | None = None) -> None:
-        """`core` allows two steps in flight if there is a launcher."""
+        """`core` allows two steps in flight if there is a launcher, else one."""
         assert core.scheduler.max_steps_in_flight == (1 if launcher is None else 2)
         self.core = core
         self._runner = IsolatingRunner(runner, None if core.speculation is None else core.speculation.draft)
-        self._launcher = launcher
+        self.launcher = launcher
         self._steps: deque[InFlightStep] = deque()  # oldest first
         self._last_end = float("-inf")
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step is in flight, which has to be taken to its end even if no request is left."""
+        """True if a step is in flight, which has to be taken to its end even if no request is left."""
         return bool(self._steps)
 
     @property
     def has_work(self) -> bool:
-        """Whether a request is unfinished or a step is in flight."""
+        """True if a request is unfinished or a step is in flight."""
         return bool(self._steps) or self.core.num_unfinished > 0
 
     def step(self) -> StepOutput:
-        """Schedule, run and update in this thread. With a launcher the update may be of the step before."""
+        """Schedule, run and update in this thread. With a launcher the update may belong to the step before."""
         expired = self.core.expire()
         work = self.schedule()
         output = None if work is None else self.update(work, self.run(work))
         return StepOutput(expired + (output.deltas if output else []), output.stats if output else None)
 
     def schedule(self) -> Work | None:
-        """Decide what is next; None if there is nothing to do."""
+        """Decide what to run next; None if there is nothing to do."""
         oldest = self._steps[0] if self._steps else None
         if oldest is not None and oldest.state is not StepState.LAUNCHED:
             return Work(None, oldest)
@@ -90,28 +90,26 @@ class StepPipeline:
             return None if oldest is None else Work(None, oldest)
         step = InFlightStep(scheduled, scheduled.batch)
         self._steps.append(step)
-        is_synchronous = self._launcher is None or scheduled.batch.needs_host or not scheduled.batch.rows
-        if not is_synchronous:
-            return Work(step, oldest)
-        return Work(None, oldest or step)
+        is_synchronous = self.launcher is None or scheduled.batch.needs_host or not scheduled.batch.rows
+        return Work(None, oldest or step) if is_synchronous else Work(step, oldest)
 
     def run(self, work: Work) -> list[RowOutput]:
-        """Compute. The outputs of the step to collect, if there is one."""
+        """Compute. Return the outputs of the step to collect, if there is one."""
         if work.launch is not None:
             self._launch(work.launch)
         return [] if work.collect is None else self._collect(work.collect)
 
     def _launch(self, step: InFlightStep) -> None:
-        assert self._launcher is not None
+        assert self.launcher is not None
         batch = step.scheduled.batch
         if any(batch.moves):
-            self._launcher.move(batch.moves)
+            self.launcher.move(batch.moves)
             step.to_run = batch.subset(batch.rows)
         try:
-            step.pending = self._launcher.launch(batch)
-            step.state = StepState.LOST if step.pending is None else StepState.LAUNCHED
+            step.pending = self.launcher.launch(batch)
+            step.state = StepState.MUST_RERUN if step.pending is None else StepState.LAUNCHED
         except Exception as exc:
-            step.state = StepState.LOST
+            step.state = StepState.MUST_RERUN
             _log.warning("a step with %d rows failed to start (%s)", len(batch.rows), type(exc).__name__)
 
     def _collect(self, step: InFlightStep) -> list[RowOutput]:
@@ -121,40 +119,26 @@ class StepPipeline:
                 return step.pending.wait()
             except Exception as exc:
                 _log.warning("a step with %d rows failed (%s)", len(step.to_run.rows), type(exc).__name__)
-                for lost in self._steps:  # those after it were given tokens that never came
-                    lost.state = StepState.LOST
+                for launched in self._steps:  # the later ones were launched with tokens that never came
+                    launched.state = StepState.MUST_RERUN
         if step.state is StepState.SCHEDULED:
             return self._runner.run(step.to_run)
-        # A request that has ended meanwhile may not even have all the tokens of its row.
+        # A request that has ended meanwhile may lack some tokens of its row.
         rows = [row for row in step.to_run.rows if not row.request.is_finished]
         outputs = self._runner.run(replace(step.to_run, rows=rows))
         by_request = dict(zip((row.request for row in rows), outputs, strict=True))
         return [by_request.get(row.request, NO_OUTPUT) for row in step.to_run.rows]
 
     def update(self, work: Work, outputs: Sequence[RowOutput]) -> StepOutput | None:
-        """Apply what `run` brought; None if nothing was to be collected."""
+        """Apply the outputs of `run`; None if there was no step to collect."""
         step = work.collect
         if step is None:
             return None
         assert step is self._steps[0], "steps end in the order in which they were scheduled"
         self._steps.popleft()
-        # It began when the one before it ended: until then the device was busy with that.
+        # A step begins when the step before it ends: until then the device was busy with that one.
         start = max(step.scheduled.start, self._last_end)
         output = self.core.update(step.scheduled._replace(start=start), outputs)
         assert output.stats is not None
         self._last_end = output.stats.time
         return output
-
-    def stats(self) -> dict[str, int]:
-        """The launcher's counters."""
-        return {} if self._launcher is None else self._launcher.stats()
-
-    @property
-    def has_idle_work(self) -> bool:
-        """Whether there is something to do while no step is in flight: CUDA graphs to capture."""
-        return self._launcher is not None and self._launcher.has_idle_work
-
-    def do_idle_work(self) -> None:
-        """A part of it; in the thread of `run`."""
-        if self._launcher is not None:
-            self._launcher.do_idle_work()

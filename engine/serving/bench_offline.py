@@ -1,7 +1,7 @@
 """`splitfuse bench offline`: output tokens per second of this engine, and of transformers beside it in the same run.
 
-Pairs are interleaved (ours, theirs, ours, …) on the same seeded random weights, greedy, no early end; the figure to
-look at is the median of the per-pair ratios, since the machine's speed drifts from minute to minute.
+Pairs are interleaved (ours, theirs, ours, …) on the same seeded random weights, greedy, no early end. Look at the
+median of the per-pair ratios, since the machine's speed drifts from minute to minute.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def _sizes(
     }
 
 
-# Models that are measured without a checkpoint, as Hugging Face configs.
+# Hugging Face configs of models to measure without a checkpoint.
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-40m": _LLAMA | _sizes(512, layers=8, heads=8, kv_heads=4, head_dim=64, inner=1408, vocab=32000),
     "llama-221m": _LLAMA | _sizes(1024, layers=16, heads=16, kv_heads=8, head_dim=64, inner=2816, vocab=32000),
@@ -64,19 +64,19 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """A load: so many prompts at once, so many tokens each."""
+    """Load of `num_seqs` prompts at once, of `prompt_len` tokens each."""
 
     num_seqs: int
     prompt_len: int
 
     @classmethod
     def parse(cls, text: str) -> "Point":
-        """From "8x128": 8 prompts of 128 tokens."""
+        """Read a load such as "8x128": 8 prompts of 128 tokens."""
         num_seqs, prompt_len = text.lower().split("x")
         return cls(int(num_seqs), int(prompt_len))
 
     def prompts(self, vocab_size: int, *, seed: int) -> list[list[int]]:
-        """Seeded random ids."""
+        """Draw prompts of random ids."""
         generator = torch.Generator().manual_seed(seed)
         return torch.randint(0, vocab_size, (self.num_seqs, self.prompt_len), generator=generator).tolist()
 
@@ -88,7 +88,7 @@ Generate = Callable[[list[list[int]], int], list[list[int]]]
 
 
 def ours(folder: Path, args: argparse.Namespace) -> tuple[Generate, float]:
-    """This engine's generate and the seconds until it was ready."""
+    """Return this engine's generate, and the seconds until it was ready."""
     start = time.perf_counter()
     widest = max(args.points, key=lambda point: point.num_seqs)
     llm = LLM(
@@ -111,7 +111,7 @@ def ours(folder: Path, args: argparse.Namespace) -> tuple[Generate, float]:
 
 
 def transformers_generate(folder: Path, args: argparse.Namespace) -> tuple[Generate, float]:
-    """transformers' static-batch `generate` on the same weights, and the seconds until it was ready."""
+    """Return transformers' static-batch `generate` on the same weights, and the seconds until it was ready."""
     start = time.perf_counter()
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -138,7 +138,7 @@ def transformers_generate(folder: Path, args: argparse.Namespace) -> tuple[Gener
 
 
 def measure(generate: Generate, prompts: list[list[int]], output_len: int) -> float:
-    """Output tokens per second of one call, prompts included in the time."""
+    """Return the output tokens per second of one call, whose time includes the prompts."""
     start = time.perf_counter()
     outputs = generate(prompts, output_len)
     elapsed = time.perf_counter() - start
@@ -147,7 +147,7 @@ def measure(generate: Generate, prompts: list[list[int]], output_len: int) -> fl
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """All points, printed as they come."""
+    """Measure and print all points."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = _folder(args.model, Path(scratch))
         vocab_size = read_model_config(folder).vocab_size
@@ -165,7 +165,7 @@ def _measure_point(
     point: Point, engines: dict[str, tuple[Generate, float]], vocab_size: int, args: argparse.Namespace
 ) -> dict[str, Any]:
     rates: dict[str, list[float]] = {name: [] for name in engines}
-    for pair in range(-1, args.pairs):  # the first one warms up
+    for pair in range(-1, args.pairs):  # the first pair warms up
         prompts = point.prompts(vocab_size, seed=args.seed + pair)
         for name, (generate, _) in engines.items():
             rate = measure(generate, prompts, args.output_len)
@@ -209,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Entry point of `splitfuse bench offline`."""
+    """Run `splitfuse bench offline`."""
     args = _parser().parse_args(argv)
     results = run(args)
     if args.save_result:

@@ -1,4 +1,4 @@
-"""From an EngineConfig to the parts of an engine: tokenizer, model runner, input processor, step pipeline."""
+"""EngineParts: builds an engine's tokenizer, model runner, input processor and step pipeline from an EngineConfig."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -7,10 +7,9 @@ from functools import partial
 from ..config import EngineConfig
 from ..core.block_manager import CacheSpec
 from ..core.engine_core import EngineCore
-from ..core.ports import RequestObserver, Speculator
+from ..core.ports import RequestObserver, SchedulerListener, Speculator
 from ..core.request import Request
 from ..core.sampling_params import SamplingParams
-from ..core.scheduler import SchedulerListener
 from ..core.step_pipeline import StepPipeline
 from ..errors import ConfigError
 from ..execution.models.checkpoint import model_folder
@@ -26,24 +25,24 @@ from .loading import load_launcher, load_runner
 from .output_processor import OutputProcessor
 from .workers.heap import return_freed_memory
 
-# Of the self-test, so that each kind of step is taken: 11 ms of CPU time with the demo model.
+# Lengths of the self-test, so that it takes each kind of step: 11 ms of CPU time with the demo model.
 _TEST_PROMPT_LEN = 4
 _TEST_OUTPUT_LEN = 2
 
 
 @dataclass(frozen=True)
 class EngineParts:
-    """What an engine is built from. `tokenizer` is None if the model folder has none (dummy weights)."""
+    """Parts of an engine. `tokenizer` is None if the model folder has none (dummy weights)."""
 
     tokenizer: Tokenizer | None
     runner: ModelRunner
     input_processor: InputProcessor
-    fingerprint: str = ""  # of the model
+    fingerprint: str = ""  # the model's
 
     def pipeline(self, config: EngineConfig) -> StepPipeline:
-        """A core over these parts and the steps that it takes. They have generated a few tokens before, as a test.
+        """Test the parts with a few tokens, and build a core over them with its step pipeline.
 
-        Raises ConfigError if these did not come, or a recording cannot be written.
+        Raises ConfigError if the test fails, or a recording cannot be written.
         """
         loaded = self.runner.loaded
         config = config.for_device(loaded.device.type)
@@ -66,12 +65,12 @@ class EngineParts:
         return StepPipeline(core, self.runner, launcher)
 
     def _test(self, pipeline: StepPipeline) -> None:
-        """Generate with a core of its own, so that nothing is learned, counted or kept of it. Raises ConfigError."""
+        """Generate a few tokens with a core of its own, so that no other learns or counts. Raises ConfigError."""
         loaded, cache = self.runner.loaded, self.runner.loaded.cache
         largest = min(loaded.max_model_len, cache.num_blocks * cache.block_size)
         num_tokens = min(_TEST_PROMPT_LEN + _TEST_OUTPUT_LEN, largest)
         if num_tokens < 2:
-            return  # no request fits either
+            return  # a request would not fit either
         prompt = [index % loaded.model_config.vocab_size for index in range(min(_TEST_PROMPT_LEN, num_tokens - 1))]
         request = Request(
             request_id="self-test",
@@ -89,7 +88,7 @@ class EngineParts:
                     )
 
     def speculation(self, config: EngineConfig) -> Speculator | None:
-        """Return the speculator as configured; None without one. Raises ConfigError."""
+        """Build the configured speculator; None if there is none. Raises ConfigError."""
         settings = config.speculation
         if settings is None:
             return None
@@ -144,7 +143,7 @@ def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig)
 
 
 def _observer(config: EngineConfig) -> RequestObserver | None:
-    """Return what records the requests' histories, where the extra is there."""
+    """Build the recorder of the requests' histories, if the extra is installed."""
     if not has_extra("inspection"):
         return None
     observer: RequestObserver = load_extra("inspection.histories", needed_for="histories").Histories.of(config)

@@ -1,4 +1,4 @@
-"""ConstraintCompiler: from a request's structured outputs to token constraints. The structured-output extra has one."""
+"""ConstraintCompiler: makes token constraints of structured outputs. The structured-output extra has one."""
 
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -7,17 +7,18 @@ from ..core.constraint import TokenConstraint
 
 
 class CompiledConstraint(Protocol):
-    """A constraint that requests share."""
+    """Compiled constraint, which requests share."""
 
     def begin(self, *, max_tokens: int | None = None, forced_from: int | None = None) -> TokenConstraint:
-        """Return the state of one output of at most `max_tokens` tokens, whose completion is forced; None: it is not.
+        """Create the state of one output.
 
-        `forced_from`: number of output tokens before a completion that another process began.
+        `max_tokens`: length by which its completion is forced; None: never. `forced_from`: number of output tokens
+        before a forced completion that another process began.
         """
 
 
 class ConstraintCompiler(Protocol):
-    """Compiles in a thread of its own; equal constraints are compiled once."""
+    """Compiler with a thread of its own. Equal constraints are compiled once."""
 
     def stats(self) -> dict[str, int]:
         """Return counters for /stats."""

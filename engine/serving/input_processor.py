@@ -1,4 +1,4 @@
-"""InputProcessor: a prompt and its parameters become requests, or a clear refusal."""
+"""InputProcessor: makes requests of a prompt and its parameters, or refuses them clearly."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..checks import check_text, check_token_ids
-from ..core.outputs import KnownOutput, Resumed
+from ..core.outputs import KnownOutput
 from ..core.request import Request
 from ..core.sampling_params import SamplingParams
 from ..errors import ContextLengthError, InvalidRequestError
@@ -18,16 +18,17 @@ from ..execution.models.config import ModelConfig
 from ..execution.sampling.rng import derive_seed
 from ..text.tokenizer import Tokenizer
 from .constraint_compiler import CompiledConstraint, ConstraintCompiler
+from .submitted_request import Resumed
 from .workers.input_threads import InputThreads
 
-# Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them. With text, "add_special_tokens": False
-# says that it has them already.
+# Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} like vLLM's. "add_special_tokens": False says that the text
+# has special tokens already.
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
 @contextmanager
-def _forgiven(params: SamplingParams) -> Iterator[None]:
-    """Leaves out a grammar that cannot be used, if it is optional."""
+def _ignore_if_optional(params: SamplingParams) -> Iterator[None]:
+    """Leave out a grammar that cannot be used, if it is optional."""
     try:
         yield
     except InvalidRequestError:
@@ -37,7 +38,7 @@ def _forgiven(params: SamplingParams) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """A prompt and its bad words as token ids, and the grammar of its structured outputs, compiled."""
+    """Prompt and bad words as token ids, with the compiled grammar of its structured outputs."""
 
     token_ids: list[int]
     params: SamplingParams
@@ -46,14 +47,14 @@ class TokenizedPrompt:
 
 
 class LengthLimit(NamedTuple):
-    """The most tokens of prompt and output together."""
+    """Largest number of tokens of prompt and output together. `reason`: name of the limit."""
 
     num_tokens: int
-    reason: str  # what sets it
+    reason: str
 
 
 class InputProcessor:
-    """Checks what needs the model: vocabulary, context length, the size of the KV cache."""
+    """Checks that need the model: vocabulary, context length, the size of the KV cache."""
 
     def __init__(
         self,
@@ -74,39 +75,39 @@ class InputProcessor:
             LengthLimit(max_model_len, "the model's context"),
             LengthLimit(max_cache_tokens, "the KV cache (see --kv-cache-memory-bytes)"),
         )
-        self._capacity = min(capacities, key=itemgetter(0))  # of two that are equal, the first
+        self._capacity = min(capacities, key=itemgetter(0))  # the first of two equal ones
         self._seed = seed
         self._num_seeds = 0
 
     def stats(self) -> dict[str, int]:
-        """What has become of the grammars; empty where there can be none."""
+        """Return counts of grammars for /stats; empty without a compiler."""
         return {} if self._grammars is None else self._grammars.stats()
 
     async def prepare(self) -> None:
-        """Make what compiling a grammar needs. Holds the GIL for some 0.25 s. What cannot be is told to a request."""
-        with suppress(InvalidRequestError, RuntimeError):  # no thread can be started
+        """Build the tables that grammars need, which holds the GIL for some 0.25 s. A failure shows in a request."""
+        with suppress(InvalidRequestError, RuntimeError):  # RuntimeError: no thread can be started
             if self._grammars is not None:
                 await asyncio.shield(asyncio.wrap_future(self._grammars.prepare()))
 
     async def tokenize_async(self, prompt: Prompt, params: SamplingParams, *, threads: InputThreads) -> TokenizedPrompt:
-        """As `tokenize`, in these threads; what is too long by its length alone is refused before."""
+        """Like `tokenize`, but in `threads`. A prompt that is too long by its length alone is refused before."""
         self._check_length(prompt, params)
         compiling = self._compile(params)
         tokenized = await threads.run(partial(self._tokenize, prompt, params), length=length_of(prompt))
         if compiling is None:
             return tokenized
-        with _forgiven(params):
-            # Other requests may wait for the same grammar: a cancelled one must not cancel it.
+        with _ignore_if_optional(params):
+            # Other requests may wait for the same grammar: cancelling one of them must not cancel it.
             grammar: CompiledConstraint = await asyncio.shield(asyncio.wrap_future(compiling))
             return replace(tokenized, grammar=grammar)
         return tokenized
 
     def tokenize(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
-        """Tokenize and compile what has to be; can take long, so not for an event loop. Raises InvalidRequestError."""
+        """Tokenize a prompt and compile its grammar. Blocks, so not for an event loop. Raises InvalidRequestError."""
         self._check_length(prompt, params)
         compiling = self._compile(params)
         tokenized = self._tokenize(prompt, params)
-        with _forgiven(params):
+        with _ignore_if_optional(params):
             return tokenized if compiling is None else replace(tokenized, grammar=compiling.result())
         return tokenized
 
@@ -119,8 +120,9 @@ class InputProcessor:
         tenant: str = "",
         resumed: Resumed | None = None,
     ) -> list[Request]:
-        """The n requests of one prompt; if it is resumed, those that have not ended. Raises InvalidRequestError
-        (ContextLengthError).
+        """Make the n requests of one prompt, without outputs that a resumed one has ended.
+
+        Raises InvalidRequestError (ContextLengthError).
         """
         params, grammar = tokenized.params, tokenized.grammar
         outputs = params.structured_outputs
@@ -135,14 +137,14 @@ class InputProcessor:
         if resumed is None:
             seed = self._next_seed() if params.seed is None else params.seed
             resumed = Resumed(seed, (KnownOutput(),) * params.n, now)
-        # A forced completion would not respect these two.
+        # A forced completion would not respect allowed_token_ids and bad words.
         can_force = params.allowed_token_ids is None and not tokenized.bad_words
         max_tokens = limit - len(token_ids) if can_force else None
         requests: list[Request] = []
         for index, known in enumerate(resumed.outputs):
             if known.has_ended:
                 continue
-            begun = None if grammar is None else grammar.begin(max_tokens=max_tokens, forced_from=known.forced_from)
+            state = None if grammar is None else grammar.begin(max_tokens=max_tokens, forced_from=known.forced_from)
             requests.append(
                 Request(
                     request_id=request_id,
@@ -153,7 +155,7 @@ class InputProcessor:
                     seed=resumed.seed if index == 0 else derive_seed(resumed.seed, index),
                     stop_token_ids=stop_ids,
                     bad_words=tokenized.bad_words,
-                    grammar=begun,
+                    grammar=state,
                     tenant=tenant,
                     parent=requests[0] if requests else None,
                     arrival_time=resumed.arrival_time,
@@ -165,7 +167,7 @@ class InputProcessor:
     def _compile(self, params: SamplingParams) -> Future[CompiledConstraint] | None:
         if params.structured_outputs is None:
             return None
-        with _forgiven(params):
+        with _ignore_if_optional(params):
             if self._grammars is None:
                 raise InvalidRequestError(
                     "structured_outputs needs a tokenizer, and this model's folder has no tokenizer.json",
@@ -218,12 +220,12 @@ class InputProcessor:
         if num_kept is not None:
             text = self._tokenizer.length_bound.tail(text, num_tokens=num_kept)
         token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        # A tokenizer wider than the logits can make ids that the embedding does not have.
+        # A tokenizer wider than the logits can make ids beyond the embedding.
         check_token_ids(token_ids, vocab_size=self._vocab_size, param=name)
         return token_ids
 
     def _max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
-        """Prompt and output together: what was asked for, if it fits; a default is cut to what fits."""
+        """Return the most tokens of prompt and output: the requested number if it fits, or a default cut to fit."""
         largest, holder = self._capacity
         if num_prompt_tokens >= largest:
             raise self._too_long(str(num_prompt_tokens), params)
@@ -234,8 +236,8 @@ class InputProcessor:
                 param="max_length",
             )
         default = min(largest, num_prompt_tokens + (params.default_max_tokens or largest))
-        asked = _requested_limits(num_prompt_tokens, params)
-        limit, param = min(asked, key=itemgetter(0), default=LengthLimit(default, ""))
+        requested = _requested_limits(num_prompt_tokens, params)
+        limit, param = min(requested, key=itemgetter(0), default=LengthLimit(default, ""))
         if limit > largest:
             raise ContextLengthError(
                 f"This model's maximum context length is {largest} tokens: "
@@ -252,7 +254,7 @@ class InputProcessor:
         return limit
 
     def _too_long(self, num_tokens: str, params: SamplingParams) -> ContextLengthError:
-        # The first words are OpenAI's and vLLM's; clients know the error by them (litellm falls back to another model).
+        # The first words are OpenAI's and vLLM's, by which clients know the error: litellm falls back to another model.
         largest, holder = self._capacity
         return ContextLengthError(
             f"This model's maximum context length is {largest} tokens: the prompt has {num_tokens} tokens and {holder} "
@@ -262,9 +264,9 @@ class InputProcessor:
         )
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Ids of each word, as it stands and after a space: both spellings occur in running text.
+        """Return the ids of each word, as given and after a space: both spellings occur in running text.
 
-        A tokenizer can be wider than the logits; what they cannot make need not be forbidden.
+        Ids beyond the logits, of a wider tokenizer, cannot be sampled and need not be forbidden.
         """
         spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
         encoded = [tuple(self._tokenizer.encode(s, add_special_tokens=False)) for s in spellings if self._tokenizer]
@@ -276,7 +278,7 @@ class InputProcessor:
 
 
 def length_of(prompt: Prompt) -> int:
-    """Characters or ids, 0 for what is no prompt."""
+    """Return the number of characters or ids; 0 for a value that is no prompt."""
     content = _content(prompt)
     return len(content) if isinstance(content, (str, list, tuple)) else 0
 
@@ -288,7 +290,7 @@ def _content(prompt: Prompt) -> Any:
 def _check_some_token_is_left(
     params: SamplingParams, stop_ids: frozenset[int], bad_words: Sequence[tuple[int, ...]]
 ) -> None:
-    """Raise if what is allowed is forbidden too, from the first token on."""
+    """Raise if all allowed tokens are forbidden too, from the first token on."""
     forbidden = {word[0] for word in bad_words if len(word) == 1}.union(stop_ids if params.min_tokens else ())
     if params.allowed_token_ids is not None and forbidden.issuperset(params.allowed_token_ids):
         raise InvalidRequestError(
@@ -299,7 +301,7 @@ def _check_some_token_is_left(
 
 
 def _requested_limits(num_prompt_tokens: int, params: SamplingParams) -> Iterator[LengthLimit]:
-    """Those that the request sets; the reasons are its fields."""
+    """Yield the limits that the request sets; their reasons are its fields."""
     if params.max_length is not None:
         yield LengthLimit(params.max_length, "max_length")
     if params.max_tokens is not None:

@@ -19,15 +19,16 @@ from ..text.tokenizer import Tokenizer
 from .builder import load
 from .input_processor import Prompt
 from .request_output import CompletionOutput, RequestOutput
+from .wait_prediction import WaitPrediction
 
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
 OnDelta = Callable[[OutputDelta], None]
 
 
 class LLM:
-    """An engine for scripts; a context manager, too.
+    """Engine for scripts, and a context manager.
 
-    Keyword arguments are those of EngineConfig, and vLLM's where they change nothing here. Raises ConfigError.
+    Keyword arguments: EngineConfig's, and vLLM's that change nothing here. Raises ConfigError.
     """
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:
@@ -35,7 +36,7 @@ class LLM:
         parts = load(self.config)
         self._input_processor = parts.input_processor
         self._ids = itertools.count()
-        self._lock = threading.Lock()  # one call at a time takes the steps
+        self._lock = threading.Lock()  # held by the call that takes the steps
         self._runner = parts.runner
         self.tokenizer = parts.tokenizer
         self.pipeline = parts.pipeline(self.config)
@@ -49,7 +50,7 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Free the model's memory and the cache's. No further prompt is taken."""
+        """Free the model's memory and the cache's. Later prompts are refused."""
         with self._lock:
             if not self._is_closed:
                 self._runner.close()
@@ -58,13 +59,13 @@ class LLM:
                 self.__dict__.pop(name, None)
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer. Raises InvalidRequestError if it has none."""
+        """Return the model's tokenizer. Raises InvalidRequestError if it has none."""
         if self.tokenizer is None:
             raise InvalidRequestError("this model has no tokenizer; give token ids")
         return self.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Those of a prompt that is given none."""
+        """Return the parameters of a prompt without its own."""
         return SamplingParams()
 
     def generate(
@@ -75,11 +76,11 @@ class LLM:
         *,
         on_delta: OnDelta | None = None,
     ) -> list[RequestOutput]:
-        """One RequestOutput per prompt, in their order.
+        """Generate one RequestOutput per prompt, in the order of the prompts.
 
-        A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}; give one, or a list of them,
-        and one SamplingParams for all or one each. `use_tqdm` is vLLM's; no bar is shown. `on_delta` is called with
-        what comes, as it comes. Raises InvalidRequestError before anything runs, RequestFailedError if one failed.
+        A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}. Give one or a list of them,
+        and one SamplingParams for all or one per prompt. `use_tqdm` is vLLM's; no bar is shown. `on_delta` is called
+        with each delta. Raises InvalidRequestError before anything runs, RequestFailedError if a request failed.
         """
         with self._lock:
             return self._generate(_as_list(prompts), sampling_params, on_delta)
@@ -96,10 +97,10 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer a conversation (a list of messages) or many (a list of such lists), one RequestOutput each.
+        """Answer a conversation (a list of messages) or many (a list of such lists), with one RequestOutput each.
 
-        The prompts are those of /v1/chat/completions, by `chat_template` or the model's own; the template alone says
-        whether they show the tools. Raises as `generate`.
+        Prompts are made like in /v1/chat/completions, by `chat_template` or the model's own. The template decides
+        whether a prompt shows the tools. Raises like `generate`.
         """
         if self.tokenizer is None:
             raise InvalidRequestError("chat needs a tokenizer, and this model has none", param="messages")
@@ -128,7 +129,7 @@ class LLM:
         if self._is_closed:
             raise InvalidRequestError("this LLM is closed; make another one")
         params = _params_for(many, sampling_params)
-        outputs = [self._add(prompt, each) for prompt, each in zip(many, params, strict=True)]
+        outputs = [self._add(prompt, own_params) for prompt, own_params in zip(many, params, strict=True)]
         by_id = {output.request_id: output for output in outputs}
         try:
             while self.pipeline.has_work:
@@ -139,7 +140,7 @@ class LLM:
                     if on_delta is not None:
                         on_delta(delta)
         finally:
-            self.core.abort_all()  # nothing to do unless we leave early
+            self.core.abort_all()  # does nothing unless this call leaves early
             while self.pipeline.is_busy:
                 self.pipeline.step()
         for output in outputs:
@@ -155,7 +156,7 @@ class LLM:
         except InvalidRequestError:
             self.core.abort_all()
             raise
-        self.core.add(requests)
+        self.core.add(requests, predicted_ttft=WaitPrediction(self.core).predicted_ttft(requests[0]))
         return RequestOutput(
             request_id=request_id,
             prompt=prompt if isinstance(prompt, str) else None,
@@ -181,7 +182,7 @@ def _params_for(
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer; lengths in tokens."""
+    """Answer to a prompt. Lengths are in tokens."""
 
     generated_text: str
     prompt_length: int
@@ -193,7 +194,7 @@ class Response:
 
 
 class Pipeline:
-    """Call it with a prompt or a list of them; what comes back is always a list."""
+    """Callable with a prompt or a list of prompts, which always returns a list."""
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
@@ -209,8 +210,9 @@ class Pipeline:
         streaming_fn: Callable[[list[Response]], None] | None = None,
         **fields: Any,
     ) -> list[Response]:
-        """`fields` are SamplingParams' own. `do_sample` False is greedy; `return_full_text` puts the prompt before the
-        answer; `streaming_fn` is called with what is new of an output, in a list. Raises InvalidRequestError.
+        """Answer prompts. `do_sample`: False is greedy. `return_full_text`: puts the prompt before the answer.
+        `streaming_fn`: called with the new part of an output, in a list. `fields`: SamplingParams' own.
+        Raises InvalidRequestError.
         """
         fields = {"max_tokens": max_new_tokens, "min_tokens": min_new_tokens, **fields}
         params = SamplingParams.from_fields(fields if do_sample else {**fields, "temperature": 0.0})
@@ -219,17 +221,17 @@ class Pipeline:
         outputs = self.llm.generate(texts, params, on_delta=on_delta)
         return [
             Response(
-                text + done.text if return_full_text else done.text,
+                text + completion.text if return_full_text else completion.text,
                 len(output.prompt_token_ids),
-                len(done.token_ids),
-                done.finish_reason,
+                len(completion.token_ids),
+                completion.finish_reason,
             )
             for text, output in zip(texts, outputs, strict=True)
-            for done in output.outputs
+            for completion in output.outputs
         ]
 
     def destroy(self) -> None:
-        """Free what the model takes."""
+        """Free the model's memory."""
         self.llm.close()
 
 
@@ -239,5 +241,5 @@ def _stream(streaming_fn: Callable[[list[Response]], None], delta: OutputDelta) 
 
 
 def pipeline(model: str | None = None, **settings: Any) -> Pipeline:
-    """A pipeline on a model folder or hub id. Settings are EngineConfig's. Raises ConfigError."""
+    """Create a pipeline on a model folder or hub id. Settings are EngineConfig's. Raises ConfigError."""
     return Pipeline(LLM(model, **settings))

@@ -1,4 +1,4 @@
-"""OutputProcessor: tokens become what a client reads: text up to a stop string, logprobs, errors, one delta a step.
+"""OutputProcessor: makes deltas of tokens: text up to a stop string, logprobs and errors, one delta a step.
 
 It only decides; EngineCore applies stop strings and failures to the scheduler.
 """
@@ -21,16 +21,16 @@ _NO_TEXT = Decoded()
 
 
 class OutputProcessor:
-    """Keeps one TextStream per output, and prompt logprobs until the first token."""
+    """OutputBuilder with one TextStream per output, and prompt logprobs until the first token."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
-        """Without a tokenizer deltas have no text."""
+        """`tokenizer`: None for deltas without text."""
         self._tokenizer = tokenizer
         self._texts: dict[Request, TextStream] = {}
         self._prompt_logprobs: dict[Request, PromptLogprobs] = {}
 
     def add(self, request: Request) -> None:
-        """Begin with a request; of tokens with which it comes the text is known."""
+        """Prepare for the tokens of a request. Clients have the text of its known output already."""
         params = request.params
         if request.needs_prompt_logprobs:
             self._prompt_logprobs[request] = PromptLogprobs(params.prompt_logprobs or 0)
@@ -47,20 +47,20 @@ class OutputProcessor:
                 _push(request, stream, token_id, num_behind=num_behind)
 
     def forget(self, request: Request) -> None:
-        """The request has ended and its last delta has been made."""
+        """Drop the state of a request whose last delta has been made."""
         self._texts.pop(request, None)
         self._prompt_logprobs.pop(request, None)
 
     def keep_prompt_logprobs(self, batch: Batch, outputs: Sequence[RowOutput]) -> None:
-        """Collect those that a step computed, for the delta with the first token."""
+        """Collect a step's prompt logprobs for the delta with the first token."""
         if not self._prompt_logprobs:
             return
         for row, output in zip(batch.rows, outputs, strict=True):
-            if output.prompt_logprobs is not None and row.request in self._prompt_logprobs:  # it may have ended
+            if output.prompt_logprobs is not None and row.request in self._prompt_logprobs:  # else it has ended
                 self._prompt_logprobs[row.request].extend(output.prompt_logprobs)
 
     def decode(self, progress: Progress) -> Decoded:
-        """The text that is certain after these tokens, up to a stop string or a token that cannot be decoded."""
+        """Return the text that is certain after these tokens, up to a stop string or a token that cannot be decoded."""
         request, output = progress.request, progress.output
         error = None if output.failure is None else _row_error(request, output.failure)
         stream = self._texts.get(request)
@@ -71,14 +71,14 @@ class OutputProcessor:
             num_left -= token_id is not None
             try:
                 text += _push(request, stream, token_id, num_behind=num_left)
-            except Exception as exc:  # text concerns one request only
+            except Exception as exc:  # a fault in the text of one request ends that request only
                 return Decoded(text, num_left, has_failed=True, error=_text_error(request, exc))
             if stream.stopped_by is not None:
                 return Decoded(text, num_left, stop=stream.stopped_by, error=error)
         return Decoded(text, error=error)
 
     def delta(self, progress: Progress, decoded: Decoded) -> OutputDelta:
-        """What the step added to this output, once `decoded` has been applied to the scheduler."""
+        """Build the delta of a step, once `decoded` has been applied to the scheduler."""
         request, output = progress.request, progress.output
         if decoded.num_dropped:
             output = output.first(len(output.token_ids) - decoded.num_dropped)
@@ -99,7 +99,7 @@ class OutputProcessor:
 
 
 def _push(request: Request, stream: TextStream, token_id: int | None, *, num_behind: int) -> str:
-    """The text that is certain with this token, which `num_behind` more follow."""
+    """Return the text that is certain with this token, which `num_behind` more tokens follow."""
     params = request.params
     is_last = request.is_finished and not num_behind
     is_end = is_last and request.finish_reason == "stop" and token_id in request.stop_token_ids
@@ -121,6 +121,6 @@ def _row_error(request: Request, failure: RowFailure) -> RequestFailedError:
     if failure.param is not None:
         _log.info("request %s cannot be met: %s, error id %s", request.request_id, failure.message, error_id)
         return ConstraintError(failure.message, error_id=error_id, param=failure.param)
-    if failure.error_id is None:  # no exception has been logged for it
+    if failure.error_id is None:  # nothing has been logged yet
         _log.error("request %s failed: %s, error id %s", request.request_id, failure.message, error_id)
     return RequestFailedError(f"{failure.message} (error id {error_id})", error_id=error_id)

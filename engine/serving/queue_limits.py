@@ -1,4 +1,4 @@
-"""QueueLimits: how many requests may wait and for how long, and when who is refused may come again."""
+"""QueueLimits: limits of waiting requests and of their waiting time, and the time after which to retry."""
 
 import time
 from collections import deque
@@ -9,21 +9,21 @@ from ..config import EngineConfig
 from ..errors import QueueFullError
 
 _NUM_ENDS_KEPT = 64
-_LEAST_S, _MOST_S = 1.0, 60.0  # of what somebody is told to wait
+_LEAST_S, _MOST_S = 1.0, 60.0  # bounds of retry_after_s
 
 
 class Predictions(Protocol):
-    """What the cost model says of the requests that are there."""
+    """Predictions for the requests that are there."""
 
     def predicted_wait_s(self) -> float:
-        """Seconds until a request that came now would get its first token."""
+        """Return the seconds until a request that came now would get its first token."""
 
     def predicted_s_until_ended(self, num_requests: int) -> float:
-        """Seconds until so many outputs have ended at the latest."""
+        """Return the seconds until `num_requests` outputs have ended at the latest."""
 
 
 class QueueLimits:
-    """`max_queue_size` and `max_queue_seconds` of a config, and the rate at which outputs ended."""
+    """Limits `max_queue_size` and `max_queue_seconds` of a config, and the rate at which outputs ended."""
 
     def __init__(self, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_size, self._max_seconds = config.max_queue_size, config.max_queue_seconds
@@ -31,24 +31,24 @@ class QueueLimits:
         self._end_times: deque[float] = deque(maxlen=_NUM_ENDS_KEPT)
 
     def note_end(self) -> None:
-        """An output has ended."""
+        """Note that an output has ended."""
         self._end_times.append(self._clock())
 
     def check(self, predictions: Predictions, *, num_waiting: int, num_new: int) -> None:
-        """Raise QueueFullError if so many new outputs may not wait behind those that do, or would wait too long."""
+        """Raise QueueFullError if `num_new` outputs may not wait behind `num_waiting`, or would wait too long."""
         self.check_size(predictions, num_waiting=num_waiting, num_new=num_new)
         if self._max_seconds is not None and (wait := predictions.predicted_wait_s()) > self._max_seconds:
             why = f"a first token is {wait:.1f} s away and --max-queue-seconds is {self._max_seconds:g}"
             raise _queue_full(why, wait - self._max_seconds)
 
     def check_size(self, predictions: Predictions, *, num_waiting: int, num_new: int) -> None:
-        """Raise QueueFullError if so many new ones may not wait behind those that do."""
+        """Raise QueueFullError if `num_new` outputs may not wait behind `num_waiting`."""
         if num_waiting and num_waiting + num_new > self._max_size:
             seconds = self._seconds_until_room(predictions, num_waiting + num_new - self._max_size)
             raise _queue_full(f"{num_waiting} requests wait and the queue holds {self._max_size}", seconds)
 
     def _seconds_until_room(self, predictions: Predictions, num_outputs: int) -> float:
-        """Until so many have left, at the rate at which the last ones did; by the cost model before two have."""
+        """Return the seconds until `num_outputs` have ended, at the rate of the last ends; predict before two ends."""
         times = self._end_times
         if len(times) < 2 or times[-1] <= times[0]:
             return predictions.predicted_s_until_ended(num_outputs)

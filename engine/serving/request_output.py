@@ -1,4 +1,4 @@
-"""RequestOutput: all outputs of a request, joined from their deltas. Plain data, no torch."""
+"""RequestOutput: outputs of a request, joined from their deltas. Plain data, no torch."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from ..errors import RequestFailedError
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One finished or growing output sequence."""
+    """Output sequence, finished or growing."""
 
     index: int
     text: str = ""
@@ -20,7 +20,7 @@ class CompletionOutput:
     error: RequestFailedError | None = None
 
     def add(self, delta: OutputDelta) -> None:
-        """Append what a delta carries."""
+        """Append a delta."""
         self.text += delta.text
         self.token_ids.extend(delta.token_ids)
         if delta.logprobs is not None:
@@ -31,33 +31,33 @@ class CompletionOutput:
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """The log-probability of all tokens together; None without `logprobs`."""
+        """Log-probability of all tokens together; None without `logprobs`."""
         return None if self.logprobs is None else sum(item.logprob for item in self.logprobs)
 
 
 @dataclass(slots=True)
 class RequestOutput:
-    """All outputs of one request."""
+    """Outputs of one request."""
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     num_cached_tokens: int = 0
-    prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first token has none
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # None for the first token
 
     def add(self, delta: OutputDelta) -> None:
-        """Append what a delta carries."""
+        """Append a delta."""
         self.outputs[delta.index].add(delta)
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = list(delta.prompt_logprobs)
 
     @property
     def finished(self) -> bool:
-        """Whether every output has ended."""
+        """True if every output has ended."""
         return all(output.finish_reason is not None for output in self.outputs)
 
     @property
     def metrics(self) -> RequestMetrics | None:
-        """Those of the first output, once it has ended."""
+        """Metrics of the first output, once it has ended."""
         return self.outputs[0].metrics

@@ -19,7 +19,7 @@ from .idempotency import IdempotencyKey
 from .signal import Signal
 
 if TYPE_CHECKING:
-    from ...engine.serving.async_engine import Handle
+    from ...engine.serving.submitted_request import SubmittedRequest
 
 # Bytes of an event beside its text, measured with tracemalloc: delta, ids tuple, list slot.
 EVENT_BYTES = 250
@@ -108,7 +108,7 @@ class Job:
         self._keeps_prompt = keeps_prompt
         self._observers = list(observers)
         self._reports: dict[int, dict[str, Any]] = {}
-        self._handle: Handle | None = None
+        self._handle: SubmittedRequest | None = None
         self._pending: dict[int, OutputDelta] = {}
         self._num_unfinished = num_outputs
 
@@ -120,7 +120,7 @@ class Job:
         """Have this observer no longer, if it is one."""
         self._observers = [other for other in self._observers if other is not observer]
 
-    def accept(self, handle: "Handle") -> None:
+    def accept(self, handle: "SubmittedRequest") -> None:
         """Remember the request as the engine took it. The prompt itself is kept no longer than the job runs."""
         self.num_prompt_tokens = len(handle.prompt_token_ids)
         if self._keeps_prompt:

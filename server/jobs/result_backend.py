@@ -9,7 +9,7 @@ from .job import Job, JobObserver
 from .kept_request import KeptRequest
 
 if TYPE_CHECKING:
-    from ...engine.serving.async_engine import Handle
+    from ...engine.serving.submitted_request import SubmittedRequest
 
 Sink = Callable[[OutputDelta], None]
 
@@ -33,7 +33,9 @@ class ResultBackend(JobObserver):
         """Return where the engine's deltas of a job go that will be accepted."""
         return job.sink
 
-    async def accept(self, job: Job, handle: "Handle", kept: KeptRequest, *, user: str, fingerprint: str) -> None:
+    async def accept(
+        self, job: Job, handle: "SubmittedRequest", kept: KeptRequest, *, user: str, fingerprint: str
+    ) -> None:
         """Return when the job is kept."""
 
     async def find(self, seq_id: str, *, owner: str) -> Job | None:

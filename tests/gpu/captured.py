@@ -25,7 +25,7 @@ class Replays:
 
     def __init__(self, pipeline: Any, config: Any, sizes: Iterable[int] | None = None) -> None:
         self.count = 0
-        launcher = pipeline._launcher
+        launcher = pipeline.launcher
         if config.device == "cpu":
             model = launcher._model.config
             dtype = getattr(torch, config.dtype if config.dtype != "auto" else "bfloat16")

@@ -93,6 +93,7 @@ class FakeEngine:
         self.max_model_len = MAX_MODEL_LEN
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_config={"model_type": "fake"}, quantization=None)
         self.observers: list[Any] = []
+        self.prompts = self.view = self
         cache = SimpleNamespace(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE)
         self.loaded = SimpleNamespace(max_model_len=MAX_MODEL_LEN, device="cpu", dtype="float32", cache=cache)
         self.is_healthy = True

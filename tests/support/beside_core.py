@@ -1,6 +1,6 @@
 """Parts beside the core for simulated worlds: the shipped ones, or stand-ins with pytest --core-alone.
 
-With the stand-ins a world needs nothing of splitfuse but engine/core, config, errors, checks and extension.
+With the stand-ins a world needs nothing of splitfuse but engine/core, config, errors and checks.
 """
 
 import os

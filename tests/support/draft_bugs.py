@@ -19,19 +19,19 @@ def has_drafts(settings: WorldSettings) -> bool:
 
 @plant(BUGS, Planner, "_plan_drafts", where=has_drafts)
 def drafts_have_a_budget_of_their_own(right: Method) -> Method:
-    def wrong(self: Any, room: Any, drafts: Any) -> None:
-        room.tokens += 3
-        right(self, room, drafts)
+    def wrong(self: Any, budget: Any, drafts: Any) -> None:
+        budget.tokens += 3
+        right(self, budget, drafts)
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_drafts", where=has_drafts)
 def drafts_go_beyond_the_last_token(right: Method) -> Method:
-    def wrong(self: Any, room: Any, drafts: Any) -> None:
+    def wrong(self: Any, budget: Any, drafts: Any) -> None:
         for request in drafts:
             request.max_num_tokens += 1
-        right(self, room, drafts)
+        right(self, budget, drafts)
         for request in drafts:
             request.max_num_tokens -= 1
 
@@ -40,9 +40,9 @@ def drafts_go_beyond_the_last_token(right: Method) -> Method:
 
 @plant(BUGS, Planner, "_plan_drafts", where=lambda settings: has_drafts(settings) and settings.num_blocks >= 100)
 def drafts_take_promised_blocks(right: Method) -> Method:
-    def wrong(self: Any, room: Any, drafts: Any) -> None:
-        room.promised_blocks, self._watermark, kept = 0, 0, self._watermark
-        right(self, room, drafts)
+    def wrong(self: Any, budget: Any, drafts: Any) -> None:
+        budget.promised_blocks, self._watermark, kept = 0, 0, self._watermark
+        right(self, budget, drafts)
         self._watermark = kept
 
     return wrong

@@ -35,7 +35,7 @@ def blocks_linger_forever(right: Method) -> Method:
 
 @plant(BUGS, Planner, "_depends_on_results")
 def a_request_in_flight_is_preempted(right: Method) -> Method:
-    return lambda self, room: False
+    return lambda self, budget: False
 
 
 @plant(BUGS, Scheduler, "_rows")

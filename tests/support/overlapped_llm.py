@@ -86,7 +86,7 @@ def same_logprobs(ours: CompletionOutput, theirs: CompletionOutput) -> bool:
 
 
 def launcher_of(llm: LLM) -> AsyncRunner:
-    launcher = llm.pipeline._launcher
+    launcher = llm.pipeline.launcher
     assert isinstance(launcher, AsyncRunner)
     return launcher
 

@@ -117,9 +117,9 @@ class OverlappedAudit(Audit):
         planner = scheduler._planner
         plan, apply = planner.plan, scheduler._apply
 
-        def planned(queues: Queues, *, budget: int, **more: Any) -> Plan:
-            self._schedule.before(budget)
-            return plan(queues, budget=budget, **more)
+        def planned(queues: Queues, *, max_tokens: int, **more: Any) -> Plan:
+            self._schedule.before(max_tokens)
+            return plan(queues, max_tokens=max_tokens, **more)
 
         def applied(made: Plan, now: float, *, needs_host: bool) -> Batch:
             batch = apply(made, now, needs_host=needs_host)

@@ -110,7 +110,7 @@ class Life:
     def _stop_at_text(self, batch: Batch, now: float) -> None:
         row = self.rng.choice(batch.rows) if batch.rows else None
         if row is not None and row.needs_sampling and self.rng.random() < 0.02:
-            self.scheduler.stop_at_text(row.request, stop="END", now=now)
+            self.scheduler.finish(row.request, reason="stop", stop="END", now=now)
 
     def _output(self, needs_sampling: bool) -> RowOutput:
         if self.rng.random() < 0.01:

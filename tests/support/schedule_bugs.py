@@ -21,23 +21,23 @@ BUGS: Bugs = {}
 
 @plant(BUGS, Planner, "plan")
 def budget_is_off_by_one(right: Method) -> Method:
-    return lambda self, queues, *, budget, **more: right(self, queues, budget=budget + 1, **more)
+    return lambda self, queues, *, max_tokens, **more: right(self, queues, max_tokens=max_tokens + 1, **more)
 
 
 @plant(BUGS, Planner, "_num_tokens_for")
 def chunks_have_no_limit(right: Method) -> Method:
-    def wrong(self: Any, num_wanted: int, room: Any) -> int:
+    def wrong(self: Any, num_wanted: int, budget: Any) -> int:
         self._max_chunk = 2**31
-        return int(right(self, num_wanted, room))
+        return int(right(self, num_wanted, budget))
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_waiting")
 def one_too_many_joins(right: Method) -> Method:
-    def wrong(self: Any, room: Any, waiting: Any) -> None:
+    def wrong(self: Any, budget: Any, waiting: Any) -> None:
         self._max_num_seqs += 1
-        right(self, room, waiting)
+        right(self, budget, waiting)
         self._max_num_seqs -= 1
 
     return wrong
@@ -45,25 +45,25 @@ def one_too_many_joins(right: Method) -> Method:
 
 @plant(BUGS, Planner, "_plan_waiting", where=lambda settings: settings.num_blocks >= 100)
 def watermark_is_ignored(right: Method) -> Method:
-    def wrong(self: Any, room: Any, waiting: Any) -> None:
+    def wrong(self: Any, budget: Any, waiting: Any) -> None:
         self._watermark = 0
-        right(self, room, waiting)
+        right(self, budget, waiting)
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_waiting", where=lambda settings: settings.config.long_prefill_token_threshold > 0)
 def promised_blocks_are_given_away(right: Method) -> Method:
-    def wrong(self: Any, room: Any, waiting: Any) -> None:
-        room.promised_blocks = 0
-        right(self, room, waiting)
+    def wrong(self: Any, budget: Any, waiting: Any) -> None:
+        budget.promised_blocks = 0
+        right(self, budget, waiting)
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_waiting")
 def no_request_joins_two(right: Method) -> Method:
-    return lambda self, room, waiting: None if len(room.queues.running) >= 2 else right(self, room, waiting)
+    return lambda self, budget, waiting: None if len(budget.queues.running) >= 2 else right(self, budget, waiting)
 
 
 # Order and preemption.
@@ -113,36 +113,36 @@ def weights_of_tenants_are_ignored(right: Method) -> Method:
 
 @plant(BUGS, Planner, "_plan_preemption")
 def first_gives_way(right: Method) -> Method:
-    def wrong(self: Any, room: Any) -> None:
-        room.queues.running.reverse()
-        right(self, room)
-        room.queues.running.reverse()
+    def wrong(self: Any, budget: Any) -> None:
+        budget.queues.running.reverse()
+        right(self, budget)
+        budget.queues.running.reverse()
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_preemption")
 def one_gives_way_again_and_again(right: Method) -> Method:
-    def wrong(self: Any, room: Any) -> None:
+    def wrong(self: Any, budget: Any) -> None:
         self._costs.max_preemptions = 2**31
-        right(self, room)
+        right(self, budget)
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_preemption")
 def two_give_way_for_one(right: Method) -> Method:
-    def wrong(self: Any, room: Any) -> None:
-        right(self, room)
-        if len(room.queues.running) > len(room.preempted):
-            right(self, room)
+    def wrong(self: Any, budget: Any) -> None:
+        right(self, budget)
+        if len(budget.queues.running) > len(budget.plan.preempted):
+            right(self, budget)
 
     return wrong
 
 
 @plant(BUGS, Planner, "_waits_for_its_parent")
 def parent_that_has_gone_is_waited_for(right: Method) -> Method:
-    def wrong(self: Any, room: Any, request: Any, admitted: Any) -> bool:
+    def wrong(self: Any, budget: Any, request: Any) -> bool:
         parent = request.parent
         return parent is not None and parent.num_computed_tokens < request.num_prompt_tokens
 
@@ -180,7 +180,7 @@ def deadline_is_ignored(right: Method) -> Method:
 @plant(BUGS, Scheduler, "expire")
 def queue_deadline_ends_who_has_begun(right: Method) -> Method:
     def wrong(self: Any, now: float) -> Any:
-        self._deadlines = [(when, tie, request, False) for when, tie, request, _ in self._deadlines]
+        self._deadlines._heap = [deadline._replace(is_for_queue=False) for deadline in self._deadlines._heap]
         return right(self, now)
 
     return wrong

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from ...config import EngineConfig
 from ...core.plan import Plan
 from ...core.policies import Source
+from ...core.ports import RequestObserver
 from ...core.preemption import Prices
 from ...core.request import Request, Status
 from .history import History, OpenHistory
 from .stop_log import StopLog
 
 
-class Histories:
+class Histories(RequestObserver):
     """RequestObserver of one scheduler: the writer of `Request.history`."""
 
     def __init__(self, *, is_fair: bool) -> None:

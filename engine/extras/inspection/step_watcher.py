@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.batch import Batch, Progress, RowOutput
-from ...core.plan import Decision, Plan
+from ...core.plan import Plan
+from ...core.ports import Decision, SchedulerState
 from ...core.request import Request
 from ...core.scheduler import Scheduler
 
@@ -57,7 +58,7 @@ class StepWatcher:
         """Note a request that is about to be ended from outside."""
         self._ended.append((request.arrival_order, reason, now))
 
-    def scheduled(self, scheduler: Scheduler, decision: Decision) -> None:
+    def scheduled(self, scheduler: SchedulerState, decision: Decision) -> None:
         """Begin the record of a step that was decided."""
         if (batch := decision.batch) is None:
             return

@@ -25,9 +25,8 @@ from ...config import EngineConfig
 from ...config.setting import settings_of
 from ...core.batch import Batch, Progress, RowOutput
 from ...core.block_manager import CacheSpec
-from ...core.plan import Decision
+from ...core.ports import Decision, SchedulerState
 from ...core.request import Request, Status
-from ...core.scheduler import Scheduler
 from ...errors import ConfigError
 
 _log = logging.getLogger("splitfuse.engine")
@@ -39,7 +38,7 @@ _NUM_ID_CHARS = 8  # enough to find a request in a log, too few to fetch its res
 DECIDING_FIELDS = tuple(name for name, setting in settings_of(EngineConfig).items() if setting.decides)
 
 
-def decided(scheduler: Scheduler, batch: Batch | None, ran_before: Sequence[Request]) -> dict[str, Any]:
+def decided(scheduler: SchedulerState, batch: Batch | None, ran_before: Sequence[Request]) -> dict[str, Any]:
     """Return the decision of a call of `schedule`, which recording and replay compare."""
     if batch is None:
         return {}
@@ -145,7 +144,7 @@ class Recorder:
         more = {"at_text": True} if at_text else {}
         self._write(finish=request.arrival_order, reason=reason, time=now, **more)
 
-    def scheduled(self, scheduler: Scheduler, decision: Decision) -> None:
+    def scheduled(self, scheduler: SchedulerState, decision: Decision) -> None:
         """Write a decision and its inputs: a budget, drafts, the costs of preemption."""
         batch, plan = decision.batch, decision.plan
         context: dict[str, Any] = {} if decision.budget is None else {"budget": decision.budget}

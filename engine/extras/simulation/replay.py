@@ -133,7 +133,7 @@ class _Replay:
         return [
             request.metrics()
             if request.is_finished
-            else dataclasses.replace(request.metrics(), history=self._scheduler.history(request, self._now))
+            else dataclasses.replace(request.metrics(), history=self._scheduler.observer.so_far(request, self._now))
             for request in self._wanted
         ]
 
@@ -181,10 +181,7 @@ class _Replay:
 
     def _finish(self, line: Line) -> None:
         request, now = self._requests[line["finish"]], line.get("time", 0.0)
-        if line.get("at_text"):
-            self._scheduler.stop_at_text(request, stop="", now=now)
-        else:
-            self._scheduler.finish(request, reason=line["reason"], now=now)
+        self._scheduler.finish(request, reason=line["reason"], now=now, stop="" if line.get("at_text") else None)
         if request.is_finished:
             del self._requests[request.arrival_order]
 

@@ -11,8 +11,9 @@ from itertools import takewhile
 from typing import Any
 
 from ...core.batch import Batch, RowOutput
-from ...core.ports import Drafted, accepted_per_position
+from ...core.ports import Drafted
 from ...core.request import Request
+from ...core.step_stats import accepted_per_position
 from .draft_length import DraftLengths
 from .drafter import Drafter
 

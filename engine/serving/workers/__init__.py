@@ -1,1 +1,1 @@
-"""What works beside the event loop and the steps: threads for prompts, processes for what may hang. Knows no model."""
+"""Workers beside the event loop and the steps: threads for prompts, processes for work that may hang. Know no model."""

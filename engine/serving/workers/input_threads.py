@@ -1,4 +1,4 @@
-"""InputThreads: the threads in which prompts are rendered and tokenized, and how much is on its way through them."""
+"""InputThreads: threads that render and tokenize prompts, and the amount of work on its way through them."""
 
 import asyncio
 import contextlib
@@ -10,15 +10,15 @@ from ...errors import QueueFullError, UnavailableError
 
 _T = TypeVar("_T")
 
-# So much text takes some 10 ms. What is longer has a thread of its own, so nothing shorter waits for it; one at a time,
-# since 1 MB takes 150 MB of memory while it is tokenized.
+# Text of this length takes some 10 ms. Longer texts have a thread of their own, so that no shorter one waits for them;
+# one at a time, since 1 MB takes 150 MB of memory while it is tokenized.
 LONG_CHARS = 16 * 2**10
 _NUM_SHORT_THREADS = 2
-_CHARS_PER_S = 2**20  # at worst
+_CHARS_PER_S = 2**20  # lowest speed of a tokenizer
 
 
 class InputThreads:
-    """`num_requests` and `length`, in characters or ids, are of what is held."""
+    """Thread pools for prompts. `num_requests` and `length` (characters or ids): the sums over work that is held."""
 
     def __init__(self, *, max_length: int) -> None:
         self._max_length = max_length
@@ -30,7 +30,7 @@ class InputThreads:
 
     @contextlib.contextmanager
     def hold(self, *, num_requests: int, length: int) -> Iterator[None]:
-        """Count these meanwhile. Raises QueueFullError if they are too long together; alone, any length is taken."""
+        """Count work until the block ends. Raises QueueFullError if the sum is too long; alone, any length fits."""
         if self.length and self.length + length > self._max_length:
             retry_after_s = max(1.0, (self.length + length - self._max_length) / _CHARS_PER_S)
             raise QueueFullError(
@@ -47,13 +47,13 @@ class InputThreads:
             self.length -= length
 
     async def run(self, work: Callable[[], _T], *, length: int) -> _T:
-        """What `work` returns, done in a thread. Raises what it raises, and UnavailableError after `stop`."""
+        """Run `work` in a thread and return its result. Raises its exceptions, and UnavailableError after `stop`."""
         self._check_running()
         threads = self._long if length > LONG_CHARS else self._short
         return await asyncio.get_running_loop().run_in_executor(threads, self._run, work)
 
     def stop(self) -> None:
-        """End the threads; what waits for one is refused."""
+        """End the threads, and refuse the work that waits for one."""
         self._is_stopped = True
         self._short.shutdown(wait=False)
         self._long.shutdown(wait=False)

@@ -1,6 +1,6 @@
-"""WorkerProcess: a process of our own that answers one JSON line with another, for work that may hang or crash.
+"""WorkerProcess: a process that answers one JSON line with another, for work that may hang or crash.
 
-It starts with the first message, again when it has ended, and is killed when it answers no more.
+It starts with the first message, restarts after it has ended, and is killed when it answers no more.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from ...errors import UnavailableError
 
 Reply = dict[str, Any]
 
-# A process that has answered nothing for so long while it had something to answer is stopped, or stuck.
+# A process that has not answered for this time while it had a job is stopped, or stuck.
 _SILENCE_S = 10.0
 
 
 class WorkerEndedError(Exception):
-    """The process ended before it answered. `exit_code`: minus a signal's number if that ended it."""
+    """The process ended before it answered. `exit_code`: minus the signal's number if a signal ended it."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(f"exit code {exit_code}")
@@ -31,9 +31,10 @@ class WorkerEndedError(Exception):
 
 
 class WorkerProcess:
-    """Python with these arguments, which ends with this object.
+    """Python process with these arguments, which ends with this object.
 
-    It reads `setup` first, then lines {"id": number, "job": …} and writes {"id": number, …} for each, in any order.
+    The process reads `setup` first, then lines {"id": number, "job": …}. For each line it writes {"id": number, …}, in
+    any order.
     """
 
     def __init__(self, arguments: Sequence[str], *, setup: str) -> None:
@@ -41,10 +42,10 @@ class WorkerProcess:
         self._setup = setup
         self._lock = threading.Lock()
         self.current: Connection | None = None
-        self._end: Callable[[], object] = lambda: None  # the current one, and free what it held
+        self._end: Callable[[], object] = lambda: None  # ends the current process and frees its resources
 
     def ask(self, job: str) -> Reply:
-        """The reply to a job, which is JSON. Blocks. Raises WorkerEndedError; UnavailableError if it cannot start."""
+        """Send a job, as JSON, and wait for the reply. Raises WorkerEndedError; UnavailableError if none can start."""
         with self._lock:
             connection = self._connected()
         reply = connection.send(job)
@@ -76,10 +77,10 @@ def _awaited(reply: "Future[Reply | None]", connection: "Connection") -> Reply |
 
 
 class Connection:
-    """One process, and the replies that are still to come. After its end each is None."""
+    """Process with its outstanding replies. After its end every reply is None."""
 
     def __init__(self, arguments: Sequence[str], setup: str) -> None:
-        # Its own session: a Ctrl-C in the terminal is for us. -P: or modules of ours would hide Python's own.
+        # Its own session: a Ctrl-C in the terminal is for the server. -P: else our modules would hide Python's own.
         command = [sys.executable, "-P", *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self.is_closed = False
@@ -90,7 +91,7 @@ class Connection:
         self._unwritten: SimpleQueue[str | None] = SimpleQueue()
         self._unwritten.put(setup)
         try:
-            # A thread writes, because a process that is stopped reads nothing: that must hold up no lock.
+            # A thread writes, because a stopped process reads nothing: that must hold up no lock.
             for work in (self._write, self._read):
                 threading.Thread(target=work, name="splitfuse-worker", daemon=True).start()
         except RuntimeError:
@@ -111,7 +112,7 @@ class Connection:
         return reply
 
     def close(self) -> None:
-        """No more replies will come. May be called more than once."""
+        """Give up the outstanding replies. May be called more than once."""
         with self._lock:
             self.is_closed = True
             pending, self._pending = self._pending, {}
@@ -120,11 +121,11 @@ class Connection:
             reply.set_result(None)
 
     def end(self) -> None:
-        """Kill the process and free what it held."""
+        """Kill the process and free its resources."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # something was still to be written
+        with contextlib.suppress(OSError):  # a job was not written yet
             self.process.stdin.close()
 
     def _write(self) -> None:
@@ -133,7 +134,7 @@ class Connection:
             try:
                 self.process.stdin.write(line.encode() + b"\n")
                 self.process.stdin.flush()
-            except (OSError, ValueError):  # it has just died; ValueError: and its pipe is closed
+            except (OSError, ValueError):  # the process has just died; ValueError: its pipe is closed already
                 self.close()
                 return
 

@@ -72,8 +72,8 @@ class Chat:
     shows_reasoning: bool = True
 
     async def render(self, engine: "AsyncEngine", *, describes_tools: bool = False) -> str:
-        """Render the text of the prompt, without tools that must not be called. Raises like AsyncEngine.render_chat."""
-        return await engine.render_chat(
+        """Render the prompt, without tools that must not be called. Raises like PromptReader.render_chat."""
+        return await engine.prompts.render_chat(
             self.messages,
             tools=self.choice.among(self.tools),
             describes_tools=describes_tools,

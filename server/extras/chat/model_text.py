@@ -23,9 +23,9 @@ class ModelText:
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text, found off the loop."""
         _ = self._service.tokenizer  # raises
-        return await self._service.engine.encode(text, add_special_tokens=add_special_tokens)
+        return await self._service.engine.prompts.encode(text, add_special_tokens=add_special_tokens)
 
     async def decode(self, token_ids: list[int]) -> str:
         """Return the text of token ids, special tokens included."""
         _ = self._service.tokenizer  # raises
-        return await self._service.engine.decode(token_ids)
+        return await self._service.engine.prompts.decode(token_ids)

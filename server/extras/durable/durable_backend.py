@@ -23,7 +23,7 @@ from .stored_jobs import StoredJobs
 from .unfinished_job import UnfinishedJob
 
 if TYPE_CHECKING:
-    from ....engine.serving.async_engine import Handle
+    from ....engine.serving.submitted_request import SubmittedRequest
 
 T = TypeVar("T")
 _log = logging.getLogger("splitfuse.results")
@@ -130,7 +130,9 @@ class DurableBackend(ResultBackend):
         """Hold the job no longer."""
         self._kept.pop(job.seq_id, None)
 
-    async def accept(self, job: Job, handle: "Handle", kept: KeptRequest, *, user: str, fingerprint: str) -> None:
+    async def accept(
+        self, job: Job, handle: "SubmittedRequest", kept: KeptRequest, *, user: str, fingerprint: str
+    ) -> None:
         """Return when the job is on disk."""
         journal = self._opened()
         held, key = self._kept[job.seq_id], job.idempotency_key
@@ -169,7 +171,9 @@ class DurableBackend(ResultBackend):
         with _translated():
             await self._opened().begin([unfinished.row.num for unfinished in jobs])
 
-    def renew(self, unfinished: UnfinishedJob, handle: "Handle", request: KeptRequest, *, fingerprint: str) -> None:
+    def renew(
+        self, unfinished: UnfinishedJob, handle: "SubmittedRequest", request: KeptRequest, *, fingerprint: str
+    ) -> None:
         """Keep a job as another model has taken it up; that is on disk before anything of it is delivered."""
         user, ttl_s = unfinished.request["user"], unfinished.kept.ttl_s
         text = _dumped(request, unfinished.kept.job, handle, user=user, fingerprint=fingerprint, ttl_s=ttl_s)
@@ -210,7 +214,9 @@ class DurableBackend(ResultBackend):
             _log.error("results: nothing can be written (%s); no job is accepted, running ones go on", failure)
 
 
-def _dumped(request: KeptRequest, job: Job, handle: "Handle", *, user: str, fingerprint: str, ttl_s: float) -> str:
+def _dumped(
+    request: KeptRequest, job: Job, handle: "SubmittedRequest", *, user: str, fingerprint: str, ttl_s: float
+) -> str:
     """Serialise what is needed to go on with a job."""
     stored = {
         "kind": request.kind,

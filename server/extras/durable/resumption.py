@@ -11,8 +11,9 @@ from .durable_backend import DurableBackend
 from .unfinished_job import MAX_CRASHES, UnfinishedJob
 
 if TYPE_CHECKING:
-    from ....engine.serving.async_engine import AsyncEngine, Handle
+    from ....engine.serving.async_engine import AsyncEngine
     from ....engine.serving.input_processor import Prompt
+    from ....engine.serving.submitted_request import SubmittedRequest
 
 
 class Resumption:
@@ -89,7 +90,7 @@ class Resumption:
         self._backend.renew(unfinished, handle, kept, fingerprint=self._engine.fingerprint)
         job.accept(handle)
 
-    async def _submitted(self, unfinished: UnfinishedJob, prompt: "Prompt") -> "Handle":
+    async def _submitted(self, unfinished: UnfinishedJob, prompt: "Prompt") -> "SubmittedRequest":
         job, request = unfinished.kept.job, unfinished.request
         params = self._kinds[request["kind"]].params(request["body"], job.attachment)
         return await self._engine.submit(

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ....engine.core.outputs import KnownOutput, Resumed
+from ....engine.core.outputs import KnownOutput
+from ....engine.serving.submitted_request import Resumed
 from ...jobs.job import Job
 from .journal import KeptJob
 from .records import Event, JobRow, delta_of

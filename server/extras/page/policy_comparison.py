@@ -47,7 +47,7 @@ class PolicyComparison:
 
 
 def _job(engine: "AsyncEngine") -> dict[str, Any]:
-    stats, limits = engine.stats(), engine.step_limits
+    stats, limits = engine.stats(), engine.view.step_limits
     sizes = {"max_num_batched_tokens": limits.num_batched_tokens, "max_num_seqs": limits.num_seqs}
     cost = stats["cost_model"]
     return {

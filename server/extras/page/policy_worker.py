@@ -21,7 +21,7 @@ def simulated(job: Mapping[str, Any], policy: str) -> list[dict[str, Any]]:
     config = EngineConfig(**job["config"], batching_policy=policy, enable_prefix_caching=False)
     simulation = Simulation(config, num_blocks=job["num_blocks"], cost=CostModel.fixed(*job["cost"]))
     watcher = StepWatcher(simulation.scheduler, max_num_batched_tokens=config.step_limits.num_batched_tokens)
-    simulation.scheduler.watch(watcher)
+    simulation.scheduler.listeners.append(watcher)
     simulation.run([Arrival(*arrival) for arrival in sorted(map(tuple, job["arrivals"]))])
     return watcher.take()[1]
 

@@ -89,7 +89,7 @@ async def explain_result(request: Request) -> Response:
 
 def explanation(service: Service, job: Job) -> dict[str, Any]:
     """Explain the output that ends last, and each output if there are several."""
-    running = {} if job.finished else service.engine.metrics(job.seq_id)
+    running = {} if job.finished else service.engine.view.metrics(job.seq_id)
     outputs = []
     for output in job.outputs:
         metrics = output.metrics or running.get(output.index)

@@ -95,7 +95,7 @@ class StepBroadcast:
             if self._task is None:
                 self._task = asyncio.create_task(self._send(engine), name="splitfuse-step-broadcast")
             else:
-                self._send_requests(engine.current_requests(), {viewer})
+                self._send_requests(engine.view.current_requests(), {viewer})
                 viewer.put(self._blocks)
             while not viewer.is_over:
                 yield await viewer.next()
@@ -106,10 +106,10 @@ class StepBroadcast:
                 self._task = None
 
     async def _send(self, engine: "AsyncEngine") -> None:
-        watcher = engine.watch()
+        watcher = engine.view.watch()
         self._blocks = b""
         try:
-            self._send_requests(engine.current_requests(), self._viewers)
+            self._send_requests(engine.view.current_requests(), self._viewers)
             count = 0
             while True:
                 self._send_batch(watcher)
@@ -118,7 +118,7 @@ class StepBroadcast:
                 count += 1
                 await asyncio.sleep(BATCH_S)
         finally:
-            engine.unwatch()
+            engine.view.unwatch()
 
     def _send_batch(self, watcher: "StepWatcher") -> None:
         requests, steps, ended = watcher.take()
@@ -129,7 +129,7 @@ class StepBroadcast:
             self._put(_event("ended", ended))
 
     def _send_blocks(self, engine: "AsyncEngine") -> None:
-        before, self._blocks = self._blocks, _event("blocks", engine.block_map())
+        before, self._blocks = self._blocks, _event("blocks", engine.view.block_map())
         if self._blocks != before:
             self._put(self._blocks)
 
@@ -178,7 +178,7 @@ def _shape(request: "Request", owner: str) -> dict[str, Any]:
 def _hello(engine: "AsyncEngine") -> dict[str, Any]:
     """Describe the constant values, and the time by both clocks."""
     stats, config = engine.stats(), engine.config
-    limits = engine.step_limits
+    limits = engine.view.step_limits
     return {
         "now": time.monotonic(),
         "wall": time.time(),

@@ -49,4 +49,4 @@ async def _fits(engine: "AsyncEngine", body: ResponsesRequest, text: str, *, def
     num_output_tokens = body.max_output_tokens if type(body.max_output_tokens) is int else default_output_tokens
     cache = engine.loaded.cache
     limit = min(engine.max_model_len, cache.num_blocks * cache.block_size)
-    return bool(len(await engine.encode(text, add_special_tokens=False)) + num_output_tokens <= limit)
+    return bool(len(await engine.prompts.encode(text, add_special_tokens=False)) + num_output_tokens <= limit)

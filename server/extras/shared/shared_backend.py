@@ -25,7 +25,8 @@ from ..durable.unfinished_job import UnfinishedJob
 from .shared_key_locks import SharedKeyLocks
 
 if TYPE_CHECKING:
-    from ....engine.serving.async_engine import AsyncEngine, Handle
+    from ....engine.serving.async_engine import AsyncEngine
+    from ....engine.serving.submitted_request import SubmittedRequest
     from .postgres_store import Holder, PostgresStore
 
 _log = logging.getLogger("splitfuse.results")
@@ -69,7 +70,9 @@ class SharedBackend(DurableBackend):
             await _cancel([self._beating])
         await self._let_go(has_crashed=has_crashed)
 
-    async def accept(self, job: Job, handle: "Handle", kept: KeptRequest, *, user: str, fingerprint: str) -> None:
+    async def accept(
+        self, job: Job, handle: "SubmittedRequest", kept: KeptRequest, *, user: str, fingerprint: str
+    ) -> None:
         """Return when the job is kept. Raises MovedError if the lease was lost since the job's sink was made."""
         if job.seq_id not in self._kept:
             raise MovedError

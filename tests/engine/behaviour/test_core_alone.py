@@ -1,4 +1,4 @@
-"""The core runs while all modules outside core, config, errors, checks and extension are blocked, torch included."""
+"""The core runs while all modules outside core, config, errors and checks are blocked, torch included."""
 
 import os
 import subprocess

@@ -7,8 +7,9 @@ import pytest
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.core.outputs import KnownOutput, OutputDelta, Resumed
+from splitfuse.engine.core.outputs import KnownOutput, OutputDelta
 from splitfuse.engine.serving.request_output import CompletionOutput
+from splitfuse.engine.serving.submitted_request import Resumed
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -6,9 +6,7 @@ import random
 import pytest
 from scheduler_bench import request
 
-from splitfuse.engine.core.cost_model import CPU_SECONDS, CostModel, background_budget, seconds_until_ended
-from splitfuse.engine.core.request import Request
-from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.core.cost_model import CPU_SECONDS, CostModel, background_budget
 
 TRUE = CostModel.fixed(5e-3, 2e-4, 5e-7)
 
@@ -153,35 +151,6 @@ def test_it_goes_through_json() -> None:
     assert again.predict(512, 1000) == pytest.approx(model.predict(512, 1000))
     assert again.learns
     assert not CostModel.from_dict(CostModel.fixed(1, 2, 3).to_dict()).learns
-
-
-def queued(*num_new: int, num_prompt: int = 10) -> list[Request]:
-    return [
-        Request(
-            request_id="r",
-            prompt_token_ids=[1] * num_prompt,
-            params=SamplingParams(),
-            max_num_tokens=num_prompt + each,
-            seed=0,
-        )
-        for each in num_new
-    ]
-
-
-def test_the_time_until_requests_have_ended() -> None:
-    model = CostModel.fixed(1.0, 0.1, 0.0)
-    assert seconds_until_ended(model, queued(400), 1, max_num_seqs=8) == pytest.approx(1 + 400 * 1.1)
-    two = queued(400, 100)
-    assert seconds_until_ended(model, two, 1, max_num_seqs=8) == pytest.approx(2 + 100 * 1.2), "the shorter one ends"
-    assert seconds_until_ended(model, two, 2, max_num_seqs=8) == pytest.approx(2 + 400 * 1.2)
-    assert seconds_until_ended(model, two, 1, max_num_seqs=1) == pytest.approx(1 + 400 * 1.1), "the other one waits"
-    assert seconds_until_ended(model, queued(*[400] * 5), 3, max_num_seqs=2) == pytest.approx(4 + 800 * 1.2)
-
-
-def test_a_full_queue_of_long_requests_takes_more_than_a_second() -> None:
-    """With what the model expects before it has seen a step."""
-    waiting = queued(*[400] * 1024)
-    assert 5 < seconds_until_ended(CostModel(), waiting, 1, max_num_seqs=64) < 60
 
 
 def test_background_requests_get_a_tenth_of_a_step_s_time() -> None:

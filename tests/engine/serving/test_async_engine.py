@@ -89,8 +89,7 @@ async def test_two_hundred_requests_with_a_fifth_vanishing(tiny_folder: str) -> 
         assert engine.num_unfinished == 0 or await settle(engine)
         assert blocks_are_free(engine)
         assert engine.stats()["num_preemptions"] > 0, "the pool is meant to be too small"
-        assert not engine._sinks
-        assert not engine._outputs_left
+        assert engine._dispatch.is_empty
     for index, result in enumerate(results):
         if index not in vanishing:
             assert result == expected[index].outputs[0].token_ids
@@ -135,7 +134,7 @@ class Sabotage:
     def __init__(
         self, engine: AsyncEngine, *, mark: int, spoil: bool = False, fail: Callable[[], object] = fault
     ) -> None:
-        assert engine._core is not None
+        assert engine.is_loaded
         self._runner = engine._pipeline._runner._runner
         self._mark = mark
         self._spoil = spoil
@@ -238,8 +237,8 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(tiny_folder: str) -
 
 async def test_before_any_request_has_ended_the_time_to_come_back_is_predicted(tiny_folder: str) -> None:
     async with running_engine(tiny_folder, max_num_seqs=2, max_queue_size=4) as engine:
-        assert engine._core is not None
-        engine._core.cost_model = CostModel.fixed(0.01, 0.0, 0.0)
+        assert engine.is_loaded
+        engine._pipeline.core.cost_model = CostModel.fixed(0.01, 0.0, 0.0)
         params = SamplingParams(max_tokens=400, ignore_eos=True)
         running, waiting = Collector(n=2), Collector(n=4)
         await engine.submit([30], replace(params, n=2), running)
@@ -296,8 +295,8 @@ async def test_a_broken_loop_is_unhealthy_and_ends_every_request(tiny_folder: st
         def broken(*_: object) -> None:
             raise RuntimeError("a bug of ours")
 
-        assert engine._core is not None
-        engine._core.schedule = broken  # type: ignore[assignment]
+        assert engine.is_loaded
+        engine._pipeline.core.schedule = broken  # type: ignore[assignment]
         await engine.submit([30], GREEDY, sink)
         await sink.ended.wait()
         assert sink.deltas[-1].error is not None
@@ -322,8 +321,8 @@ async def test_an_aborted_request_does_not_hide_a_hung_step(tiny_folder: str, mo
         engine.abort(handle.request_id)
         assert (engine.num_unfinished, engine.has_work) == (0, True)
         assert engine.is_healthy
-        monkeypatch.setattr("splitfuse.engine.serving.async_engine._STALL_S", 0.0)
-        monkeypatch.setattr("splitfuse.engine.serving.async_engine._FIRST_STALL_S", 0.0)
+        monkeypatch.setattr("splitfuse.engine.serving.engine_state.STALL_S", 0.0)
+        monkeypatch.setattr("splitfuse.engine.serving.engine_state._FIRST_STALL_S", 0.0)
         assert not engine.is_healthy
         may_end.set()
         await settle(engine)
@@ -517,13 +516,13 @@ async def test_prompts_being_tokenized_count_as_waiting(tiny_folder: str) -> Non
             with pytest.raises(QueueFullError, match="3 requests wait") as info:
                 await engine.submit("c", SamplingParams(n=2), Collector())
             assert 1 <= info.value.retry_after_s <= 60
-            for refused in (engine.submit("c" * 21, GREEDY, Collector()), engine.encode("c" * 21)):
+            for refused in (engine.submit("c" * 21, GREEDY, Collector()), engine.prompts.encode("c" * 21)):
                 with pytest.raises(QueueFullError, match="--max-queue-chars is 100"):
                     await refused
-            fourth = asyncio.create_task(engine.encode("c"))
+            fourth = asyncio.create_task(engine.prompts.encode("c"))
             await asyncio.sleep(0)
             with pytest.raises(QueueFullError, match="4 requests wait"):
-                await engine.decode([30])
+                await engine.prompts.decode([30])
         await asyncio.gather(*submits)
         assert len(await fourth) == 1
         await asyncio.gather(*(sink.ended.wait() for sink in sinks))
@@ -545,5 +544,5 @@ async def test_a_long_text_is_truncated_as_in_full(tiny_folder: str, text: str) 
         sink = Collector()
         params = SamplingParams(truncate_prompt_tokens=50, max_tokens=1, ignore_eos=True)
         handle = await engine.submit(text, params, sink)
-        assert handle.prompt_token_ids == (await engine.encode(text))[-50:]
+        assert handle.prompt_token_ids == (await engine.prompts.encode(text))[-50:]
         await sink.ended.wait()

@@ -131,7 +131,7 @@ def test_a_request_that_lacks_blocks_says_how_many() -> None:
     first, second = request(12, 3), request(8, 3)
     bench.add(first, second)
     bench.step()
-    history = bench.scheduler.history(second, 100.0)
+    history = bench.scheduler.observer.so_far(second, 100.0)
     assert [(event.what, event.why, event.numbers) for event in history.events] == [("waits", "blocks", (1,))]
 
 
@@ -142,7 +142,7 @@ def test_a_swap_tells_both_prices() -> None:
     bench.add(first, second)
     while not second.num_preemptions:
         bench.step()
-    (event,) = (entry for entry in bench.scheduler.history(second, 100.0).events if entry.what == "preempted")
+    (event,) = (entry for entry in bench.scheduler.observer.so_far(second, 100.0).events if entry.what == "preempted")
     num_tokens, swap, recompute = event.numbers
     assert (event.why, swap, recompute) == ("swap", 2 * -(-num_tokens // 4) * 0.25, num_tokens * 1.0)
 

@@ -10,7 +10,7 @@ from splitfuse.engine.extras.inspection.step_watcher import MAX_STEPS, StepWatch
 
 def watched(bench: Bench) -> StepWatcher:
     watcher = StepWatcher(bench.scheduler, max_num_batched_tokens=512)
-    bench.scheduler.watch(watcher)
+    bench.scheduler.listeners.append(watcher)
     return watcher
 
 
@@ -65,7 +65,7 @@ def test_records_of_random_lives_add_up(seed: int) -> None:
     """Compare each record's tokens with the batch's; every request that came ends once."""
     life = Life(seed, busy_steps=60)
     watcher = StepWatcher(life.scheduler, max_num_batched_tokens=life.config.step_limits.num_batched_tokens)
-    life.scheduler.watch(watcher)
+    life.scheduler.listeners.append(watcher)
     life.run()
     requests, steps, ended = watcher.take()
     assert len(requests) == len(life.requests)

@@ -34,7 +34,7 @@ from splitfuse.server.jobs.kept_request import KeptRequest
 from splitfuse.server.settings import Settings
 
 if TYPE_CHECKING:
-    from splitfuse.engine.serving.async_engine import Handle
+    from splitfuse.engine.serving.submitted_request import SubmittedRequest
 
 KEY = bytes(range(32))
 PROMPT = "a secret of the prompt"
@@ -56,7 +56,7 @@ def opened(path: Path, key: bytes = KEY) -> Any:
 async def keep(results: Any, *names: str, num_tokens: int = 3, has_ended: bool = False) -> None:
     """Jobs that tell a few tokens in turns, so that segments hold events of all."""
     jobs = [Job(name, model="m", owner="me") for name in names]
-    handle, sinks = cast("Handle", SimpleNamespace(prompt_token_ids=[104, 105], seed=1)), []
+    handle, sinks = cast("SubmittedRequest", SimpleNamespace(prompt_token_ids=[104, 105], seed=1)), []
     for job in jobs:
         results.add(job)
         sinks.append(results.sink(job))

@@ -24,15 +24,16 @@ class Engine:
     def __init__(self) -> None:
         self.bench = Bench.make()
         self.config = EngineConfig()
+        self.view = self
         self.step_limits = SimpleNamespace(num_batched_tokens=512, num_seqs=8)
 
     def watch(self) -> StepWatcher:
         watcher = StepWatcher(self.bench.scheduler, max_num_batched_tokens=512)
-        self.bench.scheduler.watch(watcher)
+        self.bench.scheduler.listeners.append(watcher)
         return watcher
 
     def unwatch(self) -> None:
-        self.bench.scheduler.watch(None)
+        self.bench.scheduler.listeners.clear()
 
     def current_requests(self) -> list[Request]:
         return [*self.bench.scheduler.running, *self.bench.scheduler.waiting]
@@ -73,18 +74,18 @@ class Reader:
 
 async def test_a_viewer_sees_steps_and_without_one_nothing_is_gathered(engine: Any) -> None:
     broadcast = StepBroadcast()
-    assert not engine.bench.scheduler._listeners
+    assert not engine.bench.scheduler.listeners
     chunks = Reader(broadcast.chunks(engine, owner=""))
     assert (await chunks.until("hello"))["budget"] == 512
     await chunks.until("blocks")
-    assert engine.bench.scheduler._listeners
+    assert engine.bench.scheduler.listeners
     engine.bench.add(request(4, 1))
     engine.bench.step()
     (shape,) = await chunks.until("requests")
     assert (shape["number"], shape["prompt"], shape["id"]) == (0, 4, "r")
     await chunks.close()
     await asyncio.sleep(0)
-    assert not engine.bench.scheduler._listeners
+    assert not engine.bench.scheduler.listeners
 
 
 async def test_all_viewers_get_the_same_steps(engine: Any) -> None:
@@ -99,7 +100,7 @@ async def test_all_viewers_get_the_same_steps(engine: Any) -> None:
     assert first == second == third
     assert first["chunks"] == [[0, 0, 4]]
     await viewers[0].close()
-    assert engine.bench.scheduler._listeners, "two still look on"
+    assert engine.bench.scheduler.listeners, "two still look on"
     for chunks in viewers[1:]:
         await chunks.close()
 
@@ -166,7 +167,7 @@ async def test_viewers_do_not_hold_up_the_end_of_the_server(engine: Any) -> None
     broadcast.end()
     async with asyncio.timeout(5):
         assert [chunk async for chunk in chunks if b"event: steps" in chunk] == []
-    assert not engine.bench.scheduler._listeners
+    assert not engine.bench.scheduler.listeners
 
 
 async def test_silence_is_a_comment(monkeypatch: pytest.MonkeyPatch) -> None:

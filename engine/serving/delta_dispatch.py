@@ -1,0 +1,103 @@
+"""DeltaDispatch: hands each delta to the sink of its request, and each end of an output to the observers."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ..core.outputs import OutputDelta, RequestMetrics, StepStats
+from ..core.request import Request
+from ..errors import ConstraintError, EngineDeadError, new_error_id
+
+_log = logging.getLogger("splitfuse.engine")
+
+DeltaSink = Callable[[OutputDelta], None]
+
+# So many failed requests in a row, without a success between them, are no longer the requests' doing.
+_MAX_FAILURES_IN_A_ROW = 10
+
+
+class EngineObserver(Protocol):
+    """Receiver of the engine's figures. Called on the event loop; must be quick and must not raise."""
+
+    def on_step(self, stats: StepStats) -> None: ...
+
+    def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None: ...
+
+
+class DeltaDispatch:
+    """Sinks of the unfinished requests. Sinks and observers are the caller's code: if one fails, no other notices."""
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        """`on_end` is called at the end of each output."""
+        self.observers: list[EngineObserver] = []
+        self._on_end = on_end
+        self._sinks: dict[str, DeltaSink] = {}
+        self._outputs_left: dict[str, set[int]] = {}
+        self._num_failures_in_a_row = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no request is unfinished."""
+        return not self._sinks and not self._outputs_left
+
+    @property
+    def is_failing(self) -> bool:
+        """True if the last ten requests that ended, without aborts, all failed through no fault of their own."""
+        return self._num_failures_in_a_row >= _MAX_FAILURES_IN_A_ROW
+
+    def add(self, requests: list[Request], sink: DeltaSink) -> None:
+        """Note the sink of a request's outputs."""
+        self._sinks[requests[0].request_id] = sink
+        self._outputs_left[requests[0].request_id] = {request.index for request in requests}
+
+    def send(self, deltas: Iterable[OutputDelta]) -> None:
+        """Deliver deltas, in order."""
+        for delta in deltas:
+            try:
+                self._sinks[delta.request_id](delta)
+            except Exception:
+                _log.exception("the sink of request %s failed", delta.request_id)
+            if delta.finish_reason is not None:
+                self._end_output(delta)
+
+    def send_stats(self, stats: StepStats) -> None:
+        """Deliver the figures of a step."""
+        for observer in self.observers:
+            _notify(observer.on_step, stats)
+
+    def fail_all(self) -> None:
+        """End every output with an EngineDeadError."""
+        error_id = new_error_id()
+        _log.error("requests failed with the loop, error id %s", error_id)
+        error = EngineDeadError(f"the engine died (error id {error_id})", error_id=error_id)
+        nothing = RequestMetrics(time.monotonic(), None, None, time.monotonic(), 0, 0, 0, 0)
+        for request_id, indexes in list(self._outputs_left.items()):
+            self.send(
+                OutputDelta(request_id, index, "", (), finish_reason="error", metrics=nothing, error=error)
+                for index in sorted(indexes)
+            )
+
+    def _end_output(self, delta: OutputDelta) -> None:
+        assert delta.finish_reason is not None
+        assert delta.metrics is not None
+        self._on_end()
+        self._count_failures(delta)
+        for observer in self.observers:
+            _notify(observer.on_output_finished, delta.metrics, delta.finish_reason)
+        self._outputs_left[delta.request_id].discard(delta.index)
+        if not self._outputs_left[delta.request_id]:
+            del self._outputs_left[delta.request_id], self._sinks[delta.request_id]
+
+    def _count_failures(self, delta: OutputDelta) -> None:
+        if delta.finish_reason in ("stop", "length"):
+            self._num_failures_in_a_row = 0
+        elif delta.finish_reason == "error" and delta.index == 0 and not isinstance(delta.error, ConstraintError):
+            self._num_failures_in_a_row += 1
+
+
+def _notify(call: Callable[..., None], *arguments: object) -> None:
+    try:
+        call(*arguments)
+    except Exception:
+        _log.exception("an observer failed")

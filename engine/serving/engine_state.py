@@ -1,0 +1,97 @@
+"""EngineState: state of an AsyncEngine, for health checks and statistics: loading, serving, draining, hung or dead."""
+
+import asyncio
+import time
+from collections import deque
+from typing import Any
+
+from ..config import EngineConfig
+from ..core.outputs import StepStats
+from ..core.step_pipeline import StepPipeline
+from ..errors import RankLostError
+from .delta_dispatch import DeltaDispatch
+from .engine_view import EngineView
+from .input_processor import InputProcessor
+from .queue_limits import QueueLimits
+
+# A longer time without a step counts as hung; more if steps have been seen to take long, or no step has been seen.
+STALL_S = 10.0
+_FIRST_STALL_S = 60.0
+_NUM_STEPS_KEPT = 100
+
+
+class EngineState:
+    """State of an engine. AsyncEngine changes it."""
+
+    view: EngineView
+    _pipeline: StepPipeline
+    _input_processor: InputProcessor
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.max_model_len = 0
+        self.lost: RankLostError | None = None  # the reason why the engine died, if a rank was lost
+        self.is_loaded = False
+        self.is_draining = False
+        self._loop_task: asyncio.Task[None] | None = None
+        self._dead = asyncio.Event()
+        self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
+        self._last_progress = time.monotonic()
+        self._queue_limits = QueueLimits(config)
+        self._dispatch = DeltaDispatch(on_end=self._queue_limits.note_end)
+        self.observers = self._dispatch.observers
+
+    @property
+    def _is_stepping(self) -> bool:
+        return self._loop_task is not None and not self._loop_task.done()
+
+    @property
+    def has_died(self) -> bool:
+        """True if the loop has stopped because of an error."""
+        return self._dead.is_set()
+
+    async def wait_dead(self) -> None:
+        """Return once the loop has stopped because of an error."""
+        await self._dead.wait()
+
+    @property
+    def is_ready(self) -> bool:
+        """True if it has started, does not drain, and its loop is alive."""
+        return self.is_loaded and not self.is_draining and self.is_healthy
+
+    @property
+    def is_healthy(self) -> bool:
+        """False when the loop died, or no step ended for 10 s (or five times the longest one) while work was there."""
+        if not self.is_loaded:
+            return True
+        if not self._is_stepping and not self.is_draining:
+            return False
+        longest = max((step.duration for step in self._steps), default=_FIRST_STALL_S / 5)
+        return not self.has_work or time.monotonic() - self._last_progress < max(STALL_S, 5 * longest)
+
+    @property
+    def is_failing(self) -> bool:
+        """True if the last ten requests that ended, without aborts, all failed through no fault of their own."""
+        return self._dispatch.is_failing
+
+    @property
+    def has_work(self) -> bool:
+        """True if a request is unfinished or a step is in flight. Any thread may ask."""
+        return self.is_loaded and self._pipeline.has_work
+
+    @property
+    def num_unfinished(self) -> int:
+        """Number of requests that have not ended."""
+        return self._pipeline.core.num_unfinished if self.is_loaded else 0
+
+    def stats(self) -> dict[str, Any]:
+        """Return a snapshot for JSON: queue, blocks, the last steps and the rate over them."""
+        if not self.is_loaded:
+            return {"status": "loading"}
+        return {
+            "status": "draining" if self.is_draining else "serving",
+            "model": self.config.model_name,
+            "max_model_len": self.max_model_len,
+            **self._input_processor.stats(),
+            **self.view.stats(self._steps),
+        }

@@ -1,0 +1,85 @@
+"""EngineView: looks into a running engine: figures, requests, blocks, a record of each step. Changes no decision."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ..core.outputs import RequestMetrics, StepStats
+from ..core.ports import StepLimits
+from ..core.request import Request
+from ..core.step_pipeline import StepPipeline
+from ..extension import load_extra
+from .wait_prediction import WaitPrediction
+
+
+class EngineView:
+    """View of one pipeline and its core."""
+
+    def __init__(self, pipeline: StepPipeline) -> None:
+        self._core, self._launcher = pipeline.core, pipeline.launcher
+        self._watcher: Any = None
+
+    @property
+    def step_limits(self) -> StepLimits:
+        """Most tokens and sequences of a step on the device in use."""
+        return self._core.config.step_limits
+
+    def stats(self, steps: Sequence[StepStats]) -> dict[str, Any]:
+        """Return figures for JSON: queue, blocks, the last steps and the rate over them."""
+        core, scheduler, allocator = self._core, self._core.scheduler, self._core.blocks.device
+        return {
+            "num_running": len(scheduler.running),
+            "num_waiting": len(scheduler.waiting),
+            "num_swapped": sum(bool(request.host_block_table) for request in scheduler.waiting),
+            "num_preemptions": scheduler.num_preemptions,
+            "prefix_cache_queries": core.blocks.num_prefix_queries,
+            "prefix_cache_hits": core.blocks.num_prefix_hits,
+            "num_blocks": allocator.num_blocks,
+            "num_used_blocks": allocator.num_used_blocks,
+            "num_free_blocks": allocator.num_free_blocks,
+            "block_size": allocator.block_size,
+            "tokens_per_s": _tokens_per_s(steps),
+            "predicted_wait_s": WaitPrediction(core).predicted_wait_s(),
+            "speculation": None if core.speculation is None else core.speculation.to_dict(),
+            "cost_model": core.cost_model.to_dict(),
+            **({} if self._launcher is None else self._launcher.stats()),
+            "steps": [step.to_dict() for step in steps],
+        }
+
+    def watch(self) -> Any:
+        """Return a StepWatcher, which records each step from now on, until `unwatch`."""
+        self.unwatch()
+        inspection = load_extra("inspection.step_watcher", needed_for="watching steps")
+        most = self.step_limits.num_batched_tokens
+        self._watcher = inspection.StepWatcher(self._core.scheduler, max_num_batched_tokens=most)
+        self._core.scheduler.listeners.append(self._watcher)
+        return self._watcher
+
+    def unwatch(self) -> None:
+        """End the records of the last `watch`."""
+        if self._watcher is not None:
+            self._core.scheduler.listeners.remove(self._watcher)
+            self._watcher = None
+
+    def current_requests(self) -> list[Request]:
+        """Return the outputs that have not ended."""
+        return [*self._core.scheduler.running, *self._core.scheduler.waiting]
+
+    def block_map(self) -> dict[str, Any]:
+        """Return the contents of each block of the KV cache."""
+        scheduler = self._core.scheduler
+        inspection = load_extra("inspection.block_map", needed_for="the map of blocks")
+        blocks: dict[str, Any] = inspection.block_map(scheduler.blocks, scheduler.running, scheduler.waiting)
+        return blocks
+
+    def metrics(self, request_id: str) -> dict[int, RequestMetrics]:
+        """Return the metrics and histories so far of a request's unfinished outputs, by index."""
+        return self._core.metrics(request_id)
+
+
+def _tokens_per_s(steps: Sequence[StepStats]) -> float:
+    """Return output tokens per second over these steps; 0 if the last one is over a second old."""
+    if len(steps) < 2 or time.monotonic() - steps[-1].time > 1.0:
+        return 0.0
+    num_tokens = sum(step.num_output_tokens for step in steps)
+    return num_tokens / (steps[-1].time - steps[0].time + steps[0].duration)

@@ -1,0 +1,80 @@
+"""PromptReader: reads and renders prompts in threads beside the event loop, within the limits of the queue."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from ..core.engine_core import EngineCore
+from ..core.policies import num_interactive
+from ..core.sampling_params import SamplingParams
+from ..extension import load_extra
+from ..text.tokenizer import Tokenizer
+from .input_processor import InputProcessor, Prompt, TokenizedPrompt, length_of
+from .queue_limits import QueueLimits
+from .wait_prediction import WaitPrediction
+from .workers.input_threads import InputThreads
+
+_T = TypeVar("_T")
+
+
+class PromptReader:
+    """Tokenizer and chat template of one engine. Raises QueueFullError, UnavailableError."""
+
+    def __init__(
+        self,
+        core: EngineCore,
+        input_processor: InputProcessor,
+        tokenizer: Tokenizer | None,
+        limits: QueueLimits,
+        threads: InputThreads,
+    ) -> None:
+        self._core = core
+        self._input_processor = input_processor
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._threads = threads
+        self._prediction = WaitPrediction(core)
+        self._renderer: Any = None  # the chat extra's, if the model has a chat template
+        if tokenizer is not None and tokenizer.has_chat_template:
+            chat = load_extra("chat.renderer", needed_for="a chat template")
+            self._renderer = chat.Renderer(tokenizer.chat_template)
+
+    def check_queue(self, params: SamplingParams) -> None:
+        """Raise QueueFullError unless a request may be queued. Background requests always may."""
+        if not params.is_background:
+            num_waiting = num_interactive(self._core.scheduler.waiting) + self._threads.num_requests
+            self._limits.check(self._prediction, num_waiting=num_waiting, num_new=params.n)
+
+    async def tokenize(self, prompt: Prompt, params: SamplingParams, *, is_new: bool) -> TokenizedPrompt:
+        """Tokenize a prompt, whose length counts against the queue if it is new. Raises InvalidRequestError, too."""
+        threads = self._threads
+        with threads.hold(num_requests=params.n, length=length_of(prompt)) if is_new else contextlib.nullcontext():
+            return await self._input_processor.tokenize_async(prompt, params, threads=threads)
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of a text."""
+        assert self._tokenizer is not None
+        work = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        return await self._run(work, length=len(text))
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of token ids, special tokens included."""
+        assert self._tokenizer is not None
+        work = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
+        return await self._run(work, length=len(token_ids))
+
+    async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """Return the prompt text of a conversation, within limits in time and memory. Options as ChatTemplate.render.
+
+        Raises InvalidRequestError, too.
+        """
+        assert self._renderer is not None
+        conversation = load_extra("chat.renderer", needed_for="messages").as_json(messages, **options)
+        work: Callable[[], str] = partial(self._renderer.render, conversation)
+        return await self._run(work, length=len(conversation))
+
+    async def _run(self, work: Callable[[], _T], *, length: int) -> _T:
+        self._limits.check_size(self._prediction, num_waiting=self._threads.num_requests, num_new=1)
+        with self._threads.hold(num_requests=1, length=length):
+            return await self._threads.run(work, length=length)

@@ -1,0 +1,37 @@
+"""SubmittedRequest: an accepted request, as its submitter sees it; Resumed: a request that another process began."""
+
+from dataclasses import dataclass
+
+from ..core.outputs import KnownOutput
+from ..core.request import Request
+from ..core.sampling_params import SamplingParams
+
+
+class SubmittedRequest:
+    """Accepted request. All its deltas go to the sink that it was submitted with."""
+
+    def __init__(self, request_id: str, prompt: str | None, requests: list[Request]) -> None:
+        self.request_id = request_id
+        self.prompt = prompt  # the prompt's text; None if it came as ids
+        self.prompt_token_ids = requests[0].token_ids[: requests[0].num_prompt_tokens]
+        self.params: SamplingParams = requests[0].params
+        self.arrival_time = requests[0].arrival_time
+        self.seed = requests[0].seed  # the first output's; the seeds of the others follow from it
+        self._requests = requests
+
+    @property
+    def started(self) -> bool:
+        """True if any of its outputs has been scheduled; it is queued otherwise."""
+        return any(request.first_scheduled_time is not None for request in self._requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Request that goes on where another process left it, with the seed that it had there.
+
+    `outputs`: one entry for each of its n outputs. `arrival_time`: by this process's clock; may be negative.
+    """
+
+    seed: int
+    outputs: tuple[KnownOutput, ...]
+    arrival_time: float
