@@ -289,7 +289,7 @@ def _top(args: argparse.Namespace) -> int:
 
 
 def _bench(argv: list[str]) -> int:
-    homes = {"serve": "...client.bench.cli", "offline": "...engine.serving.bench_offline"}
+    homes = {"serve": "...client.bench.cli", "offline": "...engine.extras.bench.offline"}
     takes = "bench takes `serve` (a running server) or `offline` (the engine in this process)"
     if argv[:1] in (["-h"], ["--help"]):
         print(takes)

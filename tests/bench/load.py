@@ -14,7 +14,7 @@ from splitfuse.client.bench.latency import Outcome, percentile
 from splitfuse.client.bench.traces import TraceRow
 from splitfuse.client.bench.workload import PromptMaker
 from splitfuse.engine import AsyncEngine, EngineConfig, OutputDelta, SamplingParams
-from splitfuse.engine.serving.bench_offline import SHAPES
+from splitfuse.engine.extras.bench.offline import SHAPES
 
 _maker, _source = PromptMaker(vocab_size=32_000), random.Random(0)
 

@@ -28,7 +28,7 @@ from roofline import Cost, Meter, Rates
 
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.registry import read_model_config
-from splitfuse.engine.serving.bench_offline import Point
+from splitfuse.engine.extras.bench.offline import Point
 
 OURS = "splitfuse"
 WEIGHT_BITS = {16: 16.0, 8: 8.5, 4: 4.5}  # bits per weight of BF16, Q8_0 and Q4_0, with scales

@@ -35,7 +35,7 @@ from splitfuse.client.bench.cli import READ_TIMEOUT_S, drive
 from splitfuse.client.bench.latency import Outcome, percentile
 from splitfuse.client.bench.openai_stream import Target, measure
 from splitfuse.client.bench.workload import LoadRequest
-from splitfuse.engine.serving.bench_offline import SHAPES
+from splitfuse.engine.extras.bench.offline import SHAPES
 
 OURS, OFFLINE = "splitfuse", "splitfuse offline"
 REAL_VOCAB_SIZE = 49_152  # SmolLM2's

@@ -18,7 +18,7 @@ import torch
 from splitfuse.engine import LLM
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.execution.models.registry import read_model_config
-from splitfuse.engine.serving.bench_offline import SHAPES, Generate, Point, measure
+from splitfuse.engine.extras.bench.offline import SHAPES, Generate, Point, measure
 from splitfuse.kernels import ops
 
 WIDTH = 1024

@@ -75,7 +75,7 @@ def work(settings: dict[str, Any]) -> None:
     import tempfile
 
     from splitfuse.engine import LLM, SamplingParams
-    from splitfuse.engine.serving.bench_offline import SHAPES
+    from splitfuse.engine.extras.bench.offline import SHAPES
 
     shape = settings.pop("shape", None)
     with tempfile.TemporaryDirectory() as folder:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from splitfuse.engine.execution.models.registry import parse_model_config
-from splitfuse.engine.serving.bench_offline import SHAPES
+from splitfuse.engine.extras.bench.offline import SHAPES
 
 
 @pytest.fixture(scope="module")

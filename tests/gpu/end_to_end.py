@@ -26,7 +26,7 @@ from switches import SWITCHES, without
 
 from splitfuse.engine import EngineConfig, SamplingParams
 from splitfuse.engine.core.engine_core import EngineCore
-from splitfuse.engine.serving.bench_offline import SHAPES
+from splitfuse.engine.extras.bench.offline import SHAPES
 from splitfuse.engine.serving.builder import EngineParts, load
 
 ALL_SHAPES = {

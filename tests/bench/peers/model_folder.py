@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from splitfuse.engine.execution.models.weights import DummySource
-from splitfuse.engine.serving.bench_offline import SHAPES
+from splitfuse.engine.extras.bench.offline import SHAPES
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from model_folder import write_model_folder
 
-from splitfuse.engine.serving.bench_offline import SHAPES
+from splitfuse.engine.extras.bench.offline import SHAPES
 
 
 def parser_of(description: str, *, peers: Sequence[str]) -> argparse.ArgumentParser:

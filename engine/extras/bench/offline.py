@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from ..config.cores import default_num_threads
-from ..core.sampling_params import SamplingParams
-from ..execution.models.registry import read_model_config
-from ..execution.models.weights import DummySource
-from .llm import LLM
-from .loading import resolve_device
+from ...config.cores import default_num_threads
+from ...core.sampling_params import SamplingParams
+from ...execution.models.registry import read_model_config
+from ...execution.models.weights import DummySource
+from ...serving.llm import LLM
+from ...serving.loading import resolve_device
 
 _COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "dtype": "bfloat16"}
 _LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON}

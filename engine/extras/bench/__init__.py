@@ -1,0 +1,1 @@
+"""Offline benchmark of the engine: `splitfuse bench offline`."""
