@@ -95,7 +95,7 @@ class PlainSpeculation:
         return False
 
     def choose(self, running: Sequence[Request]) -> dict[Request, int]:
-        return dict.fromkeys([each for each in running if each.num_uncomputed_tokens == 1], self._max_drafts)
+        return dict.fromkeys([r for r in running if r.num_uncomputed_tokens == 1], self._max_drafts)
 
     def draft(self, batch: Batch) -> Batch:
         wanted = {row.request: row.num_drafts for row in batch.rows if row.num_drafts}
@@ -114,10 +114,10 @@ class PlainSpeculation:
         return batch.subset(sorted(rows, key=lambda row: row.num_tokens > 1))
 
     def observe(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
-        drafted = [Drafted(each.num_drafts, len(each.token_ids) - 1) for each in outputs if each.num_drafts]
+        drafted = [Drafted(output.num_drafts, len(output.token_ids) - 1) for output in outputs if output.num_drafts]
         self.num_drafts += len(drafted)
-        self.num_draft_tokens += sum(each.num_drafted for each in drafted)
-        self.num_accepted_tokens += sum(each.num_accepted for each in drafted)
+        self.num_draft_tokens += sum(outcome.num_drafted for outcome in drafted)
+        self.num_accepted_tokens += sum(outcome.num_accepted for outcome in drafted)
         return drafted
 
     def forget(self, request: Request) -> None: ...
@@ -135,7 +135,7 @@ class PlainPrompt:
 
 
 class PlainInput:
-    """Makes the n requests of a prompt."""
+    """InputProcessor that checks nothing."""
 
     def __init__(self, *, model_config: Any, max_model_len: int, max_cache_tokens: int, seed: int, **_: Any) -> None:
         self._eos_token_ids = frozenset(model_config.eos_token_ids)
