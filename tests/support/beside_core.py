@@ -19,7 +19,7 @@ CORE_ALONE = "SPLITFUSE_TEST_CORE_ALONE" in os.environ
 
 
 class PlainOutputs:
-    """OutputBuilder whose texts are a world's FakeText."""
+    """OutputBuilder that uses a world's FakeText as texts."""
 
     def __init__(self, _tokenizer: None = None) -> None:
         self._texts: dict[Request, Any] = {}
@@ -95,7 +95,7 @@ class PlainSpeculation:
         return False
 
     def choose(self, running: Sequence[Request]) -> dict[Request, int]:
-        return dict.fromkeys([r for r in running if r.num_uncomputed_tokens == 1], self._max_drafts)
+        return dict.fromkeys([request for request in running if request.num_uncomputed_tokens == 1], self._max_drafts)
 
     def draft(self, batch: Batch) -> Batch:
         wanted = {row.request: row.num_drafts for row in batch.rows if row.num_drafts}
@@ -116,8 +116,8 @@ class PlainSpeculation:
     def observe(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
         drafted = [Drafted(output.num_drafts, len(output.token_ids) - 1) for output in outputs if output.num_drafts]
         self.num_drafts += len(drafted)
-        self.num_draft_tokens += sum(outcome.num_drafted for outcome in drafted)
-        self.num_accepted_tokens += sum(outcome.num_accepted for outcome in drafted)
+        self.num_draft_tokens += sum(row.num_drafted for row in drafted)
+        self.num_accepted_tokens += sum(row.num_accepted for row in drafted)
         return drafted
 
     def forget(self, request: Request) -> None: ...
@@ -128,14 +128,14 @@ class PlainSpeculation:
 
 @dataclass
 class PlainPrompt:
-    """Token ids and parameters."""
+    """Prompt of token ids, with its parameters."""
 
     token_ids: list[int]
     params: SamplingParams
 
 
 class PlainInput:
-    """InputProcessor that checks nothing."""
+    """Input processor that makes the n requests of a prompt."""
 
     def __init__(self, *, model_config: Any, max_model_len: int, max_cache_tokens: int, seed: int, **_: Any) -> None:
         self._eos_token_ids = frozenset(model_config.eos_token_ids)
