@@ -123,6 +123,11 @@ def test_the_core_stays_small(module: str) -> None:
     assert num_lines <= most_lines
 
 
+def test_a_file_of_the_core_is_read_in_one_sitting() -> None:
+    long = {path.name: num for path in sources("engine/core") if (num := len(path.read_text().splitlines())) > 250}
+    assert not long
+
+
 def test_the_core_imports_its_floor_alone() -> None:
     """The type checker's imports count, too."""
     for name, targets in imports().items():

@@ -1,4 +1,4 @@
-"""EngineCore: the unfinished requests, and what happens to them before and after each step. StepPipeline drives it."""
+"""EngineCore: adds, schedules, updates and ends requests, before and after each step. StepPipeline drives it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class StepOutput:
 
 
 class EngineCore:
-    """Adds, schedules, updates and ends requests; all in one thread. Computing a step is the runner's work."""
+    """Unfinished requests and their scheduler, for one thread. Computing a step is the runner's work."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from .request import Request, Status
 
 
 class Planner:
-    """Asks the block manager and the counters, and changes neither."""
+    """Decision maker, which asks the block manager and the counters and changes neither."""
 
     def __init__(
         self, config: SchedulerConfig, blocks: BlockManager, costs: PreemptionCosts, counters: TokenCounters | None

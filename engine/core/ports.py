@@ -155,9 +155,9 @@ class OutputBuilder(Protocol):
 
 
 class RequestObserver:
-    """Recorder of each request's life, and the writer of `Request.history`. Called beside every change.
+    """Recorder of each request's life, called beside every change; the writer of `Request.history`.
 
-    This one records nothing.
+    This base class records nothing.
     """
 
     def added(self, request: Request, predicted_ttft: float | None) -> None:
