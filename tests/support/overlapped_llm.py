@@ -93,6 +93,7 @@ def launcher_of(llm: LLM) -> AsyncRunner:
 
 def overlapped_llm(folder: str, stream: SimulatedStream, **settings: Any) -> LLM:
     """Return an LLM whose steps are launched on this stream."""
+    stream.context = torch.inference_mode  # like the step's thread, in which a GPU's work is queued
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("splitfuse.engine.execution.runner.model_runner.stream_of", lambda device: stream)
         llm = LLM(folder, async_scheduling=True, **settings)

@@ -7,8 +7,7 @@ again too early, or results read before their event, show as wrong numbers.
 import random
 from collections import deque
 from collections.abc import Callable
-
-import torch
+from contextlib import AbstractContextManager, nullcontext
 
 
 class SimulatedEvent:
@@ -30,6 +29,7 @@ class SimulatedStream:
         self._laziness = laziness
         self._queue: deque[Callable[[], None]] = deque()
         self._num_done = 0
+        self.context: Callable[[], AbstractContextManager[object]] = nullcontext  # in which work is done
 
     @property
     def num_queued(self) -> int:
@@ -62,5 +62,5 @@ class SimulatedStream:
 
     def _do_next(self) -> None:
         self._num_done += 1
-        with torch.inference_mode():  # like the step's thread, in which a GPU's work is queued
+        with self.context():
             self._queue.popleft()()
