@@ -13,24 +13,24 @@ _LOOK_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
 
 @dataclass(frozen=True)
 class RelaxedPattern:
-    """What to make of one `pattern`."""
+    """Patterns that stand for one `pattern`."""
 
     text: str
 
     @property
     def is_enforced(self) -> bool:
-        """Whether a grammar of `for_grammar` allows nothing else than the pattern does."""
+        """True if a grammar of `for_grammar` allows no other text than the pattern."""
         return self.is_checked and not self.excluded and self.for_grammar == self.required
 
     @property
     def is_checked(self) -> bool:
-        """Whether `required` and `excluded` say all that the pattern does."""
-        return not any(_has_look_around(each) for each in (*self.required, *self.excluded))
+        """True if `required` and `excluded` say all that the pattern says."""
+        return not any(_has_look_around(pattern) for pattern in (*self.required, *self.excluded))
 
     @cached_property
     def for_grammar(self) -> tuple[str, ...]:
-        """Patterns that all match where this one does."""
-        return tuple(_stripped(each) for each in self.required)
+        """Patterns that all match where the original matches."""
+        return tuple(_stripped(pattern) for pattern in self.required)
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ class RelaxedPattern:
 
     @property
     def excluded(self) -> tuple[str, ...]:
-        """Patterns that must not."""
+        """Patterns that must not match."""
         return self._parts[1]
 
     @cached_property
@@ -53,7 +53,7 @@ class RelaxedPattern:
             end = _group_end(rest)
             (required if rest[2] == "=" else excluded).append(f"^(?:{rest[3 : end - 1]})")
             rest = rest[end:]
-        if rest.startswith(("*", "+", "?", "{")):  # a look-ahead that is repeated
+        if rest.startswith(("*", "+", "?", "{")):  # repeated look-ahead
             return (self.text,), ()
         return (*required, f"^{rest}"), tuple(excluded)
 
@@ -69,7 +69,7 @@ def _units(text: str) -> list[str]:
         elif text[at] == "[":
             at = _class_end(text, at)
         else:
-            opening = next((each for each in _LOOK_AROUND if text.startswith(each, at)), text[at])
+            opening = next((opening for opening in _LOOK_AROUND if text.startswith(opening, at)), text[at])
             at += len(opening)
         units.append(text[start:at])
     return units
@@ -84,7 +84,7 @@ def _class_end(text: str, at: int) -> int:
 
 
 def _group_end(text: str) -> int:
-    """Where the group ends with which the text begins."""
+    """Return the end of the group with which the text begins."""
     depth = at = 0
     for unit in _units(text):
         at += len(unit)
@@ -95,7 +95,7 @@ def _group_end(text: str) -> int:
 
 
 def _has_alternatives(text: str) -> bool:
-    """Whether a | stands outside of all groups."""
+    """True if a | stands outside of all groups."""
     depth = 0
     for unit in _units(text):
         depth += unit.startswith("(") - (unit == ")")
@@ -109,7 +109,7 @@ def _has_look_around(text: str) -> bool:
 
 
 def _stripped(text: str) -> str:
-    """The text without look-around and word boundaries."""
+    """Return the text without look-around and word boundaries."""
     kept: list[str] = []
     skipped = 0
     for unit in _units(text):

@@ -57,13 +57,13 @@ class CannotCheckError(Exception):
 
 
 def schema_errors(schema: Any, text: str) -> list[SchemaError]:
-    """What of the schema this JSON text breaks, at most MAX_ERRORS; a text that is no JSON breaks it at "".
+    """Return the errors of a JSON text against the schema, at most MAX_ERRORS; a text that is no JSON has one at "".
 
     Raises CannotCheckError.
     """
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):  # it was cut
+    except (ValueError, RecursionError):  # the text was cut
         return [SchemaError("", "json")]
     errors: list[SchemaError] = []
     try:
@@ -83,7 +83,7 @@ class _Check:
     _matchers: dict[str, Callable[[str], bool]] = field(default_factory=dict)
 
     def errors(self, value: Any, schema: Any, at: str) -> Iterator[SchemaError]:
-        """All that the value breaks."""
+        """Yield the errors of the value."""
         self._spend(1)
         if schema is False:
             yield SchemaError(at, "false")
@@ -100,7 +100,7 @@ class _Check:
                 yield from walk(self, value, argument, schema, at)
 
     def matches(self, value: Any, schema: Any) -> bool:
-        """Whether it breaks nothing."""
+        """True if the value has no error."""
         return next(self.errors(value, schema, ""), None) is None
 
     def _spend(self, num_steps: int) -> None:
@@ -110,7 +110,7 @@ class _Check:
 
     def _type(self, value: Any, types: Any, schema: Any) -> bool:
         listed = [types] if isinstance(types, str) else types
-        return any(each not in _TYPES or _TYPES[each](value) for each in listed)
+        return any(name not in _TYPES or _TYPES[name](value) for name in listed)
 
     def _enum(self, value: Any, values: Any, schema: Any) -> bool:
         self._spend(len(values))
@@ -122,15 +122,15 @@ class _Check:
     def _multiple_of(self, value: Any, factor: Any, schema: Any) -> bool:
         try:
             return not _is_number(value) or not Decimal(str(value)) % Decimal(str(factor))
-        except InvalidOperation:  # more digits than it takes
+        except InvalidOperation:  # more digits than Decimal takes
             return True
 
     def _pattern(self, value: Any, pattern: Any, schema: Any) -> bool:
         relaxed = RelaxedPattern(pattern)
         if not isinstance(value, str) or not relaxed.is_checked:
             return True
-        found = [self._found(each, value) for each in relaxed.required]
-        return all(found) and not any(self._found(each, value) for each in relaxed.excluded)
+        found = [self._found(pattern, value) for pattern in relaxed.required]
+        return all(found) and not any(self._found(pattern, value) for pattern in relaxed.excluded)
 
     def _required(self, value: Any, names: Any, schema: Any) -> bool:
         return not isinstance(value, dict) or value.keys() >= set(names)
@@ -139,10 +139,10 @@ class _Check:
         return not is_asked or not isinstance(value, list) or len(set(map(_key, value))) == len(value)
 
     def _any_of(self, value: Any, schemas: Any, schema: Any) -> bool:
-        return any(self.matches(value, each) for each in schemas)
+        return any(self.matches(value, subschema) for subschema in schemas)
 
     def _one_of(self, value: Any, schemas: Any, schema: Any) -> bool:
-        return sum(self.matches(value, each) for each in schemas) == 1
+        return sum(self.matches(value, subschema) for subschema in schemas) == 1
 
     def _not(self, value: Any, other: Any, schema: Any) -> bool:
         return not self.matches(value, other)
@@ -162,9 +162,9 @@ class _Check:
         )
 
     def _dependent_schemas(self, value: Any, schemas: Any, schema: Any, at: str) -> Iterator[SchemaError]:
-        for name, each in schemas.items():
-            if isinstance(value, dict) and name in value and not isinstance(each, list):
-                yield from self.errors(value, each, at)
+        for name, subschema in schemas.items():
+            if isinstance(value, dict) and name in value and not isinstance(subschema, list):
+                yield from self.errors(value, subschema, at)
 
     def _if(self, value: Any, condition: Any, schema: Any, at: str) -> Iterator[SchemaError]:
         if "then" in schema or "else" in schema:
@@ -172,8 +172,8 @@ class _Check:
             yield from self.errors(value, schema.get(branch, True), at)
 
     def _all_of(self, value: Any, schemas: Any, schema: Any, at: str) -> Iterator[SchemaError]:
-        for each in schemas:
-            yield from self.errors(value, each, at)
+        for subschema in schemas:
+            yield from self.errors(value, subschema, at)
 
     def _ref(self, value: Any, ref: Any, schema: Any, at: str) -> Iterator[SchemaError]:
         target = self.root
@@ -189,9 +189,9 @@ class _Check:
 
     def _pattern_properties(self, value: Any, patterns: Any, schema: Any, at: str) -> Iterator[SchemaError]:
         for name, item in value.items() if isinstance(value, dict) else ():
-            for pattern, each in patterns.items():
+            for pattern, schema in patterns.items():
                 if self._found(pattern, name):
-                    yield from self.errors(item, each, f"{at}/{escaped(name)}")
+                    yield from self.errors(item, schema, f"{at}/{escaped(name)}")
 
     def _additional(self, value: Any, other: Any, schema: Any, at: str) -> Iterator[SchemaError]:
         declared, patterns = schema.get("properties", ()), schema.get("patternProperties", ())
@@ -245,7 +245,7 @@ _WALKS: Mapping[str, Callable[[_Check, Any, Any, Any, str], Iterator[SchemaError
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a text has a match, in linear time: pydantic's engine is Rust's. One that it cannot read has always."""
+    """True if a text has a match, in linear time by Rust's engine in pydantic. A pattern it cannot read matches all."""
     from pydantic_core import SchemaError as CoreSchemaError
     from pydantic_core import SchemaValidator, core_schema
 
@@ -256,7 +256,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _steps(pattern: str) -> int:
-    """About what it takes to compile: repetitions are written out, and those of groups multiply."""
+    """Estimate the steps to compile a pattern: repetitions are written out, and those of groups multiply."""
     num_steps, factor = 0, 1
     for unit, least, most in _REPEATED.findall(pattern):
         count = max(int(least or 1), int(most or 1))
@@ -272,11 +272,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _key(value: Any) -> Any:
-    """Equal for what JSON Schema calls equal: 1 and 1.0, not 1 and true."""
+    """Return a key that is equal for values that JSON Schema calls equal: 1 and 1.0, not 1 and true."""
     if isinstance(value, bool):
         return ("bool", value)
     if isinstance(value, list):
         return ("list", *map(_key, value))
     if isinstance(value, dict):
-        return ("dict", frozenset((name, _key(each)) for name, each in value.items()))
+        return ("dict", frozenset((name, _key(schema)) for name, schema in value.items()))
     return value

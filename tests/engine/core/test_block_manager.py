@@ -1,4 +1,4 @@
-"""Which requests share blocks, and what becomes of shared and swapped ones. No torch, no model."""
+"""Sharing of blocks between requests, and the fate of shared and swapped blocks. No torch, no model."""
 
 import random
 from collections import Counter
@@ -58,7 +58,7 @@ def test_requests_with_other_salts_do_not_share_prefixes() -> None:
     same = request(20, name="c", tenant="A", cache_salt="1")
     bench.add(*others, same)
     bench.step()
-    assert [each.num_cached_tokens for each in others] == [0, 0, 0]
+    assert [request.num_cached_tokens for request in others] == [0, 0, 0]
     assert same.num_cached_tokens == 16
 
 

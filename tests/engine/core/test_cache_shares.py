@@ -46,7 +46,7 @@ class Life:
         self.seen: Counter[str] = Counter()
 
     def run(self, num_steps: int) -> None:
-        """So many changes, checked after each."""
+        """Make this many changes, and check after each change."""
         for step in range(num_steps):
             if step % 200 == 0:
                 self._change()
@@ -54,7 +54,7 @@ class Life:
             self._shares.check(self._search.tenant_of, self._search.free.__contains__)
 
     def _change(self) -> None:
-        """Which tenants are there, and how much of the pool is in use."""
+        """Tenants that are there, and the share of the pool in use."""
         rng, number = self._rng, self._num_tenants
         self._active = [f"t{rng.randrange(number)}" for _ in range(rng.choice([1, 3, number]))]
         self._pressure = rng.random()

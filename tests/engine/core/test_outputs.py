@@ -1,4 +1,4 @@
-"""What comes out of the engine, as JSON has it."""
+"""Outputs of the engine as JSON."""
 
 from dataclasses import asdict
 

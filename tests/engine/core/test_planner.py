@@ -18,7 +18,7 @@ def is_interactive(row: tuple[str, int, int]) -> bool:
 
 
 class Twins:
-    """The same interactive requests in two schedulers, one of which has background requests too."""
+    """Two schedulers with equal interactive requests; one of them has background requests, too."""
 
     def __init__(self, **settings: Any) -> None:
         self.alone, self.beside = Bench.make(**settings), Bench.make(**settings)
@@ -58,7 +58,7 @@ def test_interactive_requests_get_what_they_would_have_got_alone(batching: str, 
         assert [row for row in beside if is_interactive(row)] == alone
     while twins.beside.scheduler.has_work:
         twins.beside.step()
-    assert all(each.is_finished for each in twins.background)
+    assert all(request.is_finished for request in twins.background)
 
 
 @every_policy
@@ -84,7 +84,7 @@ def test_with_a_small_pool_they_wait_for_preemptions_only(batching: str, schedul
         twins.alone.step()
         twins.beside.step()
         assert not [b for _, b in twins.both if b.num_preemptions and b.status is Status.PREEMPTED] or all(
-            each.status is not Status.RUNNING for each in twins.background
+            request.status is not Status.RUNNING for request in twins.background
         ), "an interactive request is preempted while one in the background runs"
     for which, bench in ((False, twins.alone), (True, twins.beside)):
         steps[which] = 0
@@ -94,7 +94,7 @@ def test_with_a_small_pool_they_wait_for_preemptions_only(batching: str, schedul
     assert steps[True] <= steps[False] + 8
     while twins.beside.scheduler.has_work:
         twins.beside.step()
-    assert all(each.is_finished for each in twins.background)
+    assert all(request.is_finished for request in twins.background)
 
 
 def test_a_seat_is_made_for_an_interactive_request() -> None:
@@ -129,7 +129,7 @@ def test_blocks_are_freed_for_an_interactive_request() -> None:
     assert bench.step() == [("b0", 0, 16), ("b1", 0, 16)]
     bench.add(request(20, name="i0"))
     bench.step()
-    assert [each.status for each in background] == [Status.RUNNING, Status.PREEMPTED]
+    assert [request.status for request in background] == [Status.RUNNING, Status.PREEMPTED]
     assert ("i0", 0, 20) in bench.step()
 
 

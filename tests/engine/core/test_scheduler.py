@@ -160,7 +160,7 @@ def test_blocks_of_a_failed_row_are_forgotten_though_its_request_was_aborted_mea
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_life(seed: int) -> None:
-    """Whatever comes, goes or runs out: invariants hold after every step and every request ends."""
+    """Check invariants after every step, and that every request ends, under random arrivals and shortages."""
     rng = random.Random(seed)
     block_size = rng.choice([1, 4, 16])
     longest = 120
@@ -208,7 +208,7 @@ def test_random_life(seed: int) -> None:
 
 
 def test_progress_with_a_pool_for_one() -> None:
-    """The first in the queue is never preempted by another, so each in turn ends."""
+    """The first in the queue is never preempted by another, so each request ends in turn."""
     bench = Bench.make(num_blocks=10, block_size=4, max_num_batched_tokens=64)
     crowd = [request(8, 32, name=str(i)) for i in range(12)]
     bench.add(*crowd)
@@ -275,8 +275,8 @@ def test_a_thousand_aborts_at_once_take_one_step() -> None:
     bench.add(*crowd)
     batch = bench.scheduler.schedule(1.0)
     assert batch is not None
-    for each in crowd:
-        bench.scheduler.finish(each, reason="abort", now=1.0)
+    for member in crowd:
+        bench.scheduler.finish(member, reason="abort", now=1.0)
     bench.scheduler.update(batch, [RowOutput((TOKEN,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows], 2.0)
     assert not bench.scheduler.has_work
     bench.assert_empty()

@@ -14,10 +14,10 @@ def queued(*num_new: int, num_prompt: int = 10) -> list[Request]:
             request_id="r",
             prompt_token_ids=[1] * num_prompt,
             params=SamplingParams(),
-            max_num_tokens=num_prompt + each,
+            max_num_tokens=num_prompt + num_tokens,
             seed=0,
         )
-        for each in num_new
+        for num_tokens in num_new
     ]
 
 
