@@ -287,7 +287,8 @@ def test_every_module_says_what_it_knows() -> None:
     "document",
     [
         *("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "server/API.md"),
-        *("server/docs/extras.md", "tests/README.md", "tests/bench/RESULTS.md"),
+        *("tests/README.md", "tests/bench/RESULTS.md"),
+        *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "server/docs").glob("*.md"))),
     ],
 )
 def test_every_file_and_make_target_that_a_document_names_exists(document: str) -> None:
@@ -297,6 +298,14 @@ def test_every_file_and_make_target_that_a_document_names_exists(document: str) 
     assert named or document in ("CHANGELOG.md", "server/API.md")
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"`make ([a-z-]+)", text)) <= set(targets)
+
+
+def test_the_reading_path_is_short() -> None:
+    """An afternoon's work, and every file of it exists."""
+    section = (ROOT / "ARCHITECTURE.md").read_text().partition("## The reading path\n")[2].partition("\n## ")[0]
+    path = re.findall(r"^\d+\. `([\w/]+\.py)`", section, re.MULTILINE)
+    assert len(set(path)) == len(re.findall(r"^\d+\. ", section, re.MULTILINE)) == 17
+    assert sum(len((ROOT / name).read_text().splitlines()) for name in path) <= 3000
 
 
 def test_the_readmes_map_names_every_folder() -> None:

@@ -1,4 +1,4 @@
-"""Writes server/docs/extras.md: a section per extra with its size, what loads it, its ports, packages and tests.
+"""Writes server/docs/extras.md: a table of all extras, then a section for each, from the sources.
 
 Reads sources only, so it needs no package. `--check` writes nothing and fails if the page is out of date.
 """
@@ -6,19 +6,36 @@ Reads sources only, so it needs no package. `--check` writes nothing and fails i
 import ast
 import re
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "server/docs/extras.md"
-HOMES = ("engine/extras", "server/extras", "server/apis")
+HOMES = ("engine/extras", "server/extras")
 ROUNDING = 50  # lines, so that a small edit does not change the page
-HEAD = f"""# Extras
+HEAD = f"""# Find an extra: its size, its settings, and the place where it plugs in
 
-An extra is a folder that can be deleted; the rest still runs, as `tests/engine/behaviour/test_removal.py` proves.
-`make docs` writes this page. Lines are rounded to {ROUNDING}. Packages are those that only extras import. Tests are the
-extra's folder of tests, behaviour tests that bear its name, and tests that import it.
+An extra is a folder that can be deleted; the rest still answers. `tests/engine/behaviour/test_removal.py` and
+`tests/server/behaviour/test_removal.py` delete each in turn. ARCHITECTURE.md explains the two mechanisms: parts of the
+engine load extras by name, and extras of the server declare an `Extension`. `server/docs/extending.md` adds one from
+another package.
+
+`make docs` writes this page from the sources. Lines are rounded to {ROUNDING}. Packages are those that only extras
+import. Tests are the extra's folder of tests, behaviour tests that bear its name, and tests that import it.
 """
+# Fields of an Extension that name code, and the meaning of the code.
+PLUGS = {
+    "router": "routes, imported with the first request below its paths",
+    "error_form": "form of errors below its paths",
+    "answer_check": "check of complete answers",
+    "index": "answer to a browser that opens /",
+    "is_open": "paths that need no key",
+    "serve": "runs `splitfuse serve` in place of one server",
+    "part": "state for one server",
+}
+TABLES = {"endpoints": "answers lines of batches for {}", "kept_kinds": "takes up kept requests of the kind {}"}
 
 
 def shown(path: Path) -> str:
@@ -37,6 +54,11 @@ def parts() -> list[Path]:
 
 
 @cache
+def extras() -> list[Path]:
+    return [path.parent for home in HOMES for path in sorted((ROOT / home).glob("*/__init__.py"))]
+
+
+@cache
 def walked(path: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
@@ -47,6 +69,10 @@ def calls(path: Path) -> list[ast.Call]:
 
 def classes(paths: list[Path]) -> list[ast.ClassDef]:
     return [node for path in paths for node in walked(path) if isinstance(node, ast.ClassDef)]
+
+
+def is_of_engine(extra: Path) -> bool:
+    return extra.parts[-3] == "engine"
 
 
 def packages(paths: list[Path]) -> set[str]:
@@ -61,16 +87,74 @@ def packages(paths: list[Path]) -> set[str]:
 
 
 def loads(extra: Path) -> list[str]:
-    """Parts that name a module of the engine's extra (`load_extra`); fields of a server extra's EXTENSION."""
-    lines, dotted = [], re.compile(rf"'({extra.name}(?:\.\w+)+)'")
-    for path in parts() if extra.parts[-3] == "engine" else ():
+    """Parts that load modules of the engine's extra by name, with the settings or fields that ask for them."""
+    dotted = re.compile(rf"'{extra.name}\.([\w.]+)'")
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path in parts():
         for call in calls(path):
             if call.args and (name := dotted.fullmatch(ast.unparse(call.args[0]))):
                 reasons = [item.value.value for item in call.keywords if isinstance(item.value, ast.Constant)]
-                lines.append(" for ".join([f"`{name[1]}` by `{shown(path)}`", *map(str, reasons)]))
-    extensions = [call for call in calls(extra / "__init__.py") if ast.unparse(call.func) == "Extension"]
-    fields = [item for call in extensions for item in call.keywords if item.arg != "package"]
-    return lines + [f"`{item.arg}={ast.unparse(item.value)}`".replace("|", r"\|") for item in fields]
+                names = found[shown(path), str(next(filter(None, reasons), ""))]
+                names += [f"`{name[1]}`"] * (f"`{name[1]}`" not in names)
+    return [
+        f"`{path}` loads {', '.join(names)}" + f" for {reason}" * bool(reason)
+        for (path, reason), names in found.items()
+    ]
+
+
+def commands(extra: Path) -> list[str]:
+    """Modules of the server, outside of extras, that import the engine's extra."""
+    imported = re.compile(rf"\bengine\.extras\.{extra.name}\b")
+    return [f"`{shown(path)}`" for path in parts() if imported.search(path.read_text(encoding="utf-8"))]
+
+
+@cache
+def extension(extra: Path) -> dict[str, ast.expr]:
+    """Fields of the EXTENSION that an extra of the server declares."""
+    found = [call for call in calls(extra / "__init__.py") if ast.unparse(call.func) == "Extension"]
+    return {str(item.arg): item.value for call in found for item in call.keywords}
+
+
+def constant(extra: Path, name: str) -> list[str]:
+    """Strings of a field that is a tuple."""
+    node = extension(extra).get(name)
+    return [f"`{item}`" for item in ast.literal_eval(node)] if node is not None else []
+
+
+def dependants(extra: Path) -> list[str]:
+    """Extras of the server that are not served without this one."""
+    return [f"`{shown(other)}`" for other in extras() if f"`{shown(extra)}`" in constant(other, "requires")]
+
+
+def settings(extra: Path) -> Iterator[str]:
+    path = extra / "settings.py"
+    for node in walked(path) if path.exists() else ():
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call) and isinstance(node.target, ast.Name):
+            texts = [item.value for item in node.value.keywords if item.arg == "help"]
+            text = ast.literal_eval(texts[0]).replace("|", r"\|").replace("<", "&lt;") if texts else ""
+            yield f"`--{node.target.id.replace('_', '-')}`: {text}"
+
+
+def condition(extra: Path) -> list[str]:
+    """Condition on the settings under which the server uses the extra."""
+    node = extension(extra).get("is_used")
+    return [f"if `{ast.unparse(node.body)}`"] if isinstance(node, ast.Lambda) else ["always"] * bool(extension(extra))
+
+
+def plugs(extra: Path) -> Iterator[str]:
+    """Code that the EXTENSION names, with the file that has it."""
+    fields = extension(extra)
+    for name, meaning in PLUGS.items():
+        if name in fields:
+            yield f"{place(extra, ast.literal_eval(fields[name]))}: {meaning}"
+    for name, meaning in TABLES.items():
+        for key, reference in ast.literal_eval(fields[name]).items() if name in fields else ():
+            yield f"{place(extra, reference)}: {meaning.format(f'`{key}`')}"
+
+
+def place(extra: Path, reference: str) -> str:
+    module, _, name = reference.partition(":")
+    return f"`{name}` in `{shown(extra)}/{module.replace('.', '/')}.py`"
 
 
 @cache
@@ -81,11 +165,22 @@ def methods(node: ast.ClassDef) -> set[tuple[str, int, str]]:
 
 
 def ports(extra: Path) -> list[str]:
-    """Protocols of the extra's package, outside of extras, of which one of its classes has all methods."""
+    """Ports of the extra's package, outside of extras, and the classes of the extra that implement them.
+
+    A class implements a Protocol if it has all methods, and a class of ports.py, extension.py or a backend if it is
+    derived from it.
+    """
     top = [path for path in parts() if path.relative_to(ROOT).parts[0] == extra.parts[-3]]
-    protocols = [node for node in classes(top) if "Protocol" in map(ast.unparse, node.bases) and methods(node)]
-    pairs = [(port, node) for port in protocols for node in classes(modules(shown(extra)))]
-    return [f"`{port.name}`: {node.name}" for port, node in pairs if methods(port) <= methods(node)]
+    own = classes(modules(shown(extra)))
+    bases = {node.name for node in classes([path for path in top if path.name in ("ports.py", "result_backend.py")])}
+    found: dict[str, list[str]] = defaultdict(list)
+    for port in classes(top):
+        is_protocol = "Protocol" in map(ast.unparse, port.bases) and methods(port)
+        for node in own:
+            is_derived = port.name in bases and port.name in map(ast.unparse, node.bases)
+            if is_derived or (is_protocol and methods(port) <= methods(node)):
+                found[port.name].append(f"`{node.name}`")
+    return [f"`{port}` by {', '.join(names)}" for port, names in found.items()]
 
 
 def tests(extra: Path) -> list[str]:
@@ -97,25 +192,51 @@ def tests(extra: Path) -> list[str]:
     return [f"`{shown(path)}`" for path in ([folder] if folder.is_dir() else []) + found]
 
 
-def section(extra: Path) -> str:
+@cache
+def size(extra: Path) -> tuple[str, int]:
+    """Rounded number of lines, and number of files."""
     files = [path for path in extra.rglob("*") if path.suffix in {".py", ".js", ".css", ".html"}]
     num_lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    return f"{max(1, round(num_lines / ROUNDING)) * ROUNDING:,}", len(files)
+
+
+@cache
+def purpose(extra: Path) -> str:
+    return (extra / "__init__.py").read_text(encoding="utf-8").split('"""')[1].partition("\n")[0]
+
+
+def overview() -> str:
+    rows = [f"| [{shown(extra)}](#{anchor(extra)}) | {purpose(extra)} | {size(extra)[0]} |\n" for extra in extras()]
+    return "\n| extra | what it is | lines |\n|---|---|---:|\n" + "".join(rows)
+
+
+def anchor(extra: Path) -> str:
+    """Name that the heading of a section has on GitHub."""
+    return shown(extra).replace("/", "")
+
+
+def section(extra: Path) -> str:
+    num_lines, num_files = size(extra)
     rows = {
-        "size": [f"{max(1, round(num_lines / ROUNDING)) * ROUNDING:,} lines in {len(files)} files"],
-        "plugs in as": loads(extra),
+        "size": [f"{num_lines} lines in {num_files} files"],
+        "used": condition(extra),
+        "settings": list(settings(extra)),
+        "paths": [", ".join(constant(extra, "paths"))] if constant(extra, "paths") else [],
+        "loaded by": loads(extra) if is_of_engine(extra) else [],
+        "used by commands": commands(extra) if is_of_engine(extra) else [],
+        "plugs in": list(plugs(extra)),
         "implements": ports(extra),
+        "needs": constant(extra, "requires"),
+        "needed by": dependants(extra),
         "packages": sorted(packages(modules(shown(extra))) - packages(parts())),
         "tests": tests(extra),
     }
-    purpose = (extra / "__init__.py").read_text(encoding="utf-8").split('"""')[1].partition("\n")[0]
     table = "".join(f"| {name} | {'<br>'.join(lines)} |\n" for name, lines in rows.items() if lines)
-    return f"\n## {shown(extra)}\n\n{purpose}\n\n| | |\n|---|---|\n{table}"
+    return f"\n## {shown(extra)}\n\n{purpose(extra)}\n\n| | |\n|---|---|\n{table}"
 
 
 if __name__ == "__main__":
-    page = HEAD + "".join(
-        section(path.parent) for home in HOMES for path in sorted((ROOT / home).glob("*/__init__.py"))
-    )
+    page = HEAD + overview() + "".join(map(section, extras()))
     if "--check" not in sys.argv[1:]:
         PAGE.parent.mkdir(exist_ok=True)
         PAGE.write_text(page, encoding="utf-8")

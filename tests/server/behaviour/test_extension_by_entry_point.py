@@ -1,0 +1,81 @@
+"""The package of server/docs/extending.md, installed beside splitfuse, adds its setting, its part and its route."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+BLOCK = re.compile(r"```(?:toml|python)\n# (\S+)\n(.*?)```", re.DOTALL)
+PROGRAM = """
+import asyncio, json, sys
+import httpx
+from fake_engine import FakeEngine
+from serving import serving
+from splitfuse.server.app import build_app
+from splitfuse.server.commands.settings_sources import resolve
+
+async def main():
+    app = build_app(resolve({}, json.loads(sys.argv[1])), FakeEngine())
+    is_imported = [name in sys.modules for name in ("tally", "tally.part", "tally.routes")]
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+        await app.state.service.lifecycle.loading
+        for _ in range(2):
+            await client.post("/generate", json={"prompt": "Once", "max_tokens": 2})
+        response = await client.get("/tally")
+        paths = (await client.get("/openapi.json")).json()["paths"]
+    print(json.dumps([is_imported, response.status_code, response.json(), "/tally" in paths]))
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Folder with the installed package, as pip would leave it."""
+    for name, text in BLOCK.findall((ROOT / "server/docs/extending.md").read_text()):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
+    metadata = tmp_path / f"splitfuse_tally-{project['version']}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    text = "".join(
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        for group, points in project["entry-points"].items()
+    )
+    (metadata / "entry_points.txt").write_text(text)
+    return tmp_path
+
+
+def answer(site: Path, variables: dict[str, str]) -> list[Any]:
+    """Serve in a process that has the package, submit two jobs, and return what the program prints."""
+    path = os.pathsep.join([str(site), str(ROOT / "tests/server"), str(ROOT / "tests/support")])
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(variables)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert process.returncode == 0, process.stderr
+    result: list[Any] = json.loads(process.stdout)
+    return result
+
+
+def test_it_serves_its_route_with_its_setting_and_its_part(site: Path) -> None:
+    variables = {"SPLITFUSE_TALLY": "true", "SPLITFUSE_TALLY_UNIT": "requests"}
+    assert answer(site, variables) == [[True, True, False], 200, {"requests": 2}, True]
+
+
+def test_its_code_is_not_imported_while_no_setting_asks_for_it(site: Path) -> None:
+    is_imported, status, _, is_documented = answer(site, {})
+    assert (is_imported, status, is_documented) == ([True, False, False], 404, False)
