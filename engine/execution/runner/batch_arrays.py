@@ -35,22 +35,19 @@ def lay_out(rows: Sequence[BatchRow], *, block_size: int) -> tuple[Arrays, Bound
     lengths, first_positions = [row.num_tokens for row in rows], [row.start for row in rows]
     starts = array("i", accumulate(lengths, initial=0))
     ends = array("i", map(add, first_positions, lengths))
-    tables = _block_tables(rows)
+    tables = [row.request.block_table for row in rows]
+    block_tables = _matrix(tables)
     if starts[-1] == len(rows):
         positions = np.array(first_positions, dtype=np.int64)
-        slots = np.array(
-            [
-                row.request.block_table[at // block_size] * block_size + at % block_size
-                for row, at in zip(rows, first_positions, strict=True)
-            ],
-            dtype=np.int64,
-        )
+        places = zip(tables, first_positions, strict=True)
+        slots = np.array([table[at // block_size] * block_size + at % block_size for table, at in places], np.int64)
     else:
         row_of_token = np.repeat(np.arange(len(rows)), lengths)
         # Position of token t = t + its row's first position - its row's first token.
         shifts = np.array(first_positions, dtype=np.int64) - np.asarray(starts)[:-1]
         positions = np.arange(starts[-1]) + shifts[row_of_token]
-        slots = tables[row_of_token, positions // block_size].astype(np.int64) * block_size + positions % block_size
+        blocks = block_tables[row_of_token, positions // block_size].astype(np.int64)
+        slots = blocks * block_size + positions % block_size
     arrays = {
         "token_ids": np.array(_token_ids(rows), dtype=np.int64),
         "positions": positions,
@@ -58,7 +55,7 @@ def lay_out(rows: Sequence[BatchRow], *, block_size: int) -> tuple[Arrays, Bound
         "query_start_loc": np.asarray(starts),
         "seq_lens": np.asarray(ends),
         "logits_indices": np.array(_logits_indices(rows, starts), dtype=np.int64),
-        "block_tables": tables,
+        "block_tables": block_tables,
     }
     return arrays, Bounds(lengths.count(1), max(lengths), max(ends))
 
@@ -83,8 +80,10 @@ def _logits_indices(rows: Sequence[BatchRow], starts: Sequence[int]) -> list[int
     """
     indices: list[int] = []
     for row, end in zip(rows, starts[1:], strict=True):
-        if row.needs_sampling:
-            indices += range(end - 1 - row.num_drafts, end) if row.num_drafts else (end - 1,)
+        if row.num_drafts and row.needs_sampling:
+            indices += range(end - 1 - row.num_drafts, end)
+        elif row.needs_sampling:
+            indices.append(end - 1)
     if True in [row.request.needs_prompt_logprobs for row in rows]:
         for row, start in zip(rows, starts, strict=False):
             scored, shift = row.prompt_logprob_positions, start - row.start
@@ -93,9 +92,8 @@ def _logits_indices(rows: Sequence[BatchRow], starts: Sequence[int]) -> list[int
     return indices
 
 
-def _block_tables(rows: Sequence[BatchRow]) -> Array:
-    """Return the block tables [rows, blocks of the longest] int32, padded with 0."""
-    tables = [row.request.block_table for row in rows]
+def _matrix(tables: Sequence["array[int]"]) -> Array:
+    """Return block tables as one array [rows, blocks of the longest] int32, padded with 0."""
     num_bytes = tables[0].itemsize * max(map(len, tables))
     padded = b"".join([table.tobytes().ljust(num_bytes, b"\0") for table in tables])
     return np.frombuffer(bytearray(padded), dtype=np.int32).reshape(len(tables), -1)

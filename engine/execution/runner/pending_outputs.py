@@ -92,8 +92,7 @@ class PendingOutputs:
         return self._outputs
 
     def _all_outputs(self, step: Step) -> list[RowOutput]:
-        sampled = step.sampled
-        outputs = [] if sampled is None else self._sampled_outputs(step, self._on_host(sampled))
+        outputs = self._sampled_outputs(step, self._on_host(step.sampled)) if step.samples.requests else []
         if len(outputs) < len(step.rows):
             remaining = iter(outputs)
             outputs = [next(remaining) if row.needs_sampling else NO_OUTPUT for row in step.rows]
@@ -101,8 +100,11 @@ class PendingOutputs:
             return outputs
         return self._with_prompt_logprobs(step, outputs)
 
-    def _on_host(self, sampled: Sampled) -> Sampled:
-        return sampled if self.results is None else self.results._replace(raw=sampled.raw)
+    def _on_host(self, sampled: Sampled | None) -> Sampled:
+        if self.results is not None:
+            return self.results._replace(raw=None if sampled is None else sampled.raw)
+        assert sampled is not None, "the stages come in their order"
+        return sampled
 
     def _sampled_outputs(self, step: Step, sampled: Sampled) -> list[RowOutput]:
         rows, token_ids = step.samples.rows, sampled.token_ids.tolist()
