@@ -6,6 +6,9 @@ Each API brings a writer that formats its events; this module decides when they 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import closing
+from typing import Annotated
+
+from pydantic import WithJsonSchema
 
 from ...engine.core.outputs import OutputDelta
 from ...engine.errors import InvalidRequestError
@@ -14,6 +17,7 @@ from ..http.sse import EventStream
 from ..jobs.job import Job
 from ..jobs.signal import TimedWaits
 
+EventId = Annotated[str | None, WithJsonSchema({"type": "integer", "minimum": 0})]  # for `event_id`, which parses it
 PING = b": ping\n\n"
 PING_S = 15.0
 # Most events of a job in one write. A re-attached reader gets a long answer in slices, and other streams run between.
