@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from pydantic import Field
 
-from .request_model import DIGITS, says
+from .parameters import DIGITS, says
 
 After = Annotated[str | None, Query(description="Id of the last row of the previous page.")]
 Order = Annotated[Literal["asc", "desc"], says("must be asc or desc"), Query(description="desc: newest first.")]

@@ -4,20 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from fastapi import Header
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WithJsonSchema,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
@@ -25,11 +12,9 @@ from ...engine.checks import Schema, nullable, unknown_field
 from ...engine.errors import InvalidRequestError
 from ..http.every_answer import answer_headers
 from ..http.json_body import FIELDS, read_json
-from ..jobs.idempotency import MAX_CHARS, IdempotencyKey
 from ..service import Service, service_of
 from .known_fields import FOREIGN, HARMLESS, asks_for_nothing
 
-REPLAYED = {"Idempotent-Replayed": "true"}  # answer to a request whose idempotency key is already known
 # Sentences by type of pydantic's errors; "{…}" is from the error's context.
 _SENTENCES = {
     "missing": "is missing",
@@ -156,11 +141,10 @@ class RequestModel(BaseModel):
         if service.results.backend.is_shared:
             request.scope[FIELDS] = fields
         body = read_fields(service, fields, cls)
-        headers = answer_headers(request)
-        if body.ignored_fields:
-            headers["X-Ignored-Fields"] = ",".join(body.ignored_fields)
+        if ignored := body.ignored_fields:
+            answer_headers(request)["X-Ignored-Fields"] = ",".join(ignored)
         if (label := getattr(body, "request_id", None)) and "x-request-id" not in request.headers:
-            headers["X-Request-Id"] = label
+            answer_headers(request)["X-Request-Id"] = label
         return body
 
     @property
@@ -174,23 +158,8 @@ class RequestModel(BaseModel):
         return self._ignored_fields
 
 
-def _digits(text: str) -> str:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError  # pydantic takes "+1", " 1" and "1.0", too
-    return text
-
-
 Body = TypeVar("Body", bound=RequestModel)
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-DIGITS = BeforeValidator(_digits)  # of an integer in the query
-IdempotencyHeader = Annotated[
-    str | None,
-    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": MAX_CHARS}),
-    Header(
-        alias="Idempotency-Key",
-        description="1 to 255 visible characters. Repeating a request with its key returns the same job.",
-    ),
-]
 ModelName = Annotated[str | None, Field(description="The served model's name; any other name is a 404.")]
 User = Annotated[str, Field(max_length=256, description="The end user, for fair scheduling on a server without keys.")]
 
@@ -199,25 +168,9 @@ def read_fields(service: Service, fields: Mapping[str, Any], kind: type[Body]) -
     """Read the fields of a request to the served model. Raises InvalidRequestError, ModelNotFoundError."""
     service.check_model(fields.get("model"))
     body = kind.read(fields, is_strict=service.settings.strict_fields)
-    service.metrics.on_ignored_fields(len(body.ignored_fields))
+    if ignored := body.ignored_fields:
+        service.metrics.on_ignored_fields(len(ignored))
     return body
-
-
-def key_of(request: Request, key: str | None, body: RequestModel) -> IdempotencyKey | None:
-    """Return the request's idempotency key, if it has one. Raises InvalidRequestError."""
-    return IdempotencyKey.read(key, path=request.url.path, body=body.as_sent)
-
-
-def says(sentence: str) -> WrapValidator:
-    """Say this of a parameter that is not valid."""
-
-    def validate(value: str, handler: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return handler(value)
-        except ValidationError as exc:
-            raise PydanticCustomError("parameter", "{sentence}", {"sentence": sentence}) from exc
-
-    return WrapValidator(validate)
 
 
 def refusal(error: Mapping[str, Any]) -> InvalidRequestError:

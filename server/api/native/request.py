@@ -7,10 +7,9 @@ from fastapi import Header, Path, Query
 from pydantic import Field
 
 from ..known_fields import NOTHING
+from ..parameters import DIGITS, EventId, event_id, says
 from ..prompt import Prompt, without_special_tokens
-from ..request_model import DIGITS, says
 from ..sampling_request import SamplingRequest
-from ..streaming import EventId, event_id
 
 KIND = "generate"  # kind of kept requests
 MAX_WAIT_S = 60

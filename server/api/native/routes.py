@@ -18,7 +18,7 @@ from ...jobs.kept_request import KeptRequest
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from ..openapi import KEEPING, KEYED, LOOKUP, errors, events
-from ..request_model import REPLAYED, IdempotencyHeader, key_of
+from ..parameters import REPLAYED, IdempotencyHeader, key_of
 from ..streaming import stream
 from .request import (
     KIND,

@@ -8,7 +8,7 @@ from starlette.responses import Response, StreamingResponse
 
 from ...api.listing import Page, list_object, page_of
 from ...api.openapi import KEEPING, KEYED, LOOKUP, errors
-from ...api.request_model import REPLAYED, IdempotencyHeader, key_of
+from ...api.parameters import REPLAYED, IdempotencyHeader, key_of
 from ...http.auth import owner_of
 from ...http.json_response import JsonResponse
 from ...jobs.idempotency import IdempotencyKey

@@ -17,8 +17,8 @@ from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message
 from ...api.listing import Page, list_object, page_of
 from ...api.openapi import KEEPING, LOOKUP, errors, events
-from ...api.request_model import REPLAYED, IdempotencyHeader, key_of, read_fields
-from ...api.streaming import EventId, event_id
+from ...api.parameters import REPLAYED, EventId, IdempotencyHeader, event_id, key_of
+from ...api.request_model import read_fields
 from ...api.streaming import stream as stream_of
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
