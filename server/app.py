@@ -18,9 +18,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..engine.errors import SplitfuseError
 from . import package_version
 from .api import docs, operations
+from .api.document import openapi_of
 from .api.missing_route import missing_route
+from .api.native import background
 from .api.native import routes as native
-from .api.openapi import openapi_of
+from .api.request_model import refusal
 from .http.auth import RequireKey
 from .http.connection_limit import ConnectionLimit
 from .http.errors import ErrorForm, ResultNotFoundError, describe
@@ -57,8 +59,8 @@ def build_app(
     service = Service(
         settings,
         engine,
-        kinds=lambda service: {native.KIND: native.KeptGenerate(service.read_check)},
-        endpoints={"/generate": native.generate_batched},
+        kinds=lambda service: {background.KIND: background.KeptGenerate(service.read_check)},
+        endpoints={"/generate": background.generate_batched},
         metrics=Metrics.of(settings, stats=all_stats),
     )
     app = FastAPI(
@@ -85,7 +87,7 @@ def build_app(
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
     app.state.lazy_routes.load_all()
-    return openapi_of(app)
+    return openapi_of(app, _routes(app))
 
 
 def _middleware(service: Service) -> list[Middleware]:
@@ -149,6 +151,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _answer_failure(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, RequestValidationError):
+        error = exc.errors()[0]
+        exc = refusal({**error, "loc": error["loc"][1:]})  # without "query" or "header"
     if isinstance(exc, HTTPException) and exc.status_code in (404, 405):
         await asyncio.to_thread(request.app.state.lazy_routes.load_all)
     if isinstance(exc, HTTPException) and exc.status_code == 405:
@@ -162,18 +167,18 @@ async def _answer_failure(request: Request, exc: Exception) -> Response:
     return describe(exc).response()
 
 
-def _routes(request: Request) -> list[Route]:
-    routers = (native.router, operations.router, docs.router, *request.app.state.lazy_routes.loaded)
-    routes = [*request.app.routes, *(route for router in routers for route in router.routes)]
+def _routes(app: FastAPI) -> list[Route]:
+    routers = (native.router, operations.router, docs.router, *app.state.lazy_routes.loaded)
+    routes = [*app.routes, *(route for router in routers for route in router.routes)]
     return [route for route in routes if isinstance(route, Route)]
 
 
 def _paths(request: Request) -> set[str]:
     """Return the paths of all routes, those of ids as far as the id."""
-    return {route.path.partition("/{")[0] for route in _routes(request)}
+    return {route.path.partition("/{")[0] for route in _routes(request.app)}
 
 
 def _methods(request: Request) -> list[str]:
     """Return the methods that this path takes, over all of its routes; the router knows only the first one's."""
-    matching = [route for route in _routes(request) if route.matches(request.scope)[0] is not Match.NONE]
+    matching = [route for route in _routes(request.app) if route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in matching for method in route.methods or ()})

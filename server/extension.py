@@ -8,9 +8,10 @@ module knows no extension by name.
 import dataclasses
 import logging
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -75,7 +76,13 @@ class Extension:
 
     def owns(self, path: str) -> bool:
         """True if one of `paths` is the beginning of this path."""
-        return any(_begins(pattern, path) for pattern in self.paths)
+        return self._beginning.match(path) is not None
+
+    @cached_property
+    def _beginning(self) -> re.Pattern[str]:
+        """Pattern of `paths`. Each request is matched against those of all extensions."""
+        paths = (re.escape(path).replace(r"\*", "[^/]*") for path in self.paths)
+        return re.compile("|".join(rf"{path}(?:/|\Z)" for path in paths) or "(?!)")
 
 
 class Part:
@@ -224,8 +231,3 @@ def _is_there(folder: str) -> bool:
         return find_spec(f"{_ROOT}.{folder.replace('/', '.')}") is not None
     except ModuleNotFoundError:  # its parent is not there
         return False
-
-
-def _begins(pattern: str, path: str) -> bool:
-    wanted, given = pattern.split("/"), path.split("/")
-    return len(wanted) <= len(given) and all(part in ("*", other) for part, other in zip(wanted, given, strict=False))

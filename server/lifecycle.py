@@ -12,10 +12,10 @@ from ..engine.errors import ConfigError
 from .extension import Extensions
 from .http.errors import NotReadyError
 from .jobs.result_store import ResultStore
-from .server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
+    from .server_settings import ServerSettings
 
 logger = logging.getLogger(__name__)
 LINGER_S = 3.0  # a poller's Retry-After is 1 s
@@ -33,7 +33,7 @@ class EngineLifecycle:
 
     def __init__(
         self,
-        settings: ServerSettings,
+        settings: "ServerSettings",
         engine: "AsyncEngine | None",
         *,
         results: ResultStore,

@@ -16,13 +16,13 @@ from .jobs.job import Check, Job, JobObserver, raise_failure
 from .jobs.kept_request import KeptRequest
 from .jobs.result_store import ResultStore
 from .lifecycle import EngineLifecycle
-from .server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
     from ..engine.serving.input_processor import Prompt
     from ..engine.text.tokenizer import Tokenizer
     from .metrics import Metrics
+    from .server_settings import ServerSettings
 
 P = TypeVar("P", bound=Part)
 
@@ -32,7 +32,7 @@ class Service(JobObserver):
 
     def __init__(
         self,
-        settings: ServerSettings,
+        settings: "ServerSettings",
         engine: "AsyncEngine | None" = None,
         *,
         kinds: Callable[["Service"], Mapping[str, Any]] = lambda service: {},

@@ -5,8 +5,9 @@ Both work without internet: they load nothing from other servers.
 
 from html import escape
 from importlib.resources import files
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Header
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -28,11 +29,11 @@ _INDEX = """<!doctype html>
 
 @router.head("/")
 @router.get("/")
-async def index(request: Request) -> Response:
+async def index(request: Request, accept: Annotated[str, Header()] = "") -> Response:
     """Return the page, or an index of the model and the routes."""
     service, version = service_of(request), package_version()
     model = service.settings.model_name
-    if wants_html(request.headers):
+    if wants_html(accept):
         if (page := service.extensions.first("index")) is not None and (answer := page(service)) is not None:
             assert isinstance(answer, Response)
             return answer

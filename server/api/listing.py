@@ -1,13 +1,16 @@
 """Pages of lists, as OpenAI's list endpoints have them."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from starlette.datastructures import QueryParams
+from fastapi import Query
+from pydantic import Field
 
-from ...engine.errors import InvalidRequestError
+from .parameters import DIGITS, says
+
+After = Annotated[str | None, Query(description="Id of the last row of the previous page.")]
+Order = Annotated[Literal["asc", "desc"], says("must be asc or desc"), Query(description="desc: newest first.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +22,18 @@ class Page:
     ascends: bool = False
 
 
-def page_of(query: QueryParams, *, default: int, most: int) -> Page:
-    """Parse the wanted part of a list. The page asks for one more row, to see if there are more. Raises."""
-    limit, order = query.get("limit", str(default)), query.get("order", "desc")
-    if not (re.fullmatch(r"[0-9]{1,5}", limit) and 1 <= int(limit) <= most):
-        raise InvalidRequestError(f"limit must be a number from 1 to {most}", param="limit")
-    if order not in ("asc", "desc"):
-        raise InvalidRequestError("order must be asc or desc", param="order")
-    return Page(int(limit) + 1, query.get("after"), ascends=order == "asc")
+def page_of(*, default: int, most: int) -> Callable[..., Awaitable[Page]]:
+    """Make the dependency that reads the wanted page. A page asks for one more row, to see if there are more."""
+    is_limit = says(f"must be a number from 1 to {most}")
+
+    async def page(
+        after: After = None,
+        limit: Annotated[int, Field(ge=1, le=most), DIGITS, is_limit, Query(description="The most rows.")] = default,
+        order: Order = "desc",
+    ) -> Page:
+        return Page(limit + 1, after, ascends=order == "asc")
+
+    return page
 
 
 def list_object(rows: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from .. import package_version
 from ..http.errors import NotReadyError, describe
 from ..http.json_response import JsonResponse
 from ..service import Service, service_of
-from .openapi import ALWAYS, operation
+from .openapi import ALWAYS, KEYED, errors
 
 router = APIRouter(tags=["operations"])
 
 
 @router.head("/health", include_in_schema=False)
-@router.get("/health", **operation({200: "The engine makes progress."}, errors=(*ALWAYS, 503)))
+@router.get("/health", response_description="The engine makes progress.", responses=errors(*ALWAYS, 503))
 async def health(request: Request) -> Response:
     """200 while the engine makes progress, even if the server is draining."""
     fault = _fault(service_of(request))
@@ -40,7 +40,7 @@ def _fault(service: Service) -> NotReadyError | None:
 
 
 @router.head("/ready", include_in_schema=False)
-@router.get("/ready", **operation({200: "The server accepts new work."}, errors=(*ALWAYS, 503)))
+@router.get("/ready", response_description="The server accepts new work.", responses=errors(*ALWAYS, 503))
 async def ready(request: Request) -> Response:
     """200 while the server accepts new work."""
     service = service_of(request)
@@ -50,19 +50,24 @@ async def ready(request: Request) -> Response:
 
 
 @router.head("/version", include_in_schema=False)
-@router.get("/version", **operation({200: "The version."}, errors=ALWAYS))
+@router.get("/version", response_description="The version.", responses=errors(*ALWAYS))
 async def version() -> Response:
     """The version of splitfuse."""
     return JsonResponse({"version": package_version()})
 
 
-@router.get("/metrics", response_class=PlainTextResponse, **operation({200: "Prometheus' text format."}))
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    response_description="Prometheus' text format.",
+    responses=errors(*KEYED),
+)
 async def metrics(request: Request) -> Response:
     """Metrics in Prometheus' text format."""
     return Response(service_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/stats", **operation({200: "The snapshot."}))
+@router.get("/stats", response_description="The snapshot.", responses=errors(*KEYED))
 async def stats(request: Request) -> Response:
     """A snapshot of requests, blocks and the last steps."""
     service = service_of(request)

@@ -12,11 +12,9 @@ from ...engine.checks import Schema, nullable, unknown_field
 from ...engine.errors import InvalidRequestError
 from ..http.every_answer import answer_headers
 from ..http.json_body import FIELDS, read_json
-from ..jobs.idempotency import IdempotencyKey
 from ..service import Service, service_of
 from .known_fields import FOREIGN, HARMLESS, asks_for_nothing
 
-REPLAYED = {"Idempotent-Replayed": "true"}  # answer to a request whose idempotency key is already known
 # Sentences by type of pydantic's errors; "{…}" is from the error's context.
 _SENTENCES = {
     "missing": "is missing",
@@ -74,6 +72,7 @@ class RequestModel(BaseModel):
     ignored: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # without effect: the field, its values that ask for nothing
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # refused: the field, its values that ask for nothing
     more_fields: ClassVar[Mapping[str, Schema]] = {}  # fields that the model accepts without declaring them
+    example: ClassVar[Mapping[str, Any] | None] = None  # a whole body, for the document
     way_out: ClassVar[Mapping[str, str]] = {}  # advice for an unsupported field; default: leave it out
     _declared: ClassVar[frozenset[str]] = frozenset()
     _known: ClassVar[frozenset[str]] = frozenset()
@@ -126,9 +125,26 @@ class RequestModel(BaseModel):
         try:
             body = cls.model_validate(fields, context=reading)
         except ValidationError as exc:
-            raise _refusal(exc) from exc
+            raise refusal(exc.errors(include_url=False, include_input=False)[0]) from exc
         body._as_sent = fields
         body._ignored_fields = tuple(reading.ignored)
+        return body
+
+    @classmethod
+    async def from_request(cls, request: Request) -> Self:
+        """Read the body of a POST to the served model. A route depends on this, and the document shows the model.
+
+        Raises like `read_fields` and `read_json`.
+        """
+        service = service_of(request)
+        fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
+        if service.results.backend.is_shared:
+            request.scope[FIELDS] = fields
+        body = read_fields(service, fields, cls)
+        if ignored := body.ignored_fields:
+            answer_headers(request)["X-Ignored-Fields"] = ",".join(ignored)
+        if (label := getattr(body, "request_id", None)) and "x-request-id" not in request.headers:
+            answer_headers(request)["X-Request-Id"] = label
         return body
 
     @property
@@ -148,40 +164,17 @@ ModelName = Annotated[str | None, Field(description="The served model's name; an
 User = Annotated[str, Field(max_length=256, description="The end user, for fair scheduling on a server without keys.")]
 
 
-async def read_request(request: Request, kind: type[Body]) -> Body:
-    """Read the body of a POST to the served model.
-
-    Raises InvalidRequestError, ModelNotFoundError, and like `read_json`.
-    """
-    service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    if service.results.backend.is_shared:
-        request.scope[FIELDS] = fields
-    body = read_fields(service, fields, kind)
-    headers = answer_headers(request)
-    if body.ignored_fields:
-        headers["X-Ignored-Fields"] = ",".join(body.ignored_fields)
-    if (label := getattr(body, "request_id", None)) and "x-request-id" not in request.headers:
-        headers["X-Request-Id"] = label
-    return body
-
-
 def read_fields(service: Service, fields: Mapping[str, Any], kind: type[Body]) -> Body:
-    """Like `read_request`, for JSON that has already been parsed."""
+    """Read the fields of a request to the served model. Raises InvalidRequestError, ModelNotFoundError."""
     service.check_model(fields.get("model"))
     body = kind.read(fields, is_strict=service.settings.strict_fields)
-    service.metrics.on_ignored_fields(len(body.ignored_fields))
+    if ignored := body.ignored_fields:
+        service.metrics.on_ignored_fields(len(ignored))
     return body
 
 
-def idempotency_key(request: Request, body: RequestModel) -> IdempotencyKey | None:
-    """Return the request's idempotency key, if it has one. Raises InvalidRequestError."""
-    return IdempotencyKey.read(request.headers.get("idempotency-key"), path=request.url.path, body=body.as_sent)
-
-
-def _refusal(exc: ValidationError) -> InvalidRequestError:
-    """Turn the first error into a sentence that names the place."""
-    error = exc.errors(include_url=False, include_input=False)[0]
+def refusal(error: Mapping[str, Any]) -> InvalidRequestError:
+    """Turn pydantic's error into a sentence that names the place."""
     context = error.get("ctx", {})
     at = _path([*error["loc"], context["name"]] if "name" in context else error["loc"])
     if error["type"] == "unknown_field":

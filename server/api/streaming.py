@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import closing
 
 from ...engine.core.outputs import OutputDelta
-from ...engine.errors import InvalidRequestError
 from ..http.errors import Problem
 from ..http.sse import EventStream
 from ..jobs.job import Job
@@ -54,13 +53,6 @@ def stream(
     """Stream the events of jobs that share one `changed` signal, from `first_id` on."""
     source = chunks(jobs, writer, first_id=first_id)
     return writer.response(source, error_frame=writer.error, on_disconnect=on_disconnect, headers=headers)
-
-
-def event_id(text: str, *, name: str) -> int:
-    """Parse the id of the last event that a reader has. Raises InvalidRequestError."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise InvalidRequestError(f"{name} must be the id of an event, an integer of at least 0", param=name)
-    return int(text)
 
 
 async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0) -> AsyncGenerator[bytes, None]:

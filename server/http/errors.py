@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
@@ -161,8 +160,6 @@ def describe(exc: BaseException) -> Problem:
         return _describe_own(exc)
     if isinstance(exc, HTTPException):
         return _describe_http(exc)
-    if isinstance(exc, RequestValidationError):
-        return Problem(400, "the request is not valid")
     return _logged(exc)
 
 

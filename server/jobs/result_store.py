@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Self
 
 from ...engine.core.sampling_params import SamplingParams
@@ -87,14 +88,14 @@ class ResultStore:
         """Return the owner's job that came with this key, whatever its body was."""
         return self.index.by_key(owner, key) or await self.backend.find_key(owner, key)
 
-    @contextlib.asynccontextmanager
-    async def idempotent(self, owner: str, key: IdempotencyKey | None) -> AsyncIterator[Job | None]:
+    def idempotent(self, owner: str, key: IdempotencyKey | None) -> AbstractAsyncContextManager[Job | None]:
         """Hold the lock of an idempotency key. Yields the job that came with it, or None; a job that is added inside
         the block gets the key. Raises IdempotencyKeyReusedError.
         """
-        if key is None:
-            yield None
-            return
+        return contextlib.nullcontext() if key is None else self._idempotent(owner, key)
+
+    @contextlib.asynccontextmanager
+    async def _idempotent(self, owner: str, key: IdempotencyKey) -> AsyncIterator[Job | None]:
         async with self.backend.key_locks.hold(owner, key):
             job = await self.find_key(owner, key)
             if job is not None and job.idempotency_key != key:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from splitfuse.client.bench.latency import percentile
 from splitfuse.engine.core.outputs import OutputDelta
-from splitfuse.server.api.native.routes import KIND, KeptGenerate
+from splitfuse.server.api.native.background import KIND, KeptGenerate
 from splitfuse.server.extras.durable.durable_backend import DurableBackend
 from splitfuse.server.extras.durable.journal import Journal, KeptJob
 from splitfuse.server.extras.durable.records import Changes, Ending, JobRow, dump_result, dump_segment, event_of

@@ -1,51 +1,44 @@
 """Native routes: submit, poll, stream, re-attach, cancel."""
 
-import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ....engine.core.sampling_params import SamplingParams
-from ....engine.errors import InvalidRequestError
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import MovedError
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
-from ...http.prefer import preferred_wait_s
 from ...jobs.idempotency import IdempotencyKey
-from ...jobs.job import Attachment, Job
+from ...jobs.job import Job
 from ...jobs.kept_request import KeptRequest
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
-from ..openapi import IDEMPOTENCY_KEY, KEEPING, KEYED, LOOKUP, events, operation, parameter
-from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
-from ..streaming import event_id, stream
-from .request import GenerateRequest
+from ..openapi import KEEPING, KEYED, LOOKUP, errors, events
+from ..parameters import REPLAYED, IdempotencyHeader, key_of
+from ..streaming import stream
+from .request import (
+    KIND,
+    MAX_WAIT_S,
+    After,
+    GenerateRequest,
+    LastEventId,
+    Limit,
+    Prefer,
+    SeqId,
+    StartingAfter,
+    Status,
+    Wait,
+    last_event,
+    preferred_wait_s,
+)
 from .response import finished_result, listed, result_object
 from .stream import NativeStreamWriter
 
 router = APIRouter(tags=["native"])
-KIND = "generate"  # kind of kept requests
-
-MAX_WAIT_S = 60.0
-MAX_LISTED = 100
-STATUSES = ("queued", "running", "completed", "failed", "cancelled")
-SEQ_ID = parameter("seq_id", "The id from POST /generate; it begins with the server's `--id-tag`.", place="path")
-WAIT = parameter("wait", "Seconds to wait for the complete result.", type="number", minimum=0, maximum=60)
-PREFER = parameter("Prefer", "`wait=N`: wait up to N seconds for the complete result.", place="header")
-STARTING_AFTER = parameter("starting_after", "Id of the reader's last event.", type="integer", minimum=0)
-LAST_EVENT_ID = parameter(
-    "Last-Event-ID",
-    "Like `starting_after`, as browsers send it; the header wins.",
-    place="header",
-    type="integer",
-    minimum=0,
-)
-
 
 _EVENTS = """id: 0
 event: token
@@ -64,28 +57,28 @@ _RESULT = "The result: partial while the request runs, then unchanged while it i
 
 @router.post(
     "/generate",
-    **operation(
-        {202: "Accepted: poll `result_url`, or read `stream_url`.", 200: _ANSWERED},
-        errors=KEEPING,
-        body=GenerateRequest,
-        example={"prompt": "Once upon a time", "max_tokens": 32, "stream": False},
-        parameters=[IDEMPOTENCY_KEY, PREFER],
-    ),
+    status_code=202,
+    response_description="Accepted: poll `result_url`, or read `stream_url`.",
+    responses=_ANSWERED | errors(*KEEPING),
 )
-async def generate(request: Request) -> Response:
+async def generate(
+    request: Request,
+    body: Annotated[GenerateRequest, Depends(GenerateRequest.from_request)],
+    idempotency_key: IdempotencyHeader = None,
+    prefer: Prefer = None,
+) -> Response:
     """Submit a prompt: 202 with the id to poll, or with `"stream": true` the events at once."""
-    service = service_of(request)
-    body = await read_request(request, GenerateRequest)
-    key = idempotency_key(request, body)
+    service, owner = service_of(request), owner_of(request)
+    key = key_of(request, idempotency_key, body)
     if key is not None:
         body.sampling()  # a wrong field is reported before a reused key
-    async with service.results.idempotent(owner_of(request), key) as earlier:
-        job = earlier or await _submit(service, body, owner=owner_of(request), key=key)
+    async with service.results.idempotent(owner, key) as earlier:
+        job = earlier or await _submit(service, body, owner=owner, key=key)
     headers = REPLAYED if earlier else {}
     if job.check is not None:
         headers = {**headers, "X-Unenforced": job.check.header}
     if not body.stream:
-        if wait_s := preferred_wait_s(request.headers.getlist("prefer")):
+        if wait_s := preferred_wait_s(prefer):
             await unless_disconnected(request.receive, job.wait(min(wait_s, MAX_WAIT_S)))
             headers = {**headers, "Preference-Applied": f"wait={wait_s:g}"}
         return await _result(service, job, headers) if wait_s and job.finished else _accepted(job, headers)
@@ -118,42 +111,11 @@ async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: I
     return job
 
 
-async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
-    """Answer like POST /generate, in the background and without keeping the result. Raises like the route."""
-    body = read_fields(service, fields, GenerateRequest)
-    service.settings.webhooks.check(body.webhook, is_kept=False)
-    params = body.sampling()
-    job = service.new_job(params, owner=owner, check=service.check_of(params))
-    await service.complete([job], [body.engine_prompt()], params, user=body.user, is_background=True)
-    return result_object(job)
-
-
-class KeptGenerate:
-    """KeptKind of POST /generate."""
-
-    def __init__(self, read_check: Callable[[Any], Any]) -> None:
-        """`read_check` makes the check of an answer again, as Service.read_check."""
-        self._read_check = read_check
-
-    def attachment(self, stored: Any) -> Attachment | None:
-        """Return the check of the answer, if there is one."""
-        check: Attachment | None = self._read_check(stored)
-        return check
-
-    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
-        """Rebuild the sampling parameters from the stored request."""
-        return GenerateRequest.read(body).sampling()
-
-    async def renewed(self, engine: Any, settings: Any, kept: KeptRequest) -> tuple[Any, KeptRequest]:
-        """Return the stored prompt, unchanged."""
-        return GenerateRequest.read(kept.body).engine_prompt(), kept
-
-
-@router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT, PREFER]))
-async def result(request: Request) -> Response:
+@router.get("/result/{seq_id}", response_description=_RESULT, responses=errors(*LOOKUP))
+async def result(request: Request, seq_id: SeqId, wait: Wait = 0, prefer: Prefer = None) -> Response:
     """The result so far. `?wait=30` answers when the result is complete or after 30 seconds."""
-    wait_s = _wait_s(request) or min(preferred_wait_s(request.headers.getlist("prefer")), MAX_WAIT_S)
-    job = await _job(request)
+    wait_s = wait or min(preferred_wait_s(prefer), MAX_WAIT_S)
+    job = await _job(request, seq_id)
     if wait_s and not job.finished:
         await unless_disconnected(request.receive, job.wait(wait_s))
         if job.is_suspended:
@@ -173,25 +135,22 @@ async def _result(service: Service, job: Job, headers: Mapping[str, str]) -> Res
     return response
 
 
-@router.get(
-    "/result/{seq_id}/stream",
-    **operation({200: _STREAM}, errors=LOOKUP, parameters=[SEQ_ID, STARTING_AFTER, LAST_EVENT_ID]),
-)
-async def result_stream(request: Request) -> Response:
+@router.get("/result/{seq_id}/stream", responses=_STREAM | errors(*LOOKUP))
+async def result_stream(
+    request: Request, seq_id: SeqId, starting_after: StartingAfter = None, last_event_id: LastEventId = None
+) -> Response:
     """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. A disconnect cancels nothing."""
-    after = _starting_after(request)
-    job = await _job(request)
+    after = last_event(last_event_id, starting_after)
+    job = await _job(request, seq_id)
     writer = NativeStreamWriter(job, service_of(request).json, first_id=after + 1)
     return stream([job], writer, first_id=after + 1)
 
 
-@router.delete(
-    "/result/{seq_id}", **operation({200: "The `status` before the deletion."}, errors=LOOKUP, parameters=[SEQ_ID])
-)
-async def delete(request: Request) -> Response:
+@router.delete("/result/{seq_id}", response_description="The `status` before the deletion.", responses=errors(*LOOKUP))
+async def delete(request: Request, seq_id: SeqId) -> Response:
     """Cancel the request if it runs, and delete its result."""
     service = service_of(request)
-    job = await _job(request)
+    job = await _job(request, seq_id)
     status = job.status if job.finished else "cancelled"
     service.abort(job)
     await service.results.delete(job)
@@ -200,23 +159,12 @@ async def delete(request: Request) -> Response:
 
 @router.get(
     "/results",
-    **operation(
-        {200: "The caller's results, newest first, without their outputs."},
-        errors=LOOKUP,
-        parameters=[
-            parameter("limit", "The most results.", type="integer", minimum=1, maximum=MAX_LISTED),
-            parameter("after", "Id of the last result of the previous page."),
-            parameter("status", "Only results with this status.", enum=list(STATUSES)),
-        ],
-    ),
+    response_description="The caller's results, newest first, without their outputs.",
+    responses=errors(*LOOKUP),
 )
-async def results(request: Request) -> Response:
+async def results(request: Request, limit: Limit = 20, after: After = None, status: Status = None) -> Response:
     """The caller's results, newest first."""
-    store, owner, query = service_of(request).results, owner_of(request), request.query_params
-    limit = _int(query.get("limit", "20"), name="limit", at_least=1, at_most=MAX_LISTED)
-    status, after = query.get("status"), query.get("after")
-    if status is not None and status not in STATUSES:
-        raise InvalidRequestError(f"status must be one of {', '.join(STATUSES)}", param="status")
+    store, owner = service_of(request).results, owner_of(request)
     last = None if after is None else await store.find(seq_id_of(after), owner=owner)
     jobs = await store.page(owner, after=last, limit=limit + 1, status=status)
     data = [listed(job) for job in jobs[:limit]]
@@ -224,7 +172,11 @@ async def results(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": data, "has_more": len(jobs) > limit, "last_id": last_id})
 
 
-@router.delete("/results", **operation({200: "The number of deleted results, as `deleted`."}, errors=(*KEYED, 503)))
+@router.delete(
+    "/results",
+    response_description="The number of deleted results, as `deleted`.",
+    responses=errors(*KEYED, 503),
+)
 async def delete_results(request: Request) -> Response:
     """Cancel all of the caller's requests and delete their results."""
     service, owner = service_of(request), owner_of(request)
@@ -232,40 +184,12 @@ async def delete_results(request: Request) -> Response:
     return JsonResponse({"deleted": len(await service.results.delete_all(owner))})
 
 
-async def _job(request: Request) -> Job:
-    """Find the path's job if it is the caller's. Raises ResultNotFoundError."""
-    return await service_of(request).results.find(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
+async def _job(request: Request, seq_id: str) -> Job:
+    """Find the job if it is the caller's. Raises ResultNotFoundError."""
+    return await service_of(request).results.find(seq_id_of(seq_id), owner=owner_of(request))
 
 
 def _accepted(job: Job, headers: Mapping[str, str]) -> Response:
     url = f"/result/{job.seq_id}"
     body = {"seq_id": job.seq_id, "status": job.status, "result_url": url, "stream_url": f"{url}/stream"}
     return JsonResponse(body, status_code=202, headers={"Location": url, "Retry-After": "1", **headers})
-
-
-def _wait_s(request: Request) -> float:
-    text = request.query_params.get("wait", "0")
-    try:
-        wait_s = float(text)
-    except ValueError:
-        wait_s = math.nan
-    if not 0 <= wait_s <= MAX_WAIT_S:
-        raise InvalidRequestError(f"wait must be a number of seconds from 0 to {MAX_WAIT_S:g}", param="wait")
-    return wait_s
-
-
-def _starting_after(request: Request) -> int:
-    """Return the id of the reader's last event, -1 for none. The header is newer than the URL, so it wins."""
-    for name, text in (
-        ("Last-Event-ID", request.headers.get("last-event-id")),
-        ("starting_after", request.query_params.get("starting_after")),
-    ):
-        if text:
-            return event_id(text, name=name)
-    return -1
-
-
-def _int(text: str, *, name: str, at_least: int, at_most: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and at_least <= int(text) <= at_most):
-        raise InvalidRequestError(f"{name} must be an integer from {at_least} to {at_most}", param=name)
-    return int(text)

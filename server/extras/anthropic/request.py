@@ -26,6 +26,7 @@ IGNORED = (
 _TOKENS = Integer(1, 2**31 - 1)
 # Claude Code's user ids also contain a session, in one of two forms.
 _SESSION = re.compile(r'"session_id": ?"[^"]*"|_session_[0-9a-f-]+$')
+_MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
 class Metadata(RequestModel):
@@ -117,6 +118,7 @@ class ConversationFields(RequestModel):
 class CountTokensRequest(ConversationFields):
     """A conversation whose tokens are counted."""
 
+    example: ClassVar = {"messages": _MESSAGES}
     ignored: ClassVar = dict.fromkeys(
         (*IGNORED, *("max_tokens", "metadata", "stop_sequences", "stream", "temperature", "top_k", "top_p")), ()
     )
@@ -127,6 +129,7 @@ class CountTokensRequest(ConversationFields):
 class MessagesRequest(SamplingRequest, ConversationFields):
     """A conversation to answer."""
 
+    example: ClassVar = {"messages": _MESSAGES, "max_tokens": 32}
     ignored: ClassVar = dict.fromkeys(IGNORED, ())
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "mcp_servers": ([],),

@@ -3,12 +3,13 @@
 A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...api.openapi import GENERATION, events, operation
-from ...api.request_model import read_request
+from ...api.openapi import GENERATION, errors, events
 from ...http.errors import REQUEST_ID
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
@@ -23,7 +24,6 @@ from .stream import MessagesStreamWriter
 
 router = APIRouter(prefix="/v1/messages", tags=["Anthropic"])
 
-_MESSAGES = [{"role": "user", "content": "Hello"}]
 _EVENTS = """event: content_block_delta
 data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}}
 """
@@ -31,18 +31,14 @@ data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta"
 
 @router.post(
     "",
-    **operation(
-        {200: events("The message, or with `stream` its events.", _EVENTS, has_json=True)},
-        errors=GENERATION,
-        error_schema=SCHEMA,
-        body=MessagesRequest,
-        example={"messages": _MESSAGES, "max_tokens": 32},
-    ),
+    responses=events("The message, or with `stream` its events.", _EVENTS, has_json=True)
+    | errors(*GENERATION, schema=SCHEMA),
 )
-async def messages(request: Request) -> Response:
+async def messages(
+    request: Request, body: Annotated[MessagesRequest, Depends(MessagesRequest.from_request)]
+) -> Response:
     """Answer a conversation."""
     service = service_of(request)
-    body = await read_request(request, MessagesRequest)
     generation, answer = await chat_generation(service, body.chat(), body.params(), user=body.tenant)
     response: Response
     if body.stream:
@@ -59,18 +55,14 @@ async def messages(request: Request) -> Response:
 
 @router.post(
     "/count_tokens",
-    **operation(
-        {200: "The number of tokens, as `input_tokens`."},
-        errors=GENERATION,
-        error_schema=SCHEMA,
-        body=CountTokensRequest,
-        example={"messages": _MESSAGES},
-    ),
+    response_description="The number of tokens, as `input_tokens`.",
+    responses=errors(*GENERATION, schema=SCHEMA),
 )
-async def count_tokens(request: Request) -> Response:
+async def count_tokens(
+    request: Request, body: Annotated[CountTokensRequest, Depends(CountTokensRequest.from_request)]
+) -> Response:
     """Count the tokens of a conversation without answering it."""
     service = service_of(request)
-    body = await read_request(request, CountTokensRequest)
     text, _ = await chat_prompt(service, body.chat())
     tokens = await ModelText(service).encode(text, add_special_tokens=False)
     return JsonResponse({"input_tokens": len(tokens)}, headers={"request-id": request.scope[REQUEST_ID]})

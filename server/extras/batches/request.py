@@ -1,18 +1,33 @@
 """Requests to /v1/files and /v1/batches: bodies, forms and queries."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
 
 from ....engine.errors import InvalidRequestError
 from ...api.request_model import RequestModel
+from ...http.json_body import read_json
+from ...service import service_of
 from .batch import AskedBatch
 
 MAX_WINDOW_S = 30 * 86_400
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_TEXT = {"type": "string"}
+UPLOAD = {
+    "type": "object",
+    "properties": {
+        "file": _TEXT | {"format": "binary", "description": "JSON objects, one per line."},
+        "purpose": {"enum": ["batch"]},
+        "expires_after[anchor]": {"enum": ["created_at"]},
+        "expires_after[seconds]": {"type": ["string", "integer"], "description": "Seconds to keep the file."},
+    },
+    "required": ["file", "purpose"],
+    "additionalProperties": False,
+}
 _MAX_PAIRS, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
 
 
@@ -50,11 +65,21 @@ class ExpiresAfter(RequestModel):
 class BatchRequest(RequestModel):
     """A file of requests to answer in the background."""
 
+    example: ClassVar = {
+        "input_file_id": "file-…",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
     input_file_id: str
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"]
     completion_window: Annotated[str, AfterValidator(_window), Field(description="24h, 90m; at most 30d.")]
     metadata: Annotated[dict[str, Any], AfterValidator(_metadata)] | None = None
     output_expires_after: ExpiresAfter | None = None
+
+    @classmethod
+    async def from_request(cls, request: Request) -> Self:
+        """Like RequestModel.from_request, but a batch names no model. Raises like `read` and `read_json`."""
+        return cls.read(await read_json(request, max_bytes=service_of(request).settings.max_body_bytes))
 
     def asked(self, *, file_ttl: float) -> AskedBatch:
         """Return the batch to create, within the server's limit."""

@@ -1,14 +1,15 @@
 """/v1/files and /v1/batches for the `openai` package."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from ...api.listing import list_object, page_of
-from ...api.openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, UPLOAD, operation, parameter, upload
-from ...api.request_model import REPLAYED, idempotency_key
+from ...api.listing import Page, list_object, page_of
+from ...api.openapi import KEEPING, KEYED, LOOKUP, errors
+from ...api.parameters import REPLAYED, IdempotencyHeader, key_of
 from ...http.auth import owner_of
-from ...http.json_body import read_json
 from ...http.json_response import JsonResponse
 from ...jobs.idempotency import IdempotencyKey
 from ...service import service_of
@@ -17,7 +18,7 @@ from .batch import Batch
 from .batches import Batches
 from .form import read_form
 from .part import BatchesPart
-from .request import BatchRequest, uploaded
+from .request import UPLOAD, BatchRequest, uploaded
 from .response import batch_object, file_object
 from .settings import BatchSettings
 
@@ -25,22 +26,20 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 UPLOAD_S = 600.0
 _FORM_BYTES = 64 * 1024  # limit for the form's other fields
-FILE_ID = parameter("file_id", "Id of the file.", place="path")
-BATCH_ID = parameter("batch_id", "Id of the batch.", place="path")
-AFTER = parameter("after", "Id of the last row of the previous page.")
-ORDER = parameter("order", "desc: newest first.", type="string", enum=["asc", "desc"])
-PURPOSE = parameter("purpose", "Only files with this purpose.")
+FileId = Annotated[str, Path(description="Id of the file.")]
+BatchId = Annotated[str, Path(description="Id of the batch.")]
 
 
 def _batches(request: Request) -> Batches:
     return service_of(request).part(BatchesPart).batches
 
 
-def _limit(most: int) -> dict[str, object]:
-    return parameter("limit", "The most rows.", type="integer", minimum=1, maximum=most)
-
-
-@router.post("/files", **upload({200: "The file."}, errors=UPLOAD))
+@router.post(
+    "/files",
+    response_description="The file.",
+    responses=errors(*KEYED, 408, 413, 503),
+    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": UPLOAD}}}},
+)
 async def create_file(request: Request) -> Response:
     """Upload a file of requests, one JSON object per line."""
     service = service_of(request)
@@ -58,59 +57,49 @@ async def create_file(request: Request) -> Response:
     return JsonResponse(file_object(file))
 
 
-@router.get(
-    "/files",
-    **operation(
-        {200: "A page of the caller's files."}, errors=LOOKUP, parameters=[AFTER, _limit(10_000), ORDER, PURPOSE]
-    ),
-)
-async def list_files(request: Request) -> Response:
+@router.get("/files", response_description="A page of the caller's files.", responses=errors(*LOOKUP))
+async def list_files(
+    request: Request,
+    page: Annotated[Page, Depends(page_of(default=10_000, most=10_000))],
+    purpose: Annotated[str | None, Query(description="Only files with this purpose.")] = None,
+) -> Response:
     """The caller's files, newest first."""
-    page = page_of(request.query_params, default=10_000, most=10_000)
     files = _batches(request).files
-    rows = await files.list(owner_of(request), page, purpose=request.query_params.get("purpose"))
+    rows = await files.list(owner_of(request), page, purpose=purpose)
     return JsonResponse(list_object([file_object(row) for row in rows], page))
 
 
-@router.get("/files/{file_id}", **operation({200: "The file."}, errors=LOOKUP, parameters=[FILE_ID]))
-async def retrieve_file(request: Request) -> Response:
+@router.get("/files/{file_id}", response_description="The file.", responses=errors(*LOOKUP))
+async def retrieve_file(request: Request, file_id: FileId) -> Response:
     """The metadata of a file."""
-    file = await _batches(request).files.find(request.path_params["file_id"], owner=owner_of(request))
+    file = await _batches(request).files.find(file_id, owner=owner_of(request))
     return JsonResponse(file_object(file))
 
 
-@router.get("/files/{file_id}/content", **operation({200: "The file's bytes."}, errors=LOOKUP, parameters=[FILE_ID]))
-async def file_content(request: Request) -> Response:
+@router.get("/files/{file_id}/content", response_description="The file's bytes.", responses=errors(*LOOKUP))
+async def file_content(request: Request, file_id: FileId) -> Response:
     """The contents of a file."""
     files = _batches(request).files
-    file = await files.find(request.path_params["file_id"], owner=owner_of(request))
+    file = await files.find(file_id, owner=owner_of(request))
     headers = {"Content-Length": str(file.num_bytes)}
     return StreamingResponse(files.contents(file.file_id), media_type="application/octet-stream", headers=headers)
 
 
-@router.delete("/files/{file_id}", **operation({200: "Deleted."}, errors=LOOKUP, parameters=[FILE_ID]))
-async def delete_file(request: Request) -> Response:
+@router.delete("/files/{file_id}", response_description="Deleted.", responses=errors(*LOOKUP))
+async def delete_file(request: Request, file_id: FileId) -> Response:
     """Delete a file that no unfinished batch reads."""
-    file_id = request.path_params["file_id"]
     await _batches(request).delete_file(file_id, owner=owner_of(request))
     return JsonResponse({"id": file_id, "object": "file", "deleted": True})
 
 
-@router.post(
-    "/batches",
-    **operation(
-        {200: "The batch, which is validated next."},
-        errors=KEEPING,
-        body=BatchRequest,
-        example={"input_file_id": "file-…", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
-        parameters=[IDEMPOTENCY_KEY],
-    ),
-)
-async def create_batch(request: Request) -> Response:
+@router.post("/batches", response_description="The batch, which is validated next.", responses=errors(*KEEPING))
+async def create_batch(
+    request: Request,
+    body: Annotated[BatchRequest, Depends(BatchRequest.from_request)],
+    idempotency_key: IdempotencyHeader = None,
+) -> Response:
     """Answer a file of requests in the background."""
-    service, owner = service_of(request), owner_of(request)
-    body = BatchRequest.read(await read_json(request, max_bytes=service.settings.max_body_bytes))
-    key = idempotency_key(request, body)
+    owner, key = owner_of(request), key_of(request, idempotency_key, body)
     async with _batches(request).idempotent(owner, key) as earlier:
         batch = earlier or await _create(request, body, owner=owner, key=key)
     return JsonResponse(batch_object(batch), headers=REPLAYED if earlier else None)
@@ -124,28 +113,22 @@ async def _create(request: Request, body: BatchRequest, *, owner: str, key: Idem
     return await _batches(request).create(body.asked(file_ttl=file_ttl), owner=owner, key=key)
 
 
-@router.get(
-    "/batches", **operation({200: "A page of the caller's batches."}, errors=LOOKUP, parameters=[AFTER, _limit(100)])
-)
-async def list_batches(request: Request) -> Response:
+@router.get("/batches", response_description="A page of the caller's batches.", responses=errors(*LOOKUP))
+async def list_batches(request: Request, page: Annotated[Page, Depends(page_of(default=20, most=100))]) -> Response:
     """The caller's batches, newest first."""
-    page = page_of(request.query_params, default=20, most=100)
     batches = await _batches(request).list(owner_of(request), page)
     return JsonResponse(list_object([batch_object(batch) for batch in batches], page))
 
 
-@router.get("/batches/{batch_id}", **operation({200: "The batch."}, errors=LOOKUP, parameters=[BATCH_ID]))
-async def retrieve_batch(request: Request) -> Response:
+@router.get("/batches/{batch_id}", response_description="The batch.", responses=errors(*LOOKUP))
+async def retrieve_batch(request: Request, batch_id: BatchId) -> Response:
     """The batch as it is now."""
-    batch_id = request.path_params["batch_id"]
     return JsonResponse(batch_object(await _batches(request).find(batch_id, owner=owner_of(request))))
 
 
 @router.post(
-    "/batches/{batch_id}/cancel",
-    **operation({200: "The batch, which will end soon."}, errors=LOOKUP, parameters=[BATCH_ID]),
+    "/batches/{batch_id}/cancel", response_description="The batch, which will end soon.", responses=errors(*LOOKUP)
 )
-async def cancel_batch(request: Request) -> Response:
+async def cancel_batch(request: Request, batch_id: BatchId) -> Response:
     """Answer no further lines. Answers so far are kept."""
-    batch_id = request.path_params["batch_id"]
     return JsonResponse(batch_object(await _batches(request).cancel(batch_id, owner=owner_of(request))))

@@ -1,6 +1,8 @@
 """Routes of the tokenizer: /tokenize, for prompts and conversations, and /detokenize."""
 
-from fastapi import APIRouter
+from typing import Annotated, ClassVar
+
+from fastapi import APIRouter, Depends
 from pydantic import SkipValidation
 from starlette.requests import Request
 from starlette.responses import Response
@@ -8,9 +10,9 @@ from starlette.responses import Response
 from ....engine.checks import check_token_ids
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import read_messages
-from ...api.openapi import GENERATION, operation
+from ...api.openapi import GENERATION, errors
 from ...api.prompt import Tokens
-from ...api.request_model import ModelName, RequestModel, read_request
+from ...api.request_model import ModelName, RequestModel
 from ...http.json_response import JsonResponse
 from ...service import service_of
 from .answer_format import chat_prompt
@@ -23,6 +25,7 @@ router = APIRouter(tags=["operations"])
 class TokenizeRequest(ChatFields):
     """A prompt, or messages like those of /v1/chat/completions."""
 
+    example: ClassVar = {"prompt": "Once upon a time"}
     model: ModelName = None
     prompt: str | None = None
     messages: SkipValidation[list[ChatMessage] | None] = None
@@ -33,24 +36,23 @@ class TokenizeRequest(ChatFields):
 class DetokenizeRequest(RequestModel):
     """Token ids to turn into text."""
 
+    example: ClassVar = {"tokens": [5, 6, 7]}
     model: ModelName = None
     tokens: Tokens
 
 
 @router.post(
     "/tokenize",
-    **operation(
-        {200: "`tokens`, their `count`, the server's `max_model_len`, and on request their texts as `token_strs`."},
-        errors=GENERATION,
-        body=TokenizeRequest,
-        example={"prompt": "Once upon a time"},
-    ),
+    response_description="`tokens`, their `count`, the server's `max_model_len`, and on request their texts as "
+    "`token_strs`.",
+    responses=errors(*GENERATION),
 )
-async def tokenize(request: Request) -> Response:
+async def tokenize(
+    request: Request, body: Annotated[TokenizeRequest, Depends(TokenizeRequest.from_request)]
+) -> Response:
     """The token ids of a prompt, or of messages in the chat template."""
     service = service_of(request)
     text_of = ModelText(service)
-    body = await read_request(request, TokenizeRequest)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("send either prompt or messages", param="prompt")
     chat = body.chat_of([] if body.messages is None else read_messages(body.messages))  # checks what a prompt ignores
@@ -64,15 +66,11 @@ async def tokenize(request: Request) -> Response:
     return JsonResponse(answer | texts)
 
 
-@router.post(
-    "/detokenize",
-    **operation(
-        {200: "The text, as `prompt`."}, errors=GENERATION, body=DetokenizeRequest, example={"tokens": [5, 6, 7]}
-    ),
-)
-async def detokenize(request: Request) -> Response:
+@router.post("/detokenize", response_description="The text, as `prompt`.", responses=errors(*GENERATION))
+async def detokenize(
+    request: Request, body: Annotated[DetokenizeRequest, Depends(DetokenizeRequest.from_request)]
+) -> Response:
     """The text of token ids, special tokens included."""
     service = service_of(request)
-    tokens = (await read_request(request, DetokenizeRequest)).tokens
-    check_token_ids(tokens, vocab_size=service.engine.model_config.vocab_size, param="tokens")
-    return JsonResponse({"prompt": await ModelText(service).decode(tokens)})
+    check_token_ids(body.tokens, vocab_size=service.engine.model_config.vocab_size, param="tokens")
+    return JsonResponse({"prompt": await ModelText(service).decode(body.tokens)})

@@ -1,9 +1,10 @@
 """Bodies of /api/chat, /api/generate and /api/show, and their conversion to chats, prompts and SamplingParams."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, SkipValidation, WithJsonSchema
+from starlette.requests import Request
 
 from ....engine.checks import Integer
 from ....engine.core.sampling_params import SamplingParams
@@ -11,8 +12,10 @@ from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message, read_messages
 from ....engine.extras.chat.tools import ToolChoice, read_tools
 from ....engine.extras.structured_output.params import StructuredOutputs
-from ...api.request_model import ModelName, RequestModel
+from ...api.request_model import ModelName, RequestModel, read_fields
 from ...api.sampling_request import SAMPLING_FIELDS, like
+from ...http.json_body import read_json
+from ...service import service_of
 from ..chat.chat_request import Chat, Variable
 
 # Ignored: the model stays loaded, and no answer returns a context.
@@ -51,7 +54,21 @@ class Options(RequestModel):
         return SamplingParams.from_fields(fields, default_max_tokens=limit if limit > 0 else None, names=names)
 
 
-class OllamaRequest(RequestModel):
+class OllamaBody(RequestModel):
+    """Body whose model may have a tag: Ollama's clients append one to the name."""
+
+    @classmethod
+    async def from_request(cls, request: Request) -> Self:
+        """Like RequestModel.from_request, but without our headers of ignored fields."""
+        service = service_of(request)
+        fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
+        name = fields.get("model")
+        if isinstance(name, str) and not service.settings.serves(name):
+            fields = {**fields, "model": name.removesuffix(":latest")}
+        return read_fields(service, fields, cls)
+
+
+class OllamaRequest(OllamaBody):
     """Fields of both routes for text."""
 
     ignored: ClassVar = dict.fromkeys(IGNORED, ())
@@ -92,6 +109,7 @@ class OllamaRequest(RequestModel):
 class OllamaChatRequest(OllamaRequest):
     """A conversation to answer."""
 
+    example: ClassVar = {"messages": [{"role": "user", "content": "Hello"}], "stream": False}
     messages: SkipValidation[list[dict[str, Any]]] = []  # noqa: RUF012  pydantic copies it
     tools: SkipValidation[list[dict[str, Any]] | None] = None
 
@@ -106,6 +124,7 @@ class OllamaChatRequest(OllamaRequest):
 class OllamaGenerateRequest(OllamaRequest):
     """A prompt to answer, or with `raw` to continue."""
 
+    example: ClassVar = {"prompt": "Why is the sky blue?", "stream": False}
     unsupported: ClassVar = _UNSUPPORTED | {"suffix": ("",), "template": ("",)}
     prompt: str = ""
     system: str = ""
@@ -117,9 +136,10 @@ class OllamaGenerateRequest(OllamaRequest):
         return self.chat_with([*system, {"role": "user", "content": self.prompt}])
 
 
-class OllamaShowRequest(RequestModel):
+class OllamaShowRequest(OllamaBody):
     """The model to describe."""
 
+    example: ClassVar = {}
     ignored: ClassVar = dict.fromkeys(("name", "verbose", "system", "template", "options"), ())
     model: ModelName = None
 

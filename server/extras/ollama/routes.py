@@ -3,16 +3,14 @@
 A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
-from typing import Any
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
-from ...api.openapi import BODY, GENERATION, KEYED, operation
-from ...api.request_model import Body, read_fields
-from ...http.json_body import read_json
+from ...api.openapi import BODY, GENERATION, KEYED, Answers, errors
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...service import Service, service_of
@@ -32,24 +30,23 @@ _LINES = """{"model": "…", "created_at": "…", "message": {"role": "assistant
 """
 
 
-def _lines_or_object(description: str) -> dict[str, Any]:
-    lines = {"schema": {"type": "string"}, "example": _LINES}
-    return {"description": description, "content": {"application/x-ndjson": lines, "application/json": {}}}
+_ANSWERED: Answers = {
+    200: {
+        "description": "One JSON object per line, or a single object with `stream` false.",
+        "content": {
+            "application/x-ndjson": {"schema": {"type": "string"}, "example": _LINES},
+            "application/json": {},
+        },
+    }
+}
 
 
-@router.post(
-    "/chat",
-    **operation(
-        {200: _lines_or_object("One JSON object per line, or a single object with `stream` false.")},
-        errors=GENERATION,
-        error_schema=SCHEMA,
-        body=OllamaChatRequest,
-        example={"messages": [{"role": "user", "content": "Hello"}], "stream": False},
-    ),
-)
-async def chat(request: Request) -> Response:
+@router.post("/chat", responses=_ANSWERED | errors(*GENERATION, schema=SCHEMA))
+async def chat(
+    request: Request, body: Annotated[OllamaChatRequest, Depends(OllamaChatRequest.from_request)]
+) -> Response:
     """Answer a conversation."""
-    service, body = service_of(request), await _read(request, OllamaChatRequest)
+    service = service_of(request)
     params = body.params(prompt="messages")
     if body.messages == []:
         return _answer_loading(service, chat_content)
@@ -57,19 +54,12 @@ async def chat(request: Request) -> Response:
     return await _answer(request, generation, Form(answer=answer, content=chat_content), is_stream=body.stream)
 
 
-@router.post(
-    "/generate",
-    **operation(
-        {200: _lines_or_object("One JSON object per line, or a single object with `stream` false.")},
-        errors=GENERATION,
-        error_schema=SCHEMA,
-        body=OllamaGenerateRequest,
-        example={"prompt": "Why is the sky blue?", "stream": False},
-    ),
-)
-async def generate(request: Request) -> Response:
+@router.post("/generate", responses=_ANSWERED | errors(*GENERATION, schema=SCHEMA))
+async def generate(
+    request: Request, body: Annotated[OllamaGenerateRequest, Depends(OllamaGenerateRequest.from_request)]
+) -> Response:
     """Answer a prompt in the model's chat template, if it has one, or continue it with `raw`."""
-    service, body = service_of(request), await _read(request, OllamaGenerateRequest)
+    service = service_of(request)
     params = body.params(prompt="prompt")
     if not body.prompt:
         return _answer_loading(service, generate_content)
@@ -81,7 +71,9 @@ async def generate(request: Request) -> Response:
 
 
 @router.get(
-    "/tags", **operation({200: "The model, under each of its names."}, errors=(*KEYED, 503), error_schema=SCHEMA)
+    "/tags",
+    response_description="The model, under each of its names.",
+    responses=errors(*KEYED, 503, schema=SCHEMA),
 )
 async def tags(request: Request) -> Response:
     """The served model, under each of its names."""
@@ -89,24 +81,22 @@ async def tags(request: Request) -> Response:
     return JsonResponse({"models": [listed(service, name) for name in service.settings.listed_model_names]})
 
 
-@router.get("/ps", **operation({200: "The model."}, errors=(*KEYED, 503), error_schema=SCHEMA))
+@router.get("/ps", response_description="The model.", responses=errors(*KEYED, 503, schema=SCHEMA))
 async def ps(request: Request) -> Response:
     """The loaded model."""
     service = service_of(request)
     return JsonResponse({"models": [running(service, service.settings.model_name)]})
 
 
-@router.post(
-    "/show",
-    **operation({200: "The description."}, errors=BODY, error_schema=SCHEMA, body=OllamaShowRequest, example={}),
-)
-async def show(request: Request) -> Response:
+@router.post("/show", response_description="The description.", responses=errors(*BODY, schema=SCHEMA))
+async def show(
+    request: Request, body: Annotated[OllamaShowRequest, Depends(OllamaShowRequest.from_request)]
+) -> Response:
     """Describe the model."""
-    await _read(request, OllamaShowRequest)
     return JsonResponse(shown(service_of(request)))
 
 
-@router.get("/version", **operation({200: "The version."}, error_schema=SCHEMA))
+@router.get("/version", response_description="The version.", responses=errors(*KEYED, schema=SCHEMA))
 async def version() -> Response:
     """The release of Ollama whose API this follows."""
     return JsonResponse({"version": API_VERSION})
@@ -121,16 +111,6 @@ async def unsupported(request: Request) -> Response:
 for _name in _UNSUPPORTED:
     _methods = ["DELETE" if _name == "delete" else "POST"]
     router.add_api_route(f"/{_name}", unsupported, methods=_methods, include_in_schema=False)
-
-
-async def _read(request: Request, kind: type[Body]) -> Body:
-    """Read the body. Ollama's clients may append a tag to the model's name."""
-    service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    name = fields.get("model")
-    if isinstance(name, str) and not service.settings.serves(name):
-        fields = {**fields, "model": name.removesuffix(":latest")}
-    return read_fields(service, fields, kind)
 
 
 async def _answer(request: Request, generation: Generation, form: Form, *, is_stream: bool) -> Response:

@@ -92,6 +92,7 @@ class Echo:
 class CompletionRequest(OpenAIRequest):
     """Prompts to continue."""
 
+    example: ClassVar = {"prompt": "Once upon a time", "max_tokens": 32}
     default_max_tokens = 16
     prompt: Prompts
     echo: bool = False
@@ -126,6 +127,7 @@ class CompletionRequest(OpenAIRequest):
 class ChatCompletionRequest(OpenAIRequest, ChatFields):
     """A conversation to answer."""
 
+    example: ClassVar = {"messages": [{"role": "user", "content": "Hello"}]}
     unsupported: ClassVar = {
         **OpenAIRequest.unsupported,
         **ToolFields.unsupported,

@@ -7,15 +7,15 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
-from ...api.openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
-from ...api.request_model import read_fields, read_request
+from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
+from ...api.request_model import read_fields
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...service import Service, service_of
@@ -32,7 +32,7 @@ from .stream import OpenAIStreamWriter
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 
-@router.get("/models", **operation({200: "A list with the model, once per name."}, errors=(*KEYED, 503)))
+@router.get("/models", response_description="A list with the model, once per name.", responses=errors(*KEYED, 503))
 async def models(request: Request) -> Response:
     """The served model, under each of its names."""
     service = service_of(request)
@@ -40,17 +40,12 @@ async def models(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": [_model(service, name) for name in names]})
 
 
-@router.get(
-    "/models/{name:path}",
-    **operation(
-        {200: "The model."}, errors=LOOKUP, parameters=[parameter("name", "The served model's name.", place="path")]
-    ),
-)
-async def model(request: Request) -> Response:
+@router.get("/models/{name:path}", response_description="The model.", responses=errors(*LOOKUP))
+async def model(request: Request, name: Annotated[str, Path(description="The served model's name.")]) -> Response:
     """Describe the model by name; 404 for any other name."""
     service = service_of(request)
-    service.check_model(request.path_params["name"])
-    return JsonResponse(_model(service, request.path_params["name"]))
+    service.check_model(name)
+    return JsonResponse(_model(service, name))
 
 
 _CHUNKS = """data: {"id": "…", "object": "…", "created": 1, "model": "…", "choices": [{"index": 0, …}]}
@@ -60,33 +55,19 @@ data: [DONE]
 _STREAMED = events("The answer, or with `stream` its chunks as events.", _CHUNKS, has_json=True)
 
 
-@router.post(
-    "/completions",
-    **operation(
-        {200: _STREAMED},
-        errors=GENERATION,
-        body=CompletionRequest,
-        example={"prompt": "Once upon a time", "max_tokens": 32},
-    ),
-)
-async def completions(request: Request) -> Response:
+@router.post("/completions", responses=_STREAMED | errors(*GENERATION))
+async def completions(
+    request: Request, body: Annotated[CompletionRequest, Depends(CompletionRequest.from_request)]
+) -> Response:
     """Continue one or more prompts."""
-    body = await read_request(request, CompletionRequest)
     return await _completion(service_of(request), body).response(request)
 
 
-@router.post(
-    "/chat/completions",
-    **operation(
-        {200: _STREAMED},
-        errors=GENERATION,
-        body=ChatCompletionRequest,
-        example={"messages": [{"role": "user", "content": "Hello"}]},
-    ),
-)
-async def chat_completions(request: Request) -> Response:
+@router.post("/chat/completions", responses=_STREAMED | errors(*GENERATION))
+async def chat_completions(
+    request: Request, body: Annotated[ChatCompletionRequest, Depends(ChatCompletionRequest.from_request)]
+) -> Response:
     """Answer a conversation."""
-    body = await read_request(request, ChatCompletionRequest)
     answer = await _chat_completion(service_of(request), body)
     return await answer.response(request)
 

@@ -55,5 +55,5 @@ def is_page(scope: Scope) -> bool:
     """True if the request is for a file of the page. These files hold no secrets; the key is typed into the page."""
     path: str = scope["path"]
     if path == "/":
-        return wants_html(Headers(scope=scope))
+        return wants_html(Headers(scope=scope).get("accept", ""))
     return path.startswith(PREFIX) and path.removeprefix(PREFIX) in names()

@@ -1,6 +1,6 @@
 """The body of POST /stats/simulate."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ _Arrival = Annotated[tuple[_Seconds, _Tokens, _Tokens], Field(strict=False)]  # 
 class SimulateRequest(RequestModel):
     """Requests as (seconds from the first one, prompt tokens, output tokens), and the policies to compare."""
 
+    example: ClassVar = {"policies": ["splitfuse", "prefill_first"], "arrivals": [[0.0, 512, 64], [0.25, 2000, 16]]}
     policies: Annotated[
         list[Literal["splitfuse", "prefill_first", "decode_first", "static"]], Field(min_length=1, max_length=4)
     ]

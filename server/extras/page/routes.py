@@ -2,16 +2,15 @@
 
 import time
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Path
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.extras.inspection.explanation import Explanation, explain
-from ...api.openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
-from ...api.request_model import read_request
+from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
 from ...http.auth import owner_of
 from ...http.errors import Problem
 from ...http.json_response import JsonResponse, dumps
@@ -32,13 +31,11 @@ data: {"batching_policy": "splitfuse", "budget": 512, …}
 event: steps
 data: [{"step": 12, "start": 1.25, "end": 1.27, "chunks": [[3, 0, 480]], "decodes": [1, 2], …}]
 """
-_ID = parameter("seq_id", "The id from POST /generate.", place="path")
 
 
 @router.get(PREFIX + "{name}", include_in_schema=False)
-async def page_file(request: Request) -> Response:
+async def page_file(request: Request, name: str) -> Response:
     """Return a file of the page."""
-    name = request.path_params["name"]
     if not service_of(request).settings.section(PageSettings).page or name not in names():
         raise HTTPException(404)
     return asset(name)
@@ -46,7 +43,7 @@ async def page_file(request: Request) -> Response:
 
 @router.get(
     "/stats/stream",
-    **operation({200: events("The work of each step, in batches of 50 ms.", _STEPS)}, errors=(*KEYED, 429, 503)),
+    responses=events("The work of each step, in batches of 50 ms.", _STEPS) | errors(*KEYED, 429, 503),
 )
 async def step_stream(request: Request) -> Response:
     """One record per step while the stream is open. Other keys' requests appear as numbers only."""
@@ -61,29 +58,28 @@ def _error_frame(problem: Problem) -> bytes:
 
 @router.post(
     "/stats/simulate",
-    **operation(
-        {200: "`runs`: each policy with the records of its last steps."},
-        errors=GENERATION,
-        body=SimulateRequest,
-        example={"policies": ["splitfuse", "prefill_first"], "arrivals": [[0.0, 512, 64], [0.25, 2000, 16]]},
-    ),
+    response_description="`runs`: each policy with the records of its last steps.",
+    responses=errors(*GENERATION),
 )
-async def simulate(request: Request) -> Response:
+async def simulate(
+    request: Request, body: Annotated[SimulateRequest, Depends(SimulateRequest.from_request)]
+) -> Response:
     """Simulate these requests under other batching policies, with the measured costs of steps; no model runs."""
     service = service_of(request)
-    body = await read_request(request, SimulateRequest)
     answer = await service.part(PagePart).comparison.run(service.engine, policies=body.policies, arrivals=body.arrivals)
     return JsonResponse(answer)
 
 
-@router.get("/result/{seq_id}/explain", **operation({200: "The explanation."}, errors=LOOKUP, parameters=[_ID]))
-async def explain_result(request: Request) -> Response:
+@router.get("/result/{seq_id}/explain", response_description="The explanation.", responses=errors(*LOOKUP))
+async def explain_result(
+    request: Request, seq_id: Annotated[str, Path(description="The id from POST /generate.")]
+) -> Response:
     """Explain a result's time: its waits with their reasons, each chunk, preemptions, and shares that add up.
 
     A running request is explained so far.
     """
     service = service_of(request)
-    job = await service.results.find(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
+    job = await service.results.find(seq_id_of(seq_id), owner=owner_of(request))
     return JsonResponse(explanation(service, job))
 
 

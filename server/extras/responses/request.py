@@ -105,6 +105,7 @@ class ResponseStreamOptions(RequestModel):
 class ResponsesRequest(SamplingRequest, ToolFields):
     """A conversation to answer, in OpenAI's Responses form."""
 
+    example: ClassVar = {"input": "Hello", "max_output_tokens": 32}
     has_flat_tools = True
     ignored: ClassVar = {name: values for name, values in HINTS.items() if name not in ("metadata", "store")} | {
         "max_tool_calls": ()

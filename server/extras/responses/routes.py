@@ -5,19 +5,21 @@ A response in the background continues after a disconnect; any other response is
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BeforeValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message
-from ...api.listing import list_object, page_of
-from ...api.openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
-from ...api.request_model import REPLAYED, idempotency_key, read_fields, read_request
-from ...api.streaming import event_id, stream
+from ...api.listing import Page, list_object, page_of
+from ...api.openapi import KEEPING, LOOKUP, errors, events
+from ...api.parameters import REPLAYED, EventId, IdempotencyHeader, event_id, key_of
+from ...api.request_model import read_fields
+from ...api.streaming import stream as stream_of
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import MovedError, ResultNotFoundError
@@ -42,7 +44,8 @@ router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
 KIND = "response"  # kind of kept requests
 
 CANCEL_S = 10.0
-RESPONSE_ID = parameter("response_id", "Id of the response.", place="path")
+IsTrue = Annotated[bool, BeforeValidator(lambda text: text.lower() == "true")]  # any other text is false
+ResponseId = Annotated[str, Path(description="Id of the response.")]
 
 
 _EVENTS = """event: response.output_text.delta
@@ -51,21 +54,15 @@ data: {"type": "response.output_text.delta", "item_id": "msg_…", "delta": "Hi"
 _STREAMED = events("The response, or with `stream` its events.", _EVENTS, has_json=True)
 
 
-@router.post(
-    "",
-    **operation(
-        {200: _STREAMED},
-        errors=KEEPING,
-        body=ResponsesRequest,
-        example={"input": "Hello", "max_output_tokens": 32},
-        parameters=[IDEMPOTENCY_KEY],
-    ),
-)
-async def create(request: Request) -> Response:
+@router.post("", responses=_STREAMED | errors(*KEEPING))
+async def create(
+    request: Request,
+    body: Annotated[ResponsesRequest, Depends(ResponsesRequest.from_request)],
+    idempotency_key: IdempotencyHeader = None,
+) -> Response:
     """Answer at once, as a stream, or in the background."""
     service = service_of(request)
-    body = await read_request(request, ResponsesRequest)
-    key = idempotency_key(request, body) if body.store else None
+    key = key_of(request, idempotency_key, body) if body.store else None
     if key is not None:
         body.params(is_forced=True)  # a wrong field is reported before a reused key
     async with service.results.idempotent(owner_of(request), key) as earlier:
@@ -157,75 +154,55 @@ class KeptResponse:
         return rendered(text), dataclasses.replace(kept, attachment=stored)
 
 
-@router.get(
-    "/{response_id}",
-    **operation(
-        {200: _STREAMED},
-        errors=LOOKUP,
-        parameters=[
-            RESPONSE_ID,
-            parameter("stream", "True for events.", type="boolean"),
-            parameter("starting_after", "Number of the reader's last event.", type="integer", minimum=0),
-        ],
-    ),
-)
-async def retrieve(request: Request) -> Response:
+@router.get("/{response_id}", responses=_STREAMED | errors(*LOOKUP))
+async def retrieve(
+    request: Request,
+    response_id: ResponseId,
+    stream: Annotated[IsTrue, Query(description="True for events.")] = False,
+    starting_after: Annotated[EventId, Query(description="Number of the reader's last event.")] = None,
+) -> Response:
     """The response as it is now, or with `?stream=true` its events, after `starting_after` if given."""
     service = service_of(request)
-    job = await _job(request)
-    if request.query_params.get("stream", "").lower() != "true":
+    job = await _job(request, response_id)
+    if not stream:
         return await _object(service, job)
-    after = request.query_params.get("starting_after")
-    return _stream(service, job, after=event_id(after, name="starting_after") if after else -1, is_owned=False)
+    after = event_id(starting_after, name="starting_after") if starting_after else -1
+    return _stream(service, job, after=after, is_owned=False)
 
 
-@router.get(
-    "/{response_id}/input_items",
-    **operation(
-        {200: "A page of items."},
-        errors=LOOKUP,
-        parameters=[
-            RESPONSE_ID,
-            parameter("after", "Id of the last item of the previous page."),
-            parameter("limit", "The most items.", type="integer", minimum=1, maximum=100),
-            parameter("order", "desc: newest first.", type="string", enum=["asc", "desc"]),
-        ],
-    ),
-)
-async def list_input_items(request: Request) -> Response:
+@router.get("/{response_id}/input_items", response_description="A page of items.", responses=errors(*LOOKUP))
+async def list_input_items(
+    request: Request, response_id: ResponseId, page: Annotated[Page, Depends(page_of(default=20, most=100))]
+) -> Response:
     """The response's input and the conversation that it continues, newest first."""
-    page = page_of(request.query_params, default=20, most=100)
-    job = await _job(request)
+    job = await _job(request, response_id)
     stored = stored_request(job) or StoredRequest()
     items = input_items(stored.messages, response_id=job.seq_id)
     return JsonResponse(list_object(page_of_items(items, page), page))
 
 
-@router.post(
-    "/{response_id}/cancel", **operation({200: "The stopped response."}, errors=LOOKUP, parameters=[RESPONSE_ID])
-)
-async def cancel(request: Request) -> Response:
+@router.post("/{response_id}/cancel", response_description="The stopped response.", responses=errors(*LOOKUP))
+async def cancel(request: Request, response_id: ResponseId) -> Response:
     """Stop the response if it runs. Its output so far is kept."""
     service = service_of(request)
-    job = await _job(request)
+    job = await _job(request, response_id)
     service.abort(job)
     await unless_disconnected(request.receive, job.wait(CANCEL_S))  # for the step in flight
     return await _object(service, job)
 
 
-@router.delete("/{response_id}", **operation({200: "Deleted."}, errors=LOOKUP, parameters=[RESPONSE_ID]))
-async def delete(request: Request) -> Response:
+@router.delete("/{response_id}", response_description="Deleted.", responses=errors(*LOOKUP))
+async def delete(request: Request, response_id: ResponseId) -> Response:
     """Stop the response if it runs, and delete it."""
     service = service_of(request)
-    job = await _job(request)
+    job = await _job(request, response_id)
     service.abort(job)
     await service.results.delete(job)
     return JsonResponse({"id": ID_PREFIX + job.seq_id, "object": "response", "deleted": True})
 
 
-async def _job(request: Request) -> Job:
-    seq_id = seq_id_of(request.path_params["response_id"])
-    return await service_of(request).results.find(seq_id, owner=owner_of(request))
+async def _job(request: Request, response_id: str) -> Job:
+    return await service_of(request).results.find(seq_id_of(response_id), owner=owner_of(request))
 
 
 async def _conversation(service: Service, previous_id: str, *, owner: str) -> list[Message]:
@@ -270,7 +247,7 @@ def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) ->
     """Stream the job's events. A disconnect aborts the job if this stream owns it and it is not in the background."""
     stored = stored_request(job)
     ends_it = is_owned and stored is not None and not stored.is_background
-    return stream(
+    return stream_of(
         [job],
         ResponsesStreamWriter(ResponseLife(job, ModelText(service).token), after=after),
         on_disconnect=lambda: service.abort(job) if ends_it else None,

@@ -14,7 +14,7 @@ from kept_results import durable_results
 from splitfuse.engine.core.outputs import KnownOutput, OutputDelta
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.serving.submitted_request import Resumed
-from splitfuse.server.api.native.routes import KeptGenerate
+from splitfuse.server.api.native.background import KeptGenerate
 from splitfuse.server.extras.durable.records import Changes, JobRow, dump_segment, event_of
 from splitfuse.server.extras.durable.resumption import Resumption
 from splitfuse.server.extras.durable.sqlite_store import SqliteStore

@@ -20,7 +20,7 @@ from postgres_server import PostgresServer
 from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.api.listing import Page
-from splitfuse.server.api.native.routes import KeptGenerate
+from splitfuse.server.api.native.background import KeptGenerate
 from splitfuse.server.app import build_app
 from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow
 from splitfuse.server.extras.durable.records import dump_segment, load_segment

@@ -1,0 +1,45 @@
+"""POST /generate without its route: lines of batches, and requests that another process continues."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ....engine.core.sampling_params import SamplingParams
+from ...jobs.job import Attachment
+from ...jobs.kept_request import KeptRequest
+from ...service import Service
+from ..request_model import read_fields
+from .request import KIND, GenerateRequest
+from .response import result_object
+
+__all__ = ["KIND", "KeptGenerate", "generate_batched"]
+
+
+async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+    """Answer like POST /generate, in the background and without keeping the result. Raises like the route."""
+    body = read_fields(service, fields, GenerateRequest)
+    service.settings.webhooks.check(body.webhook, is_kept=False)
+    params = body.sampling()
+    job = service.new_job(params, owner=owner, check=service.check_of(params))
+    await service.complete([job], [body.engine_prompt()], params, user=body.user, is_background=True)
+    return result_object(job)
+
+
+class KeptGenerate:
+    """KeptKind of POST /generate."""
+
+    def __init__(self, read_check: Callable[[Any], Any]) -> None:
+        """`read_check` makes the check of an answer again, as Service.read_check."""
+        self._read_check = read_check
+
+    def attachment(self, stored: Any) -> Attachment | None:
+        """Return the check of the answer, if there is one."""
+        check: Attachment | None = self._read_check(stored)
+        return check
+
+    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
+        """Rebuild the sampling parameters from the stored request."""
+        return GenerateRequest.read(body).sampling()
+
+    async def renewed(self, engine: Any, settings: Any, kept: KeptRequest) -> tuple[Any, KeptRequest]:
+        """Return the stored prompt, unchanged."""
+        return GenerateRequest.read(kept.body).engine_prompt(), kept
