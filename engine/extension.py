@@ -4,13 +4,15 @@ Parts of the engine reach extras only through this function, so any folder of en
 or field that needs a deleted extra is refused by name; the rest runs.
 """
 
+import errno
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from .errors import ConfigError
+from .errors import ConfigError, UnavailableError
 
 _EXTRAS = f"{__package__}.extras"
+_NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 def has_extra(name: str) -> bool:
@@ -19,11 +21,17 @@ def has_extra(name: str) -> bool:
 
 
 def load_extra(module: str, *, needed_for: str) -> Any:
-    """Import `engine/extras/<module>`; dots separate folders. Raises ConfigError if the extra is not installed.
+    """Import `engine/extras/<module>`; dots separate folders. Raises ConfigError if the extra is not installed,
+    UnavailableError if the process can open no more files.
 
     `needed_for`: the setting or field that needs the extra, for the error message.
     """
     name = module.partition(".")[0]
-    if not has_extra(name):
-        raise ConfigError(f"{needed_for} needs engine/extras/{name}, which this installation does not have")
-    return import_module(f"{_EXTRAS}.{module}")
+    try:
+        if has_extra(name):
+            return import_module(f"{_EXTRAS}.{module}")
+    except OSError as exc:
+        if exc.errno not in _NO_MORE_FILES:
+            raise
+        raise UnavailableError(f"the server cannot load what {needed_for} needs now ({exc}); try again") from exc
+    raise ConfigError(f"{needed_for} needs engine/extras/{name}, which this installation does not have")

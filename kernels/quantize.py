@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 GROUPS = (128, 64, 32)  # numbers of inputs that share a scale in int4: the first divisor of the number of inputs
+E4M3_MAX = 448.0
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
 # Quantizing needs some five float32 copies of the values; for billions of values these would fill a GPU.
 _VALUES_AT_ONCE = 2**25
@@ -152,6 +153,13 @@ def round_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Round rows for `rounds_inputs`: x [T, K] ≈ values [T, K] · scales [T, 1]; values are integers in float32."""
     scales = (x.float().abs().amax(dim=1, keepdim=True) / 127).clamp_min(1e-30)
     return (x.float() / scales).round_(), scales
+
+
+def rounded_to_e4m3(x: Tensor) -> Tensor:
+    """Round x [T, K] to e4m3 with a scale for each row, and back. Computes in float32, or in x's float64."""
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    scales = (x.to(wide).abs().amax(dim=1, keepdim=True) / E4M3_MAX).clamp_min(1e-30)
+    return ((x / scales).to(torch.float8_e4m3fn).to(wide) * scales).to(x.dtype)
 
 
 def can_quantize(weight: Tensor, bits: int) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import int8_cache
 from .arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
-from .quantize import QuantizedWeight, can_quantize, dequantized, quantize, round_rows
+from .quantize import E4M3_MAX, QuantizedWeight, can_quantize, dequantized, quantize, round_rows, rounded_to_e4m3
 
 
 def prepare() -> None:
@@ -86,9 +86,6 @@ def _rotate(x: Tensor, cos_sin: Tensor, positions: Tensor) -> Tensor:
     return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, x[..., rotary_dim:]), dim=-1)
 
 
-_E4M3_MAX = 448.0
-
-
 def _write(cache: Tensor, x: Tensor, slot_mapping: Tensor, scales: Tensor | None) -> None:
     if cache.is_meta:
         return  # only data tell which tokens have a slot
@@ -101,7 +98,7 @@ def _write(cache: Tensor, x: Tensor, slot_mapping: Tensor, scales: Tensor | None
     if scales is not None:
         x = x / scales[:, None].to(x.dtype)
     if cache.dtype == torch.float8_e4m3fn:
-        x = x.clamp(-_E4M3_MAX, _E4M3_MAX).to(cache.dtype).view(torch.uint8)
+        x = x.clamp(-E4M3_MAX, E4M3_MAX).to(cache.dtype).view(torch.uint8)
         cache = cache.view(torch.uint8)
     cache[slots // block_size, :, slots % block_size] = x[kept].to(cache.dtype)
 
@@ -188,12 +185,6 @@ def pack_quantized(
 
 def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
     return pack_linear(rounded_to_e4m3(weight), bias)
-
-
-def rounded_to_e4m3(x: Tensor) -> Tensor:
-    """Round x [T, K] to e4m3 with a scale for each row, and back."""
-    scales = (x.to(_compute_dtype(x)).abs().amax(dim=1, keepdim=True) / _E4M3_MAX).clamp_min(1e-30)
-    return ((x / scales).to(torch.float8_e4m3fn).to(scales.dtype) * scales).to(x.dtype)
 
 
 def linear(x: Tensor, packed: PackedLinear) -> Tensor:

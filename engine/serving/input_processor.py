@@ -13,7 +13,7 @@ from ..checks import check_text, check_token_ids
 from ..core.outputs import KnownOutput
 from ..core.request import Request
 from ..core.sampling_params import SamplingParams
-from ..errors import ContextLengthError, InvalidRequestError
+from ..errors import ContextLengthError, InvalidRequestError, UnavailableError
 from ..execution.models.config import ModelConfig
 from ..execution.sampling.rng import derive_seed
 from ..text.tokenizer import Tokenizer
@@ -85,7 +85,7 @@ class InputProcessor:
 
     async def prepare(self) -> None:
         """Build the tables that grammars need, which holds the GIL for some 0.25 s. A failure shows in a request."""
-        with suppress(InvalidRequestError, RuntimeError):  # RuntimeError: no thread can be started
+        with suppress(InvalidRequestError, UnavailableError, RuntimeError):  # RuntimeError: no thread can be started
             if self._grammars is not None:
                 await asyncio.shield(asyncio.wrap_future(self._grammars.prepare()))
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -16,16 +16,16 @@ from ..core.block_manager import CacheSpec
 from ..core.policies import BATCHING_POLICIES
 from ..errors import ConfigError
 from ..execution.models.config import ModelConfig
-from ..execution.models.device_memory import memory_of, refusing_out_of_memory
+from ..execution.models.device_memory import DeviceMemory, memory_of, refusing_out_of_memory
 from ..execution.models.kv_cache import KVCache, kv_bytes_per_token, num_cache_blocks
 from ..execution.models.registry import model_class, read_model_config
 from ..execution.models.tensor_parallel import ALONE, TensorParallel
 from ..execution.models.weights import weight_source
-from ..execution.runner.async_runner import AsyncRunner
-from ..execution.runner.cuda_graphs import CudaGraphCapturer, graph_sizes
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
-from ..execution.runner.step_memory import measure_step_bytes
 from ..extension import load_extra
+
+if TYPE_CHECKING:
+    from ..execution.runner.async_runner import AsyncRunner
 
 _WEIGHT_BITS = {"int8": 8, "int4": 4}
 _INPUT_BITS = {"none": 16, "int8": 8}
@@ -68,13 +68,15 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
     return ModelRunner(model, cache, loaded, ranks=ranks)
 
 
-def load_launcher(runner: ModelRunner, config: EngineConfig) -> AsyncRunner:
+def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
     """Create the launcher of a runner's steps. On a GPU its kernels are compiled and its graphs captured now."""
     loaded = runner.loaded
     launcher = runner.new_launcher(**_step_limits(config, loaded.max_model_len))
     if loaded.device.type != "cuda":
         return launcher
     if not config.enforce_eager:
+        from ..execution.runner.cuda_graphs import CudaGraphCapturer, graph_sizes
+
         launcher.use_graphs(
             CudaGraphCapturer(loaded.device),
             sizes=graph_sizes(config.step_limits.num_seqs),
@@ -127,22 +129,13 @@ def _allocate_cache(
     """Allocate a cache of the configured size, or of the memory that weights and steps leave. Raises ConfigError."""
     config, device, memory = choices.config, choices.device, memory_of(choices.device)
     token_bytes = kv_bytes_per_token(cached, choices.cache_dtype)
-    step_bytes = measure_step_bytes(
-        model,
-        memory,
-        device=device,
-        cache_dtype=choices.cache_dtype,
-        block_size=config.block_size,
-        enforce_eager=config.enforce_eager,
-        **_step_limits(config, choices.max_model_len),
-    )
     num_blocks = num_cache_blocks(
         config,
         bytes_per_token=token_bytes + (kv_bytes_per_token(draft, choices.dtype) if draft else 0),
         # All requests at full length.
         useful=config.step_limits.num_seqs * num_blocks_for(choices.max_model_len, config.block_size),
         memory=memory,
-        step_bytes=step_bytes,
+        step_bytes=0 if memory is None else _step_bytes(choices, model, memory),
     )
     num_host_blocks = int(config.swap_space * 2**30) // (config.block_size * token_bytes)
     cache = make_cache(
@@ -154,6 +147,22 @@ def _allocate_cache(
         num_host_blocks=num_host_blocks,
     )
     return cache, CacheSpec(num_blocks, config.block_size, num_host_blocks, cache.measure_swap())
+
+
+def _step_bytes(choices: _Choices, model: Any, memory: DeviceMemory) -> int:
+    """Measure the memory of a GPU's largest step. Raises ConfigError."""
+    from ..execution.runner.step_memory import measure_step_bytes
+
+    config = choices.config
+    return measure_step_bytes(
+        model,
+        memory,
+        device=choices.device,
+        cache_dtype=choices.cache_dtype,
+        block_size=config.block_size,
+        enforce_eager=config.enforce_eager,
+        **_step_limits(config, choices.max_model_len),
+    )
 
 
 def _parallel_extra(config: EngineConfig) -> Any:

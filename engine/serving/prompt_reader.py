@@ -35,10 +35,7 @@ class PromptReader:
         self._limits = limits
         self._threads = threads
         self._prediction = WaitPrediction(core)
-        self._renderer: Any = None  # the chat extra's, if the model has a chat template
-        if tokenizer is not None and tokenizer.has_chat_template:
-            chat = load_extra("chat.renderer", needed_for="a chat template")
-            self._renderer = chat.Renderer(tokenizer.chat_template)
+        self._renderer: Any = None  # the chat extra's, from the first conversation on
 
     def check_queue(self, params: SamplingParams) -> None:
         """Raise QueueFullError unless a request may be queued. Background requests always may."""
@@ -69,8 +66,11 @@ class PromptReader:
 
         Raises InvalidRequestError, too.
         """
-        assert self._renderer is not None
-        conversation = load_extra("chat.renderer", needed_for="messages").as_json(messages, **options)
+        assert self._tokenizer is not None
+        chat = load_extra("chat.renderer", needed_for="messages")
+        if self._renderer is None:
+            self._renderer = chat.Renderer(self._tokenizer.chat_template)
+        conversation = chat.as_json(messages, **options)
         work: Callable[[], str] = partial(self._renderer.render, conversation)
         return await self._run(work, length=len(conversation))
 

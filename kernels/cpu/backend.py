@@ -6,19 +6,20 @@ Shapes are in ops.py, the torch versions of the library's ops in torch_fallback.
 import ctypes
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
-from ..quantize import QuantizedWeight, can_quantize, quantize
-from ..reference import rounded_to_e4m3
+from ..quantize import QuantizedWeight, can_quantize, quantize, rounded_to_e4m3
 from . import build, torch_fallback
 from .filter_logits import filter_logits as filter_logits
 from .linear import pack
 from .plan import num_short
-from .quantized_linear import AnyLinear, QuantizedLinear, Table, pack_parts, pack_table
-from .torch_fallback import copy_blocks as copy_blocks
+
+if TYPE_CHECKING:
+    from .quantized_linear import AnyLinear, QuantizedLinear, Table
 
 _MAX_HEAD_DIM = 512  # limit in elementwise.cpp
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
@@ -28,7 +29,7 @@ def prepare() -> None:
     build.library()
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> AnyLinear:
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> "AnyLinear":
     if bits == 16 or not can_quantize(weight, bits):
         return pack(weight, bias)
     return pack_quantized([quantize(weight, bits)], bias, dtype=weight.dtype, input_bits=input_bits)
@@ -36,27 +37,31 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, i
 
 def pack_quantized(
     parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype, input_bits: int = 16
-) -> AnyLinear:
+) -> "AnyLinear":
+    from .quantized_linear import pack_parts
+
     return pack_parts(parts, bias, build.library(), dtype, input_bits=input_bits)
 
 
-def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> AnyLinear:
+def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> "AnyLinear":
     return pack(rounded_to_e4m3(weight), bias)
 
 
-def linear(x: Tensor, packed: AnyLinear) -> Tensor:
+def linear(x: Tensor, packed: "AnyLinear") -> Tensor:
     return packed.multiply(x)
 
 
-def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
+def linear_silu_mul(x: Tensor, packed: "AnyLinear") -> Tensor:
     return silu_mul(linear(x, packed))
 
 
-def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> QuantizedLinear | Table:
+def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> "QuantizedLinear | Table":
+    from .quantized_linear import pack_table
+
     return pack_table(weight, build.library(), dtype, input_bits=input_bits)
 
 
-def embedding(token_ids: Tensor, packed: QuantizedLinear | Table) -> Tensor:
+def embedding(token_ids: Tensor, packed: "QuantizedLinear | Table") -> Tensor:
     return packed.rows(token_ids)
 
 
@@ -67,7 +72,7 @@ def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tens
     return weights, ids.to(torch.int32)
 
 
-def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> list[tuple[AnyLinear, AnyLinear]]:
+def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> "list[tuple[AnyLinear, AnyLinear]]":
     packed: list[tuple[AnyLinear, AnyLinear]] = [(pack_linear(gate_up), pack_linear(down)) for gate_up, down in experts]
     assert len(packed) == num_experts
     # Freed unpacked experts leave holes between the packed ones: without trimming 0.3 GB beside 1.1 GB of experts.
@@ -76,7 +81,7 @@ def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) 
     return packed
 
 
-def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[AnyLinear, AnyLinear]]) -> Tensor:
+def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: "list[tuple[AnyLinear, AnyLinear]]") -> Tensor:
     """Run one expert at a time, so that its matrices are read once for all of its pairs (token, k)."""
     pairs = expert_ids.flatten()
     order = pairs.argsort(stable=True)
@@ -227,10 +232,17 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     return out
 
 
+def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
+    for cache in caches:
+        cache[target] = cache[source]
+
+
 def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
     run = _op("max_logits", build.DTYPES.get(logits.dtype))
     if run is None:
-        return torch_fallback.max_logits(logits)
+        from .. import reference
+
+        return reference.max_logits(logits)
     logits, num_rows = logits.contiguous(), len(logits)
     largest, tokens = torch.empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
     run(logits=logits, largest=largest, tokens=tokens, num_rows=num_rows, vocab=logits.shape[1])
@@ -240,7 +252,9 @@ def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     library = build.library()
     if library is None or logits.dtype != torch.float32:
-        return torch_fallback.gumbel_argmax(logits, keys)
+        from .. import reference
+
+        return reference.gumbel_argmax(logits, keys)
     logits = logits.contiguous()
     tokens = torch.empty(len(logits), dtype=torch.int64)
     library["gumbel_argmax"](logits=logits, keys=keys, tokens=tokens, num_rows=len(logits), vocab=logits.shape[1])

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..quantize import QuantizedWeight, can_quantize, quantize
-from ..reference import rounded_to_e4m3
+from ..quantize import QuantizedWeight, can_quantize, quantize, rounded_to_e4m3
 from . import build
 from .linear import pack
 from .quantized_linear import AnyLinear, pack_parts

@@ -6,9 +6,6 @@ from torch import Tensor
 
 from .. import int8_cache
 from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
-from ..reference import copy_blocks as copy_blocks
-from ..reference import gumbel_argmax as gumbel_argmax
-from ..reference import max_logits as max_logits
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:

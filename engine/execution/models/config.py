@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...extension import load_extra
 from .checkpoint import positive_int
-from .checkpoint_format import CheckpointFormat
 from .rope_config import RopeConfig
+
+if TYPE_CHECKING:
+    from .checkpoint_format import CheckpointFormat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class ModelConfig:
     attention_bias: bool
     mlp_bias: bool
     hidden_act: str
-    quantization: CheckpointFormat | None  # format of quantized weights in the files
+    quantization: "CheckpointFormat | None"  # format of quantized weights in the files
     sliding_windows: tuple[int, ...]  # per layer, 0 = none
     dtype: str
     eos_token_ids: tuple[int, ...]
@@ -97,7 +99,7 @@ def _layer_types(fields: Mapping[str, Any]) -> list[str]:
     return list(kinds)
 
 
-def _checkpoint_format(quantization_config: Any) -> CheckpointFormat | None:
+def _checkpoint_format(quantization_config: Any) -> "CheckpointFormat | None":
     """Return the format of quantized weights that config.json declares; None for plain weights. Raises ConfigError."""
     if not quantization_config:
         return None

@@ -1,6 +1,7 @@
 """KVCache: memory of keys and values in blocks, and the number of blocks that fit."""
 
 import time
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,7 +11,9 @@ from ...device import to_device
 from ...errors import ConfigError
 from .config import ModelConfig
 from .device_memory import DeviceMemory, available_memory
-from .host_blocks import BlockPairs, HostBlocks
+
+if TYPE_CHECKING:
+    from .host_blocks import BlockPairs, HostBlocks
 
 # Share of the free memory that a CPU server takes for its cache by default.
 CPU_MEMORY_SHARE = 0.25
@@ -43,7 +46,7 @@ class KVCache:
                 for _ in range(model.num_layers)
             ]
             self._caches = [cache for layer in self.layers for cache in layer]
-            self._host_blocks = HostBlocks(self._caches, num_host_blocks) if num_host_blocks else None
+            self._host_blocks = _host_blocks(self._caches, num_host_blocks) if num_host_blocks else None
         except RuntimeError as exc:  # base class of torch's out-of-memory errors
             block_bytes = block_size * kv_bytes_per_token(model, dtype)
             raise ConfigError(
@@ -51,7 +54,7 @@ class KVCache:
                 "cannot be allocated; set --kv-cache-memory-bytes or --swap-space lower"
             ) from exc
 
-    def copy_blocks(self, *, swap_out: BlockPairs, swap_in: BlockPairs, copies: BlockPairs) -> None:
+    def copy_blocks(self, *, swap_out: "BlockPairs", swap_in: "BlockPairs", copies: "BlockPairs") -> None:
         """Copy blocks (from, to) before a step: out to the host, in from the host, then within the device.
 
         On a GPU the copies are only queued.
@@ -75,6 +78,12 @@ class KVCache:
         self._host_blocks.swap_in(pairs)
         ops.synchronize(self._device)
         return (time.perf_counter() - start) / count
+
+
+def _host_blocks(caches: list[torch.Tensor], num_blocks: int) -> "HostBlocks":
+    from .host_blocks import HostBlocks  # here: only a cache with swap space has some
+
+    return HostBlocks(caches, num_blocks)
 
 
 def kv_bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:

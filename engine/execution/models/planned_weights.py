@@ -17,7 +17,7 @@ from ....kernels.ops import QuantizedWeight
 from ...extension import load_extra
 from .config import ModelConfig
 from .registry import model_class
-from .weight_reader import tensor_entries
+from .tensor_entry import tensor_entries
 from .weights import files_and_names
 
 _INT4_GROUPS = (128, 64, 32)

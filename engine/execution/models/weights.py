@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,9 +21,12 @@ from ...device import stream_of
 from ...errors import ConfigError, is_out_of_memory
 from ...extension import load_extra
 from .checkpoint import other_format, read_json, version_of
-from .checkpoint_format import CheckpointFormat, LinearTensors
 from .load_progress import with_progress
-from .weight_reader import TensorEntry, WeightReader, read_tensor, tensor_entries
+from .tensor_entry import TensorEntry, read_tensor, tensor_entries
+
+if TYPE_CHECKING:
+    from .checkpoint_format import CheckpointFormat
+    from .weight_reader import WeightReader
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -53,7 +56,7 @@ class SafetensorsSource:
         folder: Path,
         *,
         dtype: torch.dtype,
-        quantization: CheckpointFormat | None = None,
+        quantization: "CheckpointFormat | None" = None,
         reads_ahead_to: torch.device | None = None,
     ) -> None:
         """`reads_ahead_to`: device to which several threads copy all tensors from now on."""
@@ -74,8 +77,10 @@ class SafetensorsSource:
         if reads_ahead_to is not None:
             self._reader = self._read_ahead(reads_ahead_to)
 
-    def _read_ahead(self, device: torch.device) -> WeightReader:
+    def _read_ahead(self, device: torch.device) -> "WeightReader":
         """Start reading the tensors that the index names; the files may hold more."""
+        from .weight_reader import WeightReader  # here: a CPU reads a tensor when it packs it
+
         for path in dict.fromkeys(self._file_of_name.values()):
             self._open(path)
         entries = [entry for (path, name), entry in self._entries.items() if self._file_of_name.get(name) == path]
@@ -117,6 +122,8 @@ class SafetensorsSource:
     def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
         if self._quantization is None or len(shape) != 2 or not name.endswith(".weight"):
             return None
+        from .checkpoint_format import LinearTensors  # here: plain weights need no format
+
         linear = LinearTensors(name.removesuffix(".weight"), self.has, self._take)
         weight = self._quantization.weight(linear, (shape[0], shape[1]))
         self._num_quantized += weight is not None
@@ -241,7 +248,7 @@ def weight_source(
     dtype: torch.dtype,
     seed: int,
     device: torch.device,
-    quantization: CheckpointFormat | None = None,
+    quantization: "CheckpointFormat | None" = None,
 ) -> Iterator[WeightSource]:
     """Yield the source for --load-format and close its files at the end. Raises ConfigError if they changed meanwhile.
 

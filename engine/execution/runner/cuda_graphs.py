@@ -105,6 +105,10 @@ class StepGraphs:
         """True if this size has been captured."""
         return size in self._replays
 
+    def of_size(self, size: int) -> "StepGraph":
+        """Return the captured graph of this size."""
+        return StepGraph(self, size)
+
     def next_after_eager(self, size: int) -> int | None:
         """Count a step of this size that has no graph of its own. Return the size to capture now, if any.
 

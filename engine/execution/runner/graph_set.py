@@ -1,9 +1,13 @@
 """GraphSet: the graphs of one engine, of decodes and of mixed batches, and the captures that are due."""
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from ...device import Stream
-from .cuda_graphs import StepGraph, StepGraphs
+
+if TYPE_CHECKING:
+    from .cuda_graphs import StepGraph, StepGraphs
 
 
 class GraphSet:
@@ -15,11 +19,11 @@ class GraphSet:
         self.decodes: StepGraphs | None = None
         self.mixed: StepGraphs | None = None
 
-    def use(self, *, decodes: StepGraphs, mixed: StepGraphs) -> None:
+    def use(self, *, decodes: "StepGraphs", mixed: "StepGraphs") -> None:
         """Find graphs among these from now on."""
         self.decodes, self.mixed = decodes, mixed
 
-    def find(self, *, num_tokens: int, num_rows: int, num_logits: int) -> StepGraph | None:
+    def find(self, *, num_tokens: int, num_rows: int, num_logits: int) -> "StepGraph | None":
         """Return a captured graph for a batch; None if there is none. Captures a graph if one is due."""
         graphs = self.decodes if num_tokens == num_rows == num_logits else self.mixed
         if graphs is None:
@@ -32,9 +36,9 @@ class GraphSet:
             if due is not None:
                 self.capture(due, graphs)
             size = graphs.captured_for(num_tokens)
-        return None if size is None else StepGraph(graphs, size)
+        return None if size is None else graphs.of_size(size)
 
-    def capture(self, size: int, graphs: StepGraphs) -> None:
+    def capture(self, size: int, graphs: "StepGraphs") -> None:
         """Capture one graph."""
         self.num_captured += 1
         self._stream.run(torch.inference_mode()(lambda: graphs.capture(size)))
@@ -47,7 +51,7 @@ class GraphSet:
                 if graphs is not None and size in graphs.sizes_at_load:  # a failed capture takes its graphs away
                     self.capture(size, graphs)
 
-    def _next_idle(self) -> tuple[StepGraphs, int] | None:
+    def _next_idle(self) -> "tuple[StepGraphs, int] | None":
         pairs = ((graphs, graphs.next_idle()) for graphs in (self.decodes, self.mixed) if graphs is not None)
         return next(((graphs, size) for graphs, size in pairs if size is not None), None)
 

@@ -12,7 +12,7 @@ stages are the same.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,9 +22,11 @@ from ...device import stream_of
 from ..models.config import ModelConfig
 from ..models.kv_cache import KVCache
 from ..sampling.sampler import Sampler
-from .async_runner import AsyncRunner
 from .stages import Stages
 from .transfer import DirectTransfer
+
+if TYPE_CHECKING:
+    from .async_runner import AsyncRunner
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,13 @@ class ModelRunner:
             sampler=self._sampler,
         )
 
-    def new_launcher(self, **limits: int) -> AsyncRunner:
+    def new_launcher(self, **limits: int) -> "AsyncRunner":
         """Create the launcher of this model's steps. From now on `run` uses its stages, and so its graphs.
 
         `limits`: max_num_tokens, max_num_seqs and max_model_len of a step.
         """
+        from .async_runner import AsyncRunner  # here: a server on a CPU has none
+
         device = self.loaded.device
         launcher = AsyncRunner(
             self._model, self._cache, stream_of(device), device=device, sampler=self._sampler, **limits

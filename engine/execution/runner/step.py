@@ -1,6 +1,7 @@
 """Step: a batch on its way through the four stages of a runner: prepare, forward, sample, collect."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -8,8 +9,10 @@ from ...core.batch import BatchRow
 from ..models.forward_inputs import Inputs
 from ..sampling.sampled import Sampled
 from ..sampling.samples import Samples
-from .cuda_graphs import StepGraph
 from .transfer import HostBuffer
+
+if TYPE_CHECKING:
+    from .cuda_graphs import StepGraph
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +27,7 @@ class Step:
     inputs: Inputs  # read by the model; a graph has its own
     fields: dict[str, Tensor]  # all arrays of the batch and its samples, on the device
     host: HostBuffer | None  # memory that the device copies from and to until the step has ended
-    graph: StepGraph | None
+    graph: "StepGraph | None"
     feeds_next: bool  # the next step is launched before this one's tokens are known
     hidden: Tensor | None = None  # [L, hidden_size]
     sampled: Sampled | None = None

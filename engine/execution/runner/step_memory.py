@@ -13,7 +13,7 @@ from .rehearsal import compile_kernels
 
 def measure_step_bytes(
     model: Any,
-    memory: DeviceMemory | None,
+    memory: DeviceMemory,
     *,
     device: torch.device,
     cache_dtype: torch.dtype,
@@ -23,11 +23,9 @@ def measure_step_bytes(
 ) -> int:
     """Return the bytes of the largest step, which runs over padding with a cache of one block.
 
-    `model` is a Decoder, `sizes` are AsyncRunner's: max_num_tokens, max_num_seqs, max_model_len. 0 on a CPU, which has
-    no `memory`. Raises ConfigError if the step does not fit.
+    `model` is a Decoder, `sizes` are AsyncRunner's: max_num_tokens, max_num_seqs, max_model_len. Raises ConfigError
+    if the step does not fit.
     """
-    if memory is None:
-        return 0
 
     def largest_step() -> None:
         cache = KVCache(model.config, num_blocks=1, block_size=block_size, dtype=cache_dtype, device=device)

@@ -20,7 +20,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from ...errors import ConfigError, InvalidRequestError
-from .described_tools import described
 
 # Names that a request's chat_template_kwargs may not set: the conversation itself and options of rendering.
 RESERVED_NAMES = frozenset(
@@ -68,6 +67,8 @@ class ChatTemplate:
         }
         if not describes_tools:
             return self._render(messages, tools=tools, **options)
+        from .described_tools import described  # here: only the process that renders needs it
+
         try:
             return self._render(described(messages, tools or ()), tools=None, **options)
         except InvalidRequestError:  # some templates take no system message

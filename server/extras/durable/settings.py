@@ -8,7 +8,6 @@ from ....engine.errors import ConfigError
 from ...extension import has_extension
 from ...jobs.webhook_targets import WebhookTargets
 from ...server_settings import ServerSettings
-from .webhook_file import read_targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,4 +63,8 @@ class DurableSettings(ServerSettings):
     @cached_property
     def webhooks(self) -> WebhookTargets:
         """Targets that may be told of the ends of results."""
+        if not self.webhook_targets:
+            return WebhookTargets()
+        from .webhook_file import read_targets
+
         return read_targets(self.webhook_targets, self.webhook_secret_file)

@@ -15,8 +15,6 @@ _SECRET_BYTES = range(24, 65)  # as Standard Webhooks asks for
 
 def read_targets(targets: Sequence[str], secret_file: str | None) -> WebhookTargets:
     """Read NAME=URL settings and the file with the secret. Raises ConfigError."""
-    if not targets:
-        return WebhookTargets()
     forms = [_FORM.fullmatch(target.strip()) for target in targets]
     for target, form in zip(targets, forms, strict=True):
         if form is None:

@@ -13,8 +13,7 @@ from splitfuse.engine.execution.models.weights import SafetensorsSource
 from splitfuse.engine.serving.loading import resolve_cache_dtype
 from splitfuse.engine.serving.request_output import RequestOutput
 from splitfuse.kernels import ops
-from splitfuse.kernels.quantize import QuantizedWeight, quantize
-from splitfuse.kernels.reference import rounded_to_e4m3
+from splitfuse.kernels.quantize import QuantizedWeight, quantize, rounded_to_e4m3
 
 PROMPTS = [{"prompt_token_ids": list(range(start, start + 40))} for start in (3, 50, 130)]
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)

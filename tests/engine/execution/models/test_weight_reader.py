@@ -19,7 +19,8 @@ from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.device import ImmediateStream
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models import weights
-from splitfuse.engine.execution.models.weight_reader import TensorEntry, WeightReader, tensor_entries
+from splitfuse.engine.execution.models.tensor_entry import TensorEntry, tensor_entries
+from splitfuse.engine.execution.models.weight_reader import WeightReader
 from splitfuse.engine.execution.models.weights import SafetensorsSource
 
 CPU = torch.device("cpu")

@@ -1,0 +1,50 @@
+"""GrammarMaker: try a grammar in the sandbox, then compile it. Blocks.
+
+`GrammarCompiler` imports this module in a thread, when the server is idle or the first constraint comes.
+"""
+
+import contextlib
+import threading
+from collections.abc import Sequence
+
+from llguidance import LLMatcher, LLTokenizer
+
+from .forced_completion import CompletionFinder
+from .grammar import CompiledGrammar
+from .params import StructuredOutputs
+from .refusal import refusal
+from .sandbox import Sandbox, SandboxError
+from .sandbox_worker import limits
+from .to_llguidance import grammar_source
+
+_NUM_SLOW = 2  # grammars that were slow in the sandbox and are compiled at once
+
+
+class GrammarMaker:
+    """Maker of grammars for one tokenizer, from any number of threads."""
+
+    def __init__(self, tokenizer_json: str, *, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        """Build llguidance's tables. Raises llguidance's errors for a tokenizer that llguidance does not support."""
+        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_token_ids))
+        self._finder = CompletionFinder(self._tokenizer)
+        self._sandbox = Sandbox(tokenizer_json=tokenizer_json, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
+        self._slow = threading.Semaphore(_NUM_SLOW)
+
+    def make(self, outputs: StructuredOutputs) -> CompiledGrammar:
+        """Compile a constraint. Raises InvalidRequestError, QueueFullError, UnavailableError."""
+        source = grammar_source(outputs)
+        try:
+            trial = self._sandbox.run(source)
+        except SandboxError as exc:
+            raise refusal(outputs, str(exc)) from exc
+        with self._slow if trial.is_slow else contextlib.nullcontext():
+            matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=limits())
+        if matcher.is_error():
+            raise refusal(outputs, matcher.get_error())
+        return CompiledGrammar(
+            matcher,
+            finder=self._finder,
+            vocab_size=self._tokenizer.vocab_size,
+            eos_token_ids=frozenset(self._tokenizer.eos_tokens),
+            num_bytes=trial.num_bytes + len(source),
+        )

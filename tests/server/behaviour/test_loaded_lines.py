@@ -1,0 +1,55 @@
+"""A plain server on a CPU loads only what its requests need: code for other requests is imported at their place."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MAX_LINES = 19_680  # 3 % more than the 19,105 lines of 214 files that two requests load
+# Parts of the package that two requests of /generate on a CPU must not load.
+FOREIGN = (
+    "client",
+    "engine.execution.models.host_blocks",
+    "engine.execution.models.weight_reader",
+    "engine.execution.runner.async_runner",
+    "engine.execution.runner.cuda_graphs",
+    "engine.extras.bench",
+    "engine.extras.chat.renderer",
+    "engine.extras.chat.tool_parsers",
+    "engine.extras.gguf",
+    "engine.extras.parallel",
+    "engine.extras.quantization",
+    "engine.extras.simulation",
+    "engine.extras.spec_decode",
+    "engine.extras.structured_output.grammar",
+    "engine.extras.structured_output.sandbox",
+    "kernels.cpu.quantized_linear",
+    "kernels.cuda",
+    "kernels.reference",
+    "server.commands",
+    "server.extras.page.routes",
+)
+
+
+@pytest.fixture(scope="module")
+def lines() -> dict[str, int]:
+    """Lines by module."""
+    program = [sys.executable, str(ROOT / "tests/support/loaded_lines.py")]
+    output = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    found: dict[str, int] = json.loads(output.splitlines()[-1])
+    return found
+
+
+def test_two_requests_load_few_lines(lines: dict[str, int]) -> None:
+    assert 10_000 < sum(lines.values()) <= MAX_LINES, sorted(lines, key=lambda name: -lines[name])
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_two_requests_do_not_load(name: str, lines: dict[str, int]) -> None:
+    folder = ROOT / name.replace(".", "/")
+    assert folder.exists() or folder.with_suffix(".py").exists()
+    module = f"splitfuse.{name}"
+    assert [loaded for loaded in lines if loaded == module or loaded.startswith(f"{module}.")] == []

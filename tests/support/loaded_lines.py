@@ -1,0 +1,41 @@
+"""Program: serve the demo model on the CPU, answer two requests, and print the lines of each module of ours as JSON."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
+
+from serving import serving
+
+from splitfuse.server.app import build_app
+from splitfuse.server.settings import Settings
+
+
+async def serve_two_requests() -> None:
+    """Submit and poll, then stream."""
+    app = build_app(Settings(model="demo", device="cpu", num_threads=1))
+    body = {"prompt": "Once upon", "max_tokens": 4}
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+        await app.state.service.lifecycle.loading
+        accepted = (await client.post("/generate", json=body)).json()
+        assert (await client.get(accepted["result_url"], params={"wait": 20})).json()["status"] == "completed"
+        assert "event: done" in (await client.post("/generate", json={**body, "stream": True})).text
+
+
+def loaded_lines() -> dict[str, int]:
+    """Return the number of lines of each module of the package that is imported now."""
+    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    return {
+        name: len(Path(file).read_text().splitlines())
+        for name, file in files.items()
+        if name.partition(".")[0] == "splitfuse" and file is not None
+    }
+
+
+if __name__ == "__main__":
+    asyncio.run(serve_two_requests())
+    print(json.dumps(loaded_lines()))
