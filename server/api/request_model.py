@@ -78,6 +78,7 @@ class RequestModel(BaseModel):
     _declared: ClassVar[frozenset[str]] = frozenset()
     _known: ClassVar[frozenset[str]] = frozenset()
     _as_sent: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _defaults: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _ignored_fields: tuple[str, ...] = PrivateAttr(())
 
     @classmethod
@@ -120,14 +121,19 @@ class RequestModel(BaseModel):
         """Note ignored keys inside fields that the model does not validate itself. Raises InvalidRequestError."""
 
     @classmethod
-    def read(cls, fields: Mapping[str, Any], *, is_strict: bool = False) -> Self:
-        """Validate the fields of a request. `is_strict` refuses fields without effect. Raises InvalidRequestError."""
+    def read(
+        cls, fields: Mapping[str, Any], *, is_strict: bool = False, defaults: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Validate the fields of a request. `is_strict` refuses fields without effect. Raises InvalidRequestError.
+
+        `defaults`: values of sampling fields that are absent.
+        """
         reading = Reading(is_strict=is_strict)
         try:
             body = cls.model_validate(fields, context=reading)
         except ValidationError as exc:
             raise _refusal(exc) from exc
-        body._as_sent = fields
+        body._as_sent, body._defaults = fields, defaults or {}
         body._ignored_fields = tuple(reading.ignored)
         return body
 
@@ -135,6 +141,11 @@ class RequestModel(BaseModel):
     def as_sent(self) -> Mapping[str, Any]:
         """Fields of the body as they were sent."""
         return self._as_sent
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Values of sampling fields that are absent."""
+        return self._defaults
 
     @property
     def ignored_fields(self) -> tuple[str, ...]:
@@ -166,10 +177,13 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
     return body
 
 
-def read_fields(service: Service, fields: Mapping[str, Any], kind: type[Body]) -> Body:
-    """Like `read_request`, for JSON that has already been parsed."""
+def read_fields(
+    service: Service, fields: Mapping[str, Any], kind: type[Body], *, defaults: Mapping[str, Any] | None = None
+) -> Body:
+    """Like `read_request`, for JSON that has already been parsed. `defaults`: None for the server's."""
     service.check_model(fields.get("model"))
-    body = kind.read(fields, is_strict=service.settings.strict_fields)
+    defaults = service.default_sampling_params if defaults is None else defaults
+    body = kind.read(fields, is_strict=service.settings.strict_fields, defaults=defaults)
     service.metrics.on_ignored_fields(len(body.ignored_fields))
     return body
 

@@ -91,6 +91,7 @@ class FakeEngine:
         self.config = config or EngineConfig()
         self.tokenizer = FakeTokenizer()
         self.max_model_len = MAX_MODEL_LEN
+        self.default_sampling_params: dict[str, Any] = {}
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_config={"model_type": "fake"}, quantization=None)
         self.observers: list[Any] = []
         self.prompts = self.view = self

@@ -109,8 +109,10 @@ async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: I
     service.results.add(job)
     try:
         stored = None if check is None else check.to_dict()
-        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook) if is_kept else None
-        await service.submit(job, body.engine_prompt(), params, user=body.user, kept=kept)
+        kept = KeptRequest(
+            kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook, defaults=body.defaults
+        )
+        await service.submit(job, body.engine_prompt(), params, user=body.user, kept=kept if is_kept else None)
     except BaseException:
         service.abort(job)
         service.results.forget(job)
@@ -118,9 +120,11 @@ async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: I
     return job
 
 
-async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+async def generate_batched(
+    service: Service, fields: Mapping[str, Any], *, owner: str, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
     """Answer like POST /generate, in the background and without keeping the result. Raises like the route."""
-    body = read_fields(service, fields, GenerateRequest)
+    body = read_fields(service, fields, GenerateRequest, defaults=defaults)
     service.settings.webhooks.check(body.webhook, is_kept=False)
     params = body.sampling()
     job = service.new_job(params, owner=owner, check=service.check_of(params))
@@ -140,9 +144,11 @@ class KeptGenerate:
         check: Attachment | None = self._read_check(stored)
         return check
 
-    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
+    def params(
+        self, body: Mapping[str, Any], attachment: Attachment | None, defaults: Mapping[str, Any]
+    ) -> SamplingParams:
         """Rebuild the sampling parameters from the stored request."""
-        return GenerateRequest.read(body).sampling()
+        return GenerateRequest.read(body, defaults=defaults).sampling()
 
     async def renewed(self, engine: Any, settings: Any, kept: KeptRequest) -> tuple[Any, KeptRequest]:
         """Return the stored prompt, unchanged."""

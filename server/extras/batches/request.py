@@ -1,6 +1,7 @@
 """Requests to /v1/files and /v1/batches: bodies, forms and queries."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -56,8 +57,8 @@ class BatchRequest(RequestModel):
     metadata: Annotated[dict[str, Any], AfterValidator(_metadata)] | None = None
     output_expires_after: ExpiresAfter | None = None
 
-    def asked(self, *, file_ttl: float) -> AskedBatch:
-        """Return the batch to create, within the server's limit."""
+    def asked(self, *, file_ttl: float, defaults: Mapping[str, Any]) -> AskedBatch:
+        """Return the batch to create, within the server's limit. `defaults`: values of fields that lines lack."""
         window_s = _seconds(self.completion_window)
         assert window_s is not None, "checked"
         ttl_s = file_ttl if self.output_expires_after is None else self.output_expires_after.seconds
@@ -68,6 +69,7 @@ class BatchRequest(RequestModel):
             window_s=window_s,
             metadata=self.metadata,
             files_expire_after=min(ttl_s, file_ttl),
+            defaults=defaults,
         )
 
 
