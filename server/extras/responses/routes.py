@@ -163,6 +163,9 @@ class KeptResponse:
         return rendered(text), dataclasses.replace(kept, attachment=stored)
 
 
+KEPT_RESPONSE = KeptResponse()
+
+
 @router.get(
     "/{response_id}",
     **operation(
