@@ -113,6 +113,7 @@ class FakeEngine:
         self.leave_out_last_token = False  # the end comes as a delta of its own, without a token
         self.handles: dict[str, FakeHandle] = {}
         self.tenants: list[str] = []  # one per request, in order
+        self.params: list[SamplingParams] = []  # like tenants
         self.aborted: list[str] = []
         self.abort_seen = asyncio.Event()
         self.submitted = asyncio.Event()
@@ -188,6 +189,7 @@ class FakeEngine:
         )
         self.handles[request_id] = handle
         self.tenants.append(tenant)
+        self.params.append(params)
         self.submitted.set()
         self._idle.clear()
         task = asyncio.create_task(self._run(handle, sink))
