@@ -44,7 +44,7 @@ class Extension:
     router: str | None = None
     error_form: str | None = None  # ErrorForm of answers below `paths`
     endpoints: Mapping[str, str] = field(default_factory=dict)  # Endpoint by path, for batches
-    kept_kinds: Mapping[str, str] = field(default_factory=dict)  # KeptKind factory by name
+    kept_kinds: Mapping[str, str] = field(default_factory=dict)  # KeptKind by name
     answer_check: str | None = None  # makes the Check of an answer from sampling parameters
     index: str | None = None  # makes the answer to a browser that opens /
     is_open: str | None = None  # true of scopes that need no key

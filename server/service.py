@@ -72,6 +72,11 @@ class Service(JobObserver):
             raise InvalidRequestError("this model has no tokenizer; send token ids to /generate or /v1/completions")
         return tokenizer
 
+    @property
+    def default_sampling_params(self) -> Mapping[str, Any]:
+        """Values of the sampling fields that a request lacks: the model's; empty until it is loaded."""
+        return {} if self.lifecycle.loaded is None else self.lifecycle.loaded.default_sampling_params
+
     def part(self, kind: type[P]) -> P:
         """Return an extension's state, made when first asked for."""
         part: P = self.extensions.part(kind, self)

@@ -119,6 +119,12 @@ class EngineConfig:
     chat_template: str | None = setting(
         None, help="file with a chat template, or the template itself, instead of the model's own"
     )
+    generation_config: str = setting(
+        "auto", help="sampling fields that a request leaves out: auto = the model's, vllm = neutral, or a FOLDER's"
+    )
+    override_generation_config: dict[str, Any] | None = setting(
+        None, help='single values of --generation-config, as JSON: {"temperature": 0.5}'
+    )
     speculative_config: dict[str, Any] | None = setting(
         None, help='speculative decoding, as a JSON object: {"method": "ngram"} or {"model": "FOLDER"}'
     )

@@ -87,7 +87,6 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "--convert": (("auto", "none"), _GENERATION),
     "--cpu-offload-gb": (("0", "0.0"), "weights stay on the device; --quantization int4 makes them smaller"),
     "--distributed-executor-backend": (("mp", "uni"), _ONE_DEVICE),
-    "--generation-config": (("auto", "vllm"), _REQUEST),
     "--logprobs-mode": (("raw_logprobs",), "logprobs are those before temperature and filters"),
     "--max-long-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
     "--max-num-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
@@ -120,7 +119,6 @@ _ALWAYS_REFUSED = {
     _CLASSES: "--logits-processor-pattern --logits-processors --scheduler-cls --tool-parser-plugin --worker-cls "
     "--worker-extension-cls",
     _NOT_BUILT: "--kv-events-config --kv-transfer-config --tool-server",
-    _REQUEST: "--override-generation-config",
     "set HF_TOKEN in the environment": "--hf-token",
     "set HF_HOME in the environment": "--download-dir",
     "a head has at most 32 KiB and 100 headers": "--h11-max-header-count --h11-max-incomplete-event-size",

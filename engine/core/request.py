@@ -79,7 +79,7 @@ class Request:
 
         # The n outputs of a prompt share its logprobs, which are computed with the first one, before its first token.
         self.needs_prompt_logprobs = params.prompt_logprobs is not None and index == 0 and not known.token_ids
-        self.is_greedy = not params.temperature
+        self.is_greedy = not params.temperature or params.top_k == 1  # filters keep ties, which bfloat16 has often
         # True if temperature, filters and noise alone decide. An attribute, like is_greedy: read of every row.
         self.is_plainly_sampled = grammar is None and params.logprobs is None and not self.changes_logits(0)
         self.num_prompt_tokens = len(prompt_token_ids)

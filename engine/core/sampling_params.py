@@ -6,6 +6,7 @@ checks the fields that need the vocabulary, once per request. Knows no tensors.
 
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from ..checks import (
@@ -105,14 +106,20 @@ class SamplingParams:
             )
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any], **internal: Any) -> "SamplingParams":
+    def from_fields(
+        cls, fields: Mapping[str, Any], *, defaults: Mapping[str, Any] = MappingProxyType({}), **internal: Any
+    ) -> "SamplingParams":
         """Build from a request's JSON fields. A field set to null counts as absent. Unknown names are refused by name.
 
+        `defaults`: values of absent fields; a max_tokens among them replaces default_max_tokens.
         `internal`: fields that no request has: default_max_tokens, is_background and names.
         """
         for name in sorted(fields.keys() - FIELD_NAMES):
             raise unknown_field(name, FIELD_NAMES)
-        return cls(**internal, **{name: value for name, value in fields.items() if value is not None})
+        values = {**defaults, **{name: value for name, value in fields.items() if value is not None}}
+        if "max_tokens" in defaults and fields.get("max_tokens") is None:
+            internal["default_max_tokens"] = values.pop("max_tokens")
+        return cls(**internal, **values)
 
     def name_of(self, field_name: str) -> str:
         """Return the user's name for a field, or for the prompt."""

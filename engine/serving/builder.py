@@ -1,8 +1,10 @@
 """EngineParts: builds an engine's tokenizer, model runner, input processor and step pipeline from an EngineConfig."""
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from ..config import EngineConfig
 from ..core.block_manager import CacheSpec
@@ -14,6 +16,7 @@ from ..core.step_pipeline import StepPipeline
 from ..errors import ConfigError
 from ..execution.models.checkpoint import model_folder
 from ..execution.models.config import ModelConfig
+from ..execution.models.default_sampling import default_sampling_params
 from ..execution.models.fingerprint import fingerprint
 from ..execution.models.registry import read_model_config
 from ..execution.runner.model_runner import ModelRunner
@@ -38,6 +41,7 @@ class EngineParts:
     runner: ModelRunner
     input_processor: InputProcessor
     fingerprint: str = ""  # the model's
+    default_sampling_params: Mapping[str, Any] = field(default_factory=dict)  # values of fields that a request lacks
 
     def pipeline(self, config: EngineConfig) -> StepPipeline:
         """Test the parts with a few tokens, and build a core over them with its step pipeline.
@@ -114,6 +118,7 @@ def load(config: EngineConfig) -> EngineParts:
     folder = model_folder(config, config.model)
     gguf = load_extra("gguf.file", needed_for=str(folder)) if folder.is_file() else None
     _header = gguf and gguf.read_gguf(folder)  # held, so that the file is read once
+    defaults = default_sampling_params(config, folder)
     settings = config.speculation
     draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
     runner = load_runner(config, folder, draft=draft)
@@ -131,7 +136,7 @@ def load(config: EngineConfig) -> EngineParts:
         seed=config.seed,
     )
     return_freed_memory()
-    return EngineParts(tokenizer, runner, input_processor, mark.result())
+    return EngineParts(tokenizer, runner, input_processor, mark.result(), defaults)
 
 
 def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig) -> ConstraintCompiler | None:

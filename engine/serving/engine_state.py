@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from ..config import EngineConfig
@@ -30,6 +31,7 @@ class EngineState:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.max_model_len = 0
+        self.default_sampling_params: Mapping[str, Any] = {}  # values of fields that a request lacks
         self.lost: RankLostError | None = None  # the reason why the engine died, if a rank was lost
         self.is_loaded = False
         self.is_draining = False
@@ -92,6 +94,7 @@ class EngineState:
             "status": "draining" if self.is_draining else "serving",
             "model": self.config.model_name,
             "max_model_len": self.max_model_len,
+            "default_sampling_params": self.default_sampling_params,
             **self._input_processor.stats(),
             **self.view.stats(self._steps),
         }

@@ -39,6 +39,7 @@ class LLM:
         self._lock = threading.Lock()  # held by the call that takes the steps
         self._runner = parts.runner
         self.tokenizer = parts.tokenizer
+        self._defaults = parts.default_sampling_params
         self.pipeline = parts.pipeline(self.config)
         self.core = self.pipeline.core
         self._is_closed = False
@@ -65,8 +66,12 @@ class LLM:
         return self.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Return the parameters of a prompt without its own."""
-        return SamplingParams()
+        """Return the parameters of a prompt without its own: the model's, see --generation-config."""
+        return self.sampling_params({})
+
+    def sampling_params(self, fields: Mapping[str, Any]) -> SamplingParams:
+        """Build parameters, with the model's values of absent fields. Raises InvalidRequestError."""
+        return SamplingParams.from_fields(fields, defaults=self._defaults)
 
     def generate(
         self,
@@ -79,8 +84,9 @@ class LLM:
         """Generate one RequestOutput per prompt, in the order of the prompts.
 
         A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}. Give one or a list of them,
-        and one SamplingParams for all or one per prompt. `use_tqdm` is vLLM's; no bar is shown. `on_delta` is called
-        with each delta. Raises InvalidRequestError before anything runs, RequestFailedError if a request failed.
+        and one SamplingParams for all or one per prompt; None: `get_default_sampling_params()`. `use_tqdm` is vLLM's;
+        no bar is shown. `on_delta` is called with each delta. Raises InvalidRequestError before anything runs,
+        RequestFailedError if a request failed.
         """
         with self._lock:
             return self._generate(_as_list(prompts), sampling_params, on_delta)
@@ -128,7 +134,8 @@ class LLM:
     ) -> list[RequestOutput]:
         if self._is_closed:
             raise InvalidRequestError("this LLM is closed; make another one")
-        params = _params_for(many, sampling_params)
+        default = self.get_default_sampling_params()
+        params = _params_for(many, default if sampling_params is None else sampling_params)
         outputs = [self._add(prompt, own_params) for prompt, own_params in zip(many, params, strict=True)]
         by_id = {output.request_id: output for output in outputs}
         try:
@@ -170,11 +177,9 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [cast(Prompt, prompts)] if is_one else list(cast(Sequence[Prompt], prompts))
 
 
-def _params_for(
-    prompts: list[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * len(prompts)
+def _params_for(prompts: list[Prompt], params: SamplingParams | Sequence[SamplingParams]) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * len(prompts)
     if len(params) != len(prompts):
         raise InvalidRequestError(f"{len(prompts)} prompts but {len(params)} sampling params; give one, or one each")
     return list(params)
@@ -215,7 +220,7 @@ class Pipeline:
         Raises InvalidRequestError.
         """
         fields = {"max_tokens": max_new_tokens, "min_tokens": min_new_tokens, **fields}
-        params = SamplingParams.from_fields(fields if do_sample else {**fields, "temperature": 0.0})
+        params = self.llm.sampling_params(fields if do_sample else {**fields, "temperature": 0.0})
         on_delta = None if streaming_fn is None else partial(_stream, streaming_fn)
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         outputs = self.llm.generate(texts, params, on_delta=on_delta)

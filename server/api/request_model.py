@@ -77,6 +77,7 @@ class RequestModel(BaseModel):
     _declared: ClassVar[frozenset[str]] = frozenset()
     _known: ClassVar[frozenset[str]] = frozenset()
     _as_sent: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _defaults: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _ignored_fields: tuple[str, ...] = PrivateAttr(())
 
     @classmethod
@@ -119,14 +120,19 @@ class RequestModel(BaseModel):
         """Note ignored keys inside fields that the model does not validate itself. Raises InvalidRequestError."""
 
     @classmethod
-    def read(cls, fields: Mapping[str, Any], *, is_strict: bool = False) -> Self:
-        """Validate the fields of a request. `is_strict` refuses fields without effect. Raises InvalidRequestError."""
+    def read(
+        cls, fields: Mapping[str, Any], *, is_strict: bool = False, defaults: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Validate the fields of a request. `is_strict` refuses fields without effect. Raises InvalidRequestError.
+
+        `defaults`: values of sampling fields that are absent.
+        """
         reading = Reading(is_strict=is_strict)
         try:
             body = cls.model_validate(fields, context=reading)
         except ValidationError as exc:
             raise refusal(exc.errors(include_url=False, include_input=False)[0]) from exc
-        body._as_sent = fields
+        body._as_sent, body._defaults = fields, defaults or {}
         body._ignored_fields = tuple(reading.ignored)
         return body
 
@@ -153,6 +159,11 @@ class RequestModel(BaseModel):
         return self._as_sent
 
     @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Values of sampling fields that are absent."""
+        return self._defaults
+
+    @property
     def ignored_fields(self) -> tuple[str, ...]:
         """Paths of the fields that had no effect."""
         return self._ignored_fields
@@ -164,10 +175,16 @@ ModelName = Annotated[str | None, Field(description="The served model's name; an
 User = Annotated[str, Field(max_length=256, description="The end user, for fair scheduling on a server without keys.")]
 
 
-def read_fields(service: Service, fields: Mapping[str, Any], kind: type[Body]) -> Body:
-    """Read the fields of a request to the served model. Raises InvalidRequestError, ModelNotFoundError."""
+def read_fields(
+    service: Service, fields: Mapping[str, Any], kind: type[Body], *, defaults: Mapping[str, Any] | None = None
+) -> Body:
+    """Read the fields of a request to the served model. `defaults`: None for the server's.
+
+    Raises InvalidRequestError, ModelNotFoundError.
+    """
     service.check_model(fields.get("model"))
-    body = kind.read(fields, is_strict=service.settings.strict_fields)
+    defaults = service.default_sampling_params if defaults is None else defaults
+    body = kind.read(fields, is_strict=service.settings.strict_fields, defaults=defaults)
     if ignored := body.ignored_fields:
         service.metrics.on_ignored_fields(len(ignored))
     return body

@@ -73,7 +73,8 @@ class SamplingRequest(RequestModel):
                 f"{' and '.join(sources)} both say what the output must be; send one of them", param=sources[0]
             )
         fields["structured_outputs"] = constraints[sources[0]] if sources else None
-        params = SamplingParams.from_fields(fields, default_max_tokens=self.default_max_tokens, names=names or {})
+        internal = {"default_max_tokens": self.default_max_tokens, "names": names or {}}
+        params = SamplingParams.from_fields(fields, defaults=self.defaults, **internal)
         if params.structured_outputs is None:
             return params
         # The finished answer is checked for keywords that no grammar enforces (answer_check.py).

@@ -4,8 +4,9 @@ import contextlib
 import importlib
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import ConfigError, SplitfuseError
@@ -23,8 +24,11 @@ _HELP = """/system TEXT  begin again with this system message; without TEXT with
 /bye          end, as /exit and Ctrl-D do"""
 
 
-def chat(settings: ServerSettings, *, params: SamplingParams) -> int:
-    """Run a conversation. Ctrl-C stops an answer, Ctrl-D ends the conversation."""
+def chat(settings: ServerSettings, *, fields: Mapping[str, Any]) -> int:
+    """Run a conversation. Ctrl-C stops an answer, Ctrl-D ends the conversation.
+
+    `fields`: sampling fields that the user chose.
+    """
     with Session(settings) as session:
         tokenizer = session.engine.tokenizer
         if tokenizer is None or not tokenizer.has_chat_template:
@@ -33,7 +37,7 @@ def chat(settings: ServerSettings, *, params: SamplingParams) -> int:
             importlib.import_module("readline")  # from now on input() edits lines
         hint = ", /help lists commands" if sys.stdin.isatty() else ""
         _say(f"{settings.model_name}: Ctrl-C stops an answer, Ctrl-D ends{hint}")
-        conversation = Conversation(session, tokenizer, params)
+        conversation = Conversation(session, tokenizer, session.params(fields, default_max_tokens=None))
         while (text := _read_line()) is not None and conversation.take(text):
             pass
     return 0

@@ -229,13 +229,13 @@ def _generate(args: argparse.Namespace) -> int:
     from .generate import generate, read_prompt
 
     prompt = read_prompt(args.prompt, model=args.model)
-    return generate(_settings_with_model(args), prompt=prompt, params=_params(args))
+    return generate(_settings_with_model(args), prompt=prompt, fields=_sampling_fields(args))
 
 
 def _chat(args: argparse.Namespace) -> int:
     from .chat import chat
 
-    return chat(_settings_with_model(args), params=_params(args))
+    return chat(_settings_with_model(args), fields=_sampling_fields(args))
 
 
 def _plan(args: argparse.Namespace) -> int:
@@ -312,12 +312,12 @@ def _settings_with_model(args: argparse.Namespace) -> ServerSettings:
     return settings if settings.model is not None else dataclasses.replace(settings, model=default_model())
 
 
-def _params(args: argparse.Namespace) -> Any:
+def _sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
     from ...engine.core.sampling_params import SamplingParams
 
     fields = {"max_tokens": args.max_tokens, "temperature": args.temperature}
-    defaults = {"default_max_tokens": None} if args.command == "chat" else {}
-    return SamplingParams.from_fields(fields, **defaults)
+    SamplingParams.from_fields(fields)  # a wrong value is refused before the model is loaded
+    return fields
 
 
 def _read_as(kind: type[int] | type[float]) -> Callable[[str], int | float]:

@@ -3,8 +3,9 @@
 import contextlib
 import shlex
 import sys
+from collections.abc import Mapping
+from typing import Any
 
-from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import ConfigError
 from ..server_settings import ServerSettings
 from .session import Session
@@ -33,11 +34,11 @@ def _is_terminal() -> bool:
     return sys.stdin is None or sys.stdin.isatty()
 
 
-def generate(settings: ServerSettings, *, prompt: str, params: SamplingParams) -> int:
-    """Print the continuation of the prompt. Ctrl-C stops it."""
+def generate(settings: ServerSettings, *, prompt: str, fields: Mapping[str, Any]) -> int:
+    """Print the continuation of the prompt. Ctrl-C stops it. `fields`: sampling fields that the user chose."""
     with Session(settings) as session:
         try:
-            session.answer(prompt, params)
+            session.answer(prompt, session.params(fields))
         except KeyboardInterrupt:
             print()
             return INTERRUPTED

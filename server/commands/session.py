@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncGenerator
-from typing import cast
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, cast
 
 from ...engine.core.outputs import OutputDelta
 from ...engine.core.sampling_params import SamplingParams
@@ -32,6 +32,10 @@ class Session:
     def __exit__(self, *exc_info: object) -> None:
         self._runner.run(self.engine.stop())
         self._runner.close()
+
+    def params(self, fields: Mapping[str, Any], **internal: Any) -> SamplingParams:
+        """Build parameters, with the model's values of absent fields; `internal` like SamplingParams.from_fields."""
+        return SamplingParams.from_fields(fields, defaults=self.engine.default_sampling_params, **internal)
 
     def answer(self, prompt: str | list[int], params: SamplingParams) -> str:
         """Print the answer as it arrives, and return it.

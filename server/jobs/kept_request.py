@@ -1,7 +1,7 @@
 """KeptRequest is the data of a request that outlives the process; KeptKind is how its API takes it up again."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...engine.core.sampling_params import SamplingParams
@@ -20,6 +20,7 @@ class KeptRequest:
     body: Mapping[str, Any]  # body as it arrived
     attachment: Any = None  # the job's attachment, as JSON
     webhook: str | None = None  # name of the target that hears of the end
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # values of sampling fields that the body lacks
 
 
 class KeptKind(Protocol):
@@ -28,7 +29,9 @@ class KeptKind(Protocol):
     def attachment(self, stored: Any) -> Attachment | None:
         """Return the job's attachment."""
 
-    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
+    def params(
+        self, body: Mapping[str, Any], attachment: Attachment | None, defaults: Mapping[str, Any]
+    ) -> SamplingParams:
         """Return the sampling parameters. Raises InvalidRequestError where this version does not take the body."""
 
     async def renewed(self, engine: "AsyncEngine", settings: Any, kept: KeptRequest) -> "tuple[Prompt, KeptRequest]":

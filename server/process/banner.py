@@ -1,6 +1,7 @@
 """Start banner in the terminal: the served model, the device, and a command to try."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ...engine.config.named_models import GET_SMOLLM2, SMOLLM2
 from .. import package_version
@@ -25,6 +26,7 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
         "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
         "policy": f"{settings.batching_policy}, {limits.num_batched_tokens} tokens per step",
+        **({"sampling": _sampling(engine.default_sampling_params)} if engine.default_sampling_params else {}),
         **({"page": f"{url}/"} if getattr(settings, "page", False) else {}),
         "API": f"{url}/generate  {url}/v1",
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
@@ -46,6 +48,11 @@ def _description(settings: ServerSettings, of_files: str) -> str:
     if settings.is_demo:
         return f" (the bundled demo, a toy; name a model to serve your own, or get {SMOLLM2}: {GET_SMOLLM2})"
     return f" ({of_files})" if of_files else ""
+
+
+def _sampling(defaults: Mapping[str, Any]) -> str:
+    """Show the model's sampling values in one row."""
+    return ", ".join(f"{name} {value}" for name, value in defaults.items()) + " where a request has none"
 
 
 def curl(settings: ServerSettings, url: str) -> str:

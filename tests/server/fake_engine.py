@@ -91,6 +91,7 @@ class FakeEngine:
         self.config = config or EngineConfig()
         self.tokenizer = FakeTokenizer()
         self.max_model_len = MAX_MODEL_LEN
+        self.default_sampling_params: dict[str, Any] = {}
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_config={"model_type": "fake"}, quantization=None)
         self.observers: list[Any] = []
         self.prompts = self.view = self
@@ -112,6 +113,7 @@ class FakeEngine:
         self.leave_out_last_token = False  # the end comes as a delta of its own, without a token
         self.handles: dict[str, FakeHandle] = {}
         self.tenants: list[str] = []  # one per request, in order
+        self.params: list[SamplingParams] = []  # like tenants
         self.aborted: list[str] = []
         self.abort_seen = asyncio.Event()
         self.submitted = asyncio.Event()
@@ -187,6 +189,7 @@ class FakeEngine:
         )
         self.handles[request_id] = handle
         self.tenants.append(tenant)
+        self.params.append(params)
         self.submitted.set()
         self._idle.clear()
         task = asyncio.create_task(self._run(handle, sink))

@@ -78,7 +78,9 @@ def sampling_arrays(requests: Sequence[Request], positions: Sequence[int]) -> Ar
     all_params = [request.params for request in requests]
     arrays: Arrays = {
         "keys": sample_keys([request.seed for request in requests], positions),
-        "temperature": np.array([params.temperature for params in all_params], dtype=np.float32),
+        "temperature": np.array(
+            [0.0 if request.is_greedy else request.params.temperature for request in requests], dtype=np.float32
+        ),
     }
     if any(params.top_k or params.top_p < 1.0 or params.min_p > 0.0 for params in all_params):
         arrays["top_k"] = np.array([params.top_k for params in all_params], dtype=np.int32)

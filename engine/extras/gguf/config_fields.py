@@ -16,6 +16,12 @@ CONTROL = 3  # type of tokens that have no text of their own
 # No known model has more, and rope tables take memory for each position.
 _MAX_CONTEXT_LENGTH = 2**22
 _MAX_ROPE_FACTORS = 1024
+# Fields of generation_config.json, and their keys below general.sampling.
+_SAMPLING = {
+    **{name: name for name in ("top_p", "top_k", "min_p")},
+    "temperature": "temp",
+    "repetition_penalty": "penalty_repeat",
+}
 # Tokens that end an answer if they are control tokens: instruct models have several, but a file names only one.
 _ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"})
 
@@ -23,6 +29,17 @@ _ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of
 def read_config_fields(path: Path) -> dict[str, Any]:
     """Return the fields of a config.json for the file at this path. Raises ConfigError."""
     return config_fields(read_gguf(path))
+
+
+def read_generation_fields(path: Path) -> dict[str, Any]:
+    """Return the fields of a generation_config.json for the file at this path. Raises ConfigError."""
+    found = {name: read_gguf(path).metadata.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
+    # Floats have 32 bits in the file: 0.95 is 0.949999988.
+    return {
+        name: float(f"{value:.7g}") if isinstance(value, float) else value
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def config_fields(file: GgufFile) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from .response import result_object
 __all__ = ["KIND", "KeptGenerate", "generate_batched"]
 
 
-async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+async def generate_batched(
+    service: Service, fields: Mapping[str, Any], *, owner: str, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
     """Answer like POST /generate, in the background and without keeping the result. Raises like the route."""
-    body = read_fields(service, fields, GenerateRequest)
+    body = read_fields(service, fields, GenerateRequest, defaults=defaults)
     service.settings.webhooks.check(body.webhook, is_kept=False)
     params = body.sampling()
     job = service.new_job(params, owner=owner, check=service.check_of(params))
@@ -36,9 +38,11 @@ class KeptGenerate:
         check: Attachment | None = self._read_check(stored)
         return check
 
-    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
+    def params(
+        self, body: Mapping[str, Any], attachment: Attachment | None, defaults: Mapping[str, Any]
+    ) -> SamplingParams:
         """Rebuild the sampling parameters from the stored request."""
-        return GenerateRequest.read(body).sampling()
+        return GenerateRequest.read(body, defaults=defaults).sampling()
 
     async def renewed(self, engine: Any, settings: Any, kept: KeptRequest) -> tuple[Any, KeptRequest]:
         """Return the stored prompt, unchanged."""

@@ -102,8 +102,10 @@ async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: I
     service.results.add(job)
     try:
         stored = None if check is None else check.to_dict()
-        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook) if is_kept else None
-        await service.submit(job, body.engine_prompt(), params, user=body.user, kept=kept)
+        kept = KeptRequest(
+            kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook, defaults=body.defaults
+        )
+        await service.submit(job, body.engine_prompt(), params, user=body.user, kept=kept if is_kept else None)
     except BaseException:
         service.abort(job)
         service.results.forget(job)

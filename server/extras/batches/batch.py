@@ -32,6 +32,8 @@ class Batch:
     failed: int = 0
     output_file_id: str | None = None
     error_file_id: str | None = None
+    # Values of sampling fields that lines lack; a version without them sampled neutrally.
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -63,6 +65,7 @@ class AskedBatch:
     window_s: float
     metadata: Mapping[str, str] | None
     files_expire_after: float
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def begun(self, batch_id: str, owner: str, now: float) -> Batch:
         """Create the batch, which begins now."""
@@ -76,4 +79,5 @@ class AskedBatch:
             deadline=now + self.window_s,
             metadata=self.metadata,
             files_expire_after=self.files_expire_after,
+            defaults=self.defaults,
         )

@@ -22,8 +22,7 @@ from .lines import Line, answer_line, line_error, read_line, refusal_line, unans
 
 _WRITTEN_AT_ONCE = 256  # unanswered lines per transaction
 _MAX_ERRORS = 100  # most errors that a batch reports of its lines
-# Runs a request in the background: (endpoint, fields, owner) -> answer.
-Answer = Callable[[str, Mapping[str, Any], str], Awaitable[Any]]
+Answer = Callable[[Batch, Mapping[str, Any]], Awaitable[Any]]  # runs a request of the batch in the background
 _NOT_ANSWERED = {
     "expired": ("batch_expired", "the request was not answered within the completion window; send it in a new batch"),
     "cancelled": ("batch_cancelled", "the batch was cancelled before the request was answered"),
@@ -192,7 +191,7 @@ class BatchRun:
             )
         while True:
             try:
-                return await self._context.answer(self.batch.endpoint, line.body, self.batch.owner)
+                return await self._context.answer(self.batch, line.body)
             except (UnavailableError, EngineDeadError):  # retry when the engine or the server stops
                 await asyncio.sleep(self._context.retry_s)
 

@@ -36,7 +36,7 @@ class Batches:
         clock: Callable[[], float],
         retry_s: float = 1.0,
     ) -> None:
-        """`answer` runs a request to an endpoint. `clock` returns wall clock seconds."""
+        """`answer` runs a request of a batch. `clock` returns wall clock seconds."""
         self.files = Files(store, settings, clock=clock)
         self._store = store
         self._settings = settings

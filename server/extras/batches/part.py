@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...extension import Part
 from ..durable.durable_backend import DurableBackend
 from ..durable.memory_store import MemoryStore
+from .batch import Batch
 from .batches import Batches
 from .settings import BatchSettings
 
@@ -55,5 +56,6 @@ class BatchesPart(Part):
     def _is_ready(self) -> bool:
         return self.service.state == "ready"
 
-    async def _answer(self, endpoint: str, fields: Mapping[str, Any], owner: str) -> Any:
-        return await self.service.endpoints[endpoint](self.service, fields, owner=owner)
+    async def _answer(self, batch: Batch, fields: Mapping[str, Any]) -> Any:
+        run = self.service.endpoints[batch.endpoint]
+        return await run(self.service, fields, owner=batch.owner, defaults=batch.defaults)

@@ -1,6 +1,7 @@
 """Requests to /v1/files and /v1/batches: bodies, forms and queries."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field
@@ -81,8 +82,8 @@ class BatchRequest(RequestModel):
         """Like RequestModel.from_request, but a batch names no model. Raises like `read` and `read_json`."""
         return cls.read(await read_json(request, max_bytes=service_of(request).settings.max_body_bytes))
 
-    def asked(self, *, file_ttl: float) -> AskedBatch:
-        """Return the batch to create, within the server's limit."""
+    def asked(self, *, file_ttl: float, defaults: Mapping[str, Any]) -> AskedBatch:
+        """Return the batch to create, within the server's limit. `defaults`: values of fields that lines lack."""
         window_s = _seconds(self.completion_window)
         assert window_s is not None, "checked"
         ttl_s = file_ttl if self.output_expires_after is None else self.output_expires_after.seconds
@@ -93,6 +94,7 @@ class BatchRequest(RequestModel):
             window_s=window_s,
             metadata=self.metadata,
             files_expire_after=min(ttl_s, file_ttl),
+            defaults=defaults,
         )
 
 

@@ -110,7 +110,8 @@ async def _create(request: Request, body: BatchRequest, *, owner: str, key: Idem
     if service.state != "ready":
         raise service.lifecycle.not_ready()
     file_ttl = service.settings.section(BatchSettings).file_ttl
-    return await _batches(request).create(body.asked(file_ttl=file_ttl), owner=owner, key=key)
+    asked = body.asked(file_ttl=file_ttl, defaults=service.default_sampling_params)
+    return await _batches(request).create(asked, owner=owner, key=key)
 
 
 @router.get("/batches", response_description="A page of the caller's batches.", responses=errors(*LOOKUP))

@@ -225,6 +225,7 @@ def _dumped(
         "fingerprint": fingerprint,
         "attachment": request.attachment,
         "webhook": request.webhook,
+        "defaults": request.defaults,
         "prompt_token_ids": handle.prompt_token_ids,
         "seed": handle.seed,
         "model": job.model,

@@ -82,7 +82,11 @@ class Resumption:
         if asked is not None and not self._settings.serves(asked):
             raise ModelNotFoundError(f"it asks for another model than {served}")
         kept = KeptRequest(
-            kind=request["kind"], body=request["body"], attachment=request["attachment"], webhook=request.get("webhook")
+            kind=request["kind"],
+            body=request["body"],
+            attachment=request["attachment"],
+            webhook=request.get("webhook"),
+            defaults=request.get("defaults", {}),
         )
         prompt, kept = await kind.renewed(self._engine, self._settings, kept)
         job.renew(served, kind.attachment(kept.attachment))
@@ -92,7 +96,8 @@ class Resumption:
 
     async def _submitted(self, unfinished: UnfinishedJob, prompt: "Prompt") -> "SubmittedRequest":
         job, request = unfinished.kept.job, unfinished.request
-        params = self._kinds[request["kind"]].params(request["body"], job.attachment)
+        defaults = request.get("defaults", {})  # a version without them sampled neutrally
+        params = self._kinds[request["kind"]].params(request["body"], job.attachment, defaults)
         return await self._engine.submit(
             prompt,
             bounded(params, max_bytes=self._backend.index.limits.max_bytes),

@@ -41,17 +41,20 @@ class Options(RequestModel):
     num_predict: Annotated[Any, WithJsonSchema(_NUM_PREDICT.json_schema())] = None
     repeat_penalty: Annotated[Any, like("repetition_penalty")] = None
 
-    def params(self, *, prompt: str, outputs: StructuredOutputs | None) -> SamplingParams:
+    def params(self, *, prompt: str, outputs: StructuredOutputs | None, defaults: Mapping[str, Any]) -> SamplingParams:
         """Build the parameters.
 
-        `num_predict` above the free context is cut to fit. `prompt`: the prompt's field name. Raises.
+        `num_predict` above the free context is cut to fit. `prompt`: the prompt's field name. `defaults`: values of
+        options that are absent. Raises.
         """
         names = {name: f"options.{name}" for name in SAMPLING_FIELDS}
         names |= {"prompt": prompt, "repetition_penalty": "options.repeat_penalty"}
         fields = {"repetition_penalty": self.repeat_penalty} | (self.__pydantic_extra__ or {})
         fields |= {} if outputs is None else {"structured_outputs": outputs}
-        limit = 0 if self.num_predict is None else _NUM_PREDICT.checked("options.num_predict", self.num_predict)
-        return SamplingParams.from_fields(fields, default_max_tokens=limit if limit > 0 else None, names=names)
+        if self.num_predict is not None:  # below 1: as many as fit
+            limit = _NUM_PREDICT.checked("options.num_predict", self.num_predict)
+            defaults = {**defaults, "max_tokens": limit if limit > 0 else None}
+        return SamplingParams.from_fields(fields, default_max_tokens=None, defaults=defaults, names=names)
 
 
 class OllamaBody(RequestModel):
@@ -81,7 +84,7 @@ class OllamaRequest(OllamaBody):
 
     def params(self, *, prompt: str) -> SamplingParams:
         """Build the parameters. Raises InvalidRequestError."""
-        return self.options.params(prompt=prompt, outputs=self._outputs())
+        return self.options.params(prompt=prompt, outputs=self._outputs(), defaults=self.defaults)
 
     def chat_with(self, messages: list[Message], *, tools: object = None) -> Chat:
         """Build the chat with these messages. Raises InvalidRequestError."""

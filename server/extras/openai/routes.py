@@ -72,15 +72,19 @@ async def chat_completions(
     return await answer.response(request)
 
 
-async def complete_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+async def complete_batched(
+    service: Service, fields: Mapping[str, Any], *, owner: str, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
     """Answer like POST /v1/completions, in the background. Raises like the route."""
-    answer = _completion(service, read_fields(service, fields, CompletionRequest))
+    answer = _completion(service, read_fields(service, fields, CompletionRequest, defaults=defaults))
     return await answer.whole(service, owner=owner)
 
 
-async def chat_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+async def chat_batched(
+    service: Service, fields: Mapping[str, Any], *, owner: str, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
     """Answer like POST /v1/chat/completions, in the background. Raises like the route."""
-    answer = await _chat_completion(service, read_fields(service, fields, ChatCompletionRequest))
+    answer = await _chat_completion(service, read_fields(service, fields, ChatCompletionRequest, defaults=defaults))
     return await answer.whole(service, owner=owner)
 
 
@@ -161,4 +165,5 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "created": int(service.start_time),
         "owned_by": "splitfuse-demo" if service.settings.is_demo else "splitfuse",
         "max_model_len": service.engine.max_model_len,
+        "default_sampling_params": service.engine.default_sampling_params,
     }

@@ -8,5 +8,5 @@ EXTENSION = Extension(
     paths=("/v1/responses",),
     router="routes:router",
     endpoints={"/v1/responses": "routes:respond_batched"},
-    kept_kinds={"response": "routes:KeptResponse"},
+    kept_kinds={"response": "routes:KEPT_RESPONSE"},
 )

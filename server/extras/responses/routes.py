@@ -79,9 +79,11 @@ async def create(
     return response
 
 
-async def respond_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+async def respond_batched(
+    service: Service, fields: Mapping[str, Any], *, owner: str, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
     """Answer like POST /v1/responses, in the background and without keeping the response. Raises like the route."""
-    body = read_fields(service, fields, ResponsesRequest)
+    body = read_fields(service, fields, ResponsesRequest, defaults=defaults)
     service.settings.webhooks.check(body.webhook, is_kept=False)
     new = await _new(service, body, owner=owner)
     await service.complete([new.job], [new.prompt], new.params, user=new.body.user, is_background=True)
@@ -123,7 +125,9 @@ async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: 
         service.results.add(job)
     try:
         stored = dataclasses.asdict(new.attachment)
-        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook)
+        kept = KeptRequest(
+            kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook, defaults=body.defaults
+        )
         await service.submit(job, new.prompt, new.params, user=body.user, kept=kept if body.store else None)
     except BaseException:
         service.abort(job)
@@ -139,10 +143,12 @@ class KeptResponse:
         """Rebuild the attachment from its stored form."""
         return StoredRequest(**{**stored, "answer": AnswerFormat.read(stored["answer"])})
 
-    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
+    def params(
+        self, body: Mapping[str, Any], attachment: Attachment | None, defaults: Mapping[str, Any]
+    ) -> SamplingParams:
         """Rebuild the sampling parameters from the stored request."""
         assert isinstance(attachment, StoredRequest)
-        params = ResponsesRequest.read(body).params(is_forced=attachment.answer.is_forced)
+        params = ResponsesRequest.read(body, defaults=defaults).params(is_forced=attachment.answer.is_forced)
         return constrained(params, attachment.answer)
 
     async def renewed(self, engine: Any, settings: ServerSettings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
@@ -152,6 +158,9 @@ class KeptResponse:
         text, answer = await response_prompt(engine, settings, body, attachment.messages)
         stored = dataclasses.asdict(dataclasses.replace(attachment, answer=answer))
         return rendered(text), dataclasses.replace(kept, attachment=stored)
+
+
+KEPT_RESPONSE = KeptResponse()
 
 
 @router.get("/{response_id}", responses=_STREAMED | errors(*LOOKUP))

@@ -32,17 +32,21 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
         dtype="float32",
         op_by_op=None,
     )
-    engine: Any = SimpleNamespace(loaded=loaded)
+    engine: Any = SimpleNamespace(loaded=loaded, default_sampling_params={})
     assert f"  model     {line}" in banner(Settings(model=model), engine, port=1)
     assert "  page      http://127.0.0.1:1/\n" in banner(Settings(model=model), engine, port=1)
     assert "page" not in banner(Settings(model=model, page=False), engine, port=1)
+    assert "sampling" not in banner(Settings(model=model), engine, port=1)
+    engine.default_sampling_params = {"temperature": 0.7, "top_k": 20}
+    row = "  sampling  temperature 0.7, top_k 20 where a request has none\n"
+    assert row in banner(Settings(model=model), engine, port=1)
 
 
 def test_the_panel_says_how_weights_are_quantized() -> None:
     loaded: Any = SimpleNamespace(device="cpu", dtype="torch.bfloat16", max_model_len=64, op_by_op=None)
     loaded.cache = SimpleNamespace(num_blocks=8)
     loaded.model_config = SimpleNamespace(quantization=SimpleNamespace(name="AWQ, 4 bits"), description="")
-    engine: Any = SimpleNamespace(loaded=loaded)
+    engine: Any = SimpleNamespace(loaded=loaded, default_sampling_params={})
     assert "cpu, bfloat16, weights AWQ, 4 bits\n" in banner(Settings(), engine, port=80)
     loaded.model_config.quantization = None
     assert "cpu, bfloat16\n" in banner(Settings(), engine, port=80)

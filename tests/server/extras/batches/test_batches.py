@@ -49,7 +49,7 @@ class World:
         while self.num_asked < min(num, NUM_LINES):
             await self.was_asked.wait()
 
-    async def answer(self, endpoint: str, fields: Mapping[str, Any], owner: str) -> Any:
+    async def answer(self, batch: Batch, fields: Mapping[str, Any]) -> Any:
         self.num_asked += 1
         self.was_asked.fire()
         for _ in range(self.rng.randint(0, 5)):

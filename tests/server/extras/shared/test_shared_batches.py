@@ -55,7 +55,7 @@ class Server:
             except StoreError as exc:
                 raise StoreUnavailableError(str(exc)) from exc
 
-    async def answer(self, endpoint: str, fields: Mapping[str, Any], owner: str) -> Any:
+    async def answer(self, batch: Batch, fields: Mapping[str, Any]) -> Any:
         self.num_asked += 1
         await self.answers.wait()
         return {"by": self.url}
