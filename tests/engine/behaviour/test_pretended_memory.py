@@ -12,7 +12,7 @@ from tiny_models import save_model, write_config
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.execution.models import weights
+from splitfuse.engine.execution.models import weight_reader
 from splitfuse.engine.execution.models.registry import model_class, read_model_config
 from splitfuse.engine.execution.models.weight_reader import WeightReader
 from splitfuse.engine.execution.models.weights import DummySource
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scale the sizes of reading ahead and of quantizing down to this model's size."""
-    monkeypatch.setattr(weights, "WeightReader", partial(WeightReader, max_bytes_ahead=2**20, chunk_bytes=2**16))
+    monkeypatch.setattr(weight_reader, "WeightReader", partial(WeightReader, max_bytes_ahead=2**20, chunk_bytes=2**16))
     monkeypatch.setattr(quantize, "_VALUES_AT_ONCE", 2**15)
 
 
