@@ -26,9 +26,9 @@ from .api.request_model import refusal
 from .http.auth import RequireKey
 from .http.connection_limit import ConnectionLimit
 from .http.errors import ErrorForm, ResultNotFoundError, describe
-from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
 from .http.lazy_routes import LazyRoutes
+from .http.response_middleware import ResponseMiddleware
 from .metrics import Metrics
 from .server_settings import ServerSettings
 from .service import Service
@@ -107,7 +107,7 @@ def _middleware(service: Service) -> list[Middleware]:
     )
     key = Middleware(RequireKey, keys=service.keys, is_open=_is_open(service))
     slash = Middleware(_IgnoreTrailingSlash)
-    every = Middleware(EveryAnswer, error_form_of=_error_form_of(service))
+    every = Middleware(ResponseMiddleware, error_form_of=_error_form_of(service))
     before = [every, *[guard] * (not service.keys), *[cors] * bool(origins), key, slash]
     return [*before, *(middleware for part in service.extensions.parts for middleware in part.middleware())]
 

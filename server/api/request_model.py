@@ -10,8 +10,8 @@ from starlette.requests import Request
 
 from ...engine.checks import Schema, nullable, unknown_field
 from ...engine.errors import InvalidRequestError
-from ..http.every_answer import answer_headers
 from ..http.json_body import FIELDS, read_json
+from ..http.response_middleware import answer_headers
 from ..service import Service, service_of
 from .known_fields import FOREIGN, HARMLESS, asks_for_nothing
 
@@ -34,7 +34,7 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ParseContext:
     """Context of reading one body: the strictness, and the fields without effect that were found."""
 
     is_strict: bool = False  # refuse fields without effect
@@ -100,7 +100,7 @@ class RequestModel(BaseModel):
         if unknown := value.keys() - cls._known:
             raise PydanticCustomError("unknown_field", "", {"name": min(unknown), "known": cls._known})
         fields = {name: item for name, item in value.items() if item is not None}
-        reading: Reading = info.context or Reading()
+        reading: ParseContext = info.context or ParseContext()
         if reading.is_strict and (foreign := fields.keys() & FOREIGN - cls._declared):
             raise PydanticCustomError("foreign", "", {"name": min(foreign)})
         for name in cls.unsupported.keys() & fields.keys():
@@ -116,7 +116,7 @@ class RequestModel(BaseModel):
         return fields
 
     @classmethod
-    def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
+    def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
         """Note ignored keys inside fields that the model does not validate itself. Raises InvalidRequestError."""
 
     @classmethod
@@ -127,7 +127,7 @@ class RequestModel(BaseModel):
 
         `defaults`: values of sampling fields that are absent.
         """
-        reading = Reading(is_strict=is_strict)
+        reading = ParseContext(is_strict=is_strict)
         try:
             body = cls.model_validate(fields, context=reading)
         except ValidationError as exc:

@@ -14,7 +14,7 @@ from ...engine.checks import schemas_of
 from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import InvalidRequestError
 from ...engine.extension import has_extra, load_extra
-from ..http.every_answer import MAX_CHARS, is_label
+from ..http.response_middleware import MAX_CHARS, is_label
 from .known_fields import CONSTRAINTS, HARMLESS, HINTS, NOTHING, asks_for_nothing
 from .request_model import ModelName, RequestModel, User
 from .response_format import ResponseFormat, TextFormat
@@ -25,7 +25,7 @@ _HAS_OUTPUTS = has_extra("structured_output")
 _STRUCTURED_FIELDS = schemas_of(load_extra(_OUTPUTS, needed_for="").StructuredOutputs) if _HAS_OUTPUTS else {}
 
 
-def like(field_name: str) -> WithJsonSchema:
+def schema_of(field_name: str) -> WithJsonSchema:
     """Return the schema of a sampling field, for a route that calls it by another name."""
     return WithJsonSchema(SAMPLING_FIELDS[field_name])
 

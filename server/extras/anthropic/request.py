@@ -13,7 +13,7 @@ from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.tools import ToolChoice, read_tool_choice
 from ....engine.extras.structured_output.params import StructuredOutputs
 from ...api.request_model import ModelName, RequestModel, User
-from ...api.sampling_request import SamplingRequest, like
+from ...api.sampling_request import SamplingRequest, schema_of
 from ..chat.chat_request import Chat, Variable
 from .conversation import read_conversation, read_custom_tools
 
@@ -136,8 +136,8 @@ class MessagesRequest(SamplingRequest, ConversationFields):
         **dict.fromkeys(("n", "logprobs", "prompt_logprobs", "stop", "response_format"), ()),
     }
     way_out: ClassVar = {"stop": "send stop_sequences", "response_format": "send output_config.format"}
-    max_tokens: Annotated[Any, like("max_tokens")]
-    stop_sequences: Annotated[Any, like("stop")] = None
+    max_tokens: Annotated[Any, schema_of("max_tokens")]
+    stop_sequences: Annotated[Any, schema_of("stop")] = None
     metadata: Metadata = Metadata()
 
     @property

@@ -14,7 +14,7 @@ from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message
 from ....engine.extras.chat.template import RESERVED_NAMES
 from ....engine.extras.chat.tools import Tool, ToolChoice, read_tool_choice, read_tools, strict_names
-from ...api.request_model import Reading, RequestModel
+from ...api.request_model import ParseContext, RequestModel
 from .message_fields import look_into_messages, look_into_tools
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class ToolFields(RequestModel):
     ] = Field({})
 
     @classmethod
-    def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
+    def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
         if not cls.has_flat_tools:
             look_into_tools(fields.get("tools"), reading)
             look_into_messages(fields.get("messages"), reading)

@@ -14,7 +14,7 @@ from ....engine.core.sampling_params import SamplingParams
 from ...api.streaming import StreamWriter, stream
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
-from ...http.every_answer import answer_headers
+from ...http.response_middleware import answer_headers
 from ...jobs.job import Job
 from ...jobs.signal import Signal
 from ...service import Service, service_of

@@ -18,17 +18,17 @@ from ...api.known_fields import (
     TOOL_FIELDS,
     asks_for_nothing,
 )
-from ...api.request_model import Reading
+from ...api.request_model import ParseContext
 
 
-def look_into_messages(messages: object, reading: Reading) -> None:
+def look_into_messages(messages: object, reading: ParseContext) -> None:
     """Check the messages of a chat. Raises InvalidRequestError."""
     for at, message in _objects(messages, "messages"):
         _look_at(message, at, "messages[]", MESSAGE_FIELDS, reading)
         _look_into_parts(message.get("content"), f"{at}.content", "messages[].content[]", reading)
 
 
-def look_into_items(items: object, reading: Reading) -> None:
+def look_into_items(items: object, reading: ParseContext) -> None:
     """Check the input of a response. Raises InvalidRequestError."""
     for at, item in _objects(items, "input"):
         _look_at(item, at, "input[]", ITEM_FIELDS, reading)
@@ -36,14 +36,14 @@ def look_into_items(items: object, reading: Reading) -> None:
             _look_into_parts(item.get(name), f"{at}.{name}", f"input[].{name}[]", reading)
 
 
-def look_into_tools(tools: object, reading: Reading) -> None:
+def look_into_tools(tools: object, reading: ParseContext) -> None:
     """Check tools that are objects around a function. The function's own keys are all shown to the model."""
     for at, tool in _objects(tools, "tools"):
         if "function" in tool:  # without one, the engine reports the missing key
             _look_at(tool, at, "tools[]", TOOL_FIELDS, reading)
 
 
-def _look_into_parts(parts: object, at: str, path: str, reading: Reading) -> None:
+def _look_into_parts(parts: object, at: str, path: str, reading: ParseContext) -> None:
     for place, part in _objects(parts, at):
         kind = part.get("type")
         if isinstance(kind, str) and kind in MEDIA:
@@ -60,7 +60,7 @@ def _objects(values: object, at: str) -> Iterator[tuple[str, Mapping[str, Any]]]
             yield f"{at}[{number}]", value
 
 
-def _look_at(fields: Mapping[str, Any], at: str, path: str, known_names: frozenset[str], reading: Reading) -> None:
+def _look_at(fields: Mapping[str, Any], at: str, path: str, known_names: frozenset[str], reading: ParseContext) -> None:
     for name in fields.keys() - known_names:
         if name not in IGNORED_KEYS:
             raise unknown_field(f"{at}.{name}", [f"{at}.{other}" for other in known_names])

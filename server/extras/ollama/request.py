@@ -13,7 +13,7 @@ from ....engine.extras.chat.messages import Message, read_messages
 from ....engine.extras.chat.tools import ToolChoice, read_tools
 from ....engine.extras.structured_output.params import StructuredOutputs
 from ...api.request_model import ModelName, RequestModel, read_fields
-from ...api.sampling_request import SAMPLING_FIELDS, like
+from ...api.sampling_request import SAMPLING_FIELDS, schema_of
 from ...http.json_body import read_json
 from ...service import service_of
 from ..chat.chat_request import Chat, Variable
@@ -39,7 +39,7 @@ class Options(RequestModel):
     ignored: ClassVar = dict.fromkeys(IGNORED_OPTIONS, ())
     unsupported: ClassVar = {"n": (1,), "logprobs": (), "prompt_logprobs": ()}
     num_predict: Annotated[Any, WithJsonSchema(_NUM_PREDICT.json_schema())] = None
-    repeat_penalty: Annotated[Any, like("repetition_penalty")] = None
+    repeat_penalty: Annotated[Any, schema_of("repetition_penalty")] = None
 
     def params(self, *, prompt: str, outputs: StructuredOutputs | None, defaults: Mapping[str, Any]) -> SamplingParams:
         """Build the parameters.

@@ -15,7 +15,7 @@ from ....engine.extras.chat.messages import read_messages
 from ...api.known_fields import NOTHING
 from ...api.prompt import Prompts, without_special_tokens
 from ...api.request_model import RequestModel
-from ...api.sampling_request import SamplingRequest, like
+from ...api.sampling_request import SamplingRequest, schema_of
 from ..chat.chat_request import Chat, ChatFields, ChatMessage, ToolFields
 
 
@@ -42,8 +42,8 @@ class OpenAIRequest(SamplingRequest):
     """Fields of both routes."""
 
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[Any, like("max_tokens")] = None
-    max_completion_tokens: Annotated[Any, like("max_tokens")] = None
+    max_tokens: Annotated[Any, schema_of("max_tokens")] = None
+    max_completion_tokens: Annotated[Any, schema_of("max_tokens")] = None
     add_special_tokens: bool | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
@@ -96,9 +96,9 @@ class CompletionRequest(OpenAIRequest):
     default_max_tokens = 16
     prompt: Prompts
     echo: bool = False
-    best_of: Annotated[Any, like("n")] = None
-    logprobs: Annotated[Any, like("logprobs")] = None
-    prompt_logprobs: Annotated[Any, like("prompt_logprobs")] = None
+    best_of: Annotated[Any, schema_of("n")] = None
+    logprobs: Annotated[Any, schema_of("logprobs")] = None
+    prompt_logprobs: Annotated[Any, schema_of("prompt_logprobs")] = None
 
     def echoed(self) -> Echo:
         """Return which part of the answer is an echo of the prompt."""
@@ -141,7 +141,7 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
     messages: SkipValidation[list[ChatMessage]]
     include_reasoning: bool = True
     logprobs: bool = False
-    top_logprobs: Annotated[Any, like("logprobs")] = None
+    top_logprobs: Annotated[Any, schema_of("logprobs")] = None
 
     @property
     def shown(self) -> Shown:

@@ -13,9 +13,9 @@ from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message, read_items
 from ...api.known_fields import HINTS, NOTHING
-from ...api.request_model import Reading, RequestModel
+from ...api.request_model import ParseContext, RequestModel
 from ...api.response_format import TextFormat
-from ...api.sampling_request import SamplingRequest, like
+from ...api.sampling_request import SamplingRequest, schema_of
 from ...jobs.job import Job
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat
@@ -135,8 +135,8 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     stream_options: ResponseStreamOptions | None = None
     text: TextOptions = TextOptions()
     reasoning: Reasoning = Reasoning()
-    max_output_tokens: Annotated[Any, like("max_tokens")] = None
-    top_logprobs: Annotated[Any, like("logprobs")] = None
+    max_output_tokens: Annotated[Any, schema_of("max_tokens")] = None
+    top_logprobs: Annotated[Any, schema_of("logprobs")] = None
     metadata: Annotated[dict[str, Any], AfterValidator(_bounded)] = Field({})
     prompt_cache_key: Repeated = None
     safety_identifier: Repeated = None
@@ -145,7 +145,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     max_tool_calls: Annotated[int | None, Field(ge=1)] = None
 
     @classmethod
-    def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
+    def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
         look_into_items(fields.get("input"), reading)
         if isinstance(included := fields.get("include"), list) and any(name != _LOGPROBS for name in included):
             reading.ignore("include")

@@ -23,7 +23,7 @@ def answer_headers(connection: HTTPConnection) -> dict[str, str]:
     return headers
 
 
-class EveryAnswer:
+class ResponseMiddleware:
     """ASGI middleware that labels answers, and answers with an error if the app fails; the log gets the traceback.
 
     `error_form_of`: the form of errors below a path; None for the common one.
