@@ -20,6 +20,8 @@ from .request_model import ModelName, RequestModel, User
 from .response_format import ResponseFormat, TextFormat
 
 SAMPLING_FIELDS = schemas_of(SamplingParams)
+for _name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
+    del SAMPLING_FIELDS[_name]["default"]  # the model's; a generated client would send the neutral one
 _OUTPUTS = "structured_output.params"
 _HAS_OUTPUTS = has_extra("structured_output")
 _STRUCTURED_FIELDS = schemas_of(load_extra(_OUTPUTS, needed_for="").StructuredOutputs) if _HAS_OUTPUTS else {}

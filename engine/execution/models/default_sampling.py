@@ -31,6 +31,8 @@ def default_sampling_params(config: EngineConfig, folder: Path) -> dict[str, Any
     Raises ConfigError.
     """
     override = config.override_generation_config or {}
+    if not isinstance(override, dict):
+        raise ConfigError("override_generation_config must be an object")
     if unknown := sorted(override.keys() - _FIELDS):
         raise ConfigError(f"override_generation_config: {unknown[0]!r} is not known; known are {', '.join(_FIELDS)}")
     values = _from_files(config, folder) | _checked(override, source="override_generation_config")

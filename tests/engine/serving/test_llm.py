@@ -1,11 +1,14 @@
 """LLM and pipeline: the shapes that scripts written for vLLM and MII expect."""
 
 import threading
+from typing import Any
 
 import pytest
 
 from splitfuse.engine import LLM, SamplingParams, pipeline
 from splitfuse.engine.errors import ConfigError, InvalidRequestError
+
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 def test_prompts_come_as_text_ids_or_objects_and_alone_or_in_lists(tiny_folder: str) -> None:
@@ -103,6 +106,28 @@ def test_what_vllms_scripts_ask_for(tiny_folder: str) -> None:
     assert len(logprobs) == 3
     with pytest.raises(InvalidRequestError, match="this LLM is closed"):
         llm.generate("hello")
+
+
+def test_prompts_without_params_have_the_models(tiny_folder: str) -> None:
+    override = {"temperature": 0.4, "top_k": 7, "max_new_tokens": 12}
+    default = SamplingParams(temperature=0.4, top_k=7, default_max_tokens=12)
+    messages = [{"role": "user", "content": "hello"}]
+
+    def outputs(*params: SamplingParams) -> list[list[int]]:
+        with LLM(tiny_folder, dtype="float32", override_generation_config=override) as llm:  # draws begin anew
+            assert llm.get_default_sampling_params() == default
+            found = llm.generate(["hello", "b"], *params) + llm.chat(messages, *params, chat_template=TEMPLATE)
+        return [output.outputs[0].token_ids for output in found]
+
+    assert outputs() == outputs(default) != outputs(SamplingParams(ignore_eos=True))
+    assert [len(ids) for ids in outputs(SamplingParams(ignore_eos=True))] == [64] * 3, "given params stay as they are"
+
+
+def test_fields_that_a_pipeline_is_not_given_are_the_models(tiny_folder: str) -> None:
+    pipe = pipeline(tiny_folder, dtype="float32", override_generation_config={"temperature": 0.4, "max_new_tokens": 12})
+    chosen: list[dict[str, Any]] = [{}, {"temperature": 0.4, "max_new_tokens": 12}, {"temperature": 2.0}]
+    answers = [pipe("hello", seed=3, **fields) for fields in chosen]
+    assert answers[0] == answers[1] != answers[2]
 
 
 def test_the_tokenizer_renders_as_transformers_do(tiny_folder: str) -> None:

@@ -195,3 +195,9 @@ def test_the_same_seed_gives_the_text_of_the_files_values(live_server: ServerPro
             return [ROUTES[route][2](client.post(route, json=body).json()) for body in bodies]
 
         assert texts() == texts(**file) != texts(**neutral)
+
+
+async def test_the_schema_names_no_default_that_a_client_would_send(served: Served) -> None:
+    document = (await served.client.get("/openapi.json")).json()
+    fields = document["components"]["schemas"]["GenerateRequest"]["properties"]
+    assert [name for name in (*OF_MODEL, "max_tokens") if "default" in fields[name]] == []

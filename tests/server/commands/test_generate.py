@@ -22,6 +22,19 @@ def test_generate():
     assert result.stdout.strip()
 
 
+@pytest.mark.parametrize("command", [["generate", "-p", "Once upon a time"], ["chat"]])
+def test_what_the_user_leaves_out_is_the_models(command, capfd, monkeypatch):
+    def output(*args):
+        monkeypatch.setattr("sys.stdin", io.StringIO("Tell me a story.\n"))
+        assert main([*command, *args]) == 0
+        return capfd.readouterr().out
+
+    greedy = ["--override-generation-config", '{"temperature": 0, "max_new_tokens": 9}']
+    assert output(*greedy) == output("--temperature", "0", "-n", "9")
+    assert output() == output("--temperature", "0.7", "--override-generation-config", '{"temperature": 5}')
+    assert output(*greedy, "--temperature", "0.7", "-n", "64") == output("-n", "64")
+
+
 @pytest.mark.parametrize("args", [[], ["-p", "-"]])
 def test_generate_reads_standard_input(args, capfd, monkeypatch):
     given = ["generate", "-n", "8", "--temperature", "0"]

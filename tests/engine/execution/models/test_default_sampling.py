@@ -11,15 +11,8 @@ from splitfuse.engine.config import DEMO_FOLDER, EngineConfig
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.default_sampling import default_sampling_params
 
-OF_MODEL = {
-    "temperature": 0.6,
-    "top_p": 0.95,
-    "top_k": 20,
-    "min_p": 0.05,
-    "repetition_penalty": 1.1,
-    "max_new_tokens": 300,
-}
-READ = {**{name: value for name, value in OF_MODEL.items() if name != "max_new_tokens"}, "max_tokens": 300}
+SHARED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
+OF_MODEL, READ = {**SHARED, "max_new_tokens": 300}, {**SHARED, "max_tokens": 300}
 
 
 def folder_with(folder: Path, fields: dict[str, Any]) -> Path:
@@ -67,12 +60,13 @@ def test_an_override_replaces_single_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("temperature", r"^override_generation_config must be an object$"),
         ({"temprature": 1}, r"^override_generation_config: 'temprature' is not known; known are temperature, top_p, "),
         ({"temperature": -1}, r"^override_generation_config: temperature must be a finite number from 0 to 100$"),
         ({"max_new_tokens": 0}, r"^override_generation_config: max_new_tokens must be between 1 and "),
     ],
 )
-def test_a_wrong_override_is_refused_by_name(tmp_path: Path, override: dict[str, Any], message: str) -> None:
+def test_a_wrong_override_is_refused_by_name(tmp_path: Path, override: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         defaults(tmp_path, override_generation_config=override)
 
@@ -97,7 +91,7 @@ def gguf_with(path: Path, **values: float) -> Path:
 
 def test_a_gguf_file_has_keys_of_its_own(tmp_path: Path) -> None:
     path = gguf_with(tmp_path / "a.gguf", temp=0.6, top_p=0.95, top_k=20, min_p=0.05, penalty_repeat=1.1, mirostat=1)
-    assert defaults(path) == {name: value for name, value in READ.items() if name != "max_tokens"}
+    assert defaults(path) == SHARED
     assert defaults(path, generation_config="vllm") == {}
 
 

@@ -113,6 +113,11 @@ def test_draws_depend_on_seed_and_position_only() -> None:
     assert sample(logits.clone(), moved) != together
 
 
+def test_top_k_1_keeps_one_of_equal_logits() -> None:
+    assert sample_counts([0.0, 2.0, 2.0, 1.0], top_k=1) == sample_counts([0.0, 2.0, 2.0, 1.0], temperature=0.0)
+    assert len(sample_counts([0.0, 2.0, 2.0, 1.0], top_k=2)) == 2
+
+
 def test_greedy_beside_random_rows() -> None:
     logits = torch.tensor([LOGITS, LOGITS, LOGITS])
     results = sample(logits, [request(temperature=0), request(temperature=5.0), request(temperature=0)])
