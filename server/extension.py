@@ -209,6 +209,8 @@ def has_extension(name: str) -> bool:
 
 
 def _is_usable(extension: Extension, settings: Any) -> bool:
+    if extension.settings is not None and not isinstance(settings, extension.settings):
+        return False  # settings of a program that knows nothing of it
     if not extension.is_used(settings):
         return False
     if (folder := extension.missing) is None:
