@@ -303,9 +303,13 @@ class SqliteStore(BatchStore):
         query = "SELECT coalesce(sum(length(body) - ?), 0) FROM file_parts WHERE file_id = ?"
         return self._read_int(query, overhead, file_id)
 
-    def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
-        query = f"SELECT {_WEBHOOK} FROM webhooks WHERE next_try <= ? ORDER BY next_try LIMIT ?"
-        return list(self._rows(Webhook, query, now, limit))
+    def due_targets(self, now: float) -> list[str]:
+        return [target for (target,) in self._read("SELECT DISTINCT target FROM webhooks WHERE next_try <= ?", now)]
+
+    def due_webhooks(self, now: float, *, limit: int, target: str | None = None) -> list[Webhook]:
+        where = "next_try <= ? AND coalesce(?, target) = target"
+        query = f"SELECT {_WEBHOOK} FROM webhooks WHERE {where} ORDER BY next_try LIMIT ?"
+        return list(self._rows(Webhook, query, now, target, limit))
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
         begin = "UPDATE webhooks SET num_tries = num_tries + 1, next_try = ? WHERE seq_id = ? AND num_tries = ?"

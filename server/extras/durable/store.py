@@ -45,8 +45,11 @@ class Store(Protocol):
     def delete_owner(self, owner: str) -> list[str]:
         """Delete all jobs of an owner. Returns their ids."""
 
-    def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
-        """Return at most `limit` messages that are due."""
+    def due_targets(self, now: float) -> list[str]:
+        """Return the targets of the messages that are due."""
+
+    def due_webhooks(self, now: float, *, limit: int, target: str | None = None) -> list[Webhook]:
+        """Return at most `limit` messages that are due, of one target or all."""
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
         """Count a try and set the time of the next.

@@ -211,11 +211,16 @@ class PostgresStore(BatchTables):
             deleted = db.execute("DELETE FROM splitfuse_jobs WHERE owner = %s RETURNING seq_id", (owner,))
             return [seq_id for (seq_id,) in deleted]
 
-    def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
-        where = "WHERE next_try <= %s ORDER BY next_try LIMIT %s"
+    def due_targets(self, now: float) -> list[str]:
+        query = "SELECT DISTINCT target FROM splitfuse_webhooks WHERE next_try <= %s"
+        with self._connected() as db:
+            return [target for (target,) in db.execute(query, (now,))]
+
+    def due_webhooks(self, now: float, *, limit: int, target: str | None = None) -> list[Webhook]:
+        where = "WHERE next_try <= %s AND coalesce(%s, target) = target ORDER BY next_try LIMIT %s"
         query = f"SELECT {', '.join(Webhook._fields)} FROM splitfuse_webhooks {where}"
         with self._connected() as db:
-            return [Webhook(*row) for row in db.execute(query, (now, limit))]
+            return [Webhook(*row) for row in db.execute(query, (now, target, limit))]
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
         begin = "UPDATE splitfuse_webhooks SET num_tries = num_tries + 1, next_try = %s"
