@@ -10,7 +10,7 @@ from typing import BinaryIO
 from ....engine.errors import InvalidRequestError
 from ...api.listing import Page
 from ...http.errors import FileTooLargeError, ResultNotFoundError, StoreUnavailableError
-from ...jobs.ids import new_id
+from ...jobs.ids import has_form, new_id
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import BatchStore
@@ -61,7 +61,7 @@ class Files:
 
     async def find(self, file_id: str, *, owner: str) -> FileRow:
         """Find the owner's file. Raises ResultNotFoundError, which never gives the reason."""
-        file = await self._store.use(lambda store: store.find_file(file_id))
+        file = await self._store.use(lambda store: store.find_file(file_id)) if has_form(file_id) else None
         if file is None or file.owner != owner or file.state != "ready" or file.expires <= self._clock():
             raise ResultNotFoundError("file")
         return file
