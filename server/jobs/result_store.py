@@ -7,7 +7,7 @@ from typing import Any, Self
 from ...engine.core.sampling_params import SamplingParams
 from ..http.errors import IdempotencyKeyReusedError, QuotaExceededError, ResultNotFoundError
 from .idempotency import IdempotencyKey
-from .ids import has_form, new_id
+from .ids import new_id
 from .job import Job
 from .job_index import JobIndex, ResultLimits, newness
 from .result_backend import ResultBackend
@@ -78,9 +78,7 @@ class ResultStore:
 
     async def find(self, seq_id: str, *, owner: str) -> Job:
         """Return the owner's job. Raises ResultNotFoundError, which never tells why."""
-        job = self.index.get(seq_id, owner=owner)
-        if job is None and has_form(seq_id):
-            job = await self.backend.find(seq_id, owner=owner)
+        job = self.index.get(seq_id, owner=owner) or await self.backend.find(seq_id, owner=owner)
         if job is None:
             raise ResultNotFoundError
         return job

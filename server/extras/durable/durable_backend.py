@@ -12,6 +12,7 @@ from ....engine.core.outputs import OutputDelta, RequestMetrics
 from ....engine.errors import ConfigError, QueueFullError, RequestFailedError, new_error_id
 from ...http.errors import NotReadyError, StoreUnavailableError
 from ...jobs.idempotency import IdempotencyKey
+from ...jobs.ids import has_form
 from ...jobs.job import Job
 from ...jobs.job_index import JobIndex
 from ...jobs.kept_request import KeptRequest
@@ -84,7 +85,7 @@ class DurableBackend(ResultBackend):
 
     async def find(self, seq_id: str, *, owner: str) -> Job | None:
         """Like ResultBackend. Raises NotReadyError while the store is not open."""
-        return await self.find_stored(lambda store: store.find(seq_id), owner=owner)
+        return await self.find_stored(lambda store: store.find(seq_id), owner=owner) if has_form(seq_id) else None
 
     async def find_key(self, owner: str, key: IdempotencyKey) -> Job | None:
         """Like ResultBackend. Raises NotReadyError while the store is not open."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from ....engine.errors import ConfigError
 from ...api.listing import Page
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
+from .opened_file import OpenedFile
 from .records import Changes, JobRow, Webhook
 from .sealing import OVERHEAD_BYTES, Seal, Sealing, new_mark
 from .store import BatchStore, StoreError
@@ -116,6 +117,13 @@ class SqliteStore(BatchStore):
             if isinstance(exc, sqlite3.Error):
                 raise ConfigError(f"--results {path}: {_reason(exc)}") from exc
             raise
+        self._file = OpenedFile(path, num_bytes=self._num_bytes)
+
+    def _num_bytes(self) -> int:
+        num_pages, page_bytes = (
+            self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
+        )
+        return int(num_pages * page_bytes)
 
     def _prepare(self, path: Path | None, *, is_synced: bool) -> None:
         for pragma in (
@@ -144,6 +152,7 @@ class SqliteStore(BatchStore):
 
     def commit(self, changes: Changes) -> None:
         if not changes:
+            self._file.check()
             return
         self._has_deleted |= bool(changes.deleted)
         with self._changing() as db:
@@ -165,7 +174,7 @@ class SqliteStore(BatchStore):
             renewed = [(request, num) for num, request in changes.renewed]
             db.executemany("UPDATE jobs SET request = ? WHERE num = ?", renewed)
             if changes.probes:
-                db.execute("INSERT OR REPLACE INTO meta VALUES ('probe', random())")
+                _probe(db)
 
     def last_numbers(self) -> tuple[int, int]:
         job, segment = (self._read_int(f"SELECT coalesce(max(num), 0) FROM {table}") for table in ("jobs", "segments"))
@@ -340,7 +349,7 @@ class SqliteStore(BatchStore):
             db.execute(f"DELETE FROM segments WHERE num < {oldest}")
             expired = "SELECT num FROM jobs WHERE status IS NOT NULL AND expires <= ? LIMIT ?"
             num_deleted = db.execute(f"DELETE FROM jobs WHERE num IN ({expired})", (now, max_jobs)).rowcount
-        with _translated():
+        with _translated(), self._file.changing():
             self._db.execute("PRAGMA incremental_vacuum(64)").fetchall()
             if self._has_deleted or num_deleted:  # the log still contains their bytes
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -377,7 +386,7 @@ class SqliteStore(BatchStore):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        with _translated(), _transaction(self._db):
+        with _translated(), self._file.changing(), _transaction(self._db):
             yield self._db
 
     def _rows(self, kind: Callable[..., T], query: str, *values: object) -> Iterator[T]:
@@ -408,6 +417,17 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:  # a full disk may already have rolled it back
             db.execute("ROLLBACK")
         raise
+
+
+def _probe(db: sqlite3.Connection) -> None:
+    """Write a job and a segment, and take them back; write a row that stays, for only a commit reaches the disk."""
+    db.execute("SAVEPOINT probe")
+    db.execute("INSERT OR REPLACE INTO segments VALUES ((SELECT coalesce(max(num), 0) + 1 FROM segments), x'00')")
+    probe = JobRow((1 << 62) - 1, "probe", "", 0.0, "", 1)
+    db.execute(_INSERT, [*_values(probe), 0])
+    db.execute("ROLLBACK TO probe")
+    db.execute("RELEASE probe")
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('probe', random())")
 
 
 @contextlib.contextmanager

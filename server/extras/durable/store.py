@@ -12,7 +12,7 @@ class Store(Protocol):
     """Store of kept jobs. `commit` is atomic and durable when it returns. Every method may raise StoreError."""
 
     def commit(self, changes: Changes) -> None:
-        """Write all changes or none."""
+        """Write all changes or none. Without changes find out whether the store is where it was."""
 
     def last_numbers(self) -> tuple[int, int]:
         """Return the highest numbers of a job and a segment, 0 if there are none; this process continues above them."""
