@@ -272,7 +272,7 @@ class Journal:
         status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
         now = self._wall_clock()
         result = kept.stored("result", dump_result(kept.deltas))
-        return Ending(kept.num, status, now, now + kept.ttl_s, result, kept.webhook)
+        return Ending(kept.num, status, now, now + kept.ttl_s, result, kept.webhook, kept.job.attempt)
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept_at < self._sweep_interval_s:

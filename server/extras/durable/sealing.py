@@ -20,14 +20,15 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from ....engine.errors import ConfigError, RequestFailedError, new_error_id
+from ....engine.errors import ConfigError
 from ...http.keys import is_open_to_others
 from .batch_rows import BatchRow, FileRow
+from .checksum import DamagedError
 from .records import Event
 
 if TYPE_CHECKING:
@@ -40,14 +41,6 @@ _NONCE_BYTES = 12
 OVERHEAD_BYTES = _NONCE_BYTES + 16  # bytes that sealing adds to the plaintext
 _SEALED_KEY_BYTES = _KEY_BYTES + OVERHEAD_BYTES
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-
-
-class DamagedError(RequestFailedError):
-    """Stored data was changed after it was written, or comes from another place."""
-
-    def __init__(self) -> None:
-        text = "what the server had kept of this was changed on disk and cannot be read; delete it"
-        super().__init__(text, error_id=new_error_id(), code="damaged")
 
 
 class Seal:
@@ -118,14 +111,6 @@ class Sealing:
         """Inverse of `seal_row`. Raises DamagedError."""
         item_id, name, text = _content(row)  # a deleted file has no text
         return _with_content(row, self.open_text(row.owner, item_id, name, text)[0]) if text else row
-
-    def open_rows(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Open many rows. Damaged rows are logged and left out."""
-        for row in rows:
-            try:
-                yield self.open_row(row)
-            except DamagedError as exc:
-                _log.error("results: %s…: error id %s: %s", _content(row)[0][:12], exc.error_id, exc)
 
     def file_seal(self, file: FileRow) -> Seal | None:
         """Return the seal of a stored file, None if the file was deleted. Raises DamagedError."""

@@ -117,3 +117,7 @@ class BatchStore(Store, Protocol):
 
 class StoreError(Exception):
     """The store cannot be read or written: the disk is full or failing, or the server is gone."""
+
+
+class UnreadableError(StoreError):
+    """What is asked for, or the way to it, was changed on disk; the rest of the store can be read."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from ....engine.errors import UnavailableError
+from ....engine.errors import SplitfuseError
 from ...jobs.webhook_targets import WebhookTargets
 from .records import Webhook
 
@@ -77,7 +77,7 @@ class Webhooks:
     async def _ignoring_failures(self, sending: Awaitable[object]) -> None:
         try:
             await sending
-        except UnavailableError as exc:  # the store is unavailable
+        except SplitfuseError as exc:  # the store is unavailable, or damaged
             _log.info("webhooks: not sent now: %s", exc)
         except Exception:
             _log.exception("webhooks: not sent now")

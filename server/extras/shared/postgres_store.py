@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from ....engine.errors import ConfigError
+from ..durable.checksum import checksum
 from ..durable.records import Changes, JobRow, Webhook
 from ..durable.sealing import Sealing, new_mark
 from ..durable.store import StoreError
@@ -32,7 +33,7 @@ _INSERT_SEGMENT = """
 INSERT INTO splitfuse_segments (holder, part, body) VALUES (%s, %s, %s)
 ON CONFLICT (holder, part) DO UPDATE SET body = EXCLUDED.body"""
 _END = """
-UPDATE splitfuse_jobs SET status = %s, finished = %s, expires = %s, result = %s, is_running = FALSE
+UPDATE splitfuse_jobs SET status = %s, finished = %s, expires = %s, result = %s, result_sum = %s, is_running = FALSE
 WHERE num = %s AND holder = %s"""
 # Only a server with a valid lease marks others: after a database outage all leases have run out, but most servers live.
 _MARK_DEAD = """
@@ -141,7 +142,10 @@ class PostgresStore(BatchTables):
             if changes.segment is not None:
                 cursor.execute(_INSERT_SEGMENT, (me, *changes.segment))
             if changes.endings:
-                ends = [(end.status, end.finished, end.expires, end.result, end.num, me) for end in changes.endings]
+                ends = [
+                    (end.status, end.finished, end.expires, end.result, end.result_sum, end.num, me)
+                    for end in changes.endings
+                ]
                 cursor.executemany(_END, ends)
                 hooks = [(end.webhook, end.status, end.finished, end.num, me) for end in changes.endings if end.webhook]
                 cursor.executemany(_TELL, hooks)
@@ -149,8 +153,9 @@ class PostgresStore(BatchTables):
                 begin = "UPDATE splitfuse_jobs SET is_running = TRUE WHERE num = ANY(%s) AND holder = %s"
                 cursor.execute(begin, (changes.begun, me))
             if changes.renewed:
-                renew = "UPDATE splitfuse_jobs SET request = %s WHERE num = %s AND holder = %s"
-                cursor.executemany(renew, [(request, num, me) for num, request in changes.renewed])
+                renew = "UPDATE splitfuse_jobs SET request = %s, request_sum = %s WHERE num = %s AND holder = %s"
+                renewed = [(request, checksum(num, request), num, me) for num, request in changes.renewed]
+                cursor.executemany(renew, renewed)
             if changes.deleted:
                 delete = "DELETE FROM splitfuse_jobs WHERE seq_id = ANY(%s) AND (holder = %s OR status IS NOT NULL)"
                 cursor.execute(delete, (changes.deleted, me))
@@ -332,6 +337,7 @@ class PostgresStore(BatchTables):
         return None if row is None else row[0]
 
     def _row(self, row: JobRow) -> dict[str, object]:
+        row = row.summed()
         values = {name: getattr(row, name) for name in JobRow.__slots__}
         return values | {"holder": self.holder.num, "model": self._model}
 

@@ -216,3 +216,40 @@ async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: 
     assert (kept["fingerprint"], kept["prompt_token_ids"], kept["body"]) == ("another", [104, 105], bodies[0])
     results.check()
     await results.close()
+
+
+@pytest.mark.parametrize(
+    "change", ["request = '{'", "request = '[]'", "request = 5", "created = 'x'", "seq_id = x'ff'"]
+)
+@pytest.mark.parametrize("has_sums", [True, False])
+async def test_an_unfinished_job_that_was_changed_fails_alone(tmp_path: Path, change: str, has_sums: bool) -> None:
+    path = tmp_path / "results.db"
+    store = SqliteStore(path)
+    store.commit(Changes(accepted=[unfinished_row(1), unfinished_row(2)]))
+    store._db.execute(f"UPDATE jobs SET {change} WHERE num = 1")
+    if not has_sums:
+        store._db.execute("UPDATE jobs SET row_sum = NULL, request_sum = NULL")
+    store.close()
+    results = opened(path)
+    await results.open()
+    damaged, whole = results.backend.to_resume
+    assert (damaged.is_damaged, whole.is_damaged) == (has_sums or "seq_id" not in change, False)
+    await Resumption(results.backend, FakeEngine(), {}, Settings()).resume([damaged])
+    if damaged.is_damaged:
+        await damaged.kept.job.ended.wait()
+        assert damaged.kept.job.status == "failed"
+    await results.close()
+
+
+async def test_after_a_damaged_segment_nothing_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    store = SqliteStore(path)
+    store.commit(Changes(accepted=[unfinished_row(1)]))
+    for number in range(1, 5):
+        body = dump_segment([(1, event_of(delta("job1", number)))], wall=1.0, monotonic=1.0)
+        store.commit(Changes(segment=(number, body[:-1] + b" " if number == 3 else body)))
+    store.close()
+    results = opened(path)
+    await results.open()
+    assert results.backend.to_resume[0].resumed.outputs[0].token_ids == (1, 2), "the fourth would follow a gap"
+    await results.close()
