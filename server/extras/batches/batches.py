@@ -11,9 +11,10 @@ from ....engine.errors import InvalidRequestError, QueueFullError, SplitfuseErro
 from ...api.listing import Page
 from ...http.errors import IdempotencyKeyReusedError, NotReadyError, ResultNotFoundError
 from ...jobs.idempotency import IdempotencyKey, KeyLocks
-from ...jobs.ids import has_form, new_id
+from ...jobs.ids import new_id
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
+from ..durable.store import has_id_form
 from .batch import AskedBatch, Batch
 from .batch_run import Answer, BatchContext, BatchRun
 from .files import PURPOSE, Files
@@ -106,7 +107,7 @@ class Batches:
 
     async def find(self, batch_id: str, *, owner: str) -> Batch:
         """Find the owner's batch, with its counts. Raises ResultNotFoundError, which never gives the reason."""
-        row = await self._store.use(lambda store: store.find_batch(batch_id)) if has_form(batch_id) else None
+        row = await self._store.use(lambda store: store.find_batch(batch_id)) if has_id_form(batch_id) else None
         if row is None or row.owner != owner or row.expires <= self._clock():
             raise ResultNotFoundError("batch")
         return await self._with_counts(Batch.from_row(row))

@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,15 +13,14 @@ from ....engine.core.outputs import OutputDelta, RequestMetrics
 from ....engine.errors import ConfigError, QueueFullError, RequestFailedError, new_error_id
 from ...http.errors import NotReadyError, StoreUnavailableError
 from ...jobs.idempotency import IdempotencyKey
-from ...jobs.ids import has_form
 from ...jobs.job import Job
 from ...jobs.job_index import JobIndex
 from ...jobs.kept_request import KeptRequest
 from ...jobs.result_backend import ResultBackend
-from .checksum import DamagedError
+from .integrity.checksum import DamagedError
 from .journal import Journal, KeptJob
 from .records import JobRow
-from .store import Store, StoreError, UnreadableError
+from .store import Store, StoreError, UnreadableError, has_id_form
 from .stored_jobs import StoredJobs
 from .unfinished_job import UnfinishedJob
 
@@ -87,7 +86,7 @@ class DurableBackend(ResultBackend):
 
     async def find(self, seq_id: str, *, owner: str) -> Job | None:
         """Like ResultBackend. Raises NotReadyError while the store is not open."""
-        if not has_form(seq_id):
+        if not has_id_form(seq_id):
             return None
         try:
             return await self.find_stored(lambda store: _named(store.find(seq_id), seq_id), owner=owner)
@@ -123,12 +122,21 @@ class DurableBackend(ResultBackend):
 
     async def delete_all(self, owner: str) -> set[str]:
         """Delete the owner's jobs on disk. Returns their ids."""
-        return set(await self.use(lambda store: store.delete_owner(owner)))
+        seq_ids = set(await self.use(lambda store: store.delete_owner(owner)))
+        self._drop(seq_ids, owner)
+        return seq_ids
 
     async def delete(self, job: Job) -> None:
         """Delete the job on disk."""
         with _translated():
             await self._opened().delete(job.seq_id)
+        self._drop([job.seq_id], job.owner)
+
+    def _drop(self, seq_ids: Iterable[str], owner: str) -> None:
+        """Forget deleted jobs that a reader, who had read the disk before, has brought back meanwhile."""
+        for seq_id in seq_ids:
+            if (job := self.index.get(seq_id, owner=owner)) is not None:
+                self.index.forget(job)
 
     def forget(self, job: Job) -> None:
         """Hold the job no longer; it stays on disk."""

@@ -20,7 +20,7 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from ....engine.errors import ConfigError
 from ...http.keys import is_open_to_others
 from .batch_rows import BatchRow, FileRow
-from .checksum import DamagedError
+from .integrity.checksum import DamagedError, checksum, is_whole
 from .records import Event
 
 if TYPE_CHECKING:
@@ -128,6 +128,31 @@ class Sealing:
             return _opened(self._cipher, mark, "mark") == b""
         except DamagedError:
             return False
+
+
+def sealed_row(row: Row, sealing: Sealing | None) -> Row:
+    """Return the row to write. A checksum of a text that is sealed could confirm a guess; its tag takes that place."""
+    return replace(row, row_sum=checksum(*row.checked())) if sealing is None else sealing.seal_row(row)
+
+
+def opened_row(row: Row, sealing: Sealing | None) -> Row:
+    """Inverse of `sealed_row`. Raises DamagedError."""
+    if sealing is not None:
+        return sealing.open_row(row)
+    is_deleted = isinstance(row, FileRow) and row.state == "deleted"  # its name is gone
+    if not is_deleted and not is_whole(row.row_sum, *row.checked()):
+        raise DamagedError
+    return row
+
+
+def opened_rows(rows: Iterable[Row], sealing: Sealing | None) -> Iterator[Row]:
+    """Open many rows. Damaged rows are logged and left out."""
+    for row in rows:
+        try:
+            yield opened_row(row, sealing)
+        except DamagedError as exc:
+            item_id = str(row.file_id if isinstance(row, FileRow) else row.batch_id)
+            _log.error("results: %s…: error id %s: %s", item_id[:12], exc.error_id, exc)
 
 
 def new_mark(sealing: Sealing | None, mark: bytes | None, *, is_new: bool, results: str) -> bytes | None:

@@ -16,11 +16,10 @@ from typing import Any, TypeVar
 from ....engine.errors import ConfigError
 from ...api.listing import Page
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
-from .checksum import checksum
-from .opened_file import OpenedFile
+from .integrity.checksum import checksum, whole_parts
+from .integrity.opened_file import FileChangedError, OpenedFile
 from .records import Changes, JobRow, Webhook
-from .row_content import opened_row, opened_rows, sealed_row, whole_parts
-from .sealing import OVERHEAD_BYTES, Seal, Sealing, new_mark
+from .sealing import OVERHEAD_BYTES, Seal, Sealing, new_mark, opened_row, opened_rows, sealed_row
 from .store import BatchStore, StoreError, UnreadableError
 
 T = TypeVar("T")
@@ -86,6 +85,8 @@ SCHEMA_VERSION = len(_MIGRATIONS)
 _COLUMNS = ", ".join(JobRow.__slots__)
 _INSERT = f"INSERT INTO jobs ({_COLUMNS}, num_bytes) VALUES ({'?, ' * len(JobRow.__slots__)}?)"
 _SELECT = f"SELECT {_COLUMNS} FROM jobs"
+# Whoever adds a job holds its key's lock and found no job, so one that has the key has expired.
+_FREE_KEY = "DELETE FROM jobs WHERE owner = ? AND idempotency_key = ? AND status IS NOT NULL"
 _END = """
 UPDATE jobs SET status = ?, finished = ?, expires = ?, result = ?, result_sum = ?, num_bytes = num_bytes + ?,
   is_running = 0
@@ -171,10 +172,13 @@ class SqliteStore(BatchStore):
 
     def commit(self, changes: Changes) -> None:
         if not changes:
-            self._file.check()
+            with _translated():
+                self._file.check()
             return
         self._has_deleted |= bool(changes.deleted)
         with self._changing() as db:
+            freed = db.executemany(_FREE_KEY, [(row.owner, row.idempotency_key) for row in changes.accepted])
+            self._has_deleted |= freed.rowcount > 0
             db.executemany(_INSERT, [[*_values(row.summed()), len(row.request)] for row in changes.accepted])
             if changes.segment is not None:
                 db.execute("INSERT INTO segments VALUES (?, ?)", changes.segment)
@@ -465,6 +469,8 @@ def _probe(db: sqlite3.Connection) -> None:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except FileChangedError as exc:
+        raise StoreError(str(exc)) from exc
     except UnicodeDecodeError as exc:
         raise UnreadableError(_reason(exc)) from exc
     except sqlite3.Error as exc:

@@ -1,11 +1,19 @@
 """Store: the port to kept jobs on disk. Only one thread uses a store."""
 
+import re
 from collections.abc import Iterable
 from typing import Protocol
 
 from ...api.listing import Page
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from .records import Changes, JobRow, Webhook
+
+_ID_FORM = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
+
+
+def has_id_form(text: str) -> bool:
+    """True if the text can be an id; no store is asked for any other."""
+    return _ID_FORM.fullmatch(text) is not None
 
 
 class Store(Protocol):

@@ -10,7 +10,7 @@ from ....engine.core.outputs import OutputDelta
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job
 from ...jobs.kept_request import KeptKind
-from .checksum import DamagedError
+from .integrity.checksum import DamagedError
 from .records import JobRow, Segment, delta_of, load_result, load_segment
 from .sealing import Seal, Sealing
 from .store import UnreadableError

@@ -8,7 +8,7 @@ from typing import Any
 from ....engine.core.outputs import KnownOutput
 from ....engine.serving.submitted_request import Resumed
 from ...jobs.job import Job
-from .checksum import DamagedError
+from .integrity.checksum import DamagedError
 from .journal import KeptJob
 from .records import Event, JobRow, delta_of
 from .sealing import Seal

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from ....engine.errors import ConfigError
-from ..durable.checksum import checksum
+from ..durable.integrity.checksum import checksum
 from ..durable.records import Changes, JobRow, Webhook
 from ..durable.sealing import Sealing, new_mark
 from ..durable.store import StoreError
@@ -23,6 +23,8 @@ from .postgres.schema import SCHEMA_VERSION, migrate
 
 _COLUMNS = ", ".join(JobRow.__slots__)
 _SELECT = f"SELECT {_COLUMNS} FROM splitfuse_jobs"
+# Whoever adds a job holds its key's lock and found no job, so one that has the key has expired.
+_FREE_KEY = "DELETE FROM splitfuse_jobs WHERE owner = %s AND idempotency_key = %s AND status IS NOT NULL"
 # A server counts only its own segments, so its next segment's number may be far too low a bound.
 _FIRST_SEGMENT = "GREATEST(%(first_segment)s, (SELECT coalesce(max(num), 0) + 1 FROM splitfuse_segments))"
 _VALUES = ", ".join(_FIRST_SEGMENT if name == "first_segment" else f"%({name})s" for name in JobRow.__slots__)
@@ -138,6 +140,7 @@ class PostgresStore(BatchTables):
         me = self.holder.num
         with self._changing() as db, db.cursor() as cursor:
             if changes.accepted:
+                cursor.executemany(_FREE_KEY, [(row.owner, row.idempotency_key) for row in changes.accepted])
                 cursor.executemany(_INSERT, [self._row(row) for row in changes.accepted])
             if changes.segment is not None:
                 cursor.execute(_INSERT_SEGMENT, (me, *changes.segment))

@@ -18,8 +18,8 @@ from ..batches.batch_run import Answer
 from ..batches.batches import Batches
 from ..batches.settings import BatchSettings
 from ..durable.batch_rows import BatchChanges, BatchRow
-from ..durable.checksum import DamagedError
 from ..durable.durable_backend import DurableBackend
+from ..durable.integrity.checksum import DamagedError
 from .settings import SharedSettings
 from .shared_backend import BEATS_PER_LEASE, MAX_CLAIMED
 from .shared_key_locks import SharedKeyLocks

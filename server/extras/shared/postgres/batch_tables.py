@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....api.listing import Page
 from ...durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
-from ...durable.checksum import checksum
-from ...durable.row_content import opened_row, opened_rows, sealed_row, whole_parts
-from ...durable.sealing import OVERHEAD_BYTES, Seal, Sealing
+from ...durable.integrity.checksum import checksum, whole_parts
+from ...durable.sealing import OVERHEAD_BYTES, Seal, Sealing, opened_row, opened_rows, sealed_row
 from ...durable.store import BatchStore
 
 if TYPE_CHECKING:

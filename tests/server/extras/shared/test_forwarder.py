@@ -30,19 +30,27 @@ async def test_a_preference_to_wait_reaches_the_other_server() -> None:
 async def other_server(*, size: int, pause_s: float) -> AsyncIterator[str]:
     """Yield the URL of a server whose answers come in pieces of 1,000 bytes, with pauses."""
 
+    tasks = set[asyncio.Task[None]]()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % size)
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             for _ in range(size // 1000):
                 writer.write(b"1" * 1000)
                 await writer.drain()
                 await asyncio.sleep(pause_s)
-        writer.close()
+        writer.transport.abort()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks)
 
 
 async def never() -> Message:

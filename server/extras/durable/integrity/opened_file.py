@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .store import StoreError
+
+class FileChangedError(Exception):
+    """A file is no longer the one that this process left."""
 
 
 class _File(NamedTuple):
@@ -34,14 +36,14 @@ class OpenedFile:
         self._left = [_file(path) for path in self._paths]
 
     def check(self) -> None:
-        """Raise StoreError if a file is not the one that was left."""
+        """Raise FileChangedError if a file is not the one that was left."""
         for path, left in zip(self._paths, self._left, strict=True):
             found = _file(path)
             if left is None or found == left:
                 continue
             if found is None or found.place != left.place:
-                raise StoreError(f"{path} was deleted, moved or replaced; put it back, or start the server again")
-            raise StoreError(f"{path} was changed by somebody else; start the server again")
+                raise FileChangedError(f"{path} was deleted, moved or replaced; put it back, or start the server again")
+            raise FileChangedError(f"{path} was changed by somebody else; start the server again")
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:

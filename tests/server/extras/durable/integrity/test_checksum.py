@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from splitfuse.server.extras.durable.batch_rows import BatchRow, FileRow
-from splitfuse.server.extras.durable.checksum import DamagedError, checksum, is_whole
+from splitfuse.server.extras.durable.integrity.checksum import DamagedError, checksum, is_whole, whole_parts
 from splitfuse.server.extras.durable.records import Ending, JobRow
-from splitfuse.server.extras.durable.row_content import opened_row, opened_rows, sealed_row, whole_parts
+from splitfuse.server.extras.durable.sealing import opened_row, opened_rows, sealed_row
 
 NEW = JobRow(7, "job7", "me", 1.5, "{}", 1, idempotency_key=b"k", body_digest=b"d").summed()
 END = Ending(7, "completed", 2.0, 9.0, "[]")

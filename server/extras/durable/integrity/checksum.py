@@ -2,8 +2,9 @@
 
 import struct
 import zlib
+from collections.abc import Iterable
 
-from ....engine.errors import RequestFailedError, new_error_id
+from .....engine.errors import RequestFailedError, new_error_id
 
 
 class DamagedError(RequestFailedError):
@@ -28,6 +29,16 @@ def is_whole(stored: object, *values: object) -> bool:
     if stored is None:
         return all(_is_text(value) for value in values if isinstance(value, str))
     return stored == checksum(*values)
+
+
+def whole_parts(file_id: str, parts: Iterable[tuple[int, bytes, int | None]]) -> list[tuple[int, bytes]]:
+    """Return the numbers and contents of a file's parts without their checksums. Raises DamagedError."""
+    whole = []
+    for number, body, part_sum in parts:
+        if not is_whole(part_sum, file_id, number, body):
+            raise DamagedError
+        whole.append((number, body))
+    return whole
 
 
 def _bytes_of(value: object) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from splitfuse.server.extras.durable.opened_file import OpenedFile
+from splitfuse.server.extras.durable.integrity.opened_file import FileChangedError, OpenedFile
 from splitfuse.server.extras.durable.records import Changes, Ending, JobRow
 from splitfuse.server.extras.durable.sqlite_store import SqliteStore
 from splitfuse.server.extras.durable.store import StoreError
@@ -69,12 +69,12 @@ def test_a_file_that_is_cut_or_moved_during_a_write_is_noticed_after_it(path: Pa
         os.truncate(path, 8000)  # pages that are not in use any more
     with file.changing():
         os.truncate(path, 7000)
-    with pytest.raises(StoreError, match="was changed by somebody else"):
+    with pytest.raises(FileChangedError, match="was changed by somebody else"):
         file.check()
     os.truncate(path, 8000)
     with file.changing():
         path.rename(path.with_name("elsewhere.db"))
-    with pytest.raises(StoreError, match="was deleted, moved or replaced"):
+    with pytest.raises(FileChangedError, match="was deleted, moved or replaced"):
         file.check()
     path.with_name("elsewhere.db").rename(path)
     file.check()
