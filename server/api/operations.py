@@ -17,7 +17,7 @@ router = APIRouter(tags=["operations"])
 @router.head("/health", include_in_schema=False)
 @router.get("/health", response_description="The engine makes progress.", responses=errors(*ALWAYS, 503))
 async def health(request: Request) -> Response:
-    """200 while the engine makes progress, even if the server is draining."""
+    """200 while the engine makes progress, even if the server is draining or cannot write results."""
     fault = _fault(service_of(request))
     if fault is None:
         return JsonResponse({"status": "ok"})
@@ -34,8 +34,6 @@ def _fault(service: Service) -> NotReadyError | None:
         return NotReadyError("the engine makes no progress", code="stalled")
     if service.engine.is_failing:
         return NotReadyError("the last requests have all failed; the server's log says why", code="failing")
-    if service.results.backend.failure is not None:
-        return NotReadyError("results cannot be written; the server's log says why", code="store")
     return None
 
 
@@ -46,6 +44,9 @@ async def ready(request: Request) -> Response:
     service = service_of(request)
     if service.state != "ready":
         return describe(service.lifecycle.not_ready()).response()
+    if service.results.backend.failure is not None:
+        fault = NotReadyError("results cannot be written; the server's log says why", code="store")
+        return describe(fault).response()
     return JsonResponse({"status": "ready"})
 
 

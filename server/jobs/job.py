@@ -7,6 +7,7 @@ bounded by the request's own max_tokens. Knows neither HTTP nor the store: both 
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,7 @@ from .signal import Signal
 if TYPE_CHECKING:
     from ...engine.serving.submitted_request import SubmittedRequest
 
+_logger = logging.getLogger("splitfuse.results")
 # Bytes of an event beside its text, measured with tracemalloc: delta, ids tuple, list slot.
 EVENT_BYTES = 250
 LOGPROB_BYTES = 120
@@ -155,11 +157,9 @@ class Job:
         self.changed.fire()
         num_bytes = _size_of(delta)
         self.num_bytes += num_bytes
-        for observer in self._observers:
-            observer.job_grew(self, num_bytes)
+        self._notify("job_grew", num_bytes)
         if is_last and self.finished:
-            for observer in list(self._observers):
-                observer.job_ended(self)
+            self._notify("job_ended")
 
     def suspend(self) -> None:
         """Release all readers: no more events come in this process."""
@@ -226,6 +226,13 @@ class Job:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.ended.wait()
+
+    def _notify(self, method: str, *values: int) -> None:
+        for observer in list(self._observers):
+            try:
+                getattr(observer, method)(self, *values)
+            except Exception:  # a bug of ours; the other observers hear of it
+                _logger.exception("an observer of a job failed")
 
     def _log(self, delta: OutputDelta, *, flush: bool) -> None:
         pending = self._pending.pop(delta.index, None)

@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ..durable.batch_rows import BatchRow
+from ..durable.integrity.checksum import DamagedError
 
+_log = logging.getLogger("splitfuse.batches")
 OVER = ("completed", "failed", "expired", "cancelled")
 
 
@@ -51,8 +54,20 @@ class Batch:
 
     @classmethod
     def from_row(cls, row: BatchRow) -> Self:
-        """Inverse of `to_row`."""
-        return cls(**json.loads(row.body))
+        """Inverse of `to_row`. Raises DamagedError."""
+        try:
+            return cls(**json.loads(row.body))
+        except (TypeError, ValueError) as exc:
+            raise DamagedError from exc
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[BatchRow]) -> Iterator[Self]:
+        """Convert many rows. Damaged rows are logged and left out."""
+        for row in rows:
+            try:
+                yield cls.from_row(row)
+            except DamagedError as exc:
+                _log.error("batches: %s…: error id %s: %s", str(row.batch_id)[:12], exc.error_id, exc)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from ...jobs.idempotency import IdempotencyKey, KeyLocks
 from ...jobs.ids import new_id
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
+from ..durable.store import has_id_form
 from .batch import AskedBatch, Batch
 from .batch_run import Answer, BatchContext, BatchRun
 from .files import PURPOSE, Files
@@ -57,8 +58,8 @@ class Batches:
 
     async def resume(self) -> None:
         """Continue the batches that an earlier process left. Raises StoreUnavailableError."""
-        for row in await self._store.use(lambda store: store.unfinished_batches()):
-            self._start(Batch.from_row(row))
+        for batch in Batch.from_rows(await self._store.use(lambda store: store.unfinished_batches())):
+            self._start(batch)
 
     async def stop(self, *, has_crashed: bool = False) -> None:
         """Leave unfinished batches to the next process. `has_crashed`: the engine died."""
@@ -106,7 +107,7 @@ class Batches:
 
     async def find(self, batch_id: str, *, owner: str) -> Batch:
         """Find the owner's batch, with its counts. Raises ResultNotFoundError, which never gives the reason."""
-        row = await self._store.use(lambda store: store.find_batch(batch_id))
+        row = await self._store.use(lambda store: store.find_batch(batch_id)) if has_id_form(batch_id) else None
         if row is None or row.owner != owner or row.expires <= self._clock():
             raise ResultNotFoundError("batch")
         return await self._with_counts(Batch.from_row(row))
@@ -115,7 +116,7 @@ class Batches:
         """Return a page of the owner's batches, with their counts."""
         now = self._clock()
         rows = await self._store.use(lambda store: store.list_batches(owner, page, now=now))
-        return [await self._with_counts(Batch.from_row(row)) for row in rows]
+        return [await self._with_counts(batch) for batch in Batch.from_rows(rows)]
 
     async def cancel(self, batch_id: str, *, owner: str) -> Batch:
         """Cancel the owner's batch, which ends soon. Raises ResultNotFoundError, InvalidRequestError if it is over."""
@@ -135,9 +136,9 @@ class Batches:
         """Delete the owner's file. Raises ResultNotFoundError, InvalidRequestError while a batch reads it."""
         async with self._key_locks.hold(owner, _lock_of(file_id)):
             file = await self.files.find(file_id, owner=owner)
-            for row in await self._store.use(lambda store: store.unfinished_batches()):
-                if row.owner == owner and Batch.from_row(row).input_file_id == file_id:
-                    raise InvalidRequestError(f"{row.batch_id} reads this file; cancel it, or wait for its end")
+            for batch in Batch.from_rows(await self._store.use(lambda store: store.unfinished_batches())):
+                if batch.owner == owner and batch.input_file_id == file_id:
+                    raise InvalidRequestError(f"{batch.batch_id} reads this file; cancel it, or wait for its end")
             await self.files.delete(file)
 
     def _start(self, batch: Batch) -> None:

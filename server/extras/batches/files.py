@@ -13,7 +13,7 @@ from ...http.errors import FileTooLargeError, ResultNotFoundError, StoreUnavaila
 from ...jobs.ids import new_id
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
-from ..durable.store import BatchStore
+from ..durable.store import BatchStore, has_id_form
 from .lines import longest_line
 from .settings import BatchSettings
 
@@ -39,7 +39,7 @@ class Files:
         num_lines = await self._num_lines(contents)
         file = self.new(owner, filename, PURPOSE, ttl_s=ttl_s)
         file = dataclasses.replace(file, num_bytes=num_bytes, num_lines=num_lines)
-        await self._write(BatchChanges(files=(file,)))
+        await self._store.use(partial(_add, file=file, most=self._settings.max_total_file_bytes))
         await asyncio.to_thread(contents.seek, 0)
         for number in range(-(-num_bytes // PART_BYTES)):
             part = await asyncio.to_thread(contents.read, PART_BYTES)
@@ -61,7 +61,7 @@ class Files:
 
     async def find(self, file_id: str, *, owner: str) -> FileRow:
         """Find the owner's file. Raises ResultNotFoundError, which never gives the reason."""
-        file = await self._store.use(lambda store: store.find_file(file_id))
+        file = await self._store.use(lambda store: store.find_file(file_id)) if has_id_form(file_id) else None
         if file is None or file.owner != owner or file.state != "ready" or file.expires <= self._clock():
             raise ResultNotFoundError("file")
         return file
@@ -104,15 +104,25 @@ class Files:
     async def _check_room(self, num_bytes: int) -> None:
         if num_bytes > (most := self._settings.max_file_bytes):
             raise FileTooLargeError(f"the file has {num_bytes} bytes; split it, or raise --max-file-bytes above {most}")
-        num_kept = await self._store.use(lambda store: store.num_file_bytes())
-        if num_kept + num_bytes > (most := self._settings.max_total_file_bytes):
-            raise FileTooLargeError(
-                f"there are {num_kept} bytes of files, with this one more than {most}; delete some, or raise "
-                "--max-total-file-bytes"
-            )
+        await self._store.use(partial(_check_total, num_bytes=num_bytes, most=self._settings.max_total_file_bytes))
 
     async def _write(self, changes: BatchChanges) -> None:
         await self._store.use(lambda store: store.write_batches(changes))
+
+
+def _check_total(store: BatchStore, *, num_bytes: int, most: int) -> None:
+    num_kept = store.num_file_bytes()
+    if num_kept + num_bytes > most:
+        raise FileTooLargeError(
+            f"there are {num_kept} bytes of files, with this one more than {most}; delete some, or raise "
+            "--max-total-file-bytes"
+        )
+
+
+def _add(store: BatchStore, *, file: FileRow, most: int) -> None:
+    """Write the file's row if there is room still: the lines of several uploads are counted at once."""
+    _check_total(store, num_bytes=file.num_bytes, most=most)
+    store.write_batches(BatchChanges(files=(file,)))
 
 
 def _parts(store: BatchStore, *, file_id: str, after: int) -> list[tuple[int, bytes]]:

@@ -5,6 +5,7 @@ a batch's output are its answers, numbered like the lines of the input. So an an
 never written as a whole.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -21,6 +22,11 @@ class FileRow:
     num_bytes: int
     num_lines: int
     state: str = "ready"
+    row_sum: int | None = field(default=None, compare=False)  # checksum; None where the row has none
+
+    def checked(self) -> Sequence[object]:
+        """Return what the checksum is of."""
+        return self.file_id, self.owner, self.created, self.purpose, self.filename, self.num_bytes, self.num_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,11 @@ class BatchRow:
     is_over: bool = False
     idempotency_key: bytes | None = None
     body_digest: bytes | None = None
+    row_sum: int | None = field(default=None, compare=False)  # checksum; None where the row has none
+
+    def checked(self) -> Sequence[object]:
+        """Return what the checksum is of."""
+        return self.batch_id, self.owner, self.created, self.body, self.is_over
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....engine.core.outputs import OutputDelta, RequestMetrics
@@ -16,9 +17,10 @@ from ...jobs.job import Job
 from ...jobs.job_index import JobIndex
 from ...jobs.kept_request import KeptRequest
 from ...jobs.result_backend import ResultBackend
+from .integrity.checksum import DamagedError
 from .journal import Journal, KeptJob
 from .records import JobRow
-from .store import Store, StoreError
+from .store import Store, StoreError, UnreadableError, has_id_form
 from .stored_jobs import StoredJobs
 from .unfinished_job import UnfinishedJob
 
@@ -84,7 +86,12 @@ class DurableBackend(ResultBackend):
 
     async def find(self, seq_id: str, *, owner: str) -> Job | None:
         """Like ResultBackend. Raises NotReadyError while the store is not open."""
-        return await self.find_stored(lambda store: store.find(seq_id), owner=owner)
+        if not has_id_form(seq_id):
+            return None
+        try:
+            return await self.find_stored(lambda store: _named(store.find(seq_id), seq_id), owner=owner)
+        except DamagedError as exc:
+            return self.stored.damaged(JobRow(0, seq_id, owner, self.stored.wall_clock(), "", 0), exc)
 
     async def find_key(self, owner: str, key: IdempotencyKey) -> Job | None:
         """Like ResultBackend. Raises NotReadyError while the store is not open."""
@@ -115,12 +122,21 @@ class DurableBackend(ResultBackend):
 
     async def delete_all(self, owner: str) -> set[str]:
         """Delete the owner's jobs on disk. Returns their ids."""
-        return set(await self.use(lambda store: store.delete_owner(owner)))
+        seq_ids = set(await self.use(lambda store: store.delete_owner(owner)))
+        self._drop(seq_ids, owner)
+        return seq_ids
 
     async def delete(self, job: Job) -> None:
         """Delete the job on disk."""
         with _translated():
             await self._opened().delete(job.seq_id)
+        self._drop([job.seq_id], job.owner)
+
+    def _drop(self, seq_ids: Iterable[str], owner: str) -> None:
+        """Forget deleted jobs that a reader, who had read the disk before, has brought back meanwhile."""
+        for seq_id in seq_ids:
+            if (job := self.index.get(seq_id, owner=owner)) is not None:
+                self.index.forget(job)
 
     def forget(self, job: Job) -> None:
         """Hold the job no longer; it stays on disk."""
@@ -193,9 +209,13 @@ class DurableBackend(ResultBackend):
                 sink(OutputDelta(unfinished.row.seq_id, index, "", (), None, "error", None, metrics, error))
 
     async def use(self, function: Callable[[Any], T]) -> T:
-        """Return what the function gets of the store. Raises NotReadyError while it is not open."""
+        """Return what the function gets of the store. Raises NotReadyError while it is not open, DamagedError."""
         with _translated():
-            return await self._opened().read(function)
+            try:
+                return await self._opened().read(function)
+            except UnreadableError as exc:
+                _log.error("results: %s", exc)
+                raise DamagedError from exc
 
     def _hold(self, kept: KeptJob) -> None:
         self._kept[kept.job.seq_id] = kept
@@ -234,6 +254,11 @@ def _dumped(
         "ttl_s": ttl_s,
     }
     return json.dumps(stored, separators=(",", ":"))
+
+
+def _named(row: JobRow | None, seq_id: str) -> JobRow | None:
+    """Return the row with the id by which it was found, whatever is left of its own."""
+    return None if row is None else replace(row, seq_id=seq_id)
 
 
 @contextlib.contextmanager

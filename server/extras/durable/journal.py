@@ -209,9 +209,9 @@ class Journal:
         self._store.close()
 
     def _take_entries(self) -> Iterator[_Entry]:
-        """Yield all queued entries. Waits for the first one, or until a retry or a sweep is due."""
+        """Yield all queued entries. Waits for the first one, or until a retry, a sweep or a check is due."""
         with contextlib.suppress(queue.Empty):
-            yield self._entries.get(timeout=_RETRY_S if self._failure else self._sweep_interval_s)
+            yield self._entries.get(timeout=min(_RETRY_S, self._sweep_interval_s))
             while True:
                 yield self._entries.get_nowait()
 
@@ -272,7 +272,7 @@ class Journal:
         status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
         now = self._wall_clock()
         result = kept.stored("result", dump_result(kept.deltas))
-        return Ending(kept.num, status, now, now + kept.ttl_s, result, kept.webhook)
+        return Ending(kept.num, status, now, now + kept.ttl_s, result, kept.webhook, kept.job.attempt)
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept_at < self._sweep_interval_s:
@@ -281,7 +281,8 @@ class Journal:
         try:
             num_swept = self._store.sweep(self._wall_clock(), max_jobs=_SWEPT_JOBS)
         except StoreError as exc:
-            _log.warning("results: what has expired cannot be deleted: %s", exc)
+            if self._failure is None:
+                _log.warning("results: what has expired cannot be deleted: %s", exc)
         self._swept_at = time.monotonic()
         self._sweep_interval_s = _SWEEP_S if num_swept < _SWEPT_JOBS else _SWEEP_S / 50
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ....engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ....engine.errors import ConstraintError, RequestFailedError
 from ....engine.extras.inspection.history import History
+from .integrity.checksum import checksum, is_whole
 
 Event = Sequence[Any]
 _CHECKSUM_BYTES = 4
@@ -49,6 +50,34 @@ class JobRow:
     result: str | None = None
     idempotency_key: bytes | None = None  # SHA-256 of the key
     body_digest: bytes | None = None  # digest of the body that came with the key
+    # Checksums of what never changes, of the request, and of the end; None in rows of earlier versions.
+    row_sum: int | None = field(default=None, compare=False)
+    request_sum: int | None = field(default=None, compare=False)
+    result_sum: int | None = field(default=None, compare=False)
+
+    def summed(self) -> "JobRow":
+        """Return the row of a new job with its checksums."""
+        return replace(self, row_sum=checksum(*self._fixed), request_sum=checksum(self.num, self.request))
+
+    @property
+    def is_whole(self) -> bool:
+        """False if the row was changed on disk."""
+        return (
+            is_whole(self.row_sum, *self._fixed)
+            and is_whole(self.request_sum, self.num, self.request)
+            and is_whole(self.result_sum, *self._end)
+            and (self.status is None) == (self.result is None)
+            and isinstance(self.created, int | float)
+            and isinstance(self.expires, int | float | None)
+        )
+
+    @property
+    def _fixed(self) -> Sequence[object]:
+        return self.num, self.seq_id, self.owner, self.created, self.idempotency_key, self.body_digest
+
+    @property
+    def _end(self) -> Sequence[object]:
+        return self.num, self.num_attempts, self.status, self.finished, self.expires, self.result
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +90,12 @@ class Ending:
     expires: float
     result: str
     webhook: str | None = None  # target to notify
+    num_attempts: int = 1  # processes that have run the job
+
+    @property
+    def result_sum(self) -> int:
+        """Checksum of the end, like that of its JobRow."""
+        return checksum(self.num, self.num_attempts, self.status, self.finished, self.expires, self.result)
 
 
 class Webhook(NamedTuple):

@@ -58,7 +58,7 @@ class Resumption:
             await self._submit(unfinished)
 
     async def _submit(self, unfinished: UnfinishedJob) -> None:
-        is_renewed = unfinished.request["fingerprint"] != self._engine.fingerprint
+        is_renewed = unfinished.request.get("fingerprint") != self._engine.fingerprint
         if is_renewed and unfinished.has_told:
             reason = "interrupted: the model, its tokenizer, template or dtype is not the one that it began with"
             self._backend.fail(unfinished, reason=reason)

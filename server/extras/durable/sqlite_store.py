@@ -5,6 +5,7 @@ can lose commits when two connections write and checkpoint. Do not trust the loc
 """
 
 import contextlib
+import logging
 import math
 import os
 import sqlite3
@@ -15,11 +16,14 @@ from typing import Any, TypeVar
 from ....engine.errors import ConfigError
 from ...api.listing import Page
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
+from .integrity.checksum import checksum, whole_parts
+from .integrity.opened_file import FileChangedError, OpenedFile
 from .records import Changes, JobRow, Webhook
-from .sealing import OVERHEAD_BYTES, Seal, Sealing, new_mark
-from .store import BatchStore, StoreError
+from .sealing import OVERHEAD_BYTES, Seal, Sealing, new_mark, opened_row, opened_rows, sealed_row
+from .store import BatchStore, StoreError, UnreadableError
 
 T = TypeVar("T")
+_log = logging.getLogger("splitfuse.results")
 Row = TypeVar("Row", FileRow, BatchRow)
 # Statements that migrate each version of the format to the next; the first one creates version 1.
 _MIGRATIONS = (
@@ -67,13 +71,25 @@ CREATE TABLE webhooks (
 CREATE INDEX webhooks_due ON webhooks (next_try);
 """,
     "ALTER TABLE begun_lines ADD COLUMN is_running INTEGER NOT NULL DEFAULT 1;",
+    # Rows of earlier formats have no checksums.
+    """
+ALTER TABLE jobs ADD COLUMN row_sum INTEGER;
+ALTER TABLE jobs ADD COLUMN request_sum INTEGER;
+ALTER TABLE jobs ADD COLUMN result_sum INTEGER;
+ALTER TABLE files ADD COLUMN row_sum INTEGER;
+ALTER TABLE batches ADD COLUMN row_sum INTEGER;
+ALTER TABLE file_parts ADD COLUMN part_sum INTEGER;
+""",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
 _COLUMNS = ", ".join(JobRow.__slots__)
 _INSERT = f"INSERT INTO jobs ({_COLUMNS}, num_bytes) VALUES ({'?, ' * len(JobRow.__slots__)}?)"
 _SELECT = f"SELECT {_COLUMNS} FROM jobs"
+# Whoever adds a job holds its key's lock and found no job, so one that has the key has expired.
+_FREE_KEY = "DELETE FROM jobs WHERE owner = ? AND idempotency_key = ? AND status IS NOT NULL"
 _END = """
-UPDATE jobs SET status = ?, finished = ?, expires = ?, result = ?, num_bytes = num_bytes + ?, is_running = 0
+UPDATE jobs SET status = ?, finished = ?, expires = ?, result = ?, result_sum = ?, num_bytes = num_bytes + ?,
+  is_running = 0
 WHERE num = ?"""
 _TELL = "INSERT INTO webhooks SELECT seq_id, ?, ?, ?, 0, 0.0 FROM jobs WHERE num = ?"
 _WEBHOOK = ", ".join(Webhook._fields)
@@ -81,6 +97,9 @@ _SELECT_FILE = f"SELECT {', '.join(FileRow.__slots__)} FROM files"
 _SELECT_BATCH = f"SELECT {', '.join(BatchRow.__slots__)} FROM batches"
 # In an encrypted store the name holds the key of the parts, whose deletion takes a while.
 _FORGET_NAMES = "UPDATE files SET filename = '' WHERE state = 'deleted' AND filename != ''"
+_INSERT_PART = "INSERT OR IGNORE INTO file_parts VALUES (?, ?, ?, ?)"
+_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the latter: a message of SQLite's that quotes damaged text
+_CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _SWEPT_PARTS = 32  # per transaction: 4 MiB of an uploaded file
 
 
@@ -91,8 +110,10 @@ def _upsert(table: str, key: str, names: Sequence[str], *, changing: Sequence[st
 
 
 _BEGIN_LINE = "INSERT INTO begun_lines VALUES (?, ?, 0, 1) ON CONFLICT (batch_id, line) DO UPDATE SET is_running = 1"
-_UPSERT_FILE = _upsert("files", "file_id", FileRow.__slots__, changing=("expires", "num_bytes", "num_lines", "state"))
-_UPSERT_BATCH = _upsert("batches", "batch_id", BatchRow.__slots__, changing=("expires", "body", "is_over"))
+_UPSERT_FILE = _upsert(
+    "files", "file_id", FileRow.__slots__, changing=("expires", "num_bytes", "num_lines", "state", "row_sum")
+)
+_UPSERT_BATCH = _upsert("batches", "batch_id", BatchRow.__slots__, changing=("expires", "body", "is_over", "row_sum"))
 
 
 class SqliteStore(BatchStore):
@@ -113,9 +134,16 @@ class SqliteStore(BatchStore):
             self._prepare(path, is_synced=is_synced)
         except BaseException as exc:
             self._db.close()
-            if isinstance(exc, sqlite3.Error):
+            if isinstance(exc, _ERRORS):
                 raise ConfigError(f"--results {path}: {_reason(exc)}") from exc
             raise
+        self._file = OpenedFile(path, num_bytes=self._num_bytes)
+
+    def _num_bytes(self) -> int:
+        num_pages, page_bytes = (
+            self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
+        )
+        return int(num_pages * page_bytes)
 
     def _prepare(self, path: Path | None, *, is_synced: bool) -> None:
         for pragma in (
@@ -144,16 +172,20 @@ class SqliteStore(BatchStore):
 
     def commit(self, changes: Changes) -> None:
         if not changes:
+            with _translated():
+                self._file.check()
             return
         self._has_deleted |= bool(changes.deleted)
         with self._changing() as db:
-            db.executemany(_INSERT, [[*_values(row), len(row.request)] for row in changes.accepted])
+            freed = db.executemany(_FREE_KEY, [(row.owner, row.idempotency_key) for row in changes.accepted])
+            self._has_deleted |= freed.rowcount > 0
+            db.executemany(_INSERT, [[*_values(row.summed()), len(row.request)] for row in changes.accepted])
             if changes.segment is not None:
                 db.execute("INSERT INTO segments VALUES (?, ?)", changes.segment)
             db.executemany(
                 _END,
                 [
-                    (end.status, end.finished, end.expires, end.result, len(end.result), end.num)
+                    (end.status, end.finished, end.expires, end.result, end.result_sum, len(end.result), end.num)
                     for end in changes.endings
                 ],
             )
@@ -162,10 +194,10 @@ class SqliteStore(BatchStore):
             db.executemany("UPDATE jobs SET is_running = 1 WHERE num = ?", [(num,) for num in changes.begun])
             for table in ("jobs", "webhooks"):
                 db.executemany(f"DELETE FROM {table} WHERE seq_id = ?", [(seq_id,) for seq_id in changes.deleted])
-            renewed = [(request, num) for num, request in changes.renewed]
-            db.executemany("UPDATE jobs SET request = ? WHERE num = ?", renewed)
+            renewed = [(request, checksum(num, request), num) for num, request in changes.renewed]
+            db.executemany("UPDATE jobs SET request = ?, request_sum = ? WHERE num = ?", renewed)
             if changes.probes:
-                db.execute("INSERT OR REPLACE INTO meta VALUES ('probe', random())")
+                _probe(db)
 
     def last_numbers(self) -> tuple[int, int]:
         job, segment = (self._read_int(f"SELECT coalesce(max(num), 0) FROM {table}") for table in ("jobs", "segments"))
@@ -196,7 +228,16 @@ class SqliteStore(BatchStore):
             db.execute("INSERT OR REPLACE INTO meta VALUES ('is_clean', ?)", (not has_crashed,))
 
     def unfinished(self) -> list[JobRow]:
-        return list(self._rows(JobRow, f"{_SELECT} WHERE status IS NULL ORDER BY num"))
+        nums = [num for (num,) in self._read("SELECT num FROM jobs WHERE status IS NULL ORDER BY num")]
+        return [row for num in nums if (row := self._unfinished(num)) is not None]
+
+    def _unfinished(self, num: int) -> JobRow | None:
+        try:
+            row = next(self._rows(JobRow, f"{_SELECT} WHERE num = ?", num), None)
+        except UnreadableError as exc:
+            _log.error("results: job number %d was changed on disk and does not go on: %s", num, exc)
+            return None
+        return row if row is not None and row.status is None else None
 
     def segments(self, first: int) -> Iterable[bytes]:
         with _translated():
@@ -227,7 +268,7 @@ class SqliteStore(BatchStore):
         self._has_deleted |= has_deleted
         with self._changing() as db:
             db.executemany(_UPSERT_FILE, [_values(self._sealed(file)) for file in changes.files])
-            db.executemany("INSERT OR IGNORE INTO file_parts VALUES (?, ?, ?)", self._sealed_parts(changes.parts))
+            db.executemany(_INSERT_PART, [(*part, checksum(*part)) for part in self._sealed_parts(changes.parts)])
             db.executemany(_UPSERT_BATCH, [_values(self._sealed(batch)) for batch in changes.batches])
             if has_deleted:
                 db.execute(_FORGET_NAMES)
@@ -274,10 +315,11 @@ class SqliteStore(BatchStore):
         return self._read_int("SELECT count(*) FROM batches WHERE NOT is_over")
 
     def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
-        query = "SELECT number, body FROM file_parts WHERE file_id = ? AND number > ? ORDER BY number LIMIT ?"
-        parts = self._read(query, file_id, after, limit)
+        columns = "number, body, part_sum"
+        query = f"SELECT {columns} FROM file_parts WHERE file_id = ? AND number > ? ORDER BY number LIMIT ?"
+        parts = whole_parts(file_id, self._read(query, file_id, after, limit))
         if self._sealing is None:
-            return [(number, body) for number, body in parts]
+            return parts
         seal = self._file_seal(file_id)
         return [] if seal is None else [(number, seal.open(str(number), body)) for number, body in parts]
 
@@ -303,9 +345,13 @@ class SqliteStore(BatchStore):
         query = "SELECT coalesce(sum(length(body) - ?), 0) FROM file_parts WHERE file_id = ?"
         return self._read_int(query, overhead, file_id)
 
-    def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
-        query = f"SELECT {_WEBHOOK} FROM webhooks WHERE next_try <= ? ORDER BY next_try LIMIT ?"
-        return list(self._rows(Webhook, query, now, limit))
+    def due_targets(self, now: float) -> list[str]:
+        return [target for (target,) in self._read("SELECT DISTINCT target FROM webhooks WHERE next_try <= ?", now)]
+
+    def due_webhooks(self, now: float, *, limit: int, target: str | None = None) -> list[Webhook]:
+        where = "next_try <= ? AND coalesce(?, target) = target"
+        query = f"SELECT {_WEBHOOK} FROM webhooks WHERE {where} ORDER BY next_try LIMIT ?"
+        return list(self._rows(Webhook, query, now, target, limit))
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
         begin = "UPDATE webhooks SET num_tries = num_tries + 1, next_try = ? WHERE seq_id = ? AND num_tries = ?"
@@ -336,7 +382,7 @@ class SqliteStore(BatchStore):
             db.execute(f"DELETE FROM segments WHERE num < {oldest}")
             expired = "SELECT num FROM jobs WHERE status IS NOT NULL AND expires <= ? LIMIT ?"
             num_deleted = db.execute(f"DELETE FROM jobs WHERE num IN ({expired})", (now, max_jobs)).rowcount
-        with _translated():
+        with _translated(), self._file.changing():
             self._db.execute("PRAGMA incremental_vacuum(64)").fetchall()
             if self._has_deleted or num_deleted:  # the log still contains their bytes
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -347,13 +393,13 @@ class SqliteStore(BatchStore):
         self._db.close()
 
     def _sealed(self, row: Row) -> Row:
-        return row if self._sealing is None else self._sealing.seal_row(row)
+        return sealed_row(row, self._sealing)
 
     def _opened(self, row: Row | None) -> Row | None:
-        return row if self._sealing is None or row is None else self._sealing.open_row(row)
+        return None if row is None else opened_row(row, self._sealing)
 
     def _readable(self, rows: Iterator[Row]) -> list[Row]:
-        return list(rows if self._sealing is None else self._sealing.open_rows(rows))
+        return list(opened_rows(rows, self._sealing))
 
     def _file_seal(self, file_id: str) -> Seal | None:
         """Return the seal of a file's parts, None if the file is gone."""
@@ -373,7 +419,7 @@ class SqliteStore(BatchStore):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        with _translated(), _transaction(self._db):
+        with _translated(), self._file.changing(), _transaction(self._db):
             yield self._db
 
     def _rows(self, kind: Callable[..., T], query: str, *values: object) -> Iterator[T]:
@@ -381,7 +427,7 @@ class SqliteStore(BatchStore):
 
     def _read(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         with _translated():
-            yield from self._db.execute(query, values)
+            return iter(self._db.execute(query, values).fetchall())
 
     def _read_int(self, query: str, *values: object) -> int:
         return int(next(self._read(query, *values))[0])
@@ -391,7 +437,9 @@ def _connected(path: Path | None) -> sqlite3.Connection:
     if path is not None and not path.exists():  # users' data: only this user may read it
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-    return sqlite3.connect(path or ":memory:", isolation_level=None, timeout=0, check_same_thread=False)
+    db = sqlite3.connect(path or ":memory:", isolation_level=None, timeout=0, check_same_thread=False)
+    db.text_factory = lambda raw: raw.decode(errors="surrogateescape")  # a damaged text is found where it is used
+    return db
 
 
 @contextlib.contextmanager
@@ -406,19 +454,35 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+def _probe(db: sqlite3.Connection) -> None:
+    """Write a job and a segment, and take them back; write a row that stays, for only a commit reaches the disk."""
+    db.execute("SAVEPOINT probe")
+    db.execute("INSERT OR REPLACE INTO segments VALUES ((SELECT coalesce(max(num), 0) + 1 FROM segments), x'00')")
+    probe = JobRow((1 << 62) - 1, "probe", "", 0.0, "", 1)
+    db.execute(_INSERT, [*_values(probe), 0])
+    db.execute("ROLLBACK TO probe")
+    db.execute("RELEASE probe")
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('probe', random())")
+
+
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     try:
         yield
+    except FileChangedError as exc:
+        raise StoreError(str(exc)) from exc
+    except UnicodeDecodeError as exc:
+        raise UnreadableError(_reason(exc)) from exc
     except sqlite3.Error as exc:
-        raise StoreError(_reason(exc)) from exc
+        kind = UnreadableError if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _CORRUPT else StoreError
+        raise kind(_reason(exc)) from exc
 
 
 def _values(row: JobRow | FileRow | BatchRow) -> list[object]:
     return [getattr(row, name) for name in type(row).__slots__]
 
 
-def _reason(exc: sqlite3.Error) -> str:
+def _reason(exc: sqlite3.Error | UnicodeDecodeError) -> str:
     if getattr(exc, "sqlite_errorname", "") == "SQLITE_BUSY":  # misuse, a bug of ours, has no name
         return "another process uses this file; give each server its own, or share a postgresql:// database"
     return f"SQLite says: {exc}"

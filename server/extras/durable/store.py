@@ -1,5 +1,6 @@
 """Store: the port to kept jobs on disk. Only one thread uses a store."""
 
+import re
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -7,12 +8,19 @@ from ...api.listing import Page
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from .records import Changes, JobRow, Webhook
 
+_ID_FORM = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
+
+
+def has_id_form(text: str) -> bool:
+    """True if the text can be an id; no store is asked for any other."""
+    return _ID_FORM.fullmatch(text) is not None
+
 
 class Store(Protocol):
     """Store of kept jobs. `commit` is atomic and durable when it returns. Every method may raise StoreError."""
 
     def commit(self, changes: Changes) -> None:
-        """Write all changes or none."""
+        """Write all changes or none. Without changes find out whether the store is where it was."""
 
     def last_numbers(self) -> tuple[int, int]:
         """Return the highest numbers of a job and a segment, 0 if there are none; this process continues above them."""
@@ -45,8 +53,11 @@ class Store(Protocol):
     def delete_owner(self, owner: str) -> list[str]:
         """Delete all jobs of an owner. Returns their ids."""
 
-    def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
-        """Return at most `limit` messages that are due."""
+    def due_targets(self, now: float) -> list[str]:
+        """Return the targets of the messages that are due."""
+
+    def due_webhooks(self, now: float, *, limit: int, target: str | None = None) -> list[Webhook]:
+        """Return at most `limit` messages that are due, of one target or all."""
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
         """Count a try and set the time of the next.
@@ -114,3 +125,7 @@ class BatchStore(Store, Protocol):
 
 class StoreError(Exception):
     """The store cannot be read or written: the disk is full or failing, or the server is gone."""
+
+
+class UnreadableError(StoreError):
+    """What is asked for, or the way to it, was changed on disk; the rest of the store can be read."""

@@ -10,8 +10,10 @@ from ....engine.core.outputs import OutputDelta
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job
 from ...jobs.kept_request import KeptKind
+from .integrity.checksum import DamagedError
 from .records import JobRow, Segment, delta_of, load_result, load_segment
-from .sealing import DamagedError, Seal, Sealing
+from .sealing import Seal, Sealing
+from .store import UnreadableError
 from .unfinished_job import BegunJob, UnfinishedJob
 
 _log = logging.getLogger("splitfuse.results")
@@ -25,6 +27,9 @@ _DAMAGED_REQUEST: dict[str, Any] = {
     "num_outputs": 1,
     "stream_interval": 1,
 }
+
+
+_LAST_TIME = 1e11  # the year 5138
 
 
 class StoredJobs:
@@ -48,42 +53,52 @@ class StoredJobs:
 
     def finished(self, row: JobRow) -> Job | None:
         """Return the job of a row; None if it has not ended, or has expired."""
-        if row.result is None or self._is_expired(row):
-            return None
         try:
-            request, result = self._text(row, "request")[0], self._text(row, "result")[0]
+            if not row.is_whole:
+                raise DamagedError
+            return None if row.result is None or self._is_expired(row) else self._ended(row)
         except DamagedError as exc:
-            _log.error("results: job %s…: error id %s: %s", row.seq_id[:8], exc.error_id, exc)
-            job = self._job_of(row, _DAMAGED_REQUEST)
-            deltas = [OutputDelta(row.seq_id, 0, "", (), None, "error", None, None, exc)]
-        else:
-            job = self._job_of(row, json.loads(request))
-            deltas = [delta_of(event, request_id=row.seq_id) for event in load_result(result)]
+            return self.damaged(row, exc)
+        except Exception:  # whatever it holds, its reader gets an answer, and others theirs
+            _log.exception("results: job %s… cannot be read", str(row.seq_id)[:8])
+            return self.damaged(row, DamagedError())
+
+    def damaged(self, row: JobRow, error: DamagedError) -> Job:
+        """Return the job of a row that cannot be read: it has failed."""
+        _log.error("results: job %s…: error id %s: %s", str(row.seq_id)[:8], error.error_id, error)
+        job = self._job_of(_plausible(row), _DAMAGED_REQUEST)
+        job.sink(OutputDelta(job.seq_id, 0, "", (), None, "error", None, None, error))
+        return job
+
+    def _ended(self, row: JobRow) -> Job:
+        """Return the job of a row that holds its end. Raises DamagedError, or what reading its texts raises."""
+        request, result = self._text(row, "request")[0], self._text(row, "result")[0]
+        job = self._job_of(row, json.loads(request))
+        for event in load_result(result):
+            job.sink(delta_of(event, request_id=row.seq_id))
+        if not job.finished:
+            raise DamagedError
         job.ttl_s = None if row.expires is None else row.expires - self.wall_clock()
-        for delta in deltas:
-            job.sink(delta)
         return job
 
     def unfinished(self, rows: Iterable[JobRow], segments: Callable[[int], Iterable[bytes]]) -> list[UnfinishedJob]:
         """Return unfinished jobs with their events."""
         begun = {row.num: self._begun(row) for row in rows}
-        num_damaged = 0
         first = min((job.row.first_segment for job in begun.values()), default=None)
-        for body in () if first is None else segments(first):
-            try:
-                segment = load_segment(body)
-            except ValueError:
-                num_damaged += 1
-                continue
-            time_of = self._translation(segment)
-            for num, event in segment.events:
-                if num in begun:
-                    begun[num].take(event, time_of, written=time_of(segment.monotonic))
-                else:
-                    self.last_deleted = max(self.last_deleted, num)
-        if num_damaged:
-            _log.error("results: %d damaged segments; the jobs in them may go on with less than they had", num_damaged)
+        try:
+            for body in () if first is None else segments(first):
+                self._take(load_segment(body), begun)
+        except (UnreadableError, ValueError) as exc:  # without its events the later ones would have a gap
+            _log.error("results: a segment is damaged (%s); jobs go on from what came before it", exc)
         return [job.unfinished(now=self._clock()) for job in begun.values()]
+
+    def _take(self, segment: Segment, begun: Mapping[int, BegunJob]) -> None:
+        time_of = self._translation(segment)
+        for num, event in segment.events:
+            if num in begun:
+                begun[num].take(event, time_of, written=time_of(segment.monotonic))
+            else:
+                self.last_deleted = max(self.last_deleted, num)
 
     def _text(self, row: JobRow, name: str) -> tuple[str, Seal | None]:
         """Return a text of a row, and the job's key where the store is encrypted. Raises DamagedError."""
@@ -125,13 +140,31 @@ class StoredJobs:
         return lambda time: min(time + shift, now)
 
     def _begun(self, row: JobRow) -> BegunJob:
-        arrival_time = self._clock() - max(0.0, self.wall_clock() - row.created)
+        arrival_time = self._clock() - max(0.0, self.wall_clock() - _plausible(row).created)
         try:
+            if not row.is_whole:
+                raise DamagedError
             text, seal = self._text(row, "request")
-        except DamagedError:
-            assert self.sealing is not None
-            request = {**_DAMAGED_REQUEST, "ttl_s": self._ttl}
-            seal = self.sealing.new_seal(row.owner, row.seq_id)  # for its end
-            return BegunJob(row, self._job_of(row, request), request, arrival_time, seal=seal, is_damaged=True)
-        request = json.loads(text)
-        return BegunJob(row, self._job_of(row, request), request, arrival_time, seal=seal)
+            request = json.loads(text)
+            return BegunJob(row, self._job_of(row, request), request, arrival_time, seal=seal)
+        except Exception as exc:  # whatever it holds, the other jobs go on
+            if not isinstance(exc, DamagedError):
+                _log.exception("results: job %s… cannot be read", str(row.seq_id)[:8])
+        request, row = {**_DAMAGED_REQUEST, "ttl_s": self._ttl}, _plausible(row)
+        seal = None if self.sealing is None else self.sealing.new_seal(row.owner, row.seq_id)  # for its end
+        return BegunJob(row, self._job_of(row, request), request, arrival_time, seal=seal, is_damaged=True)
+
+
+def _plausible(row: JobRow) -> JobRow:
+    """Return a damaged row with values of the right types."""
+    is_time = isinstance(row.created, int | float) and 0 <= row.created < _LAST_TIME
+    return JobRow(
+        num=row.num,
+        seq_id=str(row.seq_id).encode(errors="replace").decode(),
+        owner=str(row.owner),
+        created=row.created if is_time else 0.0,
+        request="",
+        first_segment=row.first_segment if isinstance(row.first_segment, int) else 1,
+        num_attempts=row.num_attempts if isinstance(row.num_attempts, int) else 1,
+        num_crashes=row.num_crashes if isinstance(row.num_crashes, int) else 0,
+    )

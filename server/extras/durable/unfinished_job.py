@@ -1,5 +1,6 @@
 """UnfinishedJob: a job that an earlier process left, rebuilt from its records on disk."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 from ....engine.core.outputs import KnownOutput
 from ....engine.serving.submitted_request import Resumed
 from ...jobs.job import Job
+from .integrity.checksum import DamagedError
 from .journal import KeptJob
 from .records import Event, JobRow, delta_of
-from .sealing import DamagedError, Seal
+from .sealing import Seal
 
+_log = logging.getLogger("splitfuse.results")
 MAX_CRASHES = 3  # crashes after which a job is not retried; its last try runs alone
 
 
@@ -51,6 +54,7 @@ class BegunJob:
         self.row = row
         self._is_damaged = is_damaged
         self._request = request
+        self._seed = request["seed"]
         self._arrival_time = arrival_time
         self._kept = KeptJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"), seal=seal)
         self._forced_from: list[int | None] = [None for _ in job.outputs]
@@ -61,12 +65,12 @@ class BegunJob:
         if self._is_damaged:
             return
         try:
-            events = self._opened(item)
-        except DamagedError:
+            for event in self._opened(item):
+                self._take(event, time_of, written=written)
+        except Exception as exc:  # whatever it holds, the other jobs go on
+            if not isinstance(exc, DamagedError):
+                _log.exception("results: an event of job %s… cannot be read", self.row.seq_id[:8])
             self._is_damaged = True
-            return
-        for event in events:
-            self._take(event, time_of, written=written)
 
     def _opened(self, item: Event | str) -> list[Event]:
         seal = self._kept.seal
@@ -93,5 +97,5 @@ class BegunJob:
             )
             for output in self._kept.job.outputs
         )
-        resumed = Resumed(self._request["seed"], outputs, self._arrival_time)
+        resumed = Resumed(self._seed, outputs, self._arrival_time)
         return UnfinishedJob(self._kept, self.row, self._request, resumed, self._is_damaged)

@@ -1,5 +1,6 @@
 """ReplicaClient: the supervisor's requests to replicas, which bypass HAProxy."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ class ReplicaClient:
     async def get(self, address: Address, path: str, *, headers: Mapping[str, str]) -> httpx.Response | None:
         """Return the replica's answer, None if there is none."""
         try:
-            return await self._client.get(f"http://{address}{path}", headers=dict(headers))
-        except httpx.HTTPError:
+            async with asyncio.timeout(_ANSWER_S):  # httpx's own limit is one of each read
+                return await self._client.get(f"http://{address}{path}", headers=dict(headers))
+        except (httpx.HTTPError, TimeoutError):
             return None

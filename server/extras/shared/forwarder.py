@@ -1,10 +1,13 @@
 """Forwarder: answers a request for a job on another server with that server's answer.
 
-The other server gets the caller's key and checks it as usual. A forwarded request is not forwarded again.
+The other server gets the caller's key and checks it as usual. A forwarded request is not forwarded again. The head of
+an answer, and each piece of a stream, may take as long as the other server holds the job; any other body has a limit of
+time and of size.
 """
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Awaitable
 from typing import TypeVar
 
@@ -19,6 +22,7 @@ from ...http.json_body import FIELDS
 from ...http.json_response import dumps
 from ...http.sse import EventStream
 
+_log = logging.getLogger("splitfuse.results")
 FORWARDED = "X-Splitfuse-Forwarded"
 _PASSED_ON = ("authorization", *KEY_HEADERS, "last-event-id", "idempotency-key", "prefer", "x-request-id")
 _LEFT_OUT = (
@@ -27,13 +31,18 @@ _LEFT_OUT = (
 )
 _CONNECT_S = 3.0
 _CHECK_S = 2.0
+_BODY_S = 60.0  # for a whole body that is no stream
+_BODY_BYTES = 2**30  # four times the default of --max-result-bytes
 T = TypeVar("T")
 
 
 class Forwarder:
     """Connections to other servers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, body_s: float = _BODY_S, body_bytes: int = _BODY_BYTES) -> None:
+        """`body_s`, `body_bytes`: the most seconds and bytes of a body that is no stream."""
+        self._body_s = body_s
+        self._body_bytes = body_bytes
         self._client: httpx.AsyncClient | None = None
 
     async def close(self) -> None:
@@ -47,12 +56,19 @@ class Forwarder:
         if FORWARDED in request.headers:
             raise MovedError
         try:
-            client = self._connected()
-            sending = client.send(_forwarded(client, request, exc.url), stream=True)
-            answer = await unless_disconnected(request.receive, _while_held(sending, exc.is_held))
-            return await _response(answer, exc.is_held)
-        except httpx.HTTPError as error:
+            return await unless_disconnected(request.receive, self._answer(request, exc))
+        except (httpx.HTTPError, TimeoutError) as error:
             raise MovedError from error
+
+    async def _answer(self, request: Request, exc: HeldElsewhereError) -> Response:
+        client = self._connected()
+        sending = client.send(_forwarded(client, request, exc.url), stream=True)
+        answer = await _while_held(sending, exc.is_held)
+        headers = {name: value for name, value in answer.headers.items() if name not in _LEFT_OUT}
+        if headers.get("content-type", "").startswith(EventStream.media_type):
+            return EventStream(_chunks(answer, exc.is_held), error_frame=_no_frame, headers=headers)
+        async with contextlib.aclosing(answer), asyncio.timeout(self._body_s):
+            return Response(await _body(answer, max_bytes=self._body_bytes), answer.status_code, headers)
 
     def _connected(self) -> httpx.AsyncClient:
         if self._client is None:
@@ -87,14 +103,15 @@ async def _while_held(reading: Awaitable[T], is_held: IsHeld) -> T:
         task.cancel()
 
 
-async def _response(answer: httpx.Response, is_held: IsHeld) -> Response:
-    headers = {name: value for name, value in answer.headers.items() if name not in _LEFT_OUT}
-    if headers.get("content-type", "").startswith(EventStream.media_type):
-        return EventStream(_chunks(answer, is_held), error_frame=_no_frame, headers=headers)
-    try:
-        return Response(await answer.aread(), answer.status_code, headers)
-    finally:
-        await answer.aclose()
+async def _body(answer: httpx.Response, *, max_bytes: int) -> bytes:
+    """Read a whole body. Raises MovedError if it has more bytes."""
+    body = bytearray()
+    async for chunk in answer.aiter_raw():
+        body += chunk
+        if len(body) > max_bytes:
+            _log.error("results: the answer of another server has more than %d bytes", max_bytes)
+            raise MovedError
+    return bytes(body)
 
 
 async def _chunks(answer: httpx.Response, is_held: IsHeld) -> AsyncGenerator[bytes, None]:

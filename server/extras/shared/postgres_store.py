@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from ....engine.errors import ConfigError
+from ..durable.integrity.checksum import checksum
 from ..durable.records import Changes, JobRow, Webhook
 from ..durable.sealing import Sealing, new_mark
 from ..durable.store import StoreError
@@ -22,6 +23,8 @@ from .postgres.schema import SCHEMA_VERSION, migrate
 
 _COLUMNS = ", ".join(JobRow.__slots__)
 _SELECT = f"SELECT {_COLUMNS} FROM splitfuse_jobs"
+# Whoever adds a job holds its key's lock and found no job, so one that has the key has expired.
+_FREE_KEY = "DELETE FROM splitfuse_jobs WHERE owner = %s AND idempotency_key = %s AND status IS NOT NULL"
 # A server counts only its own segments, so its next segment's number may be far too low a bound.
 _FIRST_SEGMENT = "GREATEST(%(first_segment)s, (SELECT coalesce(max(num), 0) + 1 FROM splitfuse_segments))"
 _VALUES = ", ".join(_FIRST_SEGMENT if name == "first_segment" else f"%({name})s" for name in JobRow.__slots__)
@@ -32,7 +35,7 @@ _INSERT_SEGMENT = """
 INSERT INTO splitfuse_segments (holder, part, body) VALUES (%s, %s, %s)
 ON CONFLICT (holder, part) DO UPDATE SET body = EXCLUDED.body"""
 _END = """
-UPDATE splitfuse_jobs SET status = %s, finished = %s, expires = %s, result = %s, is_running = FALSE
+UPDATE splitfuse_jobs SET status = %s, finished = %s, expires = %s, result = %s, result_sum = %s, is_running = FALSE
 WHERE num = %s AND holder = %s"""
 # Only a server with a valid lease marks others: after a database outage all leases have run out, but most servers live.
 _MARK_DEAD = """
@@ -137,11 +140,15 @@ class PostgresStore(BatchTables):
         me = self.holder.num
         with self._changing() as db, db.cursor() as cursor:
             if changes.accepted:
+                cursor.executemany(_FREE_KEY, [(row.owner, row.idempotency_key) for row in changes.accepted])
                 cursor.executemany(_INSERT, [self._row(row) for row in changes.accepted])
             if changes.segment is not None:
                 cursor.execute(_INSERT_SEGMENT, (me, *changes.segment))
             if changes.endings:
-                ends = [(end.status, end.finished, end.expires, end.result, end.num, me) for end in changes.endings]
+                ends = [
+                    (end.status, end.finished, end.expires, end.result, end.result_sum, end.num, me)
+                    for end in changes.endings
+                ]
                 cursor.executemany(_END, ends)
                 hooks = [(end.webhook, end.status, end.finished, end.num, me) for end in changes.endings if end.webhook]
                 cursor.executemany(_TELL, hooks)
@@ -149,8 +156,9 @@ class PostgresStore(BatchTables):
                 begin = "UPDATE splitfuse_jobs SET is_running = TRUE WHERE num = ANY(%s) AND holder = %s"
                 cursor.execute(begin, (changes.begun, me))
             if changes.renewed:
-                renew = "UPDATE splitfuse_jobs SET request = %s WHERE num = %s AND holder = %s"
-                cursor.executemany(renew, [(request, num, me) for num, request in changes.renewed])
+                renew = "UPDATE splitfuse_jobs SET request = %s, request_sum = %s WHERE num = %s AND holder = %s"
+                renewed = [(request, checksum(num, request), num, me) for num, request in changes.renewed]
+                cursor.executemany(renew, renewed)
             if changes.deleted:
                 delete = "DELETE FROM splitfuse_jobs WHERE seq_id = ANY(%s) AND (holder = %s OR status IS NOT NULL)"
                 cursor.execute(delete, (changes.deleted, me))
@@ -211,11 +219,16 @@ class PostgresStore(BatchTables):
             deleted = db.execute("DELETE FROM splitfuse_jobs WHERE owner = %s RETURNING seq_id", (owner,))
             return [seq_id for (seq_id,) in deleted]
 
-    def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
-        where = "WHERE next_try <= %s ORDER BY next_try LIMIT %s"
+    def due_targets(self, now: float) -> list[str]:
+        query = "SELECT DISTINCT target FROM splitfuse_webhooks WHERE next_try <= %s"
+        with self._connected() as db:
+            return [target for (target,) in db.execute(query, (now,))]
+
+    def due_webhooks(self, now: float, *, limit: int, target: str | None = None) -> list[Webhook]:
+        where = "WHERE next_try <= %s AND coalesce(%s, target) = target ORDER BY next_try LIMIT %s"
         query = f"SELECT {', '.join(Webhook._fields)} FROM splitfuse_webhooks {where}"
         with self._connected() as db:
-            return [Webhook(*row) for row in db.execute(query, (now, limit))]
+            return [Webhook(*row) for row in db.execute(query, (now, target, limit))]
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
         begin = "UPDATE splitfuse_webhooks SET num_tries = num_tries + 1, next_try = %s"
@@ -327,6 +340,7 @@ class PostgresStore(BatchTables):
         return None if row is None else row[0]
 
     def _row(self, row: JobRow) -> dict[str, object]:
+        row = row.summed()
         values = {name: getattr(row, name) for name in JobRow.__slots__}
         return values | {"holder": self.holder.num, "model": self._model}
 

@@ -19,7 +19,7 @@ from ..batches.batches import Batches
 from ..batches.settings import BatchSettings
 from ..durable.batch_rows import BatchChanges, BatchRow
 from ..durable.durable_backend import DurableBackend
-from ..durable.sealing import DamagedError
+from ..durable.integrity.checksum import DamagedError
 from .settings import SharedSettings
 from .shared_backend import BEATS_PER_LEASE, MAX_CLAIMED
 from .shared_key_locks import SharedKeyLocks
@@ -87,9 +87,9 @@ class SharedBatches(Batches):
         if self._may_claim():
             await self._begin_strays(held_ids - set(self._runs))
             while rows := await self._claim(holder):
-                for row in rows:
-                    _log.warning("batches: %s of a server that has ended goes on here", row.batch_id)
-                    self._start(Batch.from_row(row))
+                for batch in Batch.from_rows(rows):
+                    _log.warning("batches: %s of a server that has ended goes on here", batch.batch_id)
+                    self._start(batch)
 
     async def _claim(self, holder: "Holder") -> list[BatchRow]:
         def claim(store: "PostgresStore") -> list[BatchRow]:

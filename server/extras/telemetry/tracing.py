@@ -4,6 +4,9 @@ The span continues the trace named in the request's `traceparent`. Attributes fo
 latencies have vLLM's names.
 """
 
+import importlib
+import io
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 _PATH = "/v1/traces"
+_SEND_S = 10.0  # for one batch of spans with its retries; a receiver that dribbles has this long for every piece
+_CLOSE_S = 10.0
 _OPERATIONS = {"/v1/chat/completions": "chat", "/v1/messages": "chat", "/v1/responses": "chat", "/api/chat": "chat"}
 
 
@@ -76,8 +81,10 @@ class RequestTracer:
         span.end(nanoseconds(record.end))
 
     def close(self) -> None:
-        """Send the remaining spans. May wait for the receiver, so not for an event loop."""
-        self._provider.shutdown()
+        """Send the remaining spans. May wait 10 s for the receiver, so not for an event loop."""
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)  # the SDK itself waits up to 30 s
+        closing.start()
+        closing.join(_CLOSE_S)
 
 
 def otlp_tracer(endpoint: str, *, model_name: str, version: str) -> RequestTracer:
@@ -89,11 +96,27 @@ def otlp_tracer(endpoint: str, *, model_name: str, version: str) -> RequestTrace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         url = endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _PATH
-        return RequestTracer(OTLPSpanExporter(endpoint=url), model_name=model_name, version=version)
+        exporter = OTLPSpanExporter(endpoint=url, timeout=_SEND_S, session=_session())
+        return RequestTracer(exporter, model_name=model_name, version=version)
     except ImportError as exc:
         raise ConfigError(
             f"--otlp-traces-endpoint ({exc}): pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
         ) from exc
+
+
+def _session() -> Any:
+    """Make a session of `requests` that reads no bodies, follows no redirect and asks no proxy of the environment."""
+    session = importlib.import_module("requests").Session()
+    session.trust_env = False
+    session.max_redirects = 0
+    session.stream = True
+    session.hooks["response"].append(_close_at_status)
+    return session
+
+
+def _close_at_status(response: Any, **_: Any) -> None:
+    response.close()
+    response.raw = io.BytesIO()  # an empty body
 
 
 def _attributes(record: RequestRecord) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....api.listing import Page
 from ...durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
-from ...durable.sealing import OVERHEAD_BYTES, Seal, Sealing
+from ...durable.integrity.checksum import checksum, whole_parts
+from ...durable.sealing import OVERHEAD_BYTES, Seal, Sealing, opened_row, opened_rows, sealed_row
 from ...durable.store import BatchStore
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ _SELECT_BATCH = f"SELECT {', '.join(BatchRow.__slots__)} FROM splitfuse_batches"
 _UPSERT_BATCH = f"""
 INSERT INTO splitfuse_batches ({", ".join(BatchRow.__slots__)}, holder, model)
 VALUES ({", ".join(f"%({name})s" for name in BatchRow.__slots__)}, %(me)s, %(model)s)
-ON CONFLICT (batch_id) DO UPDATE SET expires = EXCLUDED.expires, body = EXCLUDED.body, is_over = EXCLUDED.is_over
+ON CONFLICT (batch_id) DO UPDATE SET expires = EXCLUDED.expires, body = EXCLUDED.body, is_over = EXCLUDED.is_over,
+  row_sum = EXCLUDED.row_sum
 WHERE splitfuse_batches.holder = EXCLUDED.holder"""
 _IS_HELD = "EXISTS (SELECT FROM splitfuse_batches WHERE batch_id = %(batch_id)s::text AND holder = %(me)s)"
 _UPSERT_FILE = f"""
@@ -33,12 +35,12 @@ INSERT INTO splitfuse_files ({", ".join(FileRow.__slots__)}, holder, batch_id)
 SELECT {", ".join(f"%({name})s" for name in FileRow.__slots__)}, %(me)s, %(batch_id)s::text
 WHERE %(batch_id)s::text IS NULL OR {_IS_HELD}
 ON CONFLICT (file_id) DO UPDATE SET expires = EXCLUDED.expires, num_bytes = EXCLUDED.num_bytes,
-  num_lines = EXCLUDED.num_lines, state = EXCLUDED.state,
+  num_lines = EXCLUDED.num_lines, state = EXCLUDED.state, row_sum = EXCLUDED.row_sum,
   filename = CASE WHEN EXCLUDED.state = 'deleted' THEN '' ELSE splitfuse_files.filename END
 WHERE splitfuse_files.state = 'ready' OR
   splitfuse_files.state = 'partial' AND splitfuse_files.holder = EXCLUDED.holder"""
 _INSERT_PART = """
-INSERT INTO splitfuse_file_parts SELECT file_id, %s, %s FROM splitfuse_files
+INSERT INTO splitfuse_file_parts SELECT file_id, %s, %s, %s FROM splitfuse_files
 WHERE file_id = %s AND holder = %s AND state <> 'deleted' ON CONFLICT DO NOTHING"""
 _BEGIN_LINE = """
 INSERT INTO splitfuse_begun_lines SELECT batch_id, %s, 0, TRUE FROM splitfuse_batches
@@ -105,7 +107,7 @@ class BatchTables(BatchStore):
                 cursor.executemany(_UPSERT_FILE, values)
             if changes.parts:
                 parts = self._sealed_parts(changes.parts)
-                cursor.executemany(_INSERT_PART, [(number, body, file_id, me) for file_id, number, body in parts])
+                cursor.executemany(_INSERT_PART, [(*part[1:], checksum(*part), part[0], me) for part in parts])
             if changes.begun:
                 cursor.executemany(_BEGIN_LINE, [(line, batch_id, me) for batch_id, line in changes.begun])
             if changes.answered:
@@ -153,8 +155,8 @@ class BatchTables(BatchStore):
         where = "WHERE file_id = %s AND number > %s ORDER BY number LIMIT %s"
         with self._connected() as db:
             # Binary, because a part's text form has twice as many bytes.
-            query = f"SELECT number, body FROM splitfuse_file_parts {where}"
-            parts = db.execute(query, (file_id, after, limit), binary=True).fetchall()
+            query = f"SELECT number, body, part_sum FROM splitfuse_file_parts {where}"
+            parts = whole_parts(file_id, db.execute(query, (file_id, after, limit), binary=True))
         if self._sealing is None or not parts:
             return parts
         seal = self._seals([file_id]).get(file_id)
@@ -244,16 +246,14 @@ class BatchTables(BatchStore):
                     db.execute("DELETE FROM splitfuse_files WHERE file_id = %s", (file_id,))
 
     def _sealed(self, row: Row) -> Row:
-        return row if self._sealing is None else self._sealing.seal_row(row)
+        return sealed_row(row, self._sealing)
 
     def _opened(self, rows: Sequence[Row]) -> Row | None:
         """Open the row, if there is one."""
-        if self._sealing is None or not rows:
-            return next(iter(rows), None)
-        return self._sealing.open_row(rows[0])
+        return opened_row(rows[0], self._sealing) if rows else None
 
     def _readable(self, rows: Sequence[Row]) -> list[Row]:
-        return list(rows if self._sealing is None else self._sealing.open_rows(rows))
+        return list(opened_rows(rows, self._sealing))
 
     def _seals(self, file_ids: Iterable[str]) -> dict[str, Seal]:
         """Return the seals of these files' parts by file id, without deleted files."""

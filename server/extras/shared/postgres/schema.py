@@ -62,6 +62,13 @@ CREATE TABLE splitfuse_begun_lines (
   batch_id TEXT NOT NULL, line BIGINT NOT NULL, num_crashes INTEGER NOT NULL, is_running BOOLEAN NOT NULL,
   PRIMARY KEY (batch_id, line));
 """,
+    # Rows of earlier versions have no checksums.
+    """
+ALTER TABLE splitfuse_jobs ADD COLUMN row_sum BIGINT, ADD COLUMN request_sum BIGINT, ADD COLUMN result_sum BIGINT;
+ALTER TABLE splitfuse_files ADD COLUMN row_sum BIGINT;
+ALTER TABLE splitfuse_batches ADD COLUMN row_sum BIGINT;
+ALTER TABLE splitfuse_file_parts ADD COLUMN part_sum BIGINT;
+""",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
 _LOCK = 0x73706C6974  # makes servers that start at once create the tables only once

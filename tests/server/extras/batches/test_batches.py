@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -15,7 +16,7 @@ from splitfuse.server.extras.batches.batch import AskedBatch, Batch
 from splitfuse.server.extras.batches.batches import Batches
 from splitfuse.server.extras.durable.memory_store import MemoryStore
 from splitfuse.server.extras.durable.store import Store
-from splitfuse.server.http.errors import StoreUnavailableError
+from splitfuse.server.http.errors import FileTooLargeError, StoreUnavailableError
 from splitfuse.server.jobs.signal import Signal
 from splitfuse.server.settings import Settings
 
@@ -173,3 +174,13 @@ async def test_files_and_batches_are_gone_after_their_time() -> None:
         await batches.find(done.batch_id, owner="me")
     assert await world.use(lambda store: store.num_parts(done.input_file_id)) == 0, "swept"
     world.store.close()
+
+
+async def test_uploads_at_once_take_no_more_than_there_is_room_for() -> None:
+    store = MemoryStore(clock=lambda: 1.0)
+    files = Batches(store, Settings(max_total_file_bytes=250), AsyncMock(), clock=lambda: 1.0).files
+    adding = [files.add(io.BytesIO(b"x" * 100), owner="", filename="f") for _ in range(5)]
+    added = await asyncio.gather(*adding, return_exceptions=True)
+    assert sum(isinstance(found, FileTooLargeError) for found in added) == 3
+    assert await store.use(lambda store: store.num_file_bytes()) == 200
+    store.close()

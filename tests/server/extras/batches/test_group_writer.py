@@ -10,7 +10,7 @@ import pytest
 from splitfuse.engine.errors import UnavailableError
 from splitfuse.server.extras.batches.group_writer import GroupWriter
 from splitfuse.server.extras.durable.batch_rows import BatchChanges
-from splitfuse.server.extras.durable.sealing import DamagedError
+from splitfuse.server.extras.durable.integrity.checksum import DamagedError
 
 
 class Store:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,8 @@ from splitfuse.server.extras.durable.resumption import Resumption
 from splitfuse.server.extras.durable.sqlite_store import SqliteStore
 from splitfuse.server.extras.shared.shared_backend import SharedBackend
 from splitfuse.server.http.errors import NotReadyError, QuotaExceededError, ResultNotFoundError
-from splitfuse.server.jobs.job import Job
+from splitfuse.server.jobs.idempotency import IdempotencyKey
+from splitfuse.server.jobs.job import Job, JobObserver
 from splitfuse.server.jobs.job_index import ResultLimits
 from splitfuse.server.jobs.kept_request import KeptRequest
 from splitfuse.server.settings import Settings
@@ -216,3 +218,116 @@ async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: 
     assert (kept["fingerprint"], kept["prompt_token_ids"], kept["body"]) == ("another", [104, 105], bodies[0])
     results.check()
     await results.close()
+
+
+@pytest.mark.parametrize(
+    "change", ["request = '{'", "request = '[]'", "request = 5", "created = 'x'", "seq_id = x'ff'"]
+)
+@pytest.mark.parametrize("has_sums", [True, False])
+async def test_an_unfinished_job_that_was_changed_fails_alone(tmp_path: Path, change: str, has_sums: bool) -> None:
+    path = tmp_path / "results.db"
+    store = SqliteStore(path)
+    store.commit(Changes(accepted=[unfinished_row(1), unfinished_row(2)]))
+    store._db.execute(f"UPDATE jobs SET {change} WHERE num = 1")
+    if not has_sums:
+        store._db.execute("UPDATE jobs SET row_sum = NULL, request_sum = NULL")
+    store.close()
+    results = opened(path)
+    await results.open()
+    damaged, whole = results.backend.to_resume
+    assert (damaged.is_damaged, whole.is_damaged) == (has_sums or "seq_id" not in change, False)
+    await Resumption(results.backend, FakeEngine(), {}, Settings()).resume([damaged])
+    if damaged.is_damaged:
+        await damaged.kept.job.ended.wait()
+        assert damaged.kept.job.status == "failed"
+    await results.close()
+
+
+async def test_after_a_damaged_segment_nothing_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    store = SqliteStore(path)
+    store.commit(Changes(accepted=[unfinished_row(1)]))
+    for number in range(1, 5):
+        body = dump_segment([(1, event_of(delta("job1", number)))], wall=1.0, monotonic=1.0)
+        store.commit(Changes(segment=(number, body[:-1] + b" " if number == 3 else body)))
+    store.close()
+    results = opened(path)
+    await results.open()
+    assert results.backend.to_resume[0].resumed.outputs[0].token_ids == (1, 2), "the fourth would follow a gap"
+    await results.close()
+
+
+async def kept_job(results: Any, body: dict[str, Any] | None = None, **fields: Any) -> Job:
+    """Keep a job of one token and end it."""
+    job = Job(results.new_job(model="m").seq_id, model="m", **fields)
+    results.add(job)
+    sink = results.sink(job)
+    handle: Any = SimpleNamespace(prompt_token_ids=[1], seed=1)
+    await results.accept(job, handle, KeptRequest(kind="generate", body={}), user="", fingerprint="fake")
+    sink(OutputDelta(job.seq_id, 0, "x", (1,), finish_reason="stop"))
+    await job.ended.wait()
+    return job
+
+
+@pytest.mark.parametrize("how", ["one", "all"])
+async def test_a_reader_does_not_bring_a_deleted_job_back(tmp_path: Path, how: str) -> None:
+    results = opened(tmp_path / "results.db")
+    await results.open()
+    job = await kept_job(results)
+    results.index.forget(job)  # only the disk has it
+    has_read = asyncio.Event()
+    loop, store = asyncio.get_running_loop(), results.backend._journal._store
+
+    def find(seq_id: str) -> JobRow | None:
+        row = SqliteStore.find(store, seq_id)
+        loop.call_soon_threadsafe(has_read.set)
+        time.sleep(0.1)  # meanwhile the deletion comes
+        return row
+
+    store.find = find
+    reading = asyncio.create_task(results.find(job.seq_id, owner=""))
+    await has_read.wait()
+    await (results.delete(job) if how == "one" else results.delete_all(""))
+    await reading
+    assert len(results) == 0
+    with pytest.raises(ResultNotFoundError):
+        await results.find(job.seq_id, owner="")
+    results.check()
+    await results.close()
+
+
+async def test_the_key_of_an_expired_job_can_be_used_again(tmp_path: Path) -> None:
+    results = opened(tmp_path / "results.db")
+    await results.open()
+    key = IdempotencyKey(b"k", b"b")
+    first = await kept_job(results, idempotency_key=key, ttl_s=0.01)
+    await asyncio.sleep(0.02)
+    results.index.forget(first)
+    async with results.idempotent("", key) as earlier:
+        assert earlier is None
+        second = await kept_job(results, idempotency_key=key)
+    async with results.idempotent("", key) as earlier:
+        assert earlier is second
+    assert results.backend.failure is None
+    await results.close()
+
+
+async def test_an_observer_that_fails_keeps_the_others_from_nothing() -> None:
+    heard: list[str] = []
+
+    class Bad(JobObserver):
+        def job_grew(self, job: Job, num_bytes: int) -> None:
+            raise ZeroDivisionError
+
+        job_ended = job_grew  # type: ignore[assignment]
+
+    class Good(JobObserver):
+        def job_grew(self, job: Job, num_bytes: int) -> None:
+            heard.append("grew")
+
+        def job_ended(self, job: Job) -> None:
+            heard.append("ended")
+
+    job = Job("a", model="m", observers=[Bad(), Good()])
+    job.sink(OutputDelta("a", 0, "x", (1,), finish_reason="stop"))
+    assert heard == ["grew", "ended"]

@@ -23,9 +23,10 @@ from splitfuse.server.api.listing import Page
 from splitfuse.server.api.native.background import KeptGenerate
 from splitfuse.server.app import build_app
 from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow
+from splitfuse.server.extras.durable.integrity.checksum import DamagedError
 from splitfuse.server.extras.durable.records import dump_segment, load_segment
 from splitfuse.server.extras.durable.resumption import Resumption
-from splitfuse.server.extras.durable.sealing import OVERHEAD_BYTES, DamagedError, Sealing
+from splitfuse.server.extras.durable.sealing import OVERHEAD_BYTES, Sealing
 from splitfuse.server.extras.durable.sqlite_store import SqliteStore
 from splitfuse.server.http.errors import ResultNotFoundError
 from splitfuse.server.jobs.job import Job

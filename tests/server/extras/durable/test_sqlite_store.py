@@ -123,7 +123,8 @@ def test_cut_at_every_byte_of_its_last_commit_it_has_the_commits_before(tmp_path
     step(1)(store)
     step(6)(store)
     store.begin_process()
-    store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    with store._file.changing():
+        store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     states = [(0, rows_of(store._db))]
     for num in (1, 6):
         begin(num)(store)
@@ -165,7 +166,8 @@ def test_cut_while_a_new_log_overwrites_the_old_one_it_has_the_commits_before(tm
     for num in range(1, 7):
         step(num)(store)
     store.begin_process()
-    store._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()  # the next commit begins the log anew
+    with store._file.changing():
+        store._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()  # the next commit begins the log anew
     data, old_log, before = path.read_bytes(), log_of(path).read_bytes(), rows_of(store._db)
     begin(6)(store)
     log, after = log_of(path).read_bytes(), rows_of(store._db)
@@ -217,7 +219,7 @@ def test_a_disk_that_is_full_when_the_log_is_copied_loses_nothing(tmp_path: Path
         step(num)(store)
     before = rows_of(store._db)
     for size in range(0, 40 * PAGE, PAGE // 2):
-        with writes_fail_from(size), pytest.raises(sqlite3.Error):
+        with writes_fail_from(size), pytest.raises(sqlite3.Error), store._file.changing():
             store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         assert rows_of(store._db) == before
         assert rows_after(tmp_path / "copy.db", path.read_bytes(), log_of(path).read_bytes()) == before

@@ -191,6 +191,10 @@ def test_a_message_is_due_until_it_is_forgotten(reopened: Reopen) -> None:
     due = store.due_webhooks(300.0, limit=9)
     assert sorted(due) == [Webhook(f"job{num}", "ops", "completed", 200.0) for num in (1, 2, 3)]
     assert len(store.due_webhooks(300.0, limit=2)) == 2
+    assert store.due_targets(300.0) == [due[0].target]
+    assert store.due_targets(0.0 - 1) == []
+    assert store.due_webhooks(300.0, limit=9, target=due[0].target) == due
+    assert store.due_webhooks(300.0, limit=9, target="another") == []
     assert store.begin_webhook(due[0], next_try=310.0)
     assert not store.begin_webhook(due[0], next_try=320.0), "another server was first"
     assert due[0] not in store.due_webhooks(309.0, limit=9)

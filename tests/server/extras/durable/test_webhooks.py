@@ -1,10 +1,17 @@
 """Messages that results have ended: signed, tried again for a day, and sent by one server at a time."""
 
+import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator
+import os
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +21,12 @@ import pytest
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.extras.durable.records import Changes, Ending, JobRow
 from splitfuse.server.extras.durable.sqlite_store import SqliteStore
-from splitfuse.server.extras.durable.webhooks import BACKOFFS_S, Webhooks
+from splitfuse.server.extras.durable.webhooks import BACKOFFS_S, Webhooks, new_client
 from splitfuse.server.jobs.webhook_targets import WebhookTargets
 from splitfuse.server.settings import Settings
 
 SECRET = b"a secret of 24 bytes and more"
+FLOOD = bytes(10**5)
 URL = "https://ops.example.com/done?from=here"
 
 
@@ -63,7 +71,7 @@ class Sender:
     async def send(self, receiver: Receiver) -> int:
         """Send the messages that are due. Returns the number of requests."""
         before = len(receiver.requests)
-        await self._webhooks.send_due(receiver.client)
+        await asyncio.gather(*await self._webhooks.begin_due(receiver.client))
         return len(receiver.requests) - before
 
 
@@ -120,6 +128,108 @@ async def test_what_is_deleted_is_not_told(store: SqliteStore, how: str) -> None
     else:
         store.delete_owner("me")
     assert await Sender(store).send(Receiver()) == 0
+
+
+@contextlib.contextmanager
+def target(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Yield the URL of a target that reads a message's head and then answers."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                self.request.recv(65536)
+                answer(self.request)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads, block_on_close, request_queue_size = True, False, 64
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/done"
+        server.shutdown()
+
+
+def dribble(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    for number in range(100):
+        connection.sendall(b"X-%d: a\r\n" % number)
+        time.sleep(0.3)
+
+
+def flood(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 3000000000\r\n\r\n")
+    for _ in range(30_000):
+        connection.sendall(FLOOD)
+
+
+def memory() -> int:
+    """Return the resident bytes of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("attack", [dribble, flood])
+async def test_a_bad_target_delays_no_other_and_takes_no_memory(
+    tmp_path: Path, attack: Callable[[socket.socket], None]
+) -> None:
+    store, healthy, all_sent = SqliteStore(tmp_path / "many.db"), list[float](), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def answer(connection: socket.socket) -> None:
+        healthy.append(time.monotonic())
+        connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+        if len(healthy) == 3:
+            loop.call_soon_threadsafe(all_sent.set)
+
+    async def use(function: Any) -> Any:
+        return function(store)
+
+    names = ["bad"] * 40 + ["ops"] * 3  # the bad target's 40 are due first
+    rows = [
+        JobRow(num=num, seq_id=f"job{num:02}", owner="me", created=1.0, request="{}", first_segment=1)
+        for num, _ in enumerate(names)
+    ]
+    ends = [Ending(num, "completed", 2.0, 9e9, "[]", name) for num, name in enumerate(names)]
+    store.commit(Changes(accepted=rows, endings=ends))
+    before = memory()
+    with target(attack) as bad, target(answer) as ops:
+        targets = WebhookTargets({"bad": bad, "ops": ops}, SECRET)
+        running = asyncio.create_task(Webhooks(targets, use, clock=time.time).run())
+        async with asyncio.timeout(5):
+            await all_sent.wait()
+        await asyncio.sleep(0.5)  # more of the attack
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert len(healthy) == 3
+    assert memory() - before < 10 * 2**20
+    store.close()
+
+
+async def test_a_try_has_a_limit_in_all(store: SqliteStore) -> None:
+    async def use(function: Any) -> Any:
+        return function(store)
+
+    with target(dribble) as url:
+        webhooks = Webhooks(WebhookTargets({"ops": url}, SECRET), use, clock=lambda: 1000.0, timeout_s=0.5)
+        async with new_client() as client:
+            began = time.monotonic()
+            await asyncio.gather(*await webhooks.begin_due(client))
+    assert 0.4 < time.monotonic() - began < 3
+    assert store.due_webhooks(1001.0, limit=9)[0].num_tries == 1, "it is tried again"
+
+
+async def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    received = list[bytes]()
+
+    def answer(connection: socket.socket) -> None:
+        received.append(b"")
+        connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    with target(answer) as url:
+        async with new_client() as client:
+            assert (await client.post(url)).status_code == 204
+    assert received
 
 
 SECRET_LINE = "whsec_" + base64.b64encode(SECRET).decode()

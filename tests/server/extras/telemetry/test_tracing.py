@@ -1,8 +1,11 @@
 """A span per request: its trace, its times and what OpenTelemetry's GenAI conventions call its figures."""
 
+import contextlib
+import socket
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
@@ -103,6 +106,50 @@ def test_spans_reach_the_endpoint():
     ((path, body),) = received
     assert path == "/v1/traces"
     assert b"text_completion a-model" in body
+
+
+def test_an_endless_answer_takes_no_memory_and_no_time(monkeypatch):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter", reason=REASON)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    num_bytes, asked = 0, []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self):
+            nonlocal num_bytes
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(10**9))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for _ in range(1000):
+                    self.wfile.write(bytes(10**6))
+                    num_bytes += 10**6
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        tracer = otlp_tracer(f"http://127.0.0.1:{server.server_port}", model_name="a-model", version="1")
+        tracer.on_request_end(RequestRecord("id", Headers({}), 1.0, route="/generate", status=200, end=2.0))
+        tracer.close()
+        server.shutdown()
+        thread.join()
+    assert asked == ["/v1/traces"]
+    assert num_bytes < 50 * 10**6, "what the kernel's buffers hold"
+
+
+def test_a_receiver_that_hangs_does_not_hold_the_end(monkeypatch):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter", reason=REASON)
+    monkeypatch.setattr("splitfuse.server.extras.telemetry.tracing._CLOSE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        tracer = otlp_tracer(f"http://127.0.0.1:{hanging.getsockname()[1]}", model_name="a-model", version="1")
+        tracer.on_request_end(RequestRecord("id", Headers({}), 1.0, route="/generate", status=200, end=2.0))
+        began = time.monotonic()
+        tracer.close()
+    assert time.monotonic() - began < 3
 
 
 def test_nothing_of_it_is_imported_without_the_flag():

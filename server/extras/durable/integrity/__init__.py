@@ -1,0 +1,1 @@
+"""Finds what was changed on the disk by anybody but this program. Knows no store."""
