@@ -48,6 +48,7 @@ class RequestTracer:
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": "splitfuse", "service.version": version})
         )
+        self._exporter = exporter
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("splitfuse", version)
         self._propagator = TraceContextTextMapPropagator()
@@ -85,6 +86,8 @@ class RequestTracer:
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)  # the SDK itself waits up to 30 s
         closing.start()
         closing.join(_CLOSE_S)
+        if closing.is_alive():
+            self._exporter.shutdown()  # no more tries
 
 
 def otlp_tracer(endpoint: str, *, model_name: str, version: str) -> RequestTracer:
