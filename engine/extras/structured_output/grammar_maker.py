@@ -7,8 +7,6 @@ import contextlib
 import threading
 from collections.abc import Sequence
 
-from llguidance import LLMatcher, LLTokenizer
-
 from .forced_completion import CompletionFinder
 from .grammar import CompiledGrammar
 from .params import StructuredOutputs
@@ -25,6 +23,9 @@ class GrammarMaker:
 
     def __init__(self, tokenizer_json: str, *, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         """Build llguidance's tables. Raises llguidance's errors for a tokenizer that llguidance does not support."""
+        from llguidance import LLMatcher, LLTokenizer  # here: a machine without it runs all else
+
+        self._new_matcher = LLMatcher
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_token_ids))
         self._finder = CompletionFinder(self._tokenizer)
         self._sandbox = Sandbox(tokenizer_json=tokenizer_json, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
@@ -38,7 +39,7 @@ class GrammarMaker:
         except SandboxError as exc:
             raise refusal(outputs, str(exc)) from exc
         with self._slow if trial.is_slow else contextlib.nullcontext():
-            matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=limits())
+            matcher = self._new_matcher(self._tokenizer, source, log_level=0, limits=limits())
         if matcher.is_error():
             raise refusal(outputs, matcher.get_error())
         return CompiledGrammar(

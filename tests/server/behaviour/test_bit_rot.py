@@ -53,7 +53,7 @@ async def paths_of(client: httpx.AsyncClient) -> list[str]:
     return [
         *paths,
         f"/v1/batches/{batch_id}",
-        *(f"/v1/files/{each}{end}" for each in files for end in ("", "/content")),
+        *(f"/v1/files/{name}{end}" for name in files for end in ("", "/content")),
     ]
 
 

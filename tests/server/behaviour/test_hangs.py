@@ -24,10 +24,10 @@ def hung_run(self, batch):
         threading.Event().wait()
     return run(self, batch)
 
-def hung_add(self, requests):
+def hung_add(self, requests, **options):
     if requests[0].token_ids[0] == 8:
         threading.Event().wait()
-    return add(self, requests)
+    return add(self, requests, **options)
 
 ModelRunner.run, EngineCore.add = hung_run, hung_add
 sys.exit(main(sys.argv[4:]))
