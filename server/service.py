@@ -67,8 +67,7 @@ class Service(JobObserver):
     @property
     def tokenizer(self) -> "Tokenizer":
         """The model's tokenizer. Raises InvalidRequestError if it has none."""
-        tokenizer = self.engine.tokenizer
-        if tokenizer is None:
+        if (tokenizer := self.engine.tokenizer) is None:
             raise InvalidRequestError("this model has no tokenizer; send token ids to /generate or /v1/completions")
         return tokenizer
 
