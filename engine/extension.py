@@ -5,6 +5,8 @@ or field that needs a deleted extra is refused by name; the rest runs.
 """
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -27,11 +29,18 @@ def load_extra(module: str, *, needed_for: str) -> Any:
     `needed_for`: the setting or field that needs the extra, for the error message.
     """
     name = module.partition(".")[0]
-    try:
+    with importing_for(needed_for):
         if has_extra(name):
             return import_module(f"{_EXTRAS}.{module}")
+    raise ConfigError(f"{needed_for} needs engine/extras/{name}, which this installation does not have")
+
+
+@contextmanager
+def importing_for(needed_for: str) -> Iterator[None]:
+    """Raise UnavailableError if the process can open no more files for an import: later it can."""
+    try:
+        yield
     except OSError as exc:
         if exc.errno not in _NO_MORE_FILES:
             raise
         raise UnavailableError(f"the server cannot load what {needed_for} needs now ({exc}); try again") from exc
-    raise ConfigError(f"{needed_for} needs engine/extras/{name}, which this installation does not have")

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import ConfigError
+from ..engine.extension import importing_for
 
 if TYPE_CHECKING:
     from starlette.middleware import Middleware
@@ -65,9 +66,10 @@ class Extension:
         return next((folder for folder in self.requires if not _is_there(folder)), None)
 
     def load(self, reference: str) -> Any:
-        """Import the code that a reference names."""
+        """Import the code that a reference names. Raises UnavailableError if the process can open no more files."""
         module, _, name = reference.partition(":")
-        return getattr(import_module(f"{self.package}.{module}"), name)
+        with importing_for(self.name):
+            return getattr(import_module(f"{self.package}.{module}"), name)
 
     def load_router(self) -> Any:
         """Import the router."""

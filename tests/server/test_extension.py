@@ -1,5 +1,6 @@
 """Extensions: which are used, what they own, and what is said of one that cannot be had."""
 
+import errno
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from splitfuse.engine.config.setting import setting
-from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.errors import ConfigError, UnavailableError
 from splitfuse.server import extension
 from splitfuse.server.extension import Extension, Extensions, Part, declared
 from splitfuse.server.server_settings import ServerSettings
@@ -79,3 +80,16 @@ def test_a_part_is_made_once() -> None:
     assert extensions.part(Counted, "service") is extensions.part(Counted, "service")
     assert len(made) == 1
     assert made[0] in extensions.parts
+
+
+def test_a_process_without_descriptors_can_load_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = next(found for found in declared() if found.name == "page")
+
+    def no_file(name: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(extension, "import_module", no_file)
+        with pytest.raises(UnavailableError, match="try again"):
+            found.load("assets:index")
+    assert callable(found.load("assets:index"))
