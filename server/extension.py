@@ -131,7 +131,7 @@ class Extensions:
     """The extensions that one server's settings ask for, and their parts."""
 
     def __init__(self, settings: Any) -> None:
-        """Raises ConfigError if a setting asks for an extension that cannot be had."""
+        """Raise ConfigError if a setting asks for an extension that cannot be had."""
         self._settings = settings
         self._parts: dict[type[Part], Part] = {}
         self.used = [extension for extension in declared() if _is_usable(extension, settings)]
@@ -148,26 +148,30 @@ class Extensions:
                 self.part(extension.load(extension.part), service)
 
     def part(self, kind: type[Part], service: Any) -> Any:
-        """The server's part of this class, made when first asked for."""
+        """Return the server's part of this class, made when first asked for."""
         if kind not in self._parts:
             self._parts[kind] = kind(service)
         return self._parts[kind]
 
     def owner_of(self, path: str) -> Extension | None:
-        """The extension whose routes begin like this path."""
+        """Return the extension whose routes begin like this path."""
         return next((extension for extension in self.used if extension.owns(path)), None)
 
     def first(self, attribute: str) -> Any:
         """Load this attribute of the first extension that declares it; None if there is none."""
-        return next((found for found in self.all(attribute)), None)
+        return next(self._loaded(attribute), None)
 
     def all(self, attribute: str) -> list[Any]:
         """Load this attribute of every extension that declares it."""
-        references = [(extension, getattr(extension, attribute)) for extension in self.used]
-        return [extension.load(reference) for extension, reference in references if reference is not None]
+        return list(self._loaded(attribute))
+
+    def _loaded(self, attribute: str) -> Iterator[Any]:
+        for extension in self.used:
+            if (reference := getattr(extension, attribute)) is not None:
+                yield extension.load(reference)
 
     def table(self, attribute: str, own: Mapping[str, Any] | None = None) -> "LazyTable":
-        """Entries of this mapping of every extension, loaded when looked up, beside `own` ones."""
+        """Return the entries of this mapping of every extension, loaded when looked up, beside `own` entries."""
         references = {
             key: (extension, reference)
             for extension in self.used

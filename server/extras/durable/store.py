@@ -128,4 +128,4 @@ class StoreError(Exception):
 
 
 class UnreadableError(StoreError):
-    """What is asked for, or the way to it, was changed on disk; the rest of the store can be read."""
+    """Damage of a row, or of the way to it, on disk; the rest of the store can be read."""
