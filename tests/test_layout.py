@@ -308,8 +308,8 @@ def test_the_reading_path_is_short() -> None:
     assert sum(len((ROOT / name).read_text().splitlines()) for name in path) <= 3000
 
 
-def test_the_readmes_map_names_every_folder() -> None:
-    shown = (ROOT / "README.md").read_text().partition("## Map\n")[2].partition("\n## ")[0]
+def test_the_map_names_every_folder() -> None:
+    shown = (ROOT / "ARCHITECTURE.md").read_text().partition("## Map\n")[2].partition("\n## ")[0]
     folders = {path.relative_to(ROOT).parts[:-1] for name in PACKAGES for path in sources(name)}
     assert {"/".join(parts) for parts in folders if f"{parts[min(1, len(parts) - 1)]}/" not in shown} == set()
 

@@ -1,6 +1,6 @@
-"""Registry of model families: class and README row of each architecture name. A family is imported when it is used.
+"""Registry of model families: class and table row of each architecture name. A family is imported when it is used.
 
-`python -m splitfuse.engine.execution.models.registry` prints the README's table.
+`python -m splitfuse.engine.execution.models.registry` prints the table of server/docs/models.md.
 """
 
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Family(NamedTuple):
-    """Module of a family's class, and the family's row of the README's table."""
+    """Module of a family's class, and the family's row of the table in server/docs/models.md."""
 
     module: str
     name: str
@@ -114,7 +114,7 @@ def parse_model_config(raw: dict[str, Any], *, generation: dict[str, Any], sourc
 
 
 def families_table() -> str:
-    """Return the README's table of families."""
+    """Return the table of families for server/docs/models.md."""
     rows = sorted(MODELS.items(), key=lambda item: item[1].name.lower())
     lines = [f"| {row.name} | `{architecture}` | `{row.example}` | {row.notes} |" for architecture, row in rows]
     return "\n".join(["| family | `architectures` | for example | |", "|---|---|---|---|", *lines])

@@ -85,9 +85,9 @@ def attentions(model: Decoder) -> list[Attention]:
     return parts  # type: ignore[return-value]
 
 
-def test_the_readme_has_the_registrys_table() -> None:
-    readme = Path(__file__).parents[4] / "README.md"
-    assert families_table() in readme.read_text(), (
+def test_the_page_of_models_has_the_registrys_table() -> None:
+    page = Path(__file__).parents[4] / "server" / "docs" / "models.md"
+    assert families_table() in page.read_text(), (
         "python -m splitfuse.engine.execution.models.registry prints the table"
     )
 
