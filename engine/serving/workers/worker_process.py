@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -20,6 +21,7 @@ Reply = dict[str, Any]
 
 # A process that has not answered for this time while it had a job is stopped, or stuck.
 _SILENCE_S = 10.0
+_CONFINED = Path(__file__).with_name("confined.py")
 
 
 class WorkerEndedError(Exception):
@@ -31,7 +33,7 @@ class WorkerEndedError(Exception):
 
 
 class WorkerProcess:
-    """Python process with these arguments, which ends with this object.
+    """Confined Python process (confined.py) with these arguments, which ends with this object.
 
     The process reads `setup` first, then lines {"id": number, "job": …}. For each line it writes {"id": number, …}, in
     any order.
@@ -81,7 +83,7 @@ class Connection:
 
     def __init__(self, arguments: Sequence[str], setup: str) -> None:
         # Its own session: a Ctrl-C in the terminal is for the server. -P: else our modules would hide Python's own.
-        command = [sys.executable, "-P", *arguments]
+        command = [sys.executable, "-P", str(_CONFINED), *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self.is_closed = False
         self.num_replies = 0
