@@ -78,7 +78,7 @@ _SWITCHES_REFUSED = {
     "prompts and outputs are never logged": "--enable-log-outputs",
     "POST /tokenize and /detokenize are what there is": "--enable-tokenizer-info-endpoint",
     "prompts may be token ids, but text needs the tokenizer; it costs little": "--skip-tokenizer-init",
-    "code out of a model's repository is never run; server/docs/models.md lists what is built in": "--trust-remote-code",
+    "code of a model repository is never run; server/docs/models.md lists what is built in": "--trust-remote-code",
     "a template is given at the start: --chat-template": "--trust-request-chat-template",
 }
 # Harmless values, and the reason why others are refused.

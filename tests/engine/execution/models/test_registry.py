@@ -87,9 +87,7 @@ def attentions(model: Decoder) -> list[Attention]:
 
 def test_the_page_of_models_has_the_registrys_table() -> None:
     page = Path(__file__).parents[4] / "server" / "docs" / "models.md"
-    assert families_table() in page.read_text(), (
-        "python -m splitfuse.engine.execution.models.registry prints the table"
-    )
+    assert families_table() in page.read_text(), "python -m splitfuse.engine.execution.models.registry prints the table"
 
 
 def test_every_family_has_a_published_model_and_a_tiny_one() -> None:

@@ -48,9 +48,7 @@ def test_it_reads_and_forks(worker: WorkerProcess) -> None:
     "expression",
     ["open('written', 'w').close()", "os.mkdir('made')", "os.remove('here')", "subprocess.run(['/bin/true'])"],
 )
-def test_it_changes_no_file_and_executes_none(
-    expression: str, worker: WorkerProcess, tmp_path: Path
-) -> None:
+def test_it_changes_no_file_and_executes_none(expression: str, worker: WorkerProcess, tmp_path: Path) -> None:
     (tmp_path / "here").touch()
     if outcome(worker, f"os.chdir({str(tmp_path)!r}) or open('probe', 'w').close()") is None:
         pytest.skip("needs a kernel with Landlock (Linux 5.13)")
