@@ -20,7 +20,8 @@ from ...engine.config.setting import KIND_NAMES
 from ...engine.errors import ConfigError, InvalidRequestError, RankLostError, SplitfuseError
 from .. import package_version
 from ..extension import Extensions
-from ..process.exit import RANK_LOST_EXIT
+from ..process.build_report import report_builds
+from ..process.exit import INTERRUPTED, RANK_LOST_EXIT
 from ..process.log_format import as_line
 from ..process.stop_signals import StopSignals
 from ..server_settings import ServerSettings
@@ -29,7 +30,6 @@ from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, REPLICA_VARIABLE, add_f
 
 USAGE_ERROR = 2
 _PACKAGE = __name__.partition(".server.")[0] + "."  # of modules that are ours
-INTERRUPTED = 130
 _MODEL_HELP = f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} if installed, else {DEMO}"
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 _HELP_WIDTH = 120
@@ -48,6 +48,7 @@ def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) 
     logging.basicConfig(
         level=logging.DEBUG if is_debug else logging.WARNING, format="splitfuse: %(levelname)s %(name)s: %(message)s"
     )
+    report_builds()
     try:
         if argv[:1] == ["bench"]:
             return _bench(argv[1:])

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ...engine.core.outputs import OutputDelta
 from ...engine.core.sampling_params import SamplingParams
+from ..process.exit import INTERRUPTED, end_now
 from ..server_settings import ServerSettings
 
 
@@ -24,6 +25,8 @@ class Session:
     def __enter__(self) -> "Session":
         try:
             self._runner.run(self.engine.start())
+        except KeyboardInterrupt:
+            end_now(INTERRUPTED)  # a thread that loads weights, or builds the CPU library, cannot be stopped
         except BaseException:
             self._runner.close()
             raise

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from .queued_output import wait_written
 
+INTERRUPTED = 130  # Ctrl-C, with the code that a shell reports for SIGINT
 RANK_LOST_EXIT = 4  # a process of a tensor-parallel model ended or hangs: a supervisor should restart
 HUNG_EXIT = 3  # no progress: a supervisor should restart the process
 
