@@ -67,7 +67,8 @@ class CompilerGroup:
             process_group=self._guard.pid,
         )
         self._output[process] = b""
-        running.register(process.stdout, selectors.EVENT_READ, process)  # type: ignore[arg-type]
+        assert process.stdout is not None
+        running.register(process.stdout, selectors.EVENT_READ, (process, command[0]))
 
     def _wait(self, running: selectors.BaseSelector) -> bool:
         """Wait for output of a command. Returns True if the command has ended."""
@@ -75,12 +76,12 @@ class CompilerGroup:
         if not ready:
             raise TimeoutError(f"the compiler has said nothing for {self._limit_s:.0f} s")
         key, _ = ready[0]
-        process: subprocess.Popen[bytes] = key.data
+        process, name = key.data
         if data := os.read(key.fd, 2**16):
             self._output[process] += data
             return False
         running.unregister(key.fileobj)
         if process.wait():
             text = self._output[process].decode(errors="replace").strip()
-            raise OSError(f"{process.args[0]}: {text[-_MAX_OUTPUT:]}")  # type: ignore[index]
+            raise OSError(f"{name}: {text[-_MAX_OUTPUT:]}")
         return True
