@@ -21,7 +21,7 @@ from ...engine.errors import ConfigError, InvalidRequestError, RankLostError, Sp
 from .. import package_version
 from ..extension import Extensions
 from ..process.build_report import report_builds
-from ..process.exit import INTERRUPTED, RANK_LOST_EXIT
+from ..process.exit import INTERRUPTED, RANK_LOST_EXIT, ending_at_ctrl_c
 from ..process.log_format import as_line
 from ..process.stop_signals import StopSignals
 from ..server_settings import ServerSettings
@@ -301,7 +301,10 @@ def _bench(argv: list[str]) -> int:
         module = importlib.import_module(homes[argv[0]], __package__)
     except ModuleNotFoundError as exc:
         raise ConfigError(f"bench {argv[0]} is not in this installation ({exc.name} is missing)") from exc
-    return module.main(argv[1:]) or 0
+    if argv[0] == "serve":
+        return module.main(argv[1:]) or 0
+    with ending_at_ctrl_c():
+        return module.main(argv[1:]) or 0
 
 
 def _settings(args: argparse.Namespace) -> ServerSettings:

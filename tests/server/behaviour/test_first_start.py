@@ -49,7 +49,13 @@ def compiling(
 
 
 @pytest.mark.parametrize(
-    "command", [["serve", "demo", "--port", "0"], ["generate", "demo", "-p", "Once"]], ids=lambda command: command[0]
+    "command",
+    [
+        ["serve", "demo", "--port", "0"],
+        ["generate", "demo", "-p", "Once"],
+        ["bench", "offline", "--model", "llama-40m"],
+    ],
+    ids=lambda command: command[0],
 )
 def test_the_build_is_announced_and_ctrl_c_ends_it(
     command: list[str], environment: dict[str, str], tmp_path: Path
