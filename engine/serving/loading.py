@@ -183,8 +183,8 @@ def load_model(
     parallel: TensorParallel = ALONE,
 ) -> Any:
     """Load a model, or a rank's share of it, with its weights on the device. Raises ConfigError."""
-    # Beside the reading of weights: the first start on a machine builds the CPU library. The thread is a daemon, because
-    # an ending process must not wait for the build.
+    # Beside the reading of weights: the first start on a machine builds the CPU library. A daemon, because an ending
+    # process must not wait for the build.
     preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare", daemon=True)
     preparing.start()
     build = model_class(model_config.architecture)
