@@ -186,6 +186,9 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
     made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
     made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     made["completion"].set_defaults(run=functools.partial(_completion, parser, commands.choices))
+    made["doctor"].usage = "splitfuse doctor [MODEL] [--json] [--build]"
+    made["doctor"].add_argument("--json", action="store_true", dest="as_json", help="print a JSON list of the findings")
+    made["doctor"].add_argument("--build", action="store_true", help="build the CPU library now, if there is none yet")
     made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     for name in ("generate", "chat"):
@@ -293,7 +296,7 @@ def _plan(args: argparse.Namespace) -> int:
 def _doctor(args: argparse.Namespace) -> int:
     from .doctor import doctor
 
-    return doctor(args.model)
+    return doctor(args.model, as_json=args.as_json, builds=args.build)
 
 
 def _simulate(args: argparse.Namespace) -> int:

@@ -68,6 +68,7 @@ WRONG = {
     "generate -p x --temperature hot": ["'hot' is not a number"],
     "completion tcsh": ["choose from 'bash', 'zsh', 'fish'"],
     "explain": ["FILE, ID"],
+    "doctor --jsn": ["did you mean --json?"],
     "replay nofile.jsonl": ["nofile.jsonl cannot be read"],
     "serve --config nofile.yaml": ["--config nofile.yaml: no such file"],
 }
