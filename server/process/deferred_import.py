@@ -29,8 +29,10 @@ def defer_meta_kernels() -> None:
 def _torch_version() -> str:
     """Return the version, such as 2.13.0, without an import of torch; empty if it is not found."""
     spec = find_spec("torch")
+    if spec is None:
+        return ""
     try:
-        text = Path(spec.origin or "").parent.joinpath("version").with_suffix(".py").read_text() if spec is not None else ""
+        text = Path(spec.origin or "").with_name("version").with_suffix(".py").read_text()
     except (OSError, ValueError):
         return ""
     match = re.search(r"__version__ = '([\d.]+)", text)
