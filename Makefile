@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast core lint types check unasync docs simulation audit schemathesis fuzz soak faults kills page clients \
+.PHONY: serve test thorough fast core lint types check torches unasync docs simulation audit schemathesis fuzz soak faults kills page clients \
 	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
@@ -49,6 +49,16 @@ types: $(VENV)/.test
 	MYPYPATH=tests/campaigns:tests/support:tests/server $(BIN)/mypy $(wildcard tests/campaigns/*.py) $(CAMPAIGNS)
 
 check: test lint types  ## all that CI runs
+
+# The oldest and the newest torch that pyproject.toml allows. Without a CPU build of it on the index, pip fetches CUDA's.
+TORCHES ?= ==2.9.* <3
+torches:  ## every command with the oldest and the newest torch, a venv for each; TORCHES="==2.14.*" for another
+	for range in $(foreach range,$(TORCHES),"$(range)"); do \
+		venv=$(VENV)/torch$$(echo "$$range" | tr -cd '0-9.'); $(PYTHON) -m venv $$venv && \
+		$$venv/bin/python -m pip install -q $(if $(GPU),,$$($(PYTHON) -c '$(FIND_CPU_INDEX)' 2>/dev/null)) -e ".[test]" "torch$$range" && \
+		$$venv/bin/python -m pytest -q tests/server/behaviour/test_every_command.py tests/server/process/test_deferred_import.py \
+		|| exit 1; \
+	done
 
 unasync: $(VENV)/.test  ## client/client.py, generated from client/async_client.py
 	$(BIN)/python tests/tools/unasync_client.py

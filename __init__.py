@@ -33,6 +33,7 @@ __all__ = [
     "pipeline",
     "serve",
 ]
+__path__.append(f"{__path__[0]}/server/process/main")  # where `python -m splitfuse` finds splitfuse.__main__
 _OF_CLIENT = ("AsyncClient", "Client", "serve")
 
 

@@ -33,6 +33,12 @@ def test_an_import_costs_nothing() -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
+def test_the_package_is_the_command() -> None:
+    command = [sys.executable, "-m", "splitfuse", "--version"]
+    version = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert version == f"splitfuse {package_version()}\n"
+
+
 @pytest.mark.parametrize("package", [splitfuse, client, engine], ids=lambda package: package.__name__)
 def test_all_lists_what_a_package_exports(package: ModuleType) -> None:
     tree = ast.parse(Path(str(package.__file__)).read_text())

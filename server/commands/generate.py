@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...engine.errors import ConfigError
+from ..process.exit import INTERRUPTED
 from ..server_settings import ServerSettings
 from .session import Session
-
-INTERRUPTED = 130
 
 
 def read_prompt(text: str | None, *, model: str | None) -> str:

@@ -1,7 +1,6 @@
 """`splitfuse plan`: reports what fits into memory, before anything is loaded."""
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,21 +8,20 @@ from typing import TYPE_CHECKING
 from ...engine.config import EngineConfig
 from ...engine.errors import ConfigError
 from ...engine.execution.models.checkpoint import local_model, model_folder
+from .byte_size import SIZE_KIND, byte_size
 
 if TYPE_CHECKING:
     from ...engine.serving.memory_plan import MemoryPlan
 
 DOES_NOT_FIT = 1
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def memory_size(text: str) -> int:
     """Parse a size such as 24GB or 16GiB to bytes. Raises ConfigError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B|)", text.strip().upper())
-    if match is None:
-        raise ConfigError(f"--memory {text!r} is not a size such as 24GB or 16GiB")
-    return int(float(match[1]) * _UNITS[match[2]])
+    try:
+        return byte_size(text)
+    except ValueError as exc:
+        raise ConfigError(f"--memory {text!r} is not {SIZE_KIND}") from exc
 
 
 def plan(config: EngineConfig, *, memory: str | None, num_ranks: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ...engine.core.outputs import OutputDelta
 from ...engine.core.sampling_params import SamplingParams
+from ..process.exit import ending_at_ctrl_c
 from ..server_settings import ServerSettings
 
 
@@ -23,7 +24,8 @@ class Session:
 
     def __enter__(self) -> "Session":
         try:
-            self._runner.run(self.engine.start())
+            with ending_at_ctrl_c():
+                self._runner.run(self.engine.start())
         except BaseException:
             self._runner.close()
             raise

@@ -15,6 +15,7 @@ from ...engine.config import EngineConfig
 from ...engine.config.setting import ENV_PREFIX, KIND_NAMES, Setting, settings_of
 from ...engine.errors import ConfigError
 from ..settings import Settings
+from .byte_size import SIZE_KIND, byte_size
 
 REPLICA_VARIABLE = "SPLITFUSE_REPLICA"  # its name, as `serve --replicas` gives it
 # Variables of ours that are no settings: this, the client's address, Prometheus's key in compose.yaml, the native part.
@@ -22,7 +23,6 @@ _OTHER_VARIABLES = {REPLICA_VARIABLE, "SPLITFUSE_BASE_URL", "SPLITFUSE_METRICS_K
 # Kubernetes gives every pod SPLITFUSE_PORT=tcp://… and the like when a service is called splitfuse.
 _KUBERNETES_NAME = re.compile(r"_(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)$")
 _KUBERNETES_VALUE = re.compile(r"(tcp|udp)://")
-_UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 _BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _SETTINGS = settings_of(Settings)
 ENGINE_FIELDS = tuple(settings_of(EngineConfig))
@@ -151,21 +151,17 @@ def _from_yaml(setting: Setting, value: Any, *, source: str) -> Any:
 
 def _from_text(setting: Setting, text: str, *, source: str) -> Any:
     """The value that a flag's or variable's text spells. Raises ConfigError."""
-    parse = _size if _takes_units(setting) else _PARSERS[setting.kind]
+    parse = byte_size if _takes_units(setting) else _PARSERS[setting.kind]
     try:
         return parse(text)
     except (KeyError, ValueError, RecursionError) as exc:
         shown = text if len(text) <= 60 else text[:57] + "..."
-        raise ConfigError(f"{source}: {shown!r} is not {KIND_NAMES[setting.kind]}") from exc
+        kind = SIZE_KIND if parse is byte_size else KIND_NAMES[setting.kind]
+        raise ConfigError(f"{source}: {shown!r} is not {kind}") from exc
 
 
 def _takes_units(setting: Setting) -> bool:
     return "_bytes" in setting.name
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"([\d.]+)\s*([kmg]ib)", text.strip().lower())
-    return int(float(match[1]) * _UNITS[match[2]]) if match else int(text)
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Exits for a process whose threads cannot be waited for: Python's own exit joins them, even if they hang."""
 
+import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from typing import NoReturn
 
 from .queued_output import wait_written
 
+INTERRUPTED = 130  # Ctrl-C, with the code that a shell reports for SIGINT
 RANK_LOST_EXIT = 4  # a process of a tensor-parallel model ended or hangs: a supervisor should restart
 HUNG_EXIT = 3  # no progress: a supervisor should restart the process
 
@@ -19,6 +22,16 @@ def end_now(code: int) -> NoReturn:
         wait_written()
     finally:
         os._exit(code)
+
+
+@contextlib.contextmanager
+def ending_at_ctrl_c() -> Iterator[None]:
+    """End the process at once at Ctrl-C: threads that load weights or wait for the CPU library cannot be stopped."""
+    handler = signal.signal(signal.SIGINT, lambda *_: end_now(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def end_hung(code: int, why: str) -> NoReturn:

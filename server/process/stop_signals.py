@@ -20,7 +20,7 @@ _DIED = 0  # not a signal's number
 class StopSignals:
     """Context in which the first signal stops the server, and a second one ends it at once.
 
-    Before `on_stop` there is nothing to finish: the first signal ends the process with 0.
+    Before `on_stop` there is nothing to finish: the first signal ends the process, SIGINT with 130 and others with 0.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,9 @@ class StopSignals:
             return
         self._is_stopping = True
         if self._stop is None:
-            end_now(0)  # a thread that loads weights cannot be stopped
+            # A thread that loads weights cannot be stopped. A person's Ctrl-C ends what comes next in a script too, but
+            # for a supervisor the end that it asked for is no failure.
+            end_now(_exit_code(first) if first == signal.SIGINT else 0)
         with contextlib.suppress(RuntimeError):  # the event loop has just been closed
             self._stop()
         self._reader.settimeout(self._limit_s)

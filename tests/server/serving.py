@@ -119,14 +119,16 @@ class ServerProcess:
         return self.process.returncode, stderr
 
 
-def run_cli(*args: str, stdin: str = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_cli(
+    *args: str, stdin: str = "", env: dict[str, str] | None = None, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
     """`splitfuse …` to its end."""
     return subprocess.run(
         [sys.executable, "-m", "splitfuse.server", *args],
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
     )
 

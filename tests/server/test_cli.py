@@ -32,9 +32,6 @@ DEMO_FOLDER = Path(__file__).parents[2] / "engine/demo_model"
         (["generate", "once", "upon"], ["splitfuse generate -p 'once upon'"]),
         (["generate", "once upon"], ["stands where MODEL does", "splitfuse generate -p 'once upon'"]),
         (["swim"], ["invalid choice: 'swim'"]),
-        (["serv"], ["serv is not a command; did you mean `splitfuse serve`?"]),
-        (["run", "demo"], ["did you mean `splitfuse chat`?"]),
-        (["pull", "demo"], ["`splitfuse serve` (it fetches what is not there yet)"]),
         (["--port", "1"], ["--port goes with a command: splitfuse serve --port 1"]),
         (["--model=x"], ["--model goes with a command: splitfuse serve --model=x"]),
         (["serve", "-pp", "2"], ["-pp 2 is not taken: one process"]),
@@ -42,7 +39,6 @@ DEMO_FOLDER = Path(__file__).parents[2] / "engine/demo_model"
         (["chat", "--trust-remote-code"], ["--trust-remote-code is not taken: code"]),
         (["serve", "--model", "/no/such/folder", "--tensor-parallel-size=1"], ["/no/such/folder", "does not exist"]),
         (["completion", "tcsh"], ["invalid choice: 'tcsh'"]),
-        (["bench"], ["serve", "offline"]),
         (["bench", "swim"], ["serve", "offline"]),
     ],
     ids=" ".join,
@@ -88,6 +84,13 @@ def help_of(capfd, command):
         main([command, "--help"])
     assert info.value.code == 0
     return capfd.readouterr().out
+
+
+def test_bench_alone_prints_its_help(capfd):
+    assert [main(args) for args in (["bench"], ["bench", "--help"])] == [0, 0]
+    out, err = capfd.readouterr()
+    assert out.count("splitfuse bench serve|offline [flags]") == 2
+    assert err == ""
 
 
 @pytest.mark.parametrize("which", ["serve", "offline"])

@@ -10,6 +10,7 @@ from typing import Any
 from ...config import EngineConfig
 from ...config.named_models import named_model
 from ...errors import ConfigError
+from .missing_model import missing_model, unavailable_hint
 
 JOIN = "join its parts: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
 _HUB_ID = re.compile(r"[^/.~:][^/:]*/[^/:]+(:[^:]+\.gguf)?")
@@ -28,11 +29,8 @@ def local_model(model: str | None) -> Path | None:
         if not is_gguf(path):
             raise ConfigError(f"{path} is a file, and no GGUF file; give a .gguf file, or the folder of a model")
         return path
-    if not _HUB_ID.fullmatch(model):
-        raise ConfigError(
-            f"model folder {model!r} does not exist; give a folder, a .gguf file, or a hub id like owner/name or "
-            "owner/name:FILE.gguf"
-        )
+    if not _HUB_ID.fullmatch(model) or (path.suffix == ".gguf" and ":" not in model):
+        raise ConfigError(missing_model(model))
     return None
 
 
@@ -76,8 +74,10 @@ def _download(hub_id: str, file: str, *, with_weights: bool) -> Path:
         folder = Path(snapshot_download(hub_id, allow_patterns=patterns))
     except Exception as exc:  # the hub's client raises many types, and all mean "not available"
         first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
-        name = f"{hub_id}:{file}" if file else hub_id
-        raise ConfigError(f"model {name!r} is no local folder and the hub does not give it: {first_line}") from exc
+        name, hint = f"{hub_id}:{file}" if file else hub_id, unavailable_hint(exc, name=hub_id)
+        raise ConfigError(
+            f"model {name!r} is no local folder and the hub does not give it: {first_line}{hint}"
+        ) from exc
     if not (folder / "config.json").exists():
         raise ConfigError(f"{hub_id} has no config.json; for one of its GGUF files name it: {hub_id}:FILE.gguf")
     return folder

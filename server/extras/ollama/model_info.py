@@ -1,5 +1,6 @@
 """Descriptions of the served model for /api/tags, /api/ps and /api/show."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...http.keys import digest
@@ -8,6 +9,8 @@ from ..chat.answer_format import reasoning_format
 from ..chat.settings import ChatSettings
 from .response import timestamp
 
+# Ollama's names of our sampling fields, where they differ.
+_OPTION_NAMES = {"repetition_penalty": "repeat_penalty", "max_tokens": "num_predict"}
 _NEVER = "9999-12-31T23:59:59Z"
 
 
@@ -42,13 +45,18 @@ def shown(service: Service) -> dict[str, Any]:
     }
     return {
         "modelfile": "",
-        "parameters": "",
+        "parameters": "\n".join(f"{name:<30} {value}" for name, value in _options(service.default_sampling_params)),
         "template": template.source if template is not None else "",
         "modified_at": timestamp(service.start_time),
         "details": _details(service),
         "model_info": info,
         "capabilities": [name for name, is_there in capabilities.items() if is_there],
     }
+
+
+def _options(defaults: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the sampling values of requests without their own, under Ollama's names."""
+    yield from ((_OPTION_NAMES.get(name, name), value) for name, value in defaults.items())
 
 
 def _details(service: Service) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 A library that cannot be called counts as missing.
 """
 
+import logging
 import struct
 import subprocess
 from pathlib import Path
@@ -72,6 +73,13 @@ def test_a_library_without_the_functions_is_none(
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("SPLITFUSE_NATIVE", raising=False)
+    assert not build.is_built(str(tmp_path / "c++"))
+    caplog.set_level(logging.DEBUG, logger=build._build_log.name)
     assert build._library.__wrapped__() is None
+    assert build.is_built(str(tmp_path / "c++"))
     assert "undefined symbol" in caplog.text
     assert "torch ops" in caplog.text
+    logged = [record.getMessage() for record in caplog.records if record.name == build._build_log.name]
+    assert logged[0].startswith("building the CPU library for this processor, once, about ")
+    assert logged[1:-1] == [f"{num} of 9 files" for num in range(1, 10)]
+    assert logged[-1].startswith("built the CPU library in ")

@@ -1,16 +1,30 @@
 """`splitfuse doctor`: what is found, what is missing, and how to fix it."""
 
+import json
+import socket
+from pathlib import Path
+
+import pytest
 from serving import run_cli
 
 from splitfuse.kernels.cpu import build
 from splitfuse.server.cli import main
+from splitfuse.server.commands.checks.network import hub, port
+from splitfuse.server.commands.checks.processor import processor
+from splitfuse.server.commands.checks.storage import cache, disk, hub_folder
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """Let no report ask the hub."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def test_doctor(capfd):
     result = run_cli("doctor")
     assert (result.returncode, result.stderr) == (0, "")
-    names = ("python", "torch", "CUDA", "triton", "C compiler", "CPU library", "memory", "cores", "model")
-    for name in (*names, "matplotlib"):
+    names = ("python", "torch", "CUDA", "triton", "C compiler", "CPU library", "processor", "memory", "cores")
+    for name in (*names, "disk", "models", "libraries", "port", "network", "SQLite", "matplotlib", "model"):
         assert name in result.stdout
     assert main(["doctor", "/"]) == 1
     broken = capfd.readouterr().out
@@ -41,7 +55,14 @@ def test_doctor_tries_the_cpu_library(tmp_path):
     broken = tmp_path / "broken-compiler"
     broken.write_text("#!/bin/sh\necho it is broken >&2; exit 1\n")
     broken.chmod(0o755)
-    line = doctors_line("CPU library", CXX=str(broken), XDG_CACHE_HOME=str(tmp_path))
+    environment = {"CXX": str(broken), "XDG_CACHE_HOME": str(tmp_path)}
+    unbuilt = doctors_line("CPU library", **environment)
+    assert f"ok      {broken} builds it at the first start, in about " in unbuilt
+    assert unbuilt.endswith("`splitfuse doctor --build` builds it now")
+    result = run_cli("doctor", "--build", env=environment)
+    assert (result.returncode, result.stderr.count("\n")) == (0, 1)
+    assert result.stderr.startswith("splitfuse: building the CPU library for this processor, once, about ")
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("CPU library")]
     assert f"no      the native CPU library cannot be used ({broken}: it is broken)" in line
     assert "switched off" in doctors_line("CPU library", SPLITFUSE_NATIVE="0")
     assert "none; Triton" in doctors_line("C compiler", PATH="/nowhere", CC="")
@@ -54,3 +75,71 @@ def test_what_doctor_advises_can_be_installed(capfd, monkeypatch):
     shown = capfd.readouterr().out
     assert "pip install matplotlib" in shown
     assert "splitfuse[" not in shown
+
+
+def test_the_report_as_json(capfd):
+    assert main(["doctor", "/", "--json"]) == 1
+    findings = {finding["name"]: finding for finding in json.loads(capfd.readouterr().out)}
+    assert findings["model"]["is_fault"]
+    assert findings["model"]["fix"] is not None
+    assert findings["python"] == {**findings["python"], "ok": True, "is_fault": False, "fix": None}
+
+
+def test_a_missing_gpu_is_no_fault(capfd, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    main(["doctor", "some/name"])
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("CUDA")]
+    assert line == "CUDA         ok      no NVIDIA GPU: the CPU serves"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            "model name\t: Xeon\nflags\t\t: avx2 avx512f avx512_vnni amx_tile amx_bf16",
+            "Xeon: AMX, VNNI, bf16, AVX-512, AVX2",
+        ),
+        ("model name\t: Core\nflags\t\t: avx2 avx_vnni", "Core: VNNI, AVX2"),
+        ("Features\t: asimd i8mm bf16", "bf16, i8mm, NEON"),
+        ("model name\t: Old\nflags\t\t: sse2", "neither AVX2 nor NEON"),
+        ("", "its instructions are unknown"),
+    ],
+)
+def test_the_processors_instructions(tmp_path: Path, fields: str, expected: str) -> None:
+    (tmp_path / "cpuinfo").write_text(fields + "\n\nmodel name: another\n")
+    assert expected in processor(tmp_path / "cpuinfo").text
+
+
+@pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs Linux's /proc")
+def test_the_program_on_the_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.getsockname()[1]
+        taken = port(number)
+    assert (taken.ok, taken.is_fault) == (False, False)
+    assert f"{number} is taken by process " in taken.text
+    assert "pytest" in taken.text
+    assert port(number).ok
+
+
+def test_the_way_to_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "HF_HUB_OFFLINE" in hub().text
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
+    away = hub()
+    assert (away.ok, away.is_fault) == (False, False)
+    assert "does not answer" in away.text
+
+
+def test_caches_and_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache("models", tmp_path / "none").text == f"{tmp_path}/none, empty"
+    (tmp_path / "weights").write_bytes(bytes(3 * 2**20))
+    (tmp_path / "link").symlink_to(tmp_path / "weights")
+    assert cache("models", tmp_path).text == f"{tmp_path}, 3.0 MiB"
+    assert f"free at {tmp_path}" in disk(tmp_path / "none/deeper").text
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 2**30}))
+    assert not disk(tmp_path).ok
+    monkeypatch.setenv("HF_HOME", "/elsewhere")
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    assert hub_folder() == Path("/elsewhere/hub")

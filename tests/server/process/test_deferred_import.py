@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+import torch
+
+from splitfuse.server.process import deferred_import
 from splitfuse.server.process.deferred_import import DEFERRED
 
 IMPORT = "from splitfuse.server.process.deferred_import import defer_meta_kernels as defer"
@@ -14,6 +18,12 @@ def run(code: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+is_tested = pytest.mark.skipif(
+    deferred_import._torch_version() not in deferred_import.TESTED, reason="needs a tested torch"
+)
+
+
+@is_tested
 def test_torch_computes_without_the_meta_kernels() -> None:
     code = f"print(torch.ones(2, 3).matmul(torch.ones(3)).tolist(), len(dir(sys.modules['{DEFERRED}'])) < 10)"
     assert run(code) == "[3.0, 3.0] True\n"
@@ -32,3 +42,17 @@ def test_they_are_registered_once() -> None:
 def test_a_process_with_torch_is_left_alone() -> None:
     code = f"import sys, torch; {IMPORT}; before = list(sys.meta_path); defer(); print(sys.meta_path == before)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"True\n"
+
+
+def test_a_version_that_was_not_tested_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = torch.__version__.partition("+")[0]
+    assert deferred_import._torch_version() == version
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(deferred_import, "TESTED", frozenset({f"{version}.1"}))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    before = list(sys.meta_path)
+    deferred_import.defer_meta_kernels()
+    assert sys.meta_path == before
+    monkeypatch.setattr(deferred_import, "TESTED", frozenset({version}))
+    deferred_import.defer_meta_kernels()
+    assert len(sys.meta_path) == len(before) + 1

@@ -46,11 +46,11 @@ def running(program, *, wrapper=()):
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_before_there_is_something_to_finish_ends_with_0(number):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
+def test_a_signal_before_there_is_something_to_finish_ends_at_once(number, code):
     with running(BLOCKED + REST) as process:
         process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(10) == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

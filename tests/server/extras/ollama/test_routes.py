@@ -209,8 +209,11 @@ async def test_what_tells_of_the_model(served):
     assert shown["template"] == served.engine.tokenizer.chat_template.source
     assert shown["capabilities"] == ["completion", "tools"]
     served.engine.tokenizer.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
+    served.engine.default_sampling_params = {"temperature": 0.2, "repetition_penalty": 1.1, "max_tokens": 99}
     shown = (await served.client.post("/api/show", json={"model": MODEL})).json()
     assert shown["capabilities"] == ["completion", "tools", "thinking"]
+    parameters = [line.split() for line in shown["parameters"].splitlines()]
+    assert parameters == [["temperature", "0.2"], ["repeat_penalty", "1.1"], ["num_predict", "99"]]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Checks of `splitfuse doctor` that need no part of the engine."""

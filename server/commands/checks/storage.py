@@ -1,0 +1,41 @@
+"""Storage: caches, their sizes, and the free disk below them."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from .finding import Finding, remark
+
+_LEAST_FREE = 5 * 2**30  # a model of 2 B parameters, and what is unpacked beside it
+
+
+def hub_folder() -> Path:
+    """Return the folder in which huggingface_hub keeps models, without importing that package."""
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or Path(home, "hub"))
+
+
+def cache(name: str, folder: Path) -> Finding:
+    """Report a cache's place and size."""
+    if not folder.exists():
+        return Finding(name, f"{folder}, empty")
+    return Finding(name, f"{folder}, {_shown(sum(_sizes(folder)))}")
+
+
+def disk(folder: Path) -> Finding:
+    """Report the free disk where models are kept."""
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    text = f"{_shown(free)} free at {place}"
+    return Finding("disk", text) if free >= _LEAST_FREE else remark("disk", text, fix="free some, or set HF_HOME")
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """Yield the sizes of files; links, which snapshots have, count nothing."""
+    for place, _, names in os.walk(folder):
+        yield from (os.lstat(os.path.join(place, name)).st_size for name in names)
+
+
+def _shown(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
