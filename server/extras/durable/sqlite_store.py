@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ....engine.errors import ConfigError
+from ....engine.private_file import others_with_access, refuse_link
 from ...api.listing import Page
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from .integrity.checksum import checksum, whole_parts
@@ -435,8 +436,11 @@ class SqliteStore(BatchStore):
 
 def _connected(path: Path | None) -> sqlite3.Connection:
     if path is not None and not path.exists():  # users' data: only this user may read it
+        refuse_link(path, setting="--results")
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    elif path is not None and (others := others_with_access(path)):
+        _log.warning("--results %s: %s can read or write it: chmod 600 %s", path, others, path)
     db = sqlite3.connect(path or ":memory:", isolation_level=None, timeout=0, check_same_thread=False)
     db.text_factory = lambda raw: raw.decode(errors="surrogateescape")  # a damaged text is found where it is used
     return db
