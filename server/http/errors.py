@@ -47,6 +47,13 @@ class AuthenticationError(SplitfuseError):
     """The request has no key or a wrong one."""
 
 
+class PermissionDeniedError(SplitfuseError):
+    """The request's key may not do this."""
+
+    def __init__(self) -> None:
+        super().__init__("this needs the admin key, one of those that the server was started with by --admin-key")
+
+
 class ResultNotFoundError(SplitfuseError):
     """No such result (or file, or batch) for this caller.
 
@@ -171,6 +178,8 @@ def _describe_own(exc: SplitfuseError) -> Problem:
         case AuthenticationError():
             headers = {"WWW-Authenticate": "Bearer"}
             return Problem(401, text, "authentication_error", code="invalid_api_key", headers=headers)
+        case PermissionDeniedError():
+            return Problem(403, text, "permission_error", code="admin_key_needed")
         case ModelNotFoundError():
             return Problem(404, text, "not_found_error", param="model", code="model_not_found")
         case ResultNotFoundError():
