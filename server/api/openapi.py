@@ -11,7 +11,7 @@ _ERRORS: dict[int, Schema] = {
     400: {"description": "The request is not valid; `param` names the field."},
     401: {"description": "The server needs an API key, and the request has no valid one."},
     403: {
-        "description": "The web page's origin, or the Host, may not use a server without keys, or the key is no admin's."
+        "description": "The web page's origin, or the Host, is not allowed without keys; or this is the admin key's."
     },
     404: {"description": "The model does not exist, or the caller has no such result."},
     408: {"description": "The body did not arrive in time."},

@@ -86,5 +86,8 @@ def _all_figures(service: Service) -> dict[str, object]:
 
 def _own_figures(service: Service, owner: str) -> dict[str, object]:
     results, engine = service.results.index, service.lifecycle.loaded
-    figures = {"num_result_bytes": results.num_bytes_of(owner), "num_results": sum(1 for _ in results.of(owner))}
+    figures: dict[str, object] = {
+        "num_result_bytes": results.num_bytes_of(owner),
+        "num_results": sum(1 for _ in results.of(owner)),
+    }
     return figures | ({} if engine is None else engine.view.counts_of(owner))

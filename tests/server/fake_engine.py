@@ -238,7 +238,7 @@ class FakeEngine:
         }
 
     def counts_of(self, tenant: str) -> dict[str, int]:
-        return {name: 0 for name in ("num_running", "num_waiting")}
+        return dict.fromkeys(("num_running", "num_waiting"), 0)
 
     def _check(self, prompt: str | Sequence[int], params: SamplingParams) -> None:
         if self.is_draining or not self.is_started:
