@@ -80,6 +80,13 @@ class BodyTooLargeError(SplitfuseError):
     """The body is longer than max_body_bytes."""
 
 
+class UnreadEncodingError(SplitfuseError):
+    """The body is compressed in a way that is not read."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(f"a body with Content-Encoding: {encoding[:40]} is not read; send it without")
+
+
 class FileTooLargeError(SplitfuseError):
     """There is not enough space for the file."""
 
@@ -188,6 +195,8 @@ def _describe_own(exc: SplitfuseError) -> Problem:
             return Problem(408, text, code="body_too_slow", headers={"Connection": "close"})
         case BodyTooLargeError():
             return Problem(413, text, code="body_too_large", headers={"Connection": "close"})
+        case UnreadEncodingError():
+            return Problem(415, text, param="Content-Encoding", code="unread_encoding", headers={"Connection": "close"})
         case FileTooLargeError():
             return Problem(413, text, param="file", code="file_too_large")
         case IdempotencyKeyReusedError():
