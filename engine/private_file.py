@@ -49,6 +49,21 @@ def check_secret(path: Path, *, setting: str) -> None:
         raise ConfigError(f"{setting} {path}: others can write it, and so choose the secret: chmod go-w {path}")
 
 
+def read_keys(path: Path, *, setting: str) -> tuple[str, ...]:
+    """Read one key per line, skipping empty lines and comments. Raises ConfigError, which names no key."""
+    check_secret(path, setting=setting)
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="ascii").splitlines()]
+    except OSError as exc:
+        raise ConfigError(f"{setting} {path}: cannot be read ({exc.strerror})") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{setting} {path}: a key must be visible ASCII characters; this holds others") from exc
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
+    if not keys:
+        raise ConfigError(f"{setting} {path} holds no key: write one per line, or leave the flag out")
+    return keys
+
+
 def _mode(path: Path) -> int:
     try:
         return path.stat().st_mode if os.name != "nt" else 0

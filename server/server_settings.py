@@ -14,7 +14,8 @@ from typing import TypeVar
 from ..engine.config import EngineConfig
 from ..engine.config.setting import setting
 from ..engine.errors import ConfigError
-from .http.keys import digest, read_key_file
+from ..engine.private_file import read_keys
+from .http.keys import digest
 from .jobs.webhook_targets import WebhookTargets
 
 S = TypeVar("S", bound="ServerSettings")
@@ -129,7 +130,7 @@ class ServerSettings(EngineConfig):
 
 
 def _keys_in(path: str | None, *, setting: str) -> tuple[str, ...]:
-    return () if path is None else read_key_file(Path(path), setting=setting)
+    return () if path is None else read_keys(Path(path), setting=setting)
 
 
 def _parts(name: str, values: tuple[str, ...], form: tuple[str, str]) -> tuple[str, ...]:

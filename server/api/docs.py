@@ -14,8 +14,8 @@ from starlette.responses import HTMLResponse, Response
 from .. import package_version
 from ..http.accept import wants_html
 from ..http.json_response import JsonResponse
-from ..http.page_headers import page_headers, source_of
 from ..service import service_of
+from .page_headers import page_headers, source_of
 
 router = APIRouter(include_in_schema=False)
 

@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from .. import package_version
-from ..http.auth import caller_of, require_reader_of_sums
 from ..http.errors import NotReadyError, describe
 from ..http.json_response import JsonResponse
 from ..service import Service, service_of
 from .openapi import ALWAYS, KEYED, errors
+from .rights import caller_of, require_reader_of_sums
 
 router = APIRouter(tags=["operations"])
 

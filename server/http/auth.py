@@ -11,7 +11,7 @@ from typing import NamedTuple
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .errors import AuthenticationError, PermissionDeniedError, describe
+from .errors import AuthenticationError, describe
 from .keys import digest
 
 # Paths that load balancers ask. Compared with the path that the router sees, so an odd spelling can only lose access.
@@ -20,7 +20,7 @@ NO_OWNER = ""  # owner of everything on a server without keys
 KEY_HEADERS = ("x-api-key", "api-key")  # headers of Anthropic's and Azure's clients, read without Authorization: Bearer
 # Keys in a request's scope.
 OWNER = "splitfuse.owner"
-_CALLER = "splitfuse.caller"
+CALLER = "splitfuse.caller"
 
 
 class Caller(NamedTuple):
@@ -85,25 +85,6 @@ def owner_of(connection: HTTPConnection) -> str:
     return owner
 
 
-def caller_of(connection: HTTPConnection) -> Caller:
-    """Return the owner, and what this request may do."""
-    caller = connection.scope[_CALLER]
-    assert isinstance(caller, Caller)
-    return caller
-
-
-def require_admin(connection: HTTPConnection) -> None:
-    """Refuse other keys, as a dependency of routes that change the server. Raises PermissionDeniedError."""
-    if not caller_of(connection).is_admin:
-        raise PermissionDeniedError
-
-
-def require_reader_of_sums(connection: HTTPConnection) -> None:
-    """Like require_admin, but for routes that tell sums alone: without admin keys every key may read them."""
-    if not caller_of(connection).may_read_sums:
-        raise PermissionDeniedError
-
-
 class RequireKey:
     """ASGI middleware that answers 401 without a valid key, except at OPEN_PATHS and where `is_open` is true."""
 
@@ -115,7 +96,7 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._is_open(scope):
             try:
-                scope[_CALLER] = caller = self._keys.caller(HTTPConnection(scope).headers)
+                scope[CALLER] = caller = self._keys.caller(HTTPConnection(scope).headers)
                 scope[OWNER] = caller.owner
             except AuthenticationError as exc:
                 await describe(exc).response()(scope, receive, send)

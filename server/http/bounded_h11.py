@@ -1,12 +1,52 @@
-"""h11's parser for servers, with exact bounds on the head of a request, and without its tolerance."""
+"""h11's parser for servers, with exact bounds on the head of a request, and without its tolerance.
+
+A proxy and a server that find different ends of a request can be made to see different requests (request smuggling).
+"""
 
 import h11
-
-from .strict_buffer import StrictBuffer
+from h11._receivebuffer import ReceiveBuffer
 
 MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 100
 _TOO_LONG = f"the request's head is longer than {MAX_HEAD_BYTES} bytes; send shorter headers or a shorter path"
+_BARE_LF = "a line ends with LF alone; end lines with CR LF"
+_FOLD = "a header goes on in the next line; write each header in one line"
+_CHUNK_SIZE = "a chunk's size is followed by a space or a bare CR; send the digits and CR LF"
+
+
+class StrictBuffer(ReceiveBuffer):
+    """Buffer that raises LocalProtocolError, as h11's parsers do, and notes the `fault`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault = ""
+        self._last = bytearray()  # the bytes extracted last
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """Like h11's, for a head or trailers, with CR LF only and no folded line."""
+        lines = super().maybe_extract_lines()
+        if lines is not None:
+            head, self._last = self._last, bytearray()
+            self._refuse_if(head.count(b"\n") != head.count(b"\r\n"), _BARE_LF)
+            self._refuse_if(b"\n " in head or b"\n\t" in head, _FOLD)
+        return lines
+
+    def maybe_extract_next_line(self) -> bytearray | None:
+        """Like h11's, for the head of a chunk, without space behind the size."""
+        line = super().maybe_extract_next_line()
+        if line is not None:
+            text = line[:-2]
+            self._refuse_if(text.endswith((b" ", b"\t")) or b"\r" in text, _CHUNK_SIZE)
+        return line
+
+    def _extract(self, count: int) -> bytearray:
+        self._last = super()._extract(count)
+        return self._last
+
+    def _refuse_if(self, is_refused: bool, fault: str) -> None:
+        if is_refused:
+            self.fault = fault
+            raise h11.LocalProtocolError(fault)
 
 
 class BoundedH11(h11.Connection):

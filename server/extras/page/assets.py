@@ -7,8 +7,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
+from ...api.page_headers import page_headers
 from ...http.accept import wants_html
-from ...http.page_headers import page_headers
 from ...service import Service
 from .settings import PageSettings
 

@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from ....engine.extras.inspection.explanation import Explanation, explain
 from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
-from ...http.auth import caller_of, owner_of, require_reader_of_sums
+from ...api.rights import caller_of, require_reader_of_sums
+from ...http.auth import owner_of
 from ...http.errors import Problem
 from ...http.json_response import JsonResponse, dumps
 from ...http.sse import EventStream, frame
