@@ -14,7 +14,8 @@ from typing import TypeVar
 from ..engine.config import EngineConfig
 from ..engine.config.setting import setting
 from ..engine.errors import ConfigError
-from .http.keys import digest, read_key_file
+from ..engine.private_file import read_keys
+from .http.keys import digest
 from .jobs.webhook_targets import WebhookTargets
 
 S = TypeVar("S", bound="ServerSettings")
@@ -35,6 +36,13 @@ class ServerSettings(EngineConfig):
         (), repr=False, help="key that requests must bring; may be given more than once (in the variable: with commas)"
     )
     api_key_file: str | None = setting(None, help="file with such keys, one per line; # begins a comment")
+    admin_key: tuple[str, ...] = setting(
+        (),
+        repr=False,
+        help="key that may also watch all requests (/metrics, /stats, the engine's view) and change the server, which "
+        "other keys then may not; may be given more than once",
+    )
+    admin_key_file: str | None = setting(None, help="file with such keys, like --api-key-file")
     allowed_hosts: tuple[str, ...] = setting(
         (), help="names of a server without keys beside localhost and its addresses; with commas; * = any"
     )
@@ -70,9 +78,10 @@ class ServerSettings(EngineConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(not key.strip() or not key.isascii() for key in self.api_key):
-            raise ConfigError("api_key: a key must be visible ASCII characters; one is empty or holds others")
-        _ = self.keys  # reads the file
+        for name in ("api_key", "admin_key"):
+            if any(not key.strip() or not key.isascii() for key in getattr(self, name)):
+                raise ConfigError(f"{name}: a key must be visible ASCII characters; one is empty or holds others")
+        _ = self.keys, self.admin_keys  # reads the files
         for name, form in _FORMS.items():
             vars(self)[name] = _parts(name, getattr(self, name), form)
         if not re.fullmatch(r"((?!resp$)[A-Za-z0-9][A-Za-z0-9-]{0,31})?", self.id_tag):
@@ -83,7 +92,12 @@ class ServerSettings(EngineConfig):
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Keys of `api_key` and of `api_key_file`; without any the server asks for none."""
-        return self.api_key + (() if self.api_key_file is None else read_key_file(Path(self.api_key_file)))
+        return self.api_key + _keys_in(self.api_key_file, setting="--api-key-file")
+
+    @cached_property
+    def admin_keys(self) -> tuple[str, ...]:
+        """Keys of `admin_key` and of `admin_key_file`."""
+        return self.admin_key + _keys_in(self.admin_key_file, setting="--admin-key-file")
 
     @property
     def has_durable_results(self) -> bool:
@@ -113,6 +127,10 @@ class ServerSettings(EngineConfig):
                 digest(name) if name in self.keys else name: weight for name, weight in self.tenant_weights.items()
             }
         return EngineConfig(**values)
+
+
+def _keys_in(path: str | None, *, setting: str) -> tuple[str, ...]:
+    return () if path is None else read_keys(Path(path), setting=setting)
 
 
 def _parts(name: str, values: tuple[str, ...], form: tuple[str, str]) -> tuple[str, ...]:

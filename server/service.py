@@ -42,7 +42,7 @@ class Service(JobObserver):
         """`kinds` makes the KeptKinds of the core's own routes, `endpoints` are those that batches can ask for."""
         self.settings = settings
         self.start_time = time.time()
-        self.keys = KeyRing(settings.keys)
+        self.keys = KeyRing(settings.keys, settings.admin_keys)
         self.json = JsonWriter(max_shared_bytes=settings.max_result_bytes // 4)
         self.metrics = metrics
         self.extensions = Extensions(settings)

@@ -65,6 +65,12 @@ class EngineView:
         """Return the outputs that have not ended."""
         return [*self._core.scheduler.running, *self._core.scheduler.waiting]
 
+    def counts_of(self, tenant: str) -> dict[str, int]:
+        """Return the numbers of a tenant's running and waiting outputs, under their names in `stats`."""
+        scheduler = self._core.scheduler
+        lists = {"num_running": scheduler.running, "num_waiting": scheduler.waiting}
+        return {name: sum(request.tenant == tenant for request in requests) for name, requests in lists.items()}
+
     def block_map(self) -> dict[str, Any]:
         """Return the contents of each block of the KV cache."""
         scheduler = self._core.scheduler

@@ -17,6 +17,7 @@ from .tokenizer_parts import TokenizerParts
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _MANY_IDS = 1024
+_LONG_TEMPLATE_CHARS = 32 * 1024  # known models' templates have 20 KB at most, and compile faster than a process starts
 
 
 class Tokenizer:
@@ -140,9 +141,10 @@ class Tokenizer:
             raise ConfigError(f"{self._model if setting is None else '--chat-template'}: {exc}") from exc
 
     def _new_template(self, source: str, *, tool_source: str | None = None) -> Any:
-        return _template_module().ChatTemplate(
-            source, special_tokens=self._parts.special_tokens, tool_source=tool_source
-        )
+        recipe = {"source": source, "special_tokens": dict(self._parts.special_tokens), "tool_source": tool_source}
+        if len(source) + len(tool_source or "") > _LONG_TEMPLATE_CHARS:
+            load_extra("chat.trial_compile", needed_for="--chat-template").check_compiles(recipe)
+        return _template_module().ChatTemplate(**recipe)
 
 
 def _template_module() -> Any:

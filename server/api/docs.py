@@ -15,6 +15,7 @@ from .. import package_version
 from ..http.accept import wants_html
 from ..http.json_response import JsonResponse
 from ..service import service_of
+from .page_headers import page_headers, source_of
 
 router = APIRouter(include_in_schema=False)
 
@@ -37,7 +38,8 @@ async def index(request: Request, accept: Annotated[str, Header()] = "") -> Resp
         if (page := service.extensions.first("index")) is not None and (answer := page(service)) is not None:
             assert isinstance(answer, Response)
             return answer
-        return HTMLResponse(_INDEX.format(model=escape(model), version=version))
+        nothing = page_headers(script="'none'", style="'none'")
+        return HTMLResponse(_INDEX.format(model=escape(model), version=version), headers=nothing)
     paths = request.app.openapi()["paths"]
     routes = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
     return JsonResponse({"name": "splitfuse", "version": version, "model": model, "routes": routes, "docs": "/docs"})
@@ -46,4 +48,6 @@ async def index(request: Request, accept: Annotated[str, Header()] = "") -> Resp
 @router.get("/docs")
 async def docs() -> HTMLResponse:
     """Return the page that shows /openapi.json."""
-    return HTMLResponse(files(__package__).joinpath("docs.html").read_text("utf-8"))
+    page = files(__package__).joinpath("docs.html").read_text("utf-8")
+    headers = page_headers(script=source_of(page, "script"), style=source_of(page, "style"))
+    return HTMLResponse(page, headers=headers)

@@ -10,10 +10,13 @@ _RETRY_AFTER = {"headers": {"Retry-After": {"description": "Seconds to wait.", "
 _ERRORS: dict[int, Schema] = {
     400: {"description": "The request is not valid; `param` names the field."},
     401: {"description": "The server needs an API key, and the request has no valid one."},
-    403: {"description": "The web page's origin, or the Host, is not allowed on a server without keys."},
+    403: {
+        "description": "The web page's origin, or the Host, is not allowed without keys; or this is the admin key's."
+    },
     404: {"description": "The model does not exist, or the caller has no such result."},
     408: {"description": "The body did not arrive in time."},
     413: {"description": "The body is longer than --max-body-bytes, or there is no space for the file."},
+    415: {"description": "The body has a Content-Encoding."},
     422: {"description": "The Idempotency-Key has been used before, with another body."},
     429: {"description": "The queue is full, or too many results are kept.", **_RETRY_AFTER},
     500: {"description": "The server has failed; its log has the details under `code`."},
@@ -22,7 +25,7 @@ _ERRORS: dict[int, Schema] = {
 ALWAYS = (400, 500)
 KEYED = (*ALWAYS, 401, 403)
 LOOKUP = (*KEYED, 404, 503)
-BODY = (*LOOKUP, 408, 413)
+BODY = (*LOOKUP, 408, 413, 415)
 GENERATION = (*BODY, 429)
 KEEPING = (*GENERATION, 422)
 

@@ -1,6 +1,6 @@
 """Routes for operators and tools: health, readiness, version, metrics, statistics and the tokenizer."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -10,6 +10,7 @@ from ..http.errors import NotReadyError, describe
 from ..http.json_response import JsonResponse
 from ..service import Service, service_of
 from .openapi import ALWAYS, KEYED, errors
+from .rights import caller_of, require_reader_of_sums
 
 router = APIRouter(tags=["operations"])
 
@@ -59,6 +60,7 @@ async def version() -> Response:
 
 @router.get(
     "/metrics",
+    dependencies=[Depends(require_reader_of_sums)],
     response_class=PlainTextResponse,
     response_description="Prometheus' text format.",
     responses=errors(*KEYED),
@@ -70,13 +72,22 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/stats", response_description="The snapshot.", responses=errors(*KEYED))
 async def stats(request: Request) -> Response:
-    """A snapshot of requests, blocks and the last steps."""
-    service = service_of(request)
-    about = {
-        "model": service.settings.model_name,
-        "version": package_version(),
-        "state": service.state,
-        "num_results": len(service.results),
-        "num_result_bytes": service.results.num_bytes,
+    """A snapshot of requests, blocks and the last steps. A key that is no admin's gets its own numbers alone."""
+    service, caller = service_of(request), caller_of(request)
+    about = {"model": service.settings.model_name, "version": package_version(), "state": service.state}
+    figures = _all_figures(service) if caller.is_admin else _own_figures(service, caller.owner)
+    return JsonResponse(about | figures)
+
+
+def _all_figures(service: Service) -> dict[str, object]:
+    results = service.results
+    return {"num_results": len(results), "num_result_bytes": results.num_bytes} | service.engine_stats()
+
+
+def _own_figures(service: Service, owner: str) -> dict[str, object]:
+    results, engine = service.results.index, service.lifecycle.loaded
+    figures: dict[str, object] = {
+        "num_result_bytes": results.num_bytes_of(owner),
+        "num_results": sum(1 for _ in results.of(owner)),
     }
-    return JsonResponse(about | service.engine_stats())
+    return figures | ({} if engine is None else engine.view.counts_of(owner))

@@ -33,7 +33,7 @@ def _digits(text: str) -> str:
 DIGITS = BeforeValidator(_digits)  # precedes the validation of an int
 EventId = Annotated[str | None, WithJsonSchema({"type": "integer", "minimum": 0})]  # read by `event_id`
 IdempotencyHeader = Annotated[
-    str | None,
+    list[str] | None,  # a second header is an error, which `key_of` raises
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": MAX_CHARS}),  # checked by IdempotencyKey.read
     Header(
         alias="Idempotency-Key",
@@ -43,9 +43,13 @@ IdempotencyHeader = Annotated[
 REPLAYED = {"Idempotent-Replayed": "true"}  # headers of the answer to a known idempotency key
 
 
-def key_of(request: Request, header: str | None, body: RequestModel) -> IdempotencyKey | None:
+def key_of(request: Request, header: list[str] | None, body: RequestModel) -> IdempotencyKey | None:
     """Return the request's idempotency key, if it has one. Raises InvalidRequestError."""
-    return None if header is None else IdempotencyKey.read(header, path=request.url.path, body=body.as_sent)
+    if header is None:
+        return None
+    if len(header) > 1:
+        raise InvalidRequestError("send one Idempotency-Key; this request has several", param="Idempotency-Key")
+    return IdempotencyKey.read(header[0], path=request.url.path, body=body.as_sent)
 
 
 def event_id(text: str, *, name: str) -> int:

@@ -88,7 +88,7 @@ class LiveFigures:
         num_blocks = self.about.get("num_blocks", 0)
         lines = [
             f"{self.about.get('model', 'connecting …')}  policy {self.about.get('batching_policy', '–')}  "
-            f"budget {self.about.get('budget', '–')} tokens",
+            f"budget {self.about.get('budget', '–')} tokens{self._limit()}",
             "",
             f"running {last.get('running', 0):>5}   waiting {last.get('waiting', 0):>5}   "
             f"swapped {last.get('swapped', 0):>5}   blocks {used}/{num_blocks}",
@@ -101,6 +101,9 @@ class LiveFigures:
             *self._request_lines(),
         ]
         return [printable(line)[:width] for line in lines[:height]]
+
+    def _limit(self) -> str:
+        return "  this key sees its own requests only" if self.about.get("watches") == "own" else ""
 
     def _rate(self) -> float:
         if not self._outputs:

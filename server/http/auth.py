@@ -1,7 +1,12 @@
-"""Authentication: every path needs a key unless it is listed as open. Keys are kept only as SHA-256 digests."""
+"""Authentication: every path needs a key unless it is listed as open. Keys are kept only as SHA-256 digests.
+
+An admin watches all requests and changes the server. Without admin keys the only key is one, and so is everybody on a
+server without keys; of several keys none is.
+"""
 
 import hmac
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,34 +18,56 @@ from .keys import digest
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 NO_OWNER = ""  # owner of everything on a server without keys
 KEY_HEADERS = ("x-api-key", "api-key")  # headers of Anthropic's and Azure's clients, read without Authorization: Bearer
+# Keys in a request's scope.
+OWNER = "splitfuse.owner"
+CALLER = "splitfuse.caller"
+
+
+class Caller(NamedTuple):
+    """Identity that a request proves: the key's digest, or NO_OWNER on a server without keys, and its rights."""
+
+    owner: str
+    is_admin: bool
+    may_read_sums: bool  # over the requests of all callers
 
 
 class KeyRing:
-    """Keys that open this server."""
+    """Keys that open this server. It is true if requests need one."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [digest(key) for key in keys]
+    def __init__(self, keys: Iterable[str], admin_keys: Iterable[str] = ()) -> None:
+        self._digests = {digest(key) for key in keys}
+        self._admin_digests = {digest(key) for key in admin_keys}
 
     def __bool__(self) -> bool:
         return bool(self._digests)
 
     def __repr__(self) -> str:
-        return f"KeyRing({len(self._digests)} keys)"
+        return f"KeyRing({len(self._digests)} keys, {len(self._admin_digests)} admin keys)"
 
     def owner(self, headers: Mapping[str, str]) -> str:
-        """Return the owner that these headers prove: the key's digest, or NO_OWNER on a server without keys. Raises."""
-        if not self._digests:
-            return NO_OWNER
+        """Return the owner that these headers prove. Raises AuthenticationError."""
+        return self.caller(headers).owner
+
+    def caller(self, headers: Mapping[str, str]) -> Caller:
+        """Return the caller that these headers prove. Raises AuthenticationError."""
         key = _key_in(headers)
+        owner = digest(key) if key else NO_OWNER
+        has_admins = bool(self._admin_digests)
+        is_admin = _holds(self._admin_digests, owner) if has_admins else len(self._digests) <= 1
+        if not self._digests:
+            return Caller(NO_OWNER, is_admin, is_admin)
         if not key:
             raise AuthenticationError(
                 "this server needs an API key: send `Authorization: Bearer KEY` or `x-api-key: KEY`"
             )
-        owner = digest(key)
-        matches = [hmac.compare_digest(owner, valid) for valid in self._digests]  # all keys, in constant time
-        if not any(matches):
+        if not _holds(self._digests | self._admin_digests, owner):
             raise AuthenticationError("this API key is not known here")
-        return owner
+        return Caller(owner, is_admin, is_admin or not has_admins)
+
+
+def _holds(digests: Iterable[str], owner: str) -> bool:
+    matches = [hmac.compare_digest(owner, valid) for valid in digests]  # all keys, in constant time
+    return any(matches)
 
 
 def _key_in(headers: Mapping[str, str]) -> str:
@@ -53,7 +80,7 @@ def _key_in(headers: Mapping[str, str]) -> str:
 
 def owner_of(connection: HTTPConnection) -> str:
     """Return the owner that the middleware found for this request."""
-    owner = connection.scope["splitfuse.owner"]
+    owner = connection.scope[OWNER]
     assert isinstance(owner, str)
     return owner
 
@@ -69,7 +96,8 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._is_open(scope):
             try:
-                scope["splitfuse.owner"] = self._keys.owner(HTTPConnection(scope).headers)
+                scope[CALLER] = caller = self._keys.caller(HTTPConnection(scope).headers)
+                scope[OWNER] = caller.owner
             except AuthenticationError as exc:
                 await describe(exc).response()(scope, receive, send)
                 return

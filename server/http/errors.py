@@ -47,6 +47,13 @@ class AuthenticationError(SplitfuseError):
     """The request has no key or a wrong one."""
 
 
+class PermissionDeniedError(SplitfuseError):
+    """The request's key may not do this."""
+
+    def __init__(self) -> None:
+        super().__init__("this needs the admin key, one of those that the server was started with by --admin-key")
+
+
 class ResultNotFoundError(SplitfuseError):
     """No such result (or file, or batch) for this caller.
 
@@ -71,6 +78,13 @@ class QuotaExceededError(QueueFullError):
 
 class BodyTooLargeError(SplitfuseError):
     """The body is longer than max_body_bytes."""
+
+
+class UnreadEncodingError(SplitfuseError):
+    """The body is compressed in a way that is not read."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(f"a body with Content-Encoding: {encoding[:40]} is not read; send it without")
 
 
 class FileTooLargeError(SplitfuseError):
@@ -171,6 +185,8 @@ def _describe_own(exc: SplitfuseError) -> Problem:
         case AuthenticationError():
             headers = {"WWW-Authenticate": "Bearer"}
             return Problem(401, text, "authentication_error", code="invalid_api_key", headers=headers)
+        case PermissionDeniedError():
+            return Problem(403, text, "permission_error", code="admin_key_needed")
         case ModelNotFoundError():
             return Problem(404, text, "not_found_error", param="model", code="model_not_found")
         case ResultNotFoundError():
@@ -179,6 +195,8 @@ def _describe_own(exc: SplitfuseError) -> Problem:
             return Problem(408, text, code="body_too_slow", headers={"Connection": "close"})
         case BodyTooLargeError():
             return Problem(413, text, code="body_too_large", headers={"Connection": "close"})
+        case UnreadEncodingError():
+            return Problem(415, text, param="Content-Encoding", code="unread_encoding", headers={"Connection": "close"})
         case FileTooLargeError():
             return Problem(413, text, param="file", code="file_too_large")
         case IdempotencyKeyReusedError():

@@ -207,6 +207,7 @@ def _last_answer(problem: Problem) -> bytes:
     """Build an answer to write past h11 before the connection is closed."""
     body = dumps(problem.envelope()).encode("ascii")
     headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+    headers["X-Content-Type-Options"] = "nosniff"
     lines = [f"HTTP/1.1 {problem.status} {http.HTTPStatus(problem.status).phrase}"]
     lines += [f"{name}: {value}" for name, value in (headers | dict(problem.headers)).items()]
     return "\r\n".join([*lines, "", ""]).encode("ascii") + body

@@ -1,7 +1,8 @@
 """Bodies of requests: reads a JSON object, or refuses it with the reason. The result can be echoed, logged and encoded.
 
 Refused with 400: invalid UTF-8 or JSON, NaN and infinities in any spelling, duplicate keys, lone surrogates, numbers of
-absurd length, deep nesting, anything but an object. Refused with 413: more than the limit. Content-Type is ignored.
+absurd length, deep nesting, anything but an object. Refused with 413: more than the limit. Refused with 415: any
+Content-Encoding. Content-Type is ignored.
 """
 
 import asyncio
@@ -12,8 +13,8 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from ...engine.errors import InvalidRequestError
-from .errors import BodyTooLargeError, BodyTooSlowError
+from ...engine.errors import InvalidRequestError, SplitfuseError
+from .errors import BodyTooLargeError, BodyTooSlowError, UnreadEncodingError
 
 T = TypeVar("T")
 MAX_DEPTH = 64
@@ -46,8 +47,12 @@ async def in_time(reading: Awaitable[T], deadline_s: float) -> T:
 
 
 async def body_chunks(request: Request, *, max_bytes: int, setting: str) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives, at most `max_bytes` of it. Raises BodyTooLargeError."""
-    error = BodyTooLargeError(f"the body is longer than {max_bytes} bytes; send less or raise {setting}")
+    """Yield the body as it arrives, at most `max_bytes` of it. Raises BodyTooLargeError, UnreadEncodingError."""
+    error: SplitfuseError = BodyTooLargeError(
+        f"the body is longer than {max_bytes} bytes; send less or raise {setting}"
+    )
+    if encoding := unread_encoding(request):
+        error, max_bytes = UnreadEncodingError(encoding), -1
     declared = request.headers.get("content-length", "")
     is_waiting = "expect" in request.headers
     if declared.isdigit() and int(declared[:20]) > (max_bytes if is_waiting else max_bytes + DROPPED_BYTES):
@@ -61,6 +66,12 @@ async def body_chunks(request: Request, *, max_bytes: int, setting: str) -> Asyn
             break
     if num_bytes > max_bytes:
         raise error
+
+
+def unread_encoding(request: Request) -> str:
+    """Return the encodings of a body whose bytes are not its content; an empty string for any other body."""
+    encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
+    return "" if encoding.lower() == "identity" else encoding
 
 
 def parse(body: bytes) -> dict[str, Any]:

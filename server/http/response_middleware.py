@@ -1,4 +1,4 @@
-"""Common parts of all answers: an X-Request-Id, the headers that a request added, and errors in the API's form.
+"""Common parts of all answers: an X-Request-Id, nosniff, the headers that a request added, errors in the API's form.
 
 An unexpected exception becomes a 500. The id is a label that the client may choose and always gets back, and never a
 key to anything.
@@ -51,6 +51,7 @@ class ResponseMiddleware:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
+                headers["X-Content-Type-Options"] = "nosniff"
                 headers.update(extra_headers)
                 started = True
             await send(message)

@@ -21,10 +21,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from ...engine.errors import ConfigError
+from ...engine.private_file import others_with_access
 from ..app import build_app
 from ..http.errors import EngineDiedError
 from ..http.h11_protocol import KEEP_ALIVE_S, Connection
-from ..http.keys import is_open_to_others
 from ..server_settings import ServerSettings
 from ..service import Service
 from .banner import banner
@@ -43,6 +43,7 @@ _EXIT_S = 1  # reserve for Python's own exit, which takes 0.3 s
 # After the drain only the last bytes are being written; a client that stalls longer is cut off.
 LAST_BYTES_S = 5
 PORTS_TRIED = 50
+MIN_KEY_CHARS = 16  # 96 bits in base64
 
 
 def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None = None) -> None:
@@ -63,9 +64,18 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
             f"listening on {settings.host} without an API key; all who reach port {listener.getsockname()[1]} can use "
             "the model: set SPLITFUSE_API_KEY"
         )
-    if settings.api_key_file is not None and is_open_to_others(path := Path(settings.api_key_file)):
-        _warn(f"every user of this machine can read the keys in {path}: chmod o-r {path}")
+    _warn_of_keys(settings)
     asyncio.run(_Process(settings, listener, signals, replica).run())
+
+
+def _warn_of_keys(settings: ServerSettings) -> None:
+    """Warn of keys that others can read, or guess: wrong keys are refused without a limit or a delay."""
+    for path in filter(None, (settings.api_key_file, settings.admin_key_file)):
+        if others := others_with_access(Path(path)):
+            _warn(f"{others} can read the keys in {path}: chmod 600 {path}")
+    if any(len(key) < MIN_KEY_CHARS for key in (*settings.keys, *settings.admin_keys)):
+        text = "an API key or admin key is shorter than"
+        _warn(f"{text} {MIN_KEY_CHARS} characters, and so can be guessed: openssl rand -base64 24 makes a good one")
 
 
 def listen(host: str, port: int) -> socket.socket:

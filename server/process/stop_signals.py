@@ -1,4 +1,4 @@
-"""StopSignals: SIGINT, SIGTERM and SIGHUP stop the server, whatever its threads are doing.
+"""StopSignals: SIGINT, SIGTERM, SIGQUIT and SIGHUP stop the server, whatever its threads are doing.
 
 Python runs signal handlers in the main thread, so a blocked event loop would ignore them. Here the interpreter's C
 handler writes the signal's number into a socket, and a separate thread reads it there.
@@ -30,10 +30,12 @@ class StopSignals:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._handlers: dict[int, object] = {}
+        self._unused: dict[int, object] = {}
         self._wakeup_fd = -1
 
     def __enter__(self) -> "StopSignals":
         self._handlers = {number: signal.signal(number, self._on_signal) for number in _numbers()}
+        self._unused = {number: signal.signal(number, _ignore) for number in _unused_numbers()}
         if os.name != "nt":
             self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name="splitfuse-signals", daemon=True).start()
@@ -44,7 +46,7 @@ class StopSignals:
             return  # handle signals until the process has ended: the rest of it may hang too
         if os.name != "nt":
             signal.set_wakeup_fd(self._wakeup_fd)
-        for number, handler in self._handlers.items():
+        for number, handler in (self._handlers | self._unused).items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         self._writer.close()
 
@@ -93,9 +95,20 @@ class StopSignals:
 
 def _numbers() -> list[signal.Signals]:
     numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGQUIT"):
+        numbers.append(signal.SIGQUIT)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
         numbers.append(signal.SIGHUP)
     return numbers
+
+
+def _unused_numbers() -> list[signal.Signals]:
+    """Signals that other programs use to reopen logs, and that end a process which does not know them."""
+    return [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing. Unlike SIG_IGN a handler is not inherited by programs that this process starts."""
 
 
 def _exit_code(number: int) -> int:

@@ -237,6 +237,9 @@ class FakeEngine:
             "steps": [],
         }
 
+    def counts_of(self, tenant: str) -> dict[str, int]:
+        return dict.fromkeys(("num_running", "num_waiting"), 0)
+
     def _check(self, prompt: str | Sequence[int], params: SamplingParams) -> None:
         if self.is_draining or not self.is_started:
             raise UnavailableError("no")

@@ -15,6 +15,7 @@ from .template import ChatTemplate
 # CPU seconds. 20,000 messages, 860 KB of JSON, take 0.16 s in the demo model's template.
 TIME_LIMIT_S = 1.0
 MEMORY_LIMIT = 256 * 2**20
+COMPILE_LIMIT_S = 5.0  # CPU seconds
 # Limit of the rendered text: _MAX_CHARS, plus _MAX_GROWTH for each character of the conversation.
 _MAX_CHARS = 2**20
 _MAX_GROWTH = 4
@@ -22,9 +23,11 @@ _MAX_GROWTH = 4
 
 def main() -> None:
     """Render each conversation on stdin until stdin ends. The first line is the template."""
-    template = ChatTemplate(**json.loads(sys.stdin.readline()))
     _limit_memory()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, COMPILE_LIMIT_S)
+    template = ChatTemplate(**json.loads(sys.stdin.readline()))
+    signal.setitimer(signal.ITIMER_PROF, 0)
     for line in sys.stdin:
         message = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, TIME_LIMIT_S)

@@ -16,6 +16,7 @@ that another process began. "stopped_at": where admission stopped and why (`Stop
 import contextlib
 import json
 import logging
+import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from ...core.batch import Batch, Progress, RowOutput
 from ...core.block_manager import CacheSpec
 from ...core.ports import Decision, SchedulerState
 from ...core.request import Request, Status
-from ...errors import ConfigError
+from ...private_file import create_private
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -99,10 +100,8 @@ class Recorder:
     def open(cls, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int) -> "Recorder":
         """Open a recorder to the file `config.record`. Raises ConfigError if it cannot be written."""
         assert config.record is not None
-        try:
-            stream = Path(config.record).open("w", encoding="utf-8")  # noqa: SIM115  the recorder closes it
-        except OSError as exc:
-            raise ConfigError(f"--record {config.record}: cannot be written ({exc.strerror})") from exc
+        descriptor = create_private(Path(config.record), setting="--record")
+        stream = os.fdopen(descriptor, "w", encoding="utf-8")  # the recorder closes it
         return cls(stream, config, cache, max_steps_in_flight)
 
     def _write(self, **line: Any) -> None:

@@ -1,6 +1,7 @@
 """Lines of a batch's files: JSON objects in OpenAI's form."""
 
 import asyncio
+import codecs
 import secrets
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -25,7 +26,7 @@ class Line:
 def read_line(text: bytes, *, endpoint: str) -> Line:
     """Parse the request in a line. Raises InvalidRequestError with a code."""
     try:
-        fields = parse(text)
+        fields = parse(text.removeprefix(codecs.BOM_UTF8))  # Windows' editors begin files with it
     except InvalidRequestError as exc:
         raise InvalidRequestError(str(exc).replace("the body", "the line"), code="invalid_json_line") from exc
     custom_id, body = _field(fields, "custom_id", str), _field(fields, "body", dict)

@@ -1,6 +1,7 @@
 """/v1/files and /v1/batches for the `openai` package."""
 
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import Request
@@ -37,7 +38,7 @@ def _batches(request: Request) -> Batches:
 @router.post(
     "/files",
     response_description="The file.",
-    responses=errors(*KEYED, 408, 413, 503),
+    responses=errors(*KEYED, 408, 413, 415, 503),
     openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": UPLOAD}}}},
 )
 async def create_file(request: Request) -> Response:
@@ -81,7 +82,9 @@ async def file_content(request: Request, file_id: FileId) -> Response:
     """The contents of a file."""
     files = _batches(request).files
     file = await files.find(file_id, owner=owner_of(request))
-    headers = {"Content-Length": str(file.num_bytes)}
+    # An attachment: a browser that opens it must not show it as a page of this server.
+    name = quote(file.filename, safe="", errors="replace")
+    headers = {"Content-Length": str(file.num_bytes), "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     return StreamingResponse(files.contents(file.file_id), media_type="application/octet-stream", headers=headers)
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from ....engine.errors import ConfigError
-from ...http.keys import is_open_to_others
+from ....engine.private_file import check_secret, others_with_access
 from .batch_rows import BatchRow, FileRow
 from .integrity.checksum import DamagedError, checksum, is_whole
 from .records import Event
@@ -173,9 +173,10 @@ def new_mark(sealing: Sealing | None, mark: bytes | None, *, is_new: bool, resul
 
 def _read_key(path: Path) -> bytes:
     make_one = f"(umask 077; openssl rand -base64 32 > {path})"
+    check_secret(path, setting="--results-key-file")
     try:
-        if is_open_to_others(path):
-            raise ConfigError(f"--results-key-file {path}: every user can read it: chmod 600 {path}")
+        if others := others_with_access(path):
+            _refuse_or_warn(path, others)
         text = path.read_text(encoding="ascii").strip()
         key = bytes.fromhex(text) if len(text) == 2 * _KEY_BYTES else base64.b64decode(text, validate=True)
     except FileNotFoundError as exc:
@@ -189,6 +190,14 @@ def _read_key(path: Path) -> bytes:
     if len(key) != _KEY_BYTES:
         raise ConfigError(f"--results-key-file {path} must hold 32 bytes as base64 or hexadecimal digits: {make_one}")
     return key
+
+
+def _refuse_or_warn(path: Path, others: str) -> None:
+    """Warn of a key that a group can read, as orchestrators mount secrets. Raises ConfigError if every user can."""
+    text = f"--results-key-file {path}: {others} can read it: chmod 600 {path}"
+    if others != "its group":
+        raise ConfigError(text)
+    _log.warning("%s", text)
 
 
 def _sealed(cipher: "AESGCM", data: bytes, place: str) -> bytes:

@@ -47,6 +47,10 @@ class DurableSettings(ServerSettings):
             )
         if self.results_key_file is not None and self.results == "memory":
             raise ConfigError("--results-key-file needs --results FILE or postgresql://…, which it encrypts")
+        if self.results_key_file is not None and self.record is not None:
+            raise ConfigError(
+                "--record writes every prompt unencrypted, also beside --results-key-file; leave one of the two out"
+            )
         if self.has_shared_results and not has_extension("shared"):
             raise ConfigError("--results postgresql://… needs server/extras/shared, which this installation lacks")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ....engine.errors import ConfigError
+from ....engine.private_file import others_with_access, refuse_link
 from ...api.listing import Page
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from .integrity.checksum import checksum, whole_parts
@@ -82,6 +83,8 @@ ALTER TABLE file_parts ADD COLUMN part_sum INTEGER;
 """,
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
+APPLICATION_ID = int.from_bytes(b"spfu", "big")
+_FIRST_TABLES = {"meta", "jobs", "segments"}  # tables of version 1
 _COLUMNS = ", ".join(JobRow.__slots__)
 _INSERT = f"INSERT INTO jobs ({_COLUMNS}, num_bytes) VALUES ({'?, ' * len(JobRow.__slots__)}?)"
 _SELECT = f"SELECT {_COLUMNS} FROM jobs"
@@ -146,8 +149,12 @@ class SqliteStore(BatchStore):
         return int(num_pages * page_bytes)
 
     def _prepare(self, path: Path | None, *, is_synced: bool) -> None:
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        # All that can refuse the file is read before anything is written.
+        version = _known_version(self._db, path)
+        mark_row = version and self._db.execute("SELECT value FROM meta WHERE key = 'key_mark'").fetchone()
+        mark = new_mark(self._sealing, mark_row[0] if mark_row else None, is_new=version == 0, results=str(path))
         for pragma in (
-            "locking_mode = EXCLUSIVE",
             "auto_vacuum = INCREMENTAL",
             "journal_mode = WAL",
             f"synchronous = {'FULL' if is_synced else 'NORMAL'}",
@@ -155,18 +162,11 @@ class SqliteStore(BatchStore):
         ):
             self._db.execute(f"PRAGMA {pragma}")
         with _transaction(self._db):
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version > SCHEMA_VERSION:
-                raise ConfigError(
-                    f"--results {path}: a later version of splitfuse made it (format {version}, this one knows "
-                    f"{SCHEMA_VERSION}); use that version or another file"
-                )
             for migration in _MIGRATIONS[version:]:
                 for statement in migration.split(";"):
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            mark_row = self._db.execute("SELECT value FROM meta WHERE key = 'key_mark'").fetchone()
-            mark = new_mark(self._sealing, mark_row and mark_row[0], is_new=version == 0, results=str(path))
+            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             if mark is not None:
                 self._db.execute("INSERT INTO meta VALUES ('key_mark', ?)", (mark,))
 
@@ -433,10 +433,29 @@ class SqliteStore(BatchStore):
         return int(next(self._read(query, *values))[0])
 
 
+def _known_version(db: sqlite3.Connection, path: Path | None) -> int:
+    """Return the version of the file's format, 0 for an empty file. Raises ConfigError if it is no file of ours."""
+    version, application = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("user_version", "application_id"))
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    # Files of earlier versions have no application id.
+    is_ours = application in (0, APPLICATION_ID) and (tables >= _FIRST_TABLES if version else not tables)
+    if version < 0 or not is_ours:
+        raise ConfigError(f"--results {path}: another program's database, not one of splitfuse; name another file")
+    if version > SCHEMA_VERSION:
+        raise ConfigError(
+            f"--results {path}: a later version of splitfuse made it (format {version}, this one knows "
+            f"{SCHEMA_VERSION}); use that version or another file"
+        )
+    return int(version)
+
+
 def _connected(path: Path | None) -> sqlite3.Connection:
     if path is not None and not path.exists():  # users' data: only this user may read it
+        refuse_link(path, setting="--results")
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    elif path is not None and (others := others_with_access(path)):
+        _log.warning("--results %s: %s can read or write it: chmod 600 %s", path, others, path)
     db = sqlite3.connect(path or ":memory:", isolation_level=None, timeout=0, check_same_thread=False)
     db.text_factory = lambda raw: raw.decode(errors="surrogateescape")  # a damaged text is found where it is used
     return db

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ....engine.errors import ConfigError
+from ....engine.private_file import check_secret
 from ...jobs.webhook_targets import WebhookTargets
 
 _FORM = re.compile(r"([A-Za-z0-9_-]{1,64})=(https?://[^\s/]+\S*)")
@@ -25,6 +26,7 @@ def read_targets(targets: Sequence[str], secret_file: str | None) -> WebhookTarg
 def _read_secret(path: str | None) -> bytes:
     if path is None:
         raise ConfigError("--webhook-targets needs --webhook-secret-file, a file that holds whsec_ and base64")
+    check_secret(Path(path), setting="--webhook-secret-file")
     try:
         text = Path(path).read_text(encoding="ascii").strip()
         secret = base64.b64decode(text.removeprefix(_SECRET_PREFIX), validate=True)

@@ -1,4 +1,4 @@
-"""Assets: files of the page, and headers that stop the page from loading or running anything else."""
+"""Assets: files of the page."""
 
 from functools import cache
 from importlib.resources import files
@@ -7,25 +7,13 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
+from ...api.page_headers import page_headers
 from ...http.accept import wants_html
 from ...service import Service
 from .settings import PageSettings
 
 PREFIX = "/page/"
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-# Only this server's scripts and styles, none inside the HTML, and no text can become markup. data: and blob: serve the
-# pictures that the page draws and the files that users save.
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-        "trusted-types 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",
-}
 
 
 @cache
@@ -38,7 +26,7 @@ def asset(name: str) -> Response:
     """Return one of the page's files."""
     media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
     body = files(__package__).joinpath("static", name).read_bytes()
-    return Response(body, media_type=media_type, headers=_HEADERS)
+    return Response(body, media_type=media_type, headers=page_headers())
 
 
 def index(service: Service) -> Response | None:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from ....engine.extras.inspection.explanation import Explanation, explain
 from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
+from ...api.rights import caller_of, require_reader_of_sums
 from ...http.auth import owner_of
 from ...http.errors import Problem
 from ...http.json_response import JsonResponse, dumps
@@ -46,9 +47,13 @@ async def page_file(request: Request, name: str) -> Response:
     responses=events("The work of each step, in batches of 50 ms.", _STEPS) | errors(*KEYED, 429, 503),
 )
 async def step_stream(request: Request) -> Response:
-    """One record per step while the stream is open. Other keys' requests appear as numbers only."""
-    service = service_of(request)
-    source: AsyncGenerator[bytes, None] = service.part(PagePart).steps.chunks(service.engine, owner=owner_of(request))
+    """One record per step while the stream is open. An admin sees all requests, other keys only their own ones.
+
+    Ids are told to their own key alone.
+    """
+    service, caller = service_of(request), caller_of(request)
+    steps = service.part(PagePart).steps
+    source: AsyncGenerator[bytes, None] = steps.chunks(service.engine, owner=caller.owner, sees_all=caller.is_admin)
     return EventStream(source, error_frame=_error_frame)
 
 
@@ -58,6 +63,7 @@ def _error_frame(problem: Problem) -> bytes:
 
 @router.post(
     "/stats/simulate",
+    dependencies=[Depends(require_reader_of_sums)],
     response_description="`runs`: each policy with the records of its last steps.",
     responses=errors(*GENERATION),
 )

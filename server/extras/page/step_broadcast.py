@@ -6,12 +6,13 @@ Nothing is gathered while there are no viewers. A viewer that reads too slowly l
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import QueueFullError
 from ...http.json_response import dumps
 from ...http.sse import frame
+from .own_steps import own_steps
 
 if TYPE_CHECKING:
     from ....engine.core.request import Request
@@ -28,10 +29,11 @@ _ALL = ""  # owner of everything on a server without keys
 
 
 class Viewer:
-    """One reader, and the events it has not read yet."""
+    """One reader, and the events it has not read yet. `limited_to`: the only tenant whose requests it sees."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, *, limited_to: str | None = None) -> None:
         self.owner = owner
+        self.limited_to = limited_to
         self._chunks: deque[bytes] = deque()
         self._num_bytes = 0
         self._num_lost = 0
@@ -73,15 +75,16 @@ class StepBroadcast:
         self._viewers: set[Viewer] = set()
         self._task: asyncio.Task[None] | None = None
         self._blocks = b""  # last map of the blocks
+        self._tenants: dict[int, str] = {}  # tenants of the requests that have not ended, by number
 
-    def chunks(self, engine: "AsyncEngine", *, owner: str) -> AsyncGenerator[bytes, None]:
+    def chunks(self, engine: "AsyncEngine", *, owner: str, sees_all: bool = True) -> AsyncGenerator[bytes, None]:
         """Add a viewer. Yields `hello`, then `requests`, `steps`, `ended` and `blocks` events.
 
-        Raises QueueFullError.
+        A viewer who does not see all gets the owner's own rows, and no blocks. Raises QueueFullError.
         """
         if len(self._viewers) >= MAX_VIEWERS:
             raise QueueFullError(f"{MAX_VIEWERS} viewers look on already; close one", retry_after_s=5.0)
-        return self._read(engine, Viewer(owner))
+        return self._read(engine, Viewer(owner, limited_to=None if sees_all else owner))
 
     def end(self) -> None:
         """Disconnect all viewers; otherwise the server's end would wait for them."""
@@ -91,12 +94,12 @@ class StepBroadcast:
     async def _read(self, engine: "AsyncEngine", viewer: Viewer) -> AsyncGenerator[bytes, None]:
         self._viewers.add(viewer)
         try:
-            viewer.put(_event("hello", _hello(engine)))
+            viewer.put(_event("hello", _hello(engine) | {"watches": "all" if viewer.limited_to is None else "own"}))
             if self._task is None:
                 self._task = asyncio.create_task(self._send(engine), name="splitfuse-step-broadcast")
             else:
                 self._send_requests(engine.view.current_requests(), {viewer})
-                viewer.put(self._blocks)
+                _put({viewer} if viewer.limited_to is None else (), self._blocks)
             while not viewer.is_over:
                 yield await viewer.next()
         finally:
@@ -107,7 +110,7 @@ class StepBroadcast:
 
     async def _send(self, engine: "AsyncEngine") -> None:
         watcher = engine.view.watch()
-        self._blocks = b""
+        self._blocks, self._tenants = b"", {}
         try:
             self._send_requests(engine.view.current_requests(), self._viewers)
             count = 0
@@ -123,27 +126,38 @@ class StepBroadcast:
     def _send_batch(self, watcher: "StepWatcher") -> None:
         requests, steps, ended = watcher.take()
         self._send_requests(requests, self._viewers)
-        if steps:
-            self._put(_event("steps", _shortened(steps)))
-        if ended:
-            self._put(_event("ended", ended))
+        for owner in {viewer.limited_to for viewer in self._viewers}:
+            if owner is None:
+                self._put(owner, steps, ended)
+            else:
+                own = {number for number, tenant in self._tenants.items() if tenant == owner}
+                self._put(owner, own_steps(steps, own), [end for end in ended if end[0] in own])
+        for number, _, _ in ended:
+            self._tenants.pop(number, None)
+
+    def _put(self, owner: str | None, steps: list[dict[str, Any]], ended: Sequence[Sequence[Any]]) -> None:
+        chunk = (_event("steps", _shortened(steps)) if steps else b"") + (_event("ended", ended) if ended else b"")
+        _put((viewer for viewer in self._viewers if viewer.limited_to == owner), chunk)
 
     def _send_blocks(self, engine: "AsyncEngine") -> None:
         before, self._blocks = self._blocks, _event("blocks", engine.view.block_map())
         if self._blocks != before:
-            self._put(self._blocks)
+            _put((viewer for viewer in self._viewers if viewer.limited_to is None), self._blocks)
 
     def _send_requests(self, requests: "list[Request]", viewers: set[Viewer]) -> None:
-        if not requests:
-            return
-        chunks: dict[str, bytes] = {}
+        self._tenants |= {request.arrival_order: request.tenant for request in requests}
+        chunks: dict[tuple[str, str | None], bytes] = {}
         for viewer in viewers:
-            if viewer.owner not in chunks:
-                chunks[viewer.owner] = _event("requests", [_shape(request, viewer.owner) for request in requests])
-            viewer.put(chunks[viewer.owner])
+            kind = (viewer.owner, viewer.limited_to)
+            if kind not in chunks:
+                seen = [request for request in requests if viewer.limited_to in (None, request.tenant)]
+                chunks[kind] = _event("requests", [_shape(request, viewer.owner) for request in seen]) if seen else b""
+            _put([viewer], chunks[kind])
 
-    def _put(self, chunk: bytes) -> None:
-        for viewer in self._viewers:
+
+def _put(viewers: Iterable[Viewer], chunk: bytes) -> None:
+    if chunk:
+        for viewer in viewers:
             viewer.put(chunk)
 
 

@@ -14,6 +14,7 @@ from .merged_metrics import merged
 from .placement import Address
 from .replica_client import ReplicaClient
 
+_REFUSAL_HEADERS = ("content-type", "www-authenticate")
 _PASSED_ON = ("authorization", "x-api-key", "api-key")
 
 
@@ -38,10 +39,10 @@ class Operations:
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         addresses = self._addresses()
         answers = await asyncio.gather(*(self._page(address, headers) for address in addresses.values()))
-        refusal = next((reply for reply in answers if reply is not None and reply.status_code == 401), None)
+        refusal = next((reply for reply in answers if reply is not None and reply.status_code in (401, 403)), None)
         if refusal is not None:
-            refusal_headers = {name: refusal.headers[name] for name in ("content-type", "www-authenticate")}
-            return Response(refusal.content, refusal.status_code, headers=refusal_headers)
+            kept = {name: refusal.headers[name] for name in _REFUSAL_HEADERS if name in refusal.headers}
+            return Response(refusal.content, refusal.status_code, headers=kept)
         pages = {
             name: answer.text if answer is not None and answer.status_code == 200 else None
             for name, answer in zip(addresses, answers, strict=True)

@@ -1,7 +1,7 @@
 """ReplicaClient: the supervisor's requests to replicas, which bypass HAProxy."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -12,11 +12,10 @@ _ANSWER_S = 5.0
 
 
 class ReplicaClient:
-    """HTTP client for replicas. `key`: one that the replicas accept, if they need any."""
+    """HTTP client for replicas. `keys`: an admin key, or else all keys, each of which sees its own requests."""
 
-    def __init__(self, key: str | None) -> None:
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._own_headers = headers
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._own_headers = [{"Authorization": f"Bearer {key}"} for key in keys] or [{}]
         self._client = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False)
 
     async def close(self) -> None:
@@ -30,11 +29,14 @@ class ReplicaClient:
 
     async def has_work(self, address: Address) -> bool:
         """True if requests run or wait on the replica, or results are kept. Also True without an answer."""
-        answer = await self.get(address, "/stats", headers=self._own_headers)
-        if answer is None or answer.status_code != 200:
-            return True
-        stats: dict[str, Any] = answer.json()
-        return any(stats.get(name) for name in ("num_running", "num_waiting", "num_results"))
+        for headers in self._own_headers:
+            answer = await self.get(address, "/stats", headers=headers)
+            if answer is None or answer.status_code != 200:
+                return True
+            stats: dict[str, Any] = answer.json()
+            if any(stats.get(name) for name in ("num_running", "num_waiting", "num_results")):
+                return True
+        return False
 
     async def get(self, address: Address, path: str, *, headers: Mapping[str, str]) -> httpx.Response | None:
         """Return the replica's answer, None if there is none."""

@@ -8,7 +8,7 @@ from .placement import name_of
 from .settings import ReplicaSettings
 
 # Set by the supervisor for each replica, or not needed by replicas.
-_OWN = ("host", "port", "replicas", "ray_address", "api_key_file")
+_OWN = ("host", "port", "replicas", "ray_address", "api_key_file", "admin_key_file")
 
 
 def tags_of(settings: ReplicaSettings, count: int) -> dict[str, str]:
@@ -35,7 +35,7 @@ def config_of(settings: ReplicaSettings, *, tag: str, num_threads: int | None) -
         for field in dataclasses.fields(settings)
         if field.name not in _OWN and (value := getattr(settings, field.name)) != field.default
     }
-    values |= {"id_tag": tag, "api_key": settings.keys}
+    values |= {"id_tag": tag, "api_key": settings.keys, "admin_key": settings.admin_keys}
     if ":" not in settings.host:  # clients may call the supervisor by this name; addresses are allowed anyway
         values["allowed_hosts"] = (*settings.allowed_hosts, settings.host)
     return json.dumps({"num_threads": num_threads} | values)

@@ -88,7 +88,7 @@ class Supervisor:
             has_shared_results=settings.has_shared_results,
         )
         self._haproxy = Haproxy(self._config)
-        self._client = ReplicaClient(next(iter(settings.keys), None))
+        self._client = ReplicaClient(settings.admin_keys[:1] or settings.keys)
 
     async def run(self) -> None:
         """Run until a signal has come and all replicas have drained. Raises ConfigError."""

@@ -216,7 +216,7 @@ async def test_the_schema_shows_every_field_with_its_limits(served):
         assert f"#/components/schemas/{model}" in str(document), model
     for method in document["paths"]["/generate"].values():
         assert set(method["responses"]) == {
-            *["200", "202", "400", "401", "403", "404", "408", "413", "422", "429", "500", "503"]
+            *["200", "202", "400", "401", "403", "404", "408", "413", "415", "422", "429", "500", "503"]
         }
         assert "text/event-stream" in method["responses"]["200"]["content"]
 

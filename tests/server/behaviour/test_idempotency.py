@@ -106,3 +106,14 @@ def test_a_key_is_known_after_a_crash(tmp_path: Path) -> None:
         assert client.post("/generate", json=body, headers=key()).json()["seq_id"] == running["seq_id"]
         assert client.get(f"/v1/responses/{response['id']}").json() == answer
         assert client.get(f"/v1/responses/{response['id']}?stream=true").text == events
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/responses"])
+async def test_two_keys_are_refused(served, path):
+    headers = [("Idempotency-Key", "k1"), ("Idempotency-Key", "k2")]
+    answer = await served.client.post(
+        path, json={"prompt": "x"} if path == "/generate" else {"input": "x"}, headers=headers
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "Idempotency-Key"
+    assert not served.engine.num_submitted

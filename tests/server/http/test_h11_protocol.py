@@ -345,3 +345,43 @@ async def test_a_client_that_is_gone_is_not_taken_for_a_half_closed_one(served, 
     writer.close()
     await served.engine.allow(3)
     await asyncio.wait_for(served.engine.abort_seen.wait(), 10)
+
+
+POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+BODY = b'e\r\n{"prompt":"x"}\r\n'
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "fault"),
+    [
+        (POST + b"Content-Length: 4\r\n" + CHUNKED + BODY + b"0\r\n\r\n", "the request's end is unclear"),
+        (POST + b"content-length:4\r\n" + CHUNKED.replace(b" c", b"\tC") + BODY + b"0\r\n\r\n", "end is unclear"),
+        (POST.replace(b"1.1", b"1.0") + CHUNKED + BODY + b"0\r\n\r\n", "the request's end is unclear"),
+        (b"GET /version HTTP/1.1\nHost: localhost\n\n", "LF alone"),
+        (b"GET /version HTTP/1.1\r\nHost: localhost\nX-A: b\r\n\r\n", "LF alone"),
+        (b"GET /version HTTP/1.1\r\nHost: localhost\r\n\n", "LF alone"),
+        (b"GET /version HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n c\r\n\r\n", "in the next line"),
+        (b"GET /version HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding:\r\n\tchunked\r\n\r\n", "in the next line"),
+        (POST + CHUNKED + BODY + b"0 \r\n\r\n", "a chunk's size"),
+        (POST + CHUNKED + BODY.replace(b"e\r", b"e\t\r", 1) + b"0\r\n\r\n", "a chunk's size"),
+        (POST + CHUNKED + BODY.replace(b"e\r", b"e;x\r0\r", 1) + b"0\r\n\r\n", "a chunk's size"),
+        (POST + CHUNKED + BODY + b"0\r\nX-A: b\n\r\n", "LF alone"),
+        (POST + CHUNKED + BODY + b"0\r\nX-A: b\r\n c\r\n\r\n", "in the next line"),
+    ],
+)
+@pytest.mark.parametrize("is_split", [False, True])
+async def test_a_request_whose_end_is_unclear_ends_the_connection(served, request_bytes, fault, is_split):
+    parts = [request_bytes[index : index + 1] for index in range(len(request_bytes))] if is_split else [request_bytes]
+    raw = await exchange(served, *parts, LAST)
+    status, error = error_of(raw)
+    assert (status, raw.count(b"HTTP/1.1 ")) == (400, 1)
+    assert b"Connection: close" in raw
+    assert fault in error["message"]
+
+
+async def test_clear_chunks_are_read(served):
+    ends = (b"0\r\n\r\n", b"000\r\n\r\n", b"0;a=b\r\n\r\n", b"0\r\nX-Trailer: b\r\n\r\n")
+    for end in ends:
+        raw = await exchange(served, POST + CHUNKED + BODY + end, LAST)
+        assert raw.count(b"HTTP/1.1 200") == 2, (end, raw)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from splitfuse.server.http.keys import is_open_to_others
+from splitfuse.engine.errors import ConfigError
 from splitfuse.server.settings import Settings
 
 
@@ -21,9 +21,21 @@ async def test_both_sources_open_the_server(served, key, status):
     assert response.status_code == status
 
 
-@pytest.mark.parametrize(("mode", "is_open"), [(0o600, False), (0o640, False), (0o644, True)])
-def test_a_file_that_every_user_can_read(tmp_path, mode, is_open):
+@pytest.mark.parametrize("name", ["api_key_file", "admin_key_file"])
+def test_a_key_file_that_others_can_write_is_refused(tmp_path, name):
     path = tmp_path / "keys"
-    path.touch()
-    path.chmod(mode)
-    assert is_open_to_others(path) is is_open
+    path.write_text("from-the-file\n")
+    for mode in (0o620, 0o602, 0o660):
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} .*: chmod go-w"):
+            Settings(**{name: str(path)})
+
+
+def test_admin_keys_come_from_both_sources(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("from-the-file\n")
+    assert Settings(admin_key=("from-the-flag",), admin_key_file=str(path)).admin_keys == (
+        "from-the-flag",
+        "from-the-file",
+    )
+    assert "from-the" not in repr(Settings(admin_key=("from-the-flag",)))

@@ -210,3 +210,16 @@ def test_warning_beyond_loopback():
         code, stderr = server.wait()
     assert code == 0
     assert stderr.startswith("splitfuse: warning: listening on 0.0.0.0 without an API key")
+
+
+def test_keys_that_can_be_read_or_guessed_are_warned_of(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("a-key-of-23-characters-")
+    path.chmod(0o644)
+    with ServerProcess("--api-key-file", str(path), "--admin-key", "short") as server:
+        server.signal()
+        code, stderr = server.wait()
+    assert code == 0
+    assert f"splitfuse: warning: every user can read the keys in {path}: chmod 600 {path}\n" in stderr
+    assert "splitfuse: warning: an API key or admin key is shorter than 16 characters" in stderr
+    assert "short\n" not in stderr

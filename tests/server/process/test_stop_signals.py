@@ -46,14 +46,26 @@ def running(program, *, wrapper=()):
         process.communicate()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0), (signal.SIGQUIT, 0)]
+)
 def test_a_signal_before_there_is_something_to_finish_ends_at_once(number, code):
     with running(BLOCKED + REST) as process:
         process.send_signal(number)
         assert process.wait(10) == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_that_asks_other_programs_for_new_logs_changes_nothing(number):
+    with running(BLOCKED + SERVING.format(limit_s=60) + REST) as process:
+        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)  # the second, if the first one had been one to stop
+        assert process.stdout.readline() == "stopping\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_second_signal_ends_at_once(number):
     with running(BLOCKED + SERVING.format(limit_s=60) + REST) as process:
         process.send_signal(number)
@@ -91,7 +103,8 @@ def test_nohup_keeps_sighup_ignored():
 def test_handlers_are_restored_when_nothing_came():
     from splitfuse.server.process.stop_signals import StopSignals
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
     with StopSignals():
         assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
     assert {number: signal.getsignal(number) for number in before} == before

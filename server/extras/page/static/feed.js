@@ -3,6 +3,7 @@
 import {Run} from "./run.js";
 
 const RECONNECT_MS = 1500;
+const OWN_ONLY = "This key may not watch other keys' requests: you see your own ones alone, and no blocks. An admin key sees all.";
 
 export class Feed {
   constructor(api, {onAbout, onState}) {
@@ -43,7 +44,7 @@ export class Feed {
   // Starts a new run: after a restart the server numbers its requests from 0 again.
   greet(about) {
     this.run = new Run(about);
-    this.onState("");
+    this.onState(about.watches === "own" ? OWN_ONLY : "");
     this.onAbout(`${about.model}: policy ${about.batching_policy}, ${about.budget} tokens a step, ` +
       `${about.max_num_seqs} requests at once, ${about.num_blocks} blocks of ${about.block_size}`);
   }

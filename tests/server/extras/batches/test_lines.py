@@ -6,7 +6,7 @@ import random
 import pytest
 
 from splitfuse.server.extras.batches import lines
-from splitfuse.server.extras.batches.lines import longest_line
+from splitfuse.server.extras.batches.lines import longest_line, read_line
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 2, 5, 1000])
@@ -18,3 +18,8 @@ def test_lines_are_counted_across_pieces(piece_bytes: int, monkeypatch: pytest.M
         split = contents.split(b"\n")
         expected = sum(1 for line in split if line.strip()), max(map(len, split))
         assert longest_line(io.BytesIO(contents)) == expected, contents
+
+
+def test_a_line_may_begin_with_a_byte_order_mark() -> None:
+    text = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}'
+    assert read_line(b"\xef\xbb\xbf" + text, endpoint="/v1/completions") == read_line(text, endpoint="/v1/completions")

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from splitfuse.engine.errors import ConfigError
+from splitfuse.server.extras.durable import sqlite_store
 from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow
 from splitfuse.server.extras.durable.records import Changes, Ending, JobRow
+from splitfuse.server.extras.durable.sealing import Sealing
 from splitfuse.server.extras.durable.sqlite_store import SqliteStore
 from splitfuse.server.extras.durable.store import StoreError
 
@@ -225,3 +228,47 @@ def test_a_disk_that_is_full_when_the_log_is_copied_loses_nothing(tmp_path: Path
         assert rows_after(tmp_path / "copy.db", path.read_bytes(), log_of(path).read_bytes()) == before
     store.close()
     assert rows_after(tmp_path / "copy.db", path.read_bytes(), b"") == before
+
+
+def test_nothing_of_a_file_changes_that_another_key_encrypts(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    SqliteStore(path, sealing=Sealing(b"a" * 32)).close()
+    before = path.read_bytes()
+    for sealing in (Sealing(b"b" * 32), None):
+        with pytest.raises(ConfigError, match="it is encrypted"):
+            SqliteStore(path, sealing=sealing)
+        assert path.read_bytes() == before
+        assert list(tmp_path.iterdir()) == [path]
+    SqliteStore(path, sealing=Sealing(b"a" * 32)).close()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CREATE TABLE notes (text)",
+        "PRAGMA application_id = 1; CREATE TABLE notes (text)",
+        "PRAGMA application_id = 1",
+        "PRAGMA user_version = -1",
+        "PRAGMA user_version = 1; CREATE TABLE notes (text)",
+        "PRAGMA user_version = 99; CREATE TABLE notes (text)",
+    ],
+)
+def test_another_programs_database_is_refused_before_anything_is_written(tmp_path: Path, script: str) -> None:
+    path = tmp_path / "theirs.db"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.executescript(script)
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="another program's database") as info:
+        SqliteStore(path)
+    assert "\n" not in str(info.value)
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_an_earlier_version_has_no_application_id_and_gets_one(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    SqliteStore(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA application_id = 0")
+    SqliteStore(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA application_id").fetchone() == (sqlite_store.APPLICATION_ID,)

@@ -1,0 +1,71 @@
+"""Private files: files of users' data are created for this user alone, and files of secrets are checked for others.
+
+Modes mean nothing on Windows, where every file passes.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from .errors import ConfigError
+
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+
+
+def create_private(path: Path, *, setting: str) -> int:
+    """Create or empty a file that only this user may read, whatever the umask is. Returns its descriptor.
+
+    Another user could have put a link in its place, so links are refused. Raises ConfigError.
+    """
+    refuse_link(path, setting=setting)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _NO_FOLLOW, 0o600)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            if os.name != "nt":
+                os.fchmod(descriptor, 0o600)  # the file may be an older one
+            os.ftruncate(descriptor, 0)
+    except OSError as exc:
+        raise ConfigError(f"{setting} {path}: cannot be written ({exc.strerror})") from exc
+    return descriptor
+
+
+def refuse_link(path: Path, *, setting: str) -> None:
+    """Raise ConfigError if a file would be created through a symbolic link."""
+    if path.is_symlink():
+        raise ConfigError(f"{setting} {path}: a symbolic link, through which no file is made; name the file itself")
+
+
+def others_with_access(path: Path) -> str:
+    """Name those beside the owner who can read or write the file; empty if nobody can, or if there is no file."""
+    mode = _mode(path)
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        return "every user"
+    return "its group" if mode & (stat.S_IRGRP | stat.S_IWGRP) else ""
+
+
+def check_secret(path: Path, *, setting: str) -> None:
+    """Raise ConfigError if others can write the file of a secret, and so choose the secret. A missing file passes."""
+    if _mode(path) & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"{setting} {path}: others can write it, and so choose the secret: chmod go-w {path}")
+
+
+def read_keys(path: Path, *, setting: str) -> tuple[str, ...]:
+    """Read one key per line, skipping empty lines and comments. Raises ConfigError, which names no key."""
+    check_secret(path, setting=setting)
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="ascii").splitlines()]
+    except OSError as exc:
+        raise ConfigError(f"{setting} {path}: cannot be read ({exc.strerror})") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{setting} {path}: a key must be visible ASCII characters; this holds others") from exc
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
+    if not keys:
+        raise ConfigError(f"{setting} {path} holds no key: write one per line, or leave the flag out")
+    return keys
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode if os.name != "nt" else 0
+    except OSError:
+        return 0
