@@ -27,6 +27,7 @@ from .http.auth import RequireKey
 from .http.connection_limit import ConnectionLimit
 from .http.errors import ErrorForm, ResultNotFoundError, describe
 from .http.foreign_pages import RefuseForeignPages
+from .http.json_body import BodyTurns
 from .http.lazy_routes import LazyRoutes
 from .http.response_middleware import ResponseMiddleware
 from .metrics import Metrics
@@ -72,7 +73,7 @@ def build_app(
         redoc_url=None,
         middleware=_middleware(service),
     )
-    app.state.service, app.state.connections = service, connections
+    app.state.service, app.state.connections, app.state.body_turns = service, connections, BodyTurns()
     for router in (native.router, operations.router, docs.router):
         app.include_router(router)
     app.state.lazy_routes = LazyRoutes(app, [extension for extension in service.extensions.used if extension.router])
