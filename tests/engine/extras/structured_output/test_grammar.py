@@ -187,9 +187,7 @@ def test_the_first_mask_is_computed_before_a_request_may_run(compiler: GrammarCo
     assert name.startswith("splitfuse-grammar")
 
 
-def test_one_thread_at_a_time_translates_a_grammar(
-    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_thread_at_a_time_translates_a_grammar(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many at once would take the GIL from the event loop and the step in turn."""
     first, others = threading.Event(), threading.Event()
     num_inside = 0
