@@ -23,11 +23,11 @@ from .api.missing_route import missing_route
 from .api.native import background
 from .api.native import routes as native
 from .api.request_model import refusal
+from .body_turns import BodyTurns
 from .http.auth import RequireKey
 from .http.connection_limit import ConnectionLimit
 from .http.errors import ErrorForm, ResultNotFoundError, describe
 from .http.foreign_pages import RefuseForeignPages
-from .http.json_body import BodyTurns
 from .http.lazy_routes import LazyRoutes
 from .http.response_middleware import ResponseMiddleware
 from .metrics import Metrics

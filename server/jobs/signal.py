@@ -1,4 +1,7 @@
-"""Signal wakes tasks that wait for a change; Latch is set once; TimedWaits waits for a signal many times, each time with a limit."""
+"""Signal wakes tasks that wait for a change, a Latch is set once, TimedWaits waits for a signal again and again.
+
+Each wait of TimedWaits has a limit.
+"""
 
 import asyncio
 
