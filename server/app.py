@@ -23,6 +23,7 @@ from .api.missing_route import missing_route
 from .api.native import background
 from .api.native import routes as native
 from .api.request_model import refusal
+from .body_turns import BodyTurns
 from .http.auth import RequireKey
 from .http.connection_limit import ConnectionLimit
 from .http.errors import ErrorForm, ResultNotFoundError, describe
@@ -72,7 +73,7 @@ def build_app(
         redoc_url=None,
         middleware=_middleware(service),
     )
-    app.state.service, app.state.connections = service, connections
+    app.state.service, app.state.connections, app.state.body_turns = service, connections, BodyTurns()
     for router in (native.router, operations.router, docs.router):
         app.include_router(router)
     app.state.lazy_routes = LazyRoutes(app, [extension for extension in service.extensions.used if extension.router])

@@ -28,8 +28,10 @@ DROPPED_BYTES = 8 * 2**20
 
 
 async def read_json(request: Request, *, max_bytes: int) -> dict[str, Any]:
-    """Read the body of a POST. Raises InvalidRequestError, BodyTooLargeError, BodyTooSlowError."""
-    return parse(await read_body(request, max_bytes=max_bytes, setting="--max-body-bytes", deadline_s=DEADLINE_S))
+    """Read the body of a POST in its turn. Raises InvalidRequestError, BodyTooLargeError, BodyTooSlowError."""
+    body = await read_body(request, max_bytes=max_bytes, setting="--max-body-bytes", deadline_s=DEADLINE_S)
+    await request.app.state.body_turns.wait(len(body))
+    return parse(body)
 
 
 async def read_body(request: Request, *, max_bytes: int, setting: str, deadline_s: float) -> bytes:

@@ -17,7 +17,7 @@ from ...engine.errors import RequestFailedError, SplitfuseError
 from ...engine.serving.request_output import CompletionOutput
 from ..http.errors import NotReadyError
 from .idempotency import IdempotencyKey
-from .signal import Signal
+from .signal import Latch, Signal
 
 if TYPE_CHECKING:
     from ...engine.serving.submitted_request import SubmittedRequest
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("splitfuse.results")
 # Bytes of an event beside its text, measured with tracemalloc: delta, ids tuple, list slot.
 EVENT_BYTES = 250
+# Bytes of a kept job beside its events: resident memory of 10,000 short ones is 6.2 KB each, with 0.7 in events, and
+# 1.5 were two asyncio.Events.
+JOB_BYTES = 4000
 LOGPROB_BYTES = 120
 
 
@@ -92,7 +95,7 @@ class Job:
         self.model = model
         self.outputs = [CompletionOutput(index=index) for index in range(num_outputs)]
         self.events: list[OutputDelta] = []
-        self.num_bytes = 0
+        self.num_bytes = JOB_BYTES
         self.num_prompt_tokens = 0
         # The whole text, and its ids: kept only if `keeps_prompt`, for they can be long.
         self.prompt: str | None = None
@@ -103,9 +106,9 @@ class Job:
         self.attachment: Attachment | None = None
         self.check = check
         self.changed = changed or Signal()
-        self.ended = asyncio.Event()
+        self.ended = Latch()
         self.is_suspended = False  # another process goes on with it
-        self.was_read = asyncio.Event()  # a reader has had the end
+        self.was_read = Latch()  # a reader has had the end
         self.stream_interval = stream_interval
         self._keeps_prompt = keeps_prompt
         self._observers = list(observers)

@@ -21,8 +21,8 @@ DEMO_FOLDER = Path(__file__).parents[2] / "engine/demo_model"
         (["serve", ""], ["model is an empty string"]),
         (["serve", "--dtype", "int3"], ["dtype 'int3'"]),
         (["serve", "--config", "/no/such.yaml"], ["/no/such.yaml"]),
-        (["serve", "/no/such/folder"], ["/no/such/folder", "does not exist"]),
-        (["serve", "--max-model-len", "1000000"], ["1000000", "2048"]),
+        (["serve", "/no/such/folder", "--port", "0"], ["/no/such/folder", "does not exist"]),
+        (["serve", "--max-model-len", "1000000", "--port", "0"], ["1000000", "2048"]),
         (["serve", "--device", "cuda", "--port", "0"], ["--device cuda"]),
         (["generate"], ["-p/--prompt"]),
         (["generate", "-p", ""], ["prompt is empty"]),
@@ -37,7 +37,10 @@ DEMO_FOLDER = Path(__file__).parents[2] / "engine/demo_model"
         (["serve", "-pp", "2"], ["-pp 2 is not taken: one process"]),
         (["serve", "demo", "-tp", "2", "--tensor-parallel-slices", "3"], ["a multiple of tensor_parallel_size"]),
         (["chat", "--trust-remote-code"], ["--trust-remote-code is not taken: code"]),
-        (["serve", "--model", "/no/such/folder", "--tensor-parallel-size=1"], ["/no/such/folder", "does not exist"]),
+        (
+            ["serve", "--model", "/no/such/folder", "--tensor-parallel-size=1", "--port=0"],
+            ["/no/such/folder", "does not exist"],
+        ),
         (["completion", "tcsh"], ["invalid choice: 'tcsh'"]),
         (["bench", "swim"], ["serve", "offline"]),
     ],
@@ -52,7 +55,7 @@ def test_a_mistake_in_the_environment():
 
 
 def test_debug_shows_the_traceback():
-    result = run_cli("--debug", "serve", "/no/such/folder")
+    result = run_cli("--debug", "serve", "/no/such/folder", "--port", "0")
     assert result.returncode == 1
     assert "Traceback" in result.stderr
     assert "ConfigError" in result.stderr

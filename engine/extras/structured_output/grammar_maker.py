@@ -30,16 +30,19 @@ class GrammarMaker:
         self._finder = CompletionFinder(self._tokenizer)
         self._sandbox = Sandbox(tokenizer_json=tokenizer_json, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
         self._slow = threading.Semaphore(_NUM_SLOW)
+        self._translating = threading.Lock()  # plain Python: 80 threads at once would take the GIL from every step
 
     def make(self, outputs: StructuredOutputs) -> CompiledGrammar:
         """Compile a constraint. Raises InvalidRequestError, QueueFullError, UnavailableError."""
-        source = grammar_source(outputs)
+        with self._translating:
+            source = grammar_source(outputs)
         try:
             trial = self._sandbox.run(source)
         except SandboxError as exc:
             raise refusal(outputs, str(exc)) from exc
         with self._slow if trial.is_slow else contextlib.nullcontext():
             matcher = self._new_matcher(self._tokenizer, source, log_level=0, limits=limits())
+            matcher.compute_bitmask()  # requests' copies share the states found, so no step waits for a first mask
         if matcher.is_error():
             raise refusal(outputs, matcher.get_error())
         return CompiledGrammar(

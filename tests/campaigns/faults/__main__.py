@@ -6,10 +6,10 @@
 import argparse
 import sys
 
-from faults import engine_faults, http_faults, process_faults
+from faults import engine_faults, http_faults, overload_faults, process_faults
 from faults.fault import Fault, Seen
 
-FAULTS = (*engine_faults.FAULTS, *process_faults.FAULTS, *http_faults.FAULTS)
+FAULTS = (*engine_faults.FAULTS, *process_faults.FAULTS, *http_faults.FAULTS, *overload_faults.FAULTS)
 
 
 def main() -> int:

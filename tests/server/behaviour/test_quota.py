@@ -8,7 +8,7 @@ from splitfuse.server.settings import Settings
 
 BODY = {"prompt": "hello", "max_tokens": 20}
 MINE, YOURS = ({"Authorization": f"Bearer {key}"} for key in ("mine", "yours"))
-MOST = 6000
+MOST = 16_000
 
 
 @pytest.fixture(params=["memory", "file"])

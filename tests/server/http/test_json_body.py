@@ -1,14 +1,19 @@
 """JSON bodies: what is read and what is refused, and that no bytes at all can do more than that."""
 
+import asyncio
 import contextlib
 import json
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from starlette.applications import Starlette
+from starlette.requests import Request
 
 from splitfuse.engine.errors import InvalidRequestError
-from splitfuse.server.http.json_body import parse
+from splitfuse.server.http.json_body import parse, read_json
 
 REFUSED = {
     "empty": b"",
@@ -78,3 +83,22 @@ json_like = st.recursive(
 def test_any_bytes_are_an_object_or_a_refusal(body):
     with contextlib.suppress(InvalidRequestError):
         assert isinstance(parse(body), dict)
+
+
+async def test_a_body_is_parsed_in_its_turn():
+    sizes, turn = [], asyncio.Event()
+
+    async def wait(num_bytes):
+        sizes.append(num_bytes)
+        await turn.wait()
+
+    app = Starlette()
+    app.state.body_turns = SimpleNamespace(wait=wait)
+    received = {"type": "http.request", "body": b'{"a": NaN}', "more_body": False}
+    request = Request({"type": "http", "app": app, "headers": []}, AsyncMock(return_value=received))
+    reading = asyncio.create_task(read_json(request, max_bytes=100))
+    done, _ = await asyncio.wait([reading], timeout=0.01)
+    assert (done, sizes) == (set(), [10])
+    turn.set()
+    with pytest.raises(InvalidRequestError, match="NaN"):
+        await reading

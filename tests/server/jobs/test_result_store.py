@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import QueueFullError
 from splitfuse.server.http.errors import QuotaExceededError, ResultNotFoundError
-from splitfuse.server.jobs.job import EVENT_BYTES, Job
+from splitfuse.server.jobs.job import EVENT_BYTES, JOB_BYTES, Job
 from splitfuse.server.jobs.job_index import JobIndex, ResultLimits
 from splitfuse.server.jobs.result_backend import ResultBackend
 from splitfuse.server.jobs.result_store import ResultStore
+
+SHORT_BYTES = JOB_BYTES + EVENT_BYTES  # a job of one event
 
 
 class Clock:
@@ -96,14 +98,14 @@ def test_one_owner_has_so_many_unfinished_ones_and_no_more():
 
 
 async def test_one_owner_has_so_many_bytes_and_no_more():
-    store, clock = make_store(ttl=100, max_owner_bytes=2 * EVENT_BYTES)
+    store, clock = make_store(ttl=100, max_owner_bytes=2 * SHORT_BYTES)
     jobs = {name: make_job(name, owner="me") for name in "ab"}
     for job in jobs.values():
         await store.check_quota("me")
         store.add(job)
         finish(job)
     num_bytes = sum(job.num_bytes for job in jobs.values())
-    with pytest.raises(QuotaExceededError, match=f"your results take {num_bytes} bytes.*is {2 * EVENT_BYTES}"):
+    with pytest.raises(QuotaExceededError, match=f"your results take {num_bytes} bytes.*is {2 * SHORT_BYTES}"):
         await store.check_quota("me")
     await store.check_quota("you")
     store.forget(jobs["a"])
@@ -149,7 +151,7 @@ def test_full_of_unfinished_jobs():
 
 
 def test_bytes_are_bounded_but_the_newest_stays():
-    store, _ = make_store(max_bytes=3 * EVENT_BYTES)
+    store, _ = make_store(max_bytes=3 * SHORT_BYTES)
     for name in "abcd":
         job = make_job(name)
         store.add(job)
@@ -190,7 +192,7 @@ operations = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(operations)
 def test_any_history_keeps_the_invariants(history):
-    store, clock = make_store(ttl=5, max_results=4, max_bytes=8 * EVENT_BYTES)
+    store, clock = make_store(ttl=5, max_results=4, max_bytes=8 * SHORT_BYTES)
     jobs: dict[int, Job] = {}
     for number, (what, which) in enumerate(history):
         job = jobs.get(which)

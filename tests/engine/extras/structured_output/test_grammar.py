@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from splitfuse.engine.execution.sampling.sampler import add_masks
 from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
 from splitfuse.engine.extras.structured_output.grammar import Grammar, MaskMaker
 from splitfuse.engine.extras.structured_output.params import StructuredOutputs
+from splitfuse.engine.extras.structured_output.to_llguidance import grammar_source
 from splitfuse.engine.serving.input_processor import InputProcessor
 from splitfuse.engine.text.tokenizer import Tokenizer
 
@@ -162,6 +164,49 @@ def test_only_slow_grammars_fail_for_slow_masks(compiler: GrammarCompiler, monke
     assert slow.error == "its grammar took 1000 ms for one token; at most 25 ms are given"
     assert fast.error is None
     assert (bits(rows[0]), bits(rows[1])) == (set(), allowed(fast)[0])
+
+
+def test_the_first_mask_is_computed_before_a_request_may_run(compiler: GrammarCompiler) -> None:
+    """A slow first mask costs the compiler's thread, never a step."""
+    maker = compiler.prepare().result()
+    threads: list[str] = []
+
+    class SlowMatcher:
+        def __init__(self, *args: object, **options: object) -> None: ...
+
+        def compute_bitmask(self) -> None:
+            threads.append(threading.current_thread().name)
+
+        def is_error(self) -> bool:
+            return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maker, "_new_matcher", SlowMatcher)
+        compiled(compiler, regex="the first mask")
+    (name,) = threads
+    assert name.startswith("splitfuse-grammar")
+
+
+def test_one_thread_at_a_time_translates_a_grammar(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many at once would take the GIL from the event loop and the step in turn."""
+    first, others = threading.Event(), threading.Event()
+    num_inside = 0
+
+    def source(outputs: StructuredOutputs) -> str:
+        nonlocal num_inside
+        num_inside += 1
+        first.set()
+        others.wait()
+        assert num_inside == 1
+        num_inside -= 1
+        return grammar_source(outputs)
+
+    monkeypatch.setattr("splitfuse.engine.extras.structured_output.grammar_maker.grammar_source", source)
+    futures = [compiler.compile(StructuredOutputs(regex=f"translated {i}")) for i in range(4)]
+    assert first.wait(60)
+    others.set()
+    for future in futures:
+        future.result()
 
 
 def sentencepiece_like() -> FastTokenizer:
