@@ -86,6 +86,10 @@ class ServerSettings(EngineConfig):
         return self.api_key + (() if self.api_key_file is None else read_key_file(Path(self.api_key_file)))
 
     @property
+    def _default_scheduling_policy(self) -> str:
+        return "fair" if len(set(self.keys)) > 1 else super()._default_scheduling_policy
+
+    @property
     def has_durable_results(self) -> bool:
         """True if results outlive the process."""
         return False
