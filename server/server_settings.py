@@ -100,6 +100,10 @@ class ServerSettings(EngineConfig):
         return self.admin_key + _keys_in(self.admin_key_file, setting="--admin-key-file")
 
     @property
+    def _default_scheduling_policy(self) -> str:
+        return "fair" if len(set(self.keys)) > 1 else super()._default_scheduling_policy
+
+    @property
     def has_durable_results(self) -> bool:
         """True if results outlive the process."""
         return False

@@ -83,11 +83,17 @@ class EngineConfig:
         help="which requests may share a step",
     )
     scheduling_policy: str = setting(
-        "fcfs", choices=("fcfs", "priority", "fair"), decides=True, help="queue order; fair: between keys, or users"
+        "auto",
+        choices=("auto", "fcfs", "priority", "fair"),
+        decides=True,
+        help="queue order; fair: between keys, or users; auto: fair with several keys, else fcfs",
     )
     # Not in the repr, because it may contain keys.
     tenant_weights: dict[str, float] | None = setting(
         None, repr=False, decides=True, help='weights for fair, as JSON: {"USER or API key": 2}; 1 for all others'
+    )
+    max_seqs_per_key: int | None = setting(
+        None, at_least=1, decides=True, help="most running sequences of one key, or user; further ones wait"
     )
     preemption_mode: str = setting(
         "auto", choices=("auto", "recompute", "swap"), decides=True, help="how a request is preempted"
@@ -135,6 +141,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.scheduling_policy == "auto":
+            vars(self)["scheduling_policy"] = self._default_scheduling_policy
         for tenant, weight in (self.tenant_weights or {}).items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
                 raise ConfigError(f"tenant_weights: the weight of {tenant!r} must be a number above 0, not {weight!r}")
@@ -144,6 +152,10 @@ class EngineConfig:
         if self.model_name.endswith("*"):
             raise ConfigError(f"served_model_name: the first name cannot end in *, as {self.model_name!r} does")
         _ = self.speculation  # checks it
+
+    @property
+    def _default_scheduling_policy(self) -> str:
+        return "fcfs"
 
     def for_streams(self, device: str) -> "EngineConfig":
         """Return the settings for streaming: on a CPU no prompt delays tokens by more than a chunk."""

@@ -16,7 +16,7 @@ class Stop(NamedTuple):
 
     `reason`: budget (no tokens were left), sequences (max_num_seqs run), blocks (`num_missing` were missing), policy
     (the batching policy admits none in this step), preemption (a running request lost its blocks in this step),
-    interactive (a background request, and an interactive one waits).
+    interactive (a background request, and an interactive one waits), tenant (its tenant may run no more sequences now).
     """
 
     request: Request
@@ -33,10 +33,29 @@ class Plan:
     num_drafts: dict[Request, int] = field(default_factory=dict)  # how many of a request's tokens are drafts
     new_blocks: dict[Request, int] = field(default_factory=dict)  # free blocks for each request
     preempted: dict[Request, bool] = field(default_factory=dict)  # True: swapped out; False: recomputed later
+    gave_way: list[Request] = field(default_factory=list)  # preempted for a tenant with a smaller share
     prices: dict[Request, Prices] = field(default_factory=dict)  # prices of each preempted request
     admitted: dict[Request, Prefix] = field(default_factory=dict)  # with the prefix that need not be computed
     behind_parent: list[Request] = field(default_factory=list)  # they wait until the prompt they share is computed
+    over_limit: list[Request] = field(default_factory=list)  # their tenants run as many sequences as they may
     stops: list[Stop] = field(default_factory=list)  # at most one for interactive and one for background requests
+
+    def add_stops(self, queues: "Queues") -> None:
+        """Add the reason for either class of requests of which none was tried, or one waits from now on."""
+        if not queues.waiting and not self.preempted:
+            return
+        num_waiting = num_interactive(queues.waiting)
+        for is_background, waiting in ((False, queues.waiting[:num_waiting]), (True, queues.waiting[num_waiting:])):
+            preempted = [request for request in self.preempted if request.is_background == is_background]
+            passed = [r for r in (*self.admitted, *self.behind_parent) if r.is_background == is_background]
+            has_stop = any(stop.request.is_background == is_background for stop in self.stops)
+            if has_stop or (len(passed) == len(waiting) and not preempted):
+                continue
+            request = waiting[0] if waiting else preempted[0]
+            if is_background and len(self.admitted) < num_waiting:
+                self.stops.append(Stop(request, "interactive"))
+            else:
+                self.stops.append(Stop(request, "preemption" if self.preempted else "policy"))
 
 
 class Queues(NamedTuple):

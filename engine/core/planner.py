@@ -1,26 +1,32 @@
 """Planner: decides which tokens of which requests the next step computes. The scheduler applies the decision."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from .block_manager import BlockManager
-from .fair_queue import TokenCounters
 from .plan import Plan, Queues, StepBudget, Stop
-from .policies import BATCHING_POLICIES, Source, num_interactive
+from .policies import BATCHING_POLICIES, Source, by_source, num_interactive
 from .ports import SchedulerConfig
 from .preemption import PreemptionCosts
 from .request import Request, Status
+
+if TYPE_CHECKING:
+    from .fair_queue import TokenCounters
 
 
 class Planner:
     """Decision maker, which asks the block manager and the counters and changes neither."""
 
     def __init__(
-        self, config: SchedulerConfig, blocks: BlockManager, costs: PreemptionCosts, counters: TokenCounters | None
+        self, config: SchedulerConfig, blocks: BlockManager, costs: PreemptionCosts, counters: "TokenCounters | None"
     ) -> None:
         self._blocks = blocks
         self._costs = costs
         self._counters = counters
         self._max_num_seqs = config.step_limits.num_seqs
+        self._max_seqs_per_key = config.max_seqs_per_key or math.inf
         self._policy = BATCHING_POLICIES[config.batching_policy]
         limit = config.long_prefill_token_threshold
         self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31
@@ -39,7 +45,7 @@ class Planner:
         for group in (interactive, background):
             if not group.running and not group.waiting:
                 continue
-            running = _by_source(group.running)
+            running = by_source(group.running)
             for sources in self._policy.rounds:
                 plan = Plan(sources)
                 budget = StepBudget(queues, plan, tokens=max_tokens, blocks=self._blocks.device.num_free_blocks)
@@ -52,7 +58,7 @@ class Planner:
                     return Plan()
                 if drafts and not plan.preempted:
                     self._plan_drafts(budget, drafts)
-                self._add_stops(plan, queues)
+                plan.add_stops(queues)
                 return plan
         return Plan()
 
@@ -73,9 +79,9 @@ class Planner:
         if budget.plan.num_tokens and max_tokens is not None:
             num_reserved = max(0, budget.tokens - max_tokens)
         budget.tokens -= num_reserved
-        if len(budget.plan.admitted) < num_interactive(budget.queues.waiting):
+        if len(budget.plan.admitted) + len(budget.plan.over_limit) < num_interactive(budget.queues.waiting):
             background = background._replace(waiting=())  # the blocks are for an interactive request that waits
-        self._plan_sources(budget, background, _by_source(background.running))
+        self._plan_sources(budget, background, by_source(background.running))
         budget.tokens += num_reserved
 
     def _depends_on_results(self, plan: Plan) -> bool:
@@ -121,12 +127,19 @@ class Planner:
                 budget.promised_blocks += blocks_to_add(request, request.num_tokens) - num_given
 
     def _plan_preemption(self, budget: StepBudget) -> None:
-        """Choose the next request to preempt: the latest, but none for the third time while another can be."""
-        plan, block_size = budget.plan, self._blocks.device.block_size
-        candidates = [request for request in budget.queues.running if request not in plan.preempted]
+        """Choose the next request to preempt: the latest, but none for the third time while another can be.
+
+        With the policy "fair" the latest of the tenant with the largest share.
+        """
+        candidates = [request for request in budget.queues.running if request not in budget.plan.preempted]
         most = self._costs.max_preemptions
         preferred = [request for request in candidates[1:] if request.is_background or request.num_preemptions < most]
-        victim = (preferred or candidates)[-1]
+        if self._counters is not None and preferred and not preferred[-1].is_background:
+            preferred = self._counters.of_largest(preferred, candidates)
+        self._preempt(budget, (preferred or candidates)[-1])
+
+    def _preempt(self, budget: StepBudget, victim: Request) -> None:
+        plan, block_size = budget.plan, self._blocks.device.block_size
         can_swap = self._blocks.can_swap_out(victim, budget.promised_host_blocks)
         plan.preempted[victim] = is_swapped = can_swap and self._costs.prefers_swap(victim, block_size)
         plan.prices[victim] = self._costs.prices(victim, block_size)
@@ -138,13 +151,17 @@ class Planner:
         admitted, stops, shared = budget.plan.admitted, budget.plan.stops, budget.shared_blocks
         blocks_for = self._blocks.device.num_blocks_for
         running = budget.queues.running
+        num_running = Counter(request.tenant for request in running) if self._limits_tenants else Counter[str]()
         for request in waiting if self._counters is None else self._counters.order(waiting):
+            if self._limits_tenants and num_running[request.tenant] >= self._most_running(request.tenant):
+                budget.plan.over_limit.append(request)
+                continue
             if budget.tokens <= 0:
                 stops.append(Stop(request, "budget"))
                 break
             if len(running) + len(admitted) >= self._max_num_seqs:
                 stops.append(Stop(request, "sequences"))
-                self._preempt_background(budget, request, num_blocks=0)
+                self._make_way(budget, request, num_blocks=0)
                 break
             if self._waits_for_its_parent(budget, request):
                 budget.plan.behind_parent.append(request)
@@ -162,25 +179,43 @@ class Planner:
             num_missing = whole + watermark - (budget.blocks - budget.promised_blocks)
             if num_missing > 0:
                 stops.append(Stop(request, "blocks", num_missing))
-                self._preempt_background(budget, request, num_blocks=whole + watermark)
+                self._make_way(budget, request, num_blocks=whole + watermark)
                 break
             now = blocks_for(num_computed + num_tokens) + num_shared
             budget.give(request, num_tokens, now)
             budget.promised_blocks += whole - now
             shared |= newly_shared
             admitted[request] = prefix
+            num_running[request.tenant] += 1
+        else:
+            stops += [Stop(request, "tenant") for request in budget.plan.over_limit[:1]]
 
-    def _preempt_background(self, budget: StepBudget, request: Request, *, num_blocks: int) -> None:
-        """Preempt background requests until `num_blocks` are free for an interactive request.
+    @property
+    def _limits_tenants(self) -> bool:
+        return self._counters is not None or self._max_seqs_per_key < math.inf
 
-        It is admitted in the next step, when it is known which of their blocks others share.
+    def _most_running(self, tenant: str) -> float:
+        most = math.inf if self._counters is None else self._counters.most_running(tenant)
+        return min(most, self._max_seqs_per_key)
+
+    def _make_way(self, budget: StepBudget, request: Request, *, num_blocks: int) -> None:
+        """Preempt background requests until `num_blocks` are free for an interactive request, then larger tenants'.
+
+        The request is admitted in the next step, when it is known which of the victims' blocks others share.
         """
         running = budget.queues.running
         num_background = 0 if request.is_background else len(running) - num_interactive(running)
         while len(budget.plan.preempted) < num_background:
             self._plan_preemption(budget)
             if num_blocks <= budget.blocks - budget.promised_blocks:
-                break
+                return
+        if self._counters is None or request.is_background or budget.plan.admitted or budget.plan.preempted:
+            return
+        num_missing = num_blocks - budget.blocks + budget.promised_blocks
+        victims = self._counters.victims(request, running, self._blocks, num_missing=num_missing)
+        for victim in victims:
+            self._preempt(budget, victim)
+        budget.plan.gave_way += victims
 
     def _plan_drafts(self, budget: StepBudget, drafts: Mapping[Request, int]) -> None:
         """Give the tokens and blocks that are left to requests that decode. No request is preempted for drafts."""
@@ -208,29 +243,3 @@ class Planner:
         rows = (row for batch in budget.queues.in_flight for row in batch.rows if row.request is parent)
         num_computed = min((row.start for row in rows), default=parent.num_computed_tokens)
         return num_computed < request.num_prompt_tokens
-
-    def _add_stops(self, plan: Plan, queues: Queues) -> None:
-        """Add the reason for either class of requests of which none was tried, or one waits from now on."""
-        if not queues.waiting and not plan.preempted:
-            return
-        num_waiting = num_interactive(queues.waiting)
-        for is_background, waiting in ((False, queues.waiting[:num_waiting]), (True, queues.waiting[num_waiting:])):
-            preempted = [request for request in plan.preempted if request.is_background == is_background]
-            passed = [r for r in (*plan.admitted, *plan.behind_parent) if r.is_background == is_background]
-            has_stop = any(stop.request.is_background == is_background for stop in plan.stops)
-            if has_stop or (len(passed) == len(waiting) and not preempted):
-                continue
-            request = waiting[0] if waiting else preempted[0]
-            if is_background and len(plan.admitted) < num_waiting:
-                plan.stops.append(Stop(request, "interactive"))
-            else:
-                plan.stops.append(Stop(request, "preemption" if plan.preempted else "policy"))
-
-
-def _by_source(running: Iterable[Request]) -> dict[Source, list[Request]]:
-    decodes: list[Request] = []
-    chunks: list[Request] = []
-    for request in running:
-        num_uncomputed = len(request.token_ids) + request.num_output_placeholders - request.num_computed_tokens
-        (decodes if num_uncomputed == 1 else chunks).append(request)
-    return {Source.DECODES: decodes, Source.CHUNKS: chunks}

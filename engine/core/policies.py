@@ -5,7 +5,7 @@ round draw on one budget, one after the other. So every other policy differs fro
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
@@ -43,6 +43,16 @@ class Source(Enum):
     DECODES = "one token each"
     CHUNKS = "prompts in chunks"
     WAITING = "the waiting queue"
+
+
+def by_source(running: Iterable[Request]) -> dict[Source, list[Request]]:
+    """Split running requests into those that decode and those with a prompt to compute."""
+    decodes: list[Request] = []
+    chunks: list[Request] = []
+    for request in running:
+        num_uncomputed = len(request.token_ids) + request.num_output_placeholders - request.num_computed_tokens
+        (decodes if num_uncomputed == 1 else chunks).append(request)
+    return {Source.DECODES: decodes, Source.CHUNKS: chunks}
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ class SchedulerConfig(Protocol):
     @property
     def tenant_weights(self) -> Mapping[str, float] | None: ...
     @property
+    def max_seqs_per_key(self) -> int | None: ...
+    @property
     def enable_prefix_caching(self) -> bool: ...
     @property
     def target_itl_ms(self) -> float | None: ...
@@ -163,8 +165,8 @@ class RequestObserver:
     def added(self, request: Request, predicted_ttft: float | None) -> None:
         """Record a request that was queued."""
 
-    def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices) -> None:
-        """Record a request that is about to lose its blocks."""
+    def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices, gave_way: bool) -> None:
+        """Record a request that is about to lose its blocks. `gave_way`: to a tenant with a smaller share."""
 
     def admitted(self, request: Request, now: float) -> None:
         """Record a request that runs from now on."""

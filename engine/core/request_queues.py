@@ -3,14 +3,26 @@
 import itertools
 from bisect import insort
 from collections import Counter, deque
+from typing import TYPE_CHECKING
 
 from .batch import Batch
 from .block_manager import BlockManager
 from .deadlines import Deadlines
-from .fair_queue import TokenCounters
 from .policies import QUEUE_ORDERS, num_interactive
 from .ports import RequestObserver, SchedulerConfig, SchedulerListener
 from .request import Request, Status
+
+if TYPE_CHECKING:
+    from .fair_queue import TokenCounters
+
+
+def _counters(config: SchedulerConfig, blocks: BlockManager) -> "TokenCounters | None":
+    if config.scheduling_policy != "fair":
+        return None
+    from .fair_queue import TokenCounters  # no other policy needs it
+
+    pool = (config.step_limits.num_seqs, blocks.device.num_blocks)
+    return TokenCounters(config.tenant_weights, pool=pool)
 
 
 class RequestQueues:
@@ -32,7 +44,7 @@ class RequestQueues:
         self.num_preemptions_by_mode = {"recompute": 0, "swap": 0}
         self._max_num_seqs = config.step_limits.num_seqs
         self._order = QUEUE_ORDERS[config.scheduling_policy]
-        self._counters = TokenCounters(config.tenant_weights) if config.scheduling_policy == "fair" else None
+        self._counters = _counters(config, blocks)
         self._arrivals = itertools.count()
         self._deadlines = Deadlines()
         self._in_flight: deque[Batch] = deque()  # oldest first

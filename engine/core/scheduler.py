@@ -95,8 +95,11 @@ class Scheduler(RequestQueues):
 
     def _apply(self, plan: Plan, now: float, *, needs_host: bool) -> Batch:
         for request, is_swapped in plan.preempted.items():
-            self.observer.preempted(request, now, is_swapped=is_swapped, prices=plan.prices[request])
+            prices, gave_way = plan.prices[request], request in plan.gave_way
+            self.observer.preempted(request, now, is_swapped=is_swapped, prices=prices, gave_way=gave_way)
             self._preempt(request, is_swapped=is_swapped)
+        if self._counters is not None:
+            self._counters.decided(plan.gave_way, self.running)
         for request, prefix in plan.admitted.items():
             self._admit(request, prefix, now)
             self.observer.admitted(request, now)

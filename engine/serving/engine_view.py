@@ -31,6 +31,7 @@ class EngineView:
             "num_running": len(scheduler.running),
             "num_waiting": len(scheduler.waiting),
             "num_swapped": sum(bool(request.host_block_table) for request in scheduler.waiting),
+            "scheduling_policy": self._core.config.scheduling_policy,
             "num_preemptions": scheduler.num_preemptions,
             "prefix_cache_queries": core.blocks.num_prefix_queries,
             "prefix_cache_hits": core.blocks.num_prefix_hits,

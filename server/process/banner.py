@@ -25,7 +25,8 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
         "device": f"{loaded.device}, {str(loaded.dtype).removeprefix('torch.')}",
         "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
-        "policy": f"{settings.batching_policy}, {limits.num_batched_tokens} tokens per step",
+        "policy": f"{settings.batching_policy}, {settings.scheduling_policy}, "
+        f"{limits.num_batched_tokens} tokens per step",
         **({"sampling": _sampling(engine.default_sampling_params)} if engine.default_sampling_params else {}),
         **({"page": f"{url}/"} if getattr(settings, "page", False) else {}),
         "API": f"{url}/generate  {url}/v1",

@@ -158,6 +158,23 @@ def test_keys_of_a_file_are_added(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("keys", "flags", "policy"),
+    [
+        ((), (), "fcfs"),
+        (("a",), (), "fcfs"),
+        (("a", "a"), (), "fcfs"),
+        (("a", "b"), (), "fair"),
+        (("a", "b"), ("--scheduling-policy", "fcfs"), "fcfs"),
+        ((), ("--scheduling-policy", "fair"), "fair"),
+    ],
+)
+def test_several_keys_share_fairly_by_default(keys: tuple[str, ...], flags: tuple[str, ...], policy: str) -> None:
+    settings = resolve(parse(*flags, *(part for key in keys for part in ("--api-key", key))), {})
+    assert settings.scheduling_policy == settings.engine_config().scheduling_policy == policy
+    assert resolve(parse(*flags), {}).scheduling_policy == (policy if flags else "fcfs")
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "keys: cannot be read \\(No such file"),

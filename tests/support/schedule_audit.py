@@ -1,5 +1,7 @@
 """Audit of the scheduler's decisions, derived from the states before and after them, not by its own code."""
 
+from places_audit import PlacesAudit
+
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.batch import Batch, BatchRow
 from splitfuse.engine.core.request import Request, Status
@@ -16,6 +18,7 @@ class ScheduleAudit:
         self._scheduler = scheduler
         self._pool = scheduler.blocks.device
         self._whole_prompts = config.batching_policy in ("prefill_first", "static")
+        self._places = PlacesAudit(config, scheduler)
         self.admitted: list[Request] = []
         self.preempted: list[Request] = []
 
@@ -26,6 +29,7 @@ class ScheduleAudit:
         self._running = list(self._scheduler._continuing())
         self._ending = [request for request in self._scheduler.running if request not in self._running]
         self._waiting = list(self._scheduler.waiting)
+        self._places.before()
         self._wanted = {request: request.num_uncomputed_tokens for request in self._running}
         self._computed = {request: request.num_computed_tokens for request in self._running}
         rows = [row for batch in self._scheduler._in_flight for row in batch.rows]
@@ -52,6 +56,7 @@ class ScheduleAudit:
         if self.admitted:
             self._check_admitted()
         self._check_budget_is_used(batch)
+        self._places.check(self._running, is_admitting=bool(self.admitted))
 
     def begins(self, batch: Batch) -> list[BatchRow]:
         """Return the first rows of requests."""
@@ -109,6 +114,7 @@ class ScheduleAudit:
             return
         assert len(batch.rows) == self._num_running, f"{num_tokens} tokens, the budget is {self._budget}"
         waiting = [request for request in self._scheduler.waiting if not self._waits_for_its_parent(request)]
+        waiting = [request for request in waiting if request not in self._places.plan.over_limit]
         # A request whose parent has just been readmitted is best forked in the next step; those after it wait, too.
         parent_readmitted = any(request.parent in self.admitted for request in self._scheduler.waiting)
         if waiting and not parent_readmitted and self._num_running < self._config.step_limits.num_seqs:
@@ -127,11 +133,13 @@ class ScheduleAudit:
     def _check_preempted(self) -> None:
         """Check that the latest is preempted first, unless preempted often, and the queue's first never for another."""
         assert not self.admitted, "a request was admitted in a step that preempted"
+        if self._places.plan.gave_way:
+            return
         largest = max(self._pool.num_blocks_for(victim.num_tokens) for victim in self.preempted)
         assert self._pool.num_free_blocks < largest, f"{self.preempted} were preempted for nothing"
         stayed = [request for request in self._running if request.status is Status.RUNNING]
         assert self._running[0] in stayed or not stayed, "the first in the queue was preempted for another"
-        for victim in self.preempted:
+        for victim in self.preempted if self._config.scheduling_policy != "fair" else ():
             is_often = victim.num_preemptions > MAX_PREEMPTIONS
             for other in stayed[1:]:
                 if other.num_preemptions < MAX_PREEMPTIONS:
@@ -148,7 +156,7 @@ class ScheduleAudit:
 
     def _check_admitted(self) -> None:
         for waits in self._scheduler.waiting:
-            if not self._waits_for_its_parent(waits):
+            if not self._waits_for_its_parent(waits) and waits not in self._places.plan.over_limit:
                 for admitted in self.admitted:
                     is_next = self._queue_position(admitted) < self._queue_position(waits) or self._is_a_tenants_turn(
                         admitted, waits
@@ -163,13 +171,8 @@ class ScheduleAudit:
         return (int(levels[self._config.scheduling_policy]), request.arrival_order)
 
     def _is_a_tenants_turn(self, admitted: Request, waits: Request) -> bool:
-        """True if the tenants' service decides between two requests, neither of which is first as a preempted one."""
-        is_fair = self._config.scheduling_policy == "fair"
-        return (
-            is_fair
-            and admitted.tenant != waits.tenant
-            and self._queue_position(admitted)[0] == self._queue_position(waits)[0]
-        )
+        """True if the tenants' service decides between two requests."""
+        return self._config.scheduling_policy == "fair" and admitted.tenant != waits.tenant
 
     @property
     def _num_running(self) -> int:

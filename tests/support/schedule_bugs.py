@@ -7,7 +7,7 @@ from planted_bug import Bugs, Method, plant
 
 from splitfuse.engine.core.batch import NO_OUTPUT, RowFailure, RowOutput
 from splitfuse.engine.core.engine_core import EngineCore
-from splitfuse.engine.core.fair_queue import TokenCounters
+from splitfuse.engine.core.fair_queue import Holdings, TokenCounters
 from splitfuse.engine.core.isolation import IsolatingRunner
 from splitfuse.engine.core.planner import Planner
 from splitfuse.engine.core.policies import Source
@@ -111,11 +111,59 @@ def weights_of_tenants_are_ignored(right: Method) -> Method:
     return wrong
 
 
+def is_fair(settings: Any) -> bool:
+    """True if worlds with these settings can show a bug of the shares of places."""
+    return settings.config.scheduling_policy == "fair" and len(settings.tenants) > 1
+
+
+@plant(BUGS, TokenCounters, "most_running", where=is_fair)
+def places_are_taken_back_at_once(right: Method) -> Method:
+    return lambda self, tenant: 2**31
+
+
+@plant(BUGS, TokenCounters, "victims", where=is_fair)
+def none_gives_way_to_another_tenant(right: Method) -> Method:
+    return lambda self, *arguments, **more: []
+
+
+@plant(BUGS, Holdings, "take_latest", where=is_fair)
+def earliest_of_a_tenant_gives_way(right: Method) -> Method:
+    def wrong(self: Any, tenants: Any, *, least: float) -> Any:
+        victim = right(self, tenants, least=least)
+        if victim is not None:
+            self.tenants[victim.tenant].append(victim)
+            victim = min(self.tenants[victim.tenant], key=lambda request: request.arrival_order)
+            self.tenants[victim.tenant].remove(victim)
+        return victim
+
+    return wrong
+
+
+@plant(BUGS, Holdings, "take_latest", where=is_fair)
+def smallest_tenant_gives_way(right: Method) -> Method:
+    return lambda self, tenants, *, least: right(self, [min(tenants, key=self.share)] if tenants else [], least=0.0)
+
+
+@plant(BUGS, Holdings, "__init__", where=is_fair)
+def requests_are_counted_not_sequences(right: Method) -> Method:
+    def wrong(self: Any, running: Any, **more: Any) -> None:
+        right(self, {request.request_id: request for request in running}.values(), **more)
+
+    return wrong
+
+
+@plant(BUGS, Planner, "_most_running", where=lambda settings: settings.config.max_seqs_per_key is not None)
+def limit_per_key_is_off_by_one(right: Method) -> Method:
+    return lambda self, tenant: right(self, tenant) + 1
+
+
 @plant(BUGS, Planner, "_plan_preemption")
 def first_gives_way(right: Method) -> Method:
     def wrong(self: Any, budget: Any) -> None:
         budget.queues.running.reverse()
+        self._counters, kept = None, self._counters
         right(self, budget)
+        self._counters = kept
         budget.queues.running.reverse()
 
     return wrong

@@ -79,7 +79,7 @@ def random_settings(rng: random.Random) -> WorldSettings:
 
 
 def _config(rng: random.Random, block_size: int, *, has_host: bool) -> EngineConfig:
-    scheduling_policy = rng.choice(list(QUEUE_ORDERS))
+    scheduling_policy, seed = rng.choice(list(QUEUE_ORDERS)), rng.getrandbits(32)
     weights = rng.choice([None, {"ann": 1, "ben": rng.choice([2, 5]), "cat": 1.5}])
     return EngineConfig(
         block_size=block_size,
@@ -91,11 +91,12 @@ def _config(rng: random.Random, block_size: int, *, has_host: bool) -> EngineCon
         batching_policy=rng.choice(["splitfuse", *BATCHING_POLICIES]),
         scheduling_policy=scheduling_policy,
         tenant_weights=weights if scheduling_policy == "fair" else None,
+        max_seqs_per_key=random.Random(seed).choice([None] * 6 + [1, 3]),
         enable_prefix_caching=rng.random() < 0.7,
         preemption_mode=rng.choice(["auto", "recompute", "swap", "swap"]) if has_host else "recompute",
         swap_space=1.0 if has_host else 0.0,
         target_itl_ms=rng.choice([None, None, None, 5.0]),
-        seed=rng.getrandbits(32),
+        seed=seed,
     )
 
 

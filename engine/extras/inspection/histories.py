@@ -42,14 +42,15 @@ class Histories(RequestObserver):
         request.history = OpenHistory(request.arrival_time, phase, predicted_ttft)
         self._fresh[request] = None
 
-    def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices) -> None:
+    def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices, gave_way: bool) -> None:
         """Note that a request is about to lose its blocks."""
         history = _of(request)
         self._leave(history, "preempted", now)
         self._catching_up.pop(request, None)
         self._left_out.pop(request, None)
         costs = (-1.0 if price is None else price for price in prices)
-        history.note(now, "preempted", "swap" if is_swapped else "recompute", request.num_computed_tokens, *costs)
+        numbers = (request.num_computed_tokens, *costs, *[1.0] * gave_way)
+        history.note(now, "preempted", "swap" if is_swapped else "recompute", *numbers)
 
     def admitted(self, request: Request, now: float) -> None:
         """Note that a request runs from now on."""

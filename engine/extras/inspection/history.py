@@ -3,7 +3,7 @@
 From its arrival on a request is in one phase at a time, so the seconds of its phases add up to its life:
 
     queue.WHY        not admitted yet. WHY: step (until the next step was decided), budget, sequences, blocks, policy,
-                     preemption, interactive, parent, fairness, priority, unknown (older than the log)
+                     preemption, interactive, tenant, parent, fairness, priority, unknown (older than the log)
     interrupted      another process ran it
     prefill          its prompt is being computed; recompute: computed again after a preemption
     paused.WHY       it runs, but steps leave it out. WHY: budget, policy
@@ -22,7 +22,7 @@ class Event(NamedTuple):
 
     waits (why; blocks that were missing), admitted (tokens that need not be computed, tokens in all), chunk (first
     token, tokens, tokens of others in the step, requests of others), paused (why), preempted (why: swap or recompute;
-    tokens, then the price of each way in seconds, -1 = not known yet).
+    tokens, then the price of each way in seconds, -1 = not known yet; then 1 if it gave way to another tenant).
     """
 
     time: float

@@ -13,6 +13,7 @@ WAITS: Mapping[str, str] = {
     "policy": "the batching policy admitted no request in these steps",
     "preemption": "a running request had just been preempted for lack of blocks, so no other was admitted",
     "interactive": "it is a background request, and an interactive one waited too",
+    "tenant": "its tenant ran as many sequences as it may (max_seqs_per_key, or since others with less had waited)",
     "parent": "another output of the same prompt was computing the prompt that both share",
     "fairness": "another tenant has had less, so its later request went first",
     "priority": "a request with a more urgent priority went first",
@@ -66,11 +67,12 @@ def _chunk(event: Event) -> str:
 
 
 def _preempted(event: Event) -> str:
-    num_tokens, swap, recompute = event.numbers
+    num_tokens, swap, recompute, *gave_way = event.numbers
     way = "its blocks were copied to the host" if event.why == "swap" else "its blocks were freed"
     known_prices = [(name, price) for name, price in (("to swap", swap), ("to recompute", recompute)) if price >= 0]
     prices = ", ".join(f"{name} {1e3 * price:.1f} ms" for name, price in known_prices)
     lacked = "requests before it needed more blocks than were free"
+    lacked = "another tenant, with a smaller share, waited for its place" if gave_way else lacked
     return f"{lacked}; {way} with {num_tokens:.0f} tokens" + (f" (estimated: {prices})" if prices else "")
 
 

@@ -76,7 +76,7 @@ def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("planted", overlap_bugs.BUGS, indirect=True)
 def test_a_planted_bug_is_caught(planted: None) -> None:
-    for seed in (0, 31, *range(1, MOST_SEEDS)):  # few worlds notice that blocks are moved again: 31 does
+    for seed in (0, 149, *range(1, MOST_SEEDS)):  # few worlds notice that blocks are moved again: 149 does
         try:
             OverlappedWorld(seed).run(STEPS)
         except AssertionError as exc:

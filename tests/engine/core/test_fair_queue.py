@@ -1,6 +1,7 @@
 """Tenants share by tokens served: the loud one does not starve the quiet one, a pause saves nothing up."""
 
 import random
+from collections import Counter
 
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, RowOutput
@@ -109,4 +110,64 @@ def test_a_counter_dropped_while_its_tenant_ran_is_not_missed_when_it_is_preempt
     preempted.status = Status.PREEMPTED
     counters.joined("ran", [preempted, stranger])
     counters.joined("third", [preempted, stranger, again])
+    stranger.arrival_order, again.arrival_order = 1, 2
     assert list(counters.order([preempted, stranger, again])) == [preempted, stranger, again]
+
+
+def crowd(*tenants: str, num_seqs: int = 4, weights: dict[str, float] | None = None) -> Scheduler:
+    """Return a scheduler with twice as many long requests of each tenant as can run, each queued after a step."""
+    one = scheduler(weights=weights)
+    for tenant in tenants:
+        for _ in range(2 * num_seqs):
+            one.add(make(tenant, num_prompt=4, num_new=400))
+        run(one, 1, {})
+    return one
+
+
+def num_running(one: Scheduler) -> Counter[str]:
+    return Counter(request.tenant for request in one.running)
+
+
+def test_a_tenant_with_every_place_gives_one_up_within_three_steps() -> None:
+    one = crowd("greedy")
+    run(one, 20, {})
+    assert num_running(one) == {"greedy": 4}
+    quick = make("quick", num_new=1)
+    one.add(quick)
+    latest = one.running[-1]
+    run(one, 3, {})
+    assert quick.is_finished
+    assert latest.status is Status.PREEMPTED
+
+
+def test_places_are_shared_by_weight_and_nobody_takes_turns() -> None:
+    for weights, expected in ((None, {"a": 2, "b": 2}), ({"b": 3.0}, {"a": 1, "b": 3})):
+        one = crowd("a", "b", weights=weights)
+        run(one, 12, {})
+        assert num_running(one) == expected
+        num_preemptions = one.num_preemptions
+        run(one, 300, {})
+        assert num_running(one) == expected
+        assert one.num_preemptions == num_preemptions == expected["b"]
+
+
+def test_a_place_stays_closed_to_the_tenant_that_gave_it_up() -> None:
+    """Short requests one after the other cost a preemption in 16 steps, not each of them."""
+    one = crowd("greedy")
+    run(one, 8, {})
+    for _ in range(16):
+        one.add(quick := make("quick", num_prompt=4, num_new=1))
+        run(one, 3, {})
+        assert quick.is_finished
+    assert 1 <= one.num_preemptions <= 3
+    run(one, 60, {})
+    assert num_running(one)["greedy"] == 4
+
+
+def test_more_tenants_than_seats_wait_for_an_end() -> None:
+    one = crowd("a", "b", "c", "d", "e")
+    run(one, 20, {})
+    assert sorted(num_running(one).values()) == [1, 1, 1, 1]
+    num_preemptions = one.num_preemptions
+    run(one, 200, {})
+    assert one.num_preemptions == num_preemptions

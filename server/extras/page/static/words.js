@@ -6,6 +6,7 @@ const REASONS = {
   blocks: "the KV cache had too few free blocks",
   policy: "the batching policy admitted no request in this step",
   preemption: "a running request had just lost its blocks",
+  tenant: "its tenant ran as many sequences as it may",
   interactive: "it is a background request, and an interactive one waits",
 };
 

@@ -107,6 +107,8 @@ def test_where_admission_stopped_is_borne_out_by_the_step(seed: int) -> None:
                 assert left <= 0 or is_background or (is_whole and wanted > left)
             elif reason == "policy":
                 assert config.batching_policy != "splitfuse"
+            elif reason == "tenant":
+                assert config.scheduling_policy == "fair"
             else:
                 assert reason == "interactive"
                 assert prompts[number]["background"]

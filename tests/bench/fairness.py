@@ -1,0 +1,99 @@
+"""Cost of fairness: a key that fills every seat, with and without another key that asks for one token at a time.
+
+`python tests/bench/fairness.py [--max-tokens 1900] [--n 64] [--requests 8]`: a server process with two keys, the demo
+model in float32. Goals: each answer of the other key within 2 s, equal tokens, at most 5 % less throughput. CPU
+seconds of the server stand beside the wall time, for machines that others use too.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from typing import Any
+
+import httpx
+
+from splitfuse.client.server_process import serve
+
+A, B = ({"Authorization": f"Bearer key-of-tenant-{name}"} for name in "ab")
+NUM_SHORT = 10
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the user and system seconds of a process."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+async def greedy(client: httpx.AsyncClient, args: argparse.Namespace) -> list[Any]:
+    """Send the greedy requests and return the tokens of their outputs."""
+    body = {"prompt": "Once upon a time", "n": args.n, "max_tokens": args.max_tokens, "ignore_eos": True}
+    posts = [await client.post("/generate", json={**body, "seed": seed}, headers=A) for seed in range(args.requests)]
+    ends = []
+    for url in (post.raise_for_status().json()["result_url"] for post in posts):
+        end = {"status": "queued"}
+        while end["status"] in ("queued", "running"):
+            end = (await client.get(url, params={"wait": 60}, headers=A)).raise_for_status().json()
+        assert end["status"] == "completed", end
+        ends.append([output["token_ids"] for output in end["outputs"]])
+    return ends
+
+
+async def ask(client: httpx.AsyncClient, *, every: float) -> list[float]:
+    """Ask for one token again and again; return the seconds of each answer."""
+    waits = []
+    for _ in range(NUM_SHORT):
+        await asyncio.sleep(every)
+        start = time.perf_counter()
+        body = {"prompt": "hello", "max_tokens": 1, "temperature": 0}
+        (await client.post("/v1/completions", json=body, headers=B)).raise_for_status()
+        waits.append(time.perf_counter() - start)
+    return waits
+
+
+async def measure(args: argparse.Namespace) -> None:
+    """Run the greedy key alone, then beside the other key, then alone again."""
+    keys = (A["Authorization"][7:], B["Authorization"][7:])
+    flags = {"dtype": "float32", "num_threads": args.num_threads, "max_num_seqs": args.seats}
+    server = serve("demo", api_key=",".join(keys), **flags)
+    with server:
+        async with httpx.AsyncClient(base_url=server.base_url, timeout=600, trust_env=False) as client:
+            num_tokens, alone, every, expected = args.requests * args.n * args.max_tokens, 0.0, 1.0, None
+            for kind in ("alone", "beside", "alone"):
+                start, cpu = time.perf_counter(), cpu_seconds(server._process.pid)
+                asking = asyncio.create_task(ask(client, every=every)) if kind == "beside" else None
+                ends = await greedy(client, args)
+                wall, cpu = time.perf_counter() - start, cpu_seconds(server._process.pid) - cpu
+                assert asking is None or asking.done(), "the greedy key ended first; take more tokens"
+                waits = [] if asking is None else await asking
+                expected, alone = expected or ends, alone or wall
+                every = wall / (NUM_SHORT + 4)
+                stats = (await client.get("/stats", headers=A)).json()
+                figures = {
+                    "kind": kind,
+                    "policy": stats["scheduling_policy"],
+                    "wall_s": round(wall, 1),
+                    "cpu_s": round(cpu, 1),
+                    "tokens_per_s": round(num_tokens / wall),
+                    "tokens_per_cpu_s": round(num_tokens / cpu),
+                    "equal": ends == expected,
+                    "preemptions": stats["num_preemptions"],
+                    "waits_s": [round(wait, 3) for wait in waits],
+                }
+                print(json.dumps(figures), flush=True)
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=8)
+    parser.add_argument("--n", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=1900)
+    parser.add_argument("--seats", type=int, default=64)
+    parser.add_argument("--num-threads", type=int, default=1)
+    asyncio.run(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
