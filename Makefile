@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast core lint types check unasync docs simulation schemathesis fuzz soak faults kills page clients \
+.PHONY: serve test thorough fast core lint types check unasync docs simulation schemas schemathesis fuzz soak faults kills page clients \
 	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
@@ -60,6 +60,9 @@ thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compi
 
 simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them
 	SPLITFUSE_TEST_SEEDS=$(SEEDS) SPLITFUSE_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -q tests/engine/behaviour/test_worlds.py $(ARGS)
+
+schemas: $(VENV)/.test  ## all real schemas of the corpus, with random answers to each: 2 minutes
+	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q --durations=5 tests/engine/extras/structured_output/behaviour/test_schema_corpus.py $(ARGS)
 
 schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITFUSE_TEST_SECONDS=1800 for a long run
 	$(PYTHON) -m venv $(VENV)/schemathesis
