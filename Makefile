@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast core lint types check torches unasync docs simulation audit schemathesis fuzz soak faults kills page clients \
+.PHONY: serve test thorough fast core lint types check torches unasync docs simulation audit schemas schemathesis fuzz soak faults kills page clients \
 	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
@@ -75,6 +75,9 @@ audit: $(VENV)/.test  ## faults of dependencies, dangerous calls, secrets: whate
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/pip install -q bandit pip-audit detect-secrets
 	$(VENV)/audit/bin/python tests/tools/audit.py
+
+schemas: $(VENV)/.test  ## all real schemas of the corpus, with random answers to each: 2 minutes
+	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q --durations=5 tests/engine/extras/structured_output/behaviour/test_schema_corpus.py $(ARGS)
 
 schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITFUSE_TEST_SECONDS=1800 for a long run
 	$(PYTHON) -m venv $(VENV)/schemathesis

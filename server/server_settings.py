@@ -67,7 +67,7 @@ class ServerSettings(EngineConfig):
         help="bytes of all results of one key, where they are kept; beyond it 429; takes KiB, MiB, GiB",
     )
     max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
-    max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
+    max_body_bytes: int = setting(2 * 2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
     drain_timeout: float = setting(30.0, at_least=0, help="seconds that running requests get to finish after SIGTERM")
     step_timeout: float | None = setting(
         None, at_least=0, help="end the process when a step takes so many seconds; 0 = never, nothing = learned"

@@ -45,7 +45,7 @@ def test_defaults_are_the_contracts():
         "127.0.0.1",
         8000,
         3600,
-        2**20,
+        2 * 2**20,
     )
     assert (settings.drain_timeout, settings.stream_interval, settings.metrics_prefix) == (30, 1, "splitfuse:")
     assert settings.engine_config() == EngineConfig()

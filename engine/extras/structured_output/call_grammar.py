@@ -4,11 +4,13 @@ import json
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...errors import InvalidRequestError
 from ..chat.tool_parsers.qwen3_coder import PARAMETER, PARAMETER_END, resolved, types_of
 from ..chat.tool_parsers.tool_format import ToolFormat
 from .enforceable import enforceable
 from .lark import json_value, literal, text_up_to
 from .params import JSON_SPACING
+from .schemas.document import TooManySchemasError
 from .tool_schema import arguments_schema
 
 _ANY: Mapping[str, Any] = {"type": "object"}
@@ -38,12 +40,19 @@ def call_rules(
     ]
     for number, tool in enumerate(tools):
         function = tool["function"]
-        schema = _ANY if function["name"] in unchecked else enforceable(arguments_schema(function)).schema
+        schema = _ANY if function["name"] in unchecked else _enforceable_arguments(function)
         opening, closing = style.around(function["name"])
         arguments, their_rules = _ARGUMENTS[style.arguments](schema, f"tool_{number}")
         opening, closing = literal(opening[skip:], special_ids), literal(closing, special_ids)
         rules += [f"tool_{number}: {opening} {arguments} {closing}", *their_rules]
     return rules
+
+
+def _enforceable_arguments(function: Mapping[str, Any]) -> Any:
+    try:
+        return enforceable(arguments_schema(function)).schema
+    except TooManySchemasError as exc:
+        raise InvalidRequestError(f"tools: the parameters of {function['name']}: {exc}", param="tools") from exc
 
 
 def _json_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:

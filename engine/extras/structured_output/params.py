@@ -13,6 +13,7 @@ from ...checks import Flag, Schema, Text, ruled, rules_of, schemas_of, unknown_f
 from ...errors import InvalidRequestError
 
 MAX_CONSTRAINT_BYTES = 128 * 2**10
+MAX_SCHEMA_BYTES = 2**20
 MAX_CHOICES = 1024
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 # Whitespace of JSON: at most one space after "," and ":". Free whitespace lets a weak model write blank lines forever.
@@ -21,6 +22,7 @@ JSON_SPACING: Mapping[str, Any] = MappingProxyType(
     {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 )
 _TEXT = Text(MAX_CONSTRAINT_BYTES)
+_SCHEMA_TEXT = Text(MAX_SCHEMA_BYTES)
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,13 @@ class _SchemaText:
         if not isinstance(value, (str, Mapping)):
             raise InvalidRequestError(f"{name} must be a JSON schema (an object or its text)", param=name)
         try:
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+            text = value if isinstance(value, str) else _compact(value)
         except (TypeError, ValueError, RecursionError) as exc:
             raise InvalidRequestError(f"{name} cannot be written as JSON: {exc}", param=name) from exc
-        return _TEXT.checked(name, text)
+        return _SCHEMA_TEXT.checked(name, text)
 
     def json_schema(self) -> Schema:
-        return {"anyOf": [{"type": "object"}, _TEXT.json_schema()]}
+        return {"anyOf": [{"type": "object"}, _SCHEMA_TEXT.json_schema()]}
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,10 @@ class StructuredOutputsRule:
 
     def json_schema(self) -> Schema:
         return {"type": "object", "properties": schemas_of(StructuredOutputs), "additionalProperties": False}
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _is_set(value: object) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...errors import InvalidRequestError
-from .enforceable import escaped
 from .params import StructuredOutputs
+from .schemas.json_pointer import escaped
 
 # Place of an error in llguidance's message, and a rule of ours that holds a schema.
 _IN_LINE = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?")

@@ -1,7 +1,7 @@
 """Schema errors: whether a finished answer keeps to its JSON schema, for what no grammar enforces.
 
-The keywords of JSON Schema 2020-12 that `enforceable` accepts, without annotations. Work is bounded: a schema can be
-written so that its check takes years.
+The keywords of JSON Schema 2020-12 without annotations; a schema of another dialect comes in its static form. Work is
+bounded: a schema can be written so that its check takes years.
 """
 
 import json
@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from .enforceable import escaped
 from .relaxed_pattern import RelaxedPattern
+from .schemas.json_pointer import escaped, unescaped
 
 # Schemas applied to a value: 0.2 s at most. jsonschema-rs has no such limit and holds the GIL: 26 levels of
 # {"oneOf": [next, next]}, in 2 KB, take it 1.1 s, and every level doubles that.
 MAX_STEPS = 10_000
 _UNICODE_STEPS = 100  # to compile one class such as \w: 2.3 ms
+_CHARS_PER_STEP = 10  # to read a pattern
 MAX_ERRORS = 8
 _REPEATED = re.compile(r"(\\[pP]\{\w+\}|\\.|.)(?:\{(\d+)(?:,(\d*))?\})?", re.DOTALL)
 
@@ -81,6 +82,7 @@ class _Check:
     root: Any
     num_steps: int = 0
     _matchers: dict[str, Callable[[str], bool]] = field(default_factory=dict)
+    _patterns: dict[str, RelaxedPattern] = field(default_factory=dict)
 
     def errors(self, value: Any, schema: Any, at: str) -> Iterator[SchemaError]:
         """Yield the errors of the value."""
@@ -126,11 +128,7 @@ class _Check:
             return True
 
     def _pattern(self, value: Any, pattern: Any, schema: Any) -> bool:
-        relaxed = RelaxedPattern(pattern)
-        if not isinstance(value, str) or not relaxed.is_checked:
-            return True
-        found = [self._found(pattern, value) for pattern in relaxed.required]
-        return all(found) and not any(self._found(pattern, value) for pattern in relaxed.excluded)
+        return not isinstance(value, str) or self._matches_pattern(pattern, value) is not False
 
     def _required(self, value: Any, names: Any, schema: Any) -> bool:
         return not isinstance(value, dict) or value.keys() >= set(names)
@@ -158,12 +156,14 @@ class _Check:
 
     def _dependent_required(self, value: Any, names: Any, schema: Any) -> bool:
         return not isinstance(value, dict) or all(
-            value.keys() >= set(needed) for name, needed in names.items() if name in value and isinstance(needed, list)
+            value.keys() >= ({needed} if isinstance(needed, str) else set(needed))
+            for name, needed in names.items()
+            if name in value and isinstance(needed, (list, str))
         )
 
     def _dependent_schemas(self, value: Any, schemas: Any, schema: Any, at: str) -> Iterator[SchemaError]:
         for name, subschema in schemas.items():
-            if isinstance(value, dict) and name in value and not isinstance(subschema, list):
+            if isinstance(value, dict) and name in value and not isinstance(subschema, (list, str)):
                 yield from self.errors(value, subschema, at)
 
     def _if(self, value: Any, condition: Any, schema: Any, at: str) -> Iterator[SchemaError]:
@@ -176,11 +176,15 @@ class _Check:
             yield from self.errors(value, subschema, at)
 
     def _ref(self, value: Any, ref: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        yield from self.errors(value, self._target(ref), at)
+
+    def _target(self, ref: str) -> Any:
+        if not ref.startswith("#"):  # to another document
+            raise CannotCheckError
         target = self.root
-        for key in ref.removeprefix("#").split("/")[1:]:
-            key = key.replace("~1", "/").replace("~0", "~")
-            target = target[int(key)] if isinstance(target, list) else target.get(key, True)
-        yield from self.errors(value, target, at)
+        for key in map(unescaped, ref[1:].split("/")[1:]):
+            target = target[int(key)] if isinstance(target, list) else target[key]
+        return target
 
     def _properties(self, value: Any, properties: Any, schema: Any, at: str) -> Iterator[SchemaError]:
         for name, item in value.items() if isinstance(value, dict) else ():
@@ -190,13 +194,13 @@ class _Check:
     def _pattern_properties(self, value: Any, patterns: Any, schema: Any, at: str) -> Iterator[SchemaError]:
         for name, item in value.items() if isinstance(value, dict) else ():
             for pattern, schema in patterns.items():
-                if self._found(pattern, name):
+                if self._matches_pattern(pattern, name):
                     yield from self.errors(item, schema, f"{at}/{escaped(name)}")
 
     def _additional(self, value: Any, other: Any, schema: Any, at: str) -> Iterator[SchemaError]:
         declared, patterns = schema.get("properties", ()), schema.get("patternProperties", ())
         for name, item in value.items() if isinstance(value, dict) else ():
-            if name not in declared and not any(self._found(pattern, name) for pattern in patterns):
+            if name not in declared and all(self._matches_pattern(pattern, name) is False for pattern in patterns):
                 yield from self.errors(item, other, f"{at}/{escaped(name)}")
 
     def _items(self, value: Any, items: Any, schema: Any, at: str) -> Iterator[SchemaError]:
@@ -206,6 +210,69 @@ class _Check:
                 yield from self.errors(item, items[number], f"{at}/{number}")
             elif not isinstance(items, list) and number >= first:
                 yield from self.errors(item, items, f"{at}/{number}")
+
+    def _unevaluated_properties(self, value: Any, other: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        if isinstance(value, dict) and other is not True:
+            rest = value.keys() - self._evaluated_names(value, {**schema, "unevaluatedProperties": None})
+            for name in sorted(rest):
+                yield from self.errors(value[name], other, f"{at}/{escaped(name)}")
+
+    def _evaluated_names(self, value: dict[str, Any], schema: Any) -> set[str]:
+        """Return the names of the properties that the schema, or one for the same value, evaluates."""
+        self._spend(1)
+        if not isinstance(schema, dict):
+            return set()
+        if "additionalProperties" in schema or schema.get("unevaluatedProperties") is not None:
+            return set(value)
+        patterns = schema.get("patternProperties", ())
+        names: set[str] = value.keys() & schema.get("properties", {}).keys()
+        names |= {name for name in value if any(self._matches_pattern(p, name) is not False for p in patterns)}
+        return names.union(*(self._evaluated_names(value, part) for part in self._applied(value, schema)))
+
+    def _unevaluated_items(self, value: Any, other: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        if isinstance(value, list) and other is not True:
+            evaluated = self._evaluated_items(value, {**schema, "unevaluatedItems": None})
+            for number, item in enumerate(value):
+                if number not in evaluated:
+                    yield from self.errors(item, other, f"{at}/{number}")
+
+    def _evaluated_items(self, value: list[Any], schema: Any) -> set[int]:
+        """Return the numbers of the items that the schema, or one for the same value, evaluates."""
+        self._spend(1)
+        if not isinstance(schema, dict):
+            return set()
+        if "items" in schema or schema.get("unevaluatedItems") is not None:
+            return set(range(len(value)))
+        numbers = set(range(len(schema.get("prefixItems", ()))))
+        if "contains" in schema:
+            numbers |= {number for number, item in enumerate(value) if self.matches(item, schema["contains"])}
+        return numbers.union(*(self._evaluated_items(value, part) for part in self._applied(value, schema)))
+
+    def _applied(self, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
+        """Yield the schemas within this one that are for the same value, and that it matches."""
+        if "$ref" in schema:
+            yield self._target(schema["$ref"])
+        yield from schema.get("allOf", ())
+        for keyword in ("anyOf", "oneOf"):
+            yield from (part for part in schema.get(keyword, ()) if self.matches(value, part))
+        for keyword in ("dependentSchemas", "dependencies"):
+            if isinstance(value, dict):
+                yield from (part for name, part in schema.get(keyword, {}).items() if name in value)
+        if "if" in schema and self.matches(value, schema["if"]):
+            yield from (schema["if"], schema.get("then", True))
+        elif "if" in schema:
+            yield schema.get("else", True)
+
+    def _matches_pattern(self, pattern: str, text: str) -> bool | None:
+        """Return True if the text matches the pattern, None if that cannot be known."""
+        if pattern not in self._patterns:
+            self._spend(len(pattern) // _CHARS_PER_STEP)
+            self._patterns[pattern] = RelaxedPattern(pattern)
+        relaxed = self._patterns[pattern]
+        if not relaxed.is_checked:
+            return None
+        found = [self._found(part, text) for part in relaxed.required]
+        return all(found) and not any(self._found(part, text) for part in relaxed.excluded)
 
     def _found(self, pattern: str, text: str) -> bool:
         if pattern not in self._matchers:
@@ -241,6 +308,8 @@ _WALKS: Mapping[str, Callable[[_Check, Any, Any, Any, str], Iterator[SchemaError
     "additionalProperties": _Check._additional,
     "prefixItems": _Check._items,
     "items": _Check._items,
+    "unevaluatedProperties": _Check._unevaluated_properties,
+    "unevaluatedItems": _Check._unevaluated_items,
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from .enforceable import enforceable
 from .params import JSON_SPACING, StructuredOutputs
 from .refusal import refusal
+from .schemas.document import TooManySchemasError
 
 # The converter is plain Python: it takes about 4 us per character and holds the GIL.
 _MAX_GBNF_CHARS = 16 * 2**10
@@ -53,6 +54,8 @@ def grammar_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
         enforced = enforceable(schema)
     except RecursionError as exc:
         raise refusal(outputs, "the schema nests too deeply") from exc
+    except TooManySchemasError as exc:
+        raise refusal(outputs, str(exc)) from exc
     # Without `relaxes`, llguidance refuses the keywords that no grammar enforces.
     return enforced.schema if outputs.relaxes or not enforced.unenforced else schema
 

@@ -9,10 +9,13 @@ from typing import Any
 from urllib.parse import quote
 
 from ....engine.core.sampling_params import SamplingParams
+from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.answer_parts import AnswerPart, read_whole
 from ....engine.extras.structured_output.enforceable import Unenforced, enforceable
 from ....engine.extras.structured_output.refusal import refusal
 from ....engine.extras.structured_output.schema_check import CannotCheckError, SchemaError, schema_errors
+from ....engine.extras.structured_output.schemas.document import TooManySchemasError
+from ....engine.extras.structured_output.schemas.static_schema import static_schema
 from ....engine.extras.structured_output.to_llguidance import read_schema
 from ....engine.serving.request_output import CompletionOutput
 from .answer_format import AnswerFormat
@@ -45,6 +48,10 @@ class AnswerCheck:
         except RecursionError as exc:
             assert outputs is not None  # a tool's schema comes inside a body, which nests less deeply
             raise refusal(outputs, "the schema nests too deeply") from exc
+        except TooManySchemasError as exc:
+            if outputs is None:
+                raise InvalidRequestError(f"tools: {exc}", param="tools") from exc
+            raise refusal(outputs, str(exc)) from exc
 
     @property
     def check(self) -> "AnswerCheck":
@@ -54,11 +61,9 @@ class AnswerCheck:
     @cached_property
     def unenforced(self) -> tuple[Unenforced, ...]:
         """Keywords that the grammar does not enforce; paths in tools begin with the tool's name."""
-        if self.schema is not None:
-            return enforceable(self.schema).unenforced
         return tuple(
-            Unenforced(f"/{name}{keyword.path}", keyword.is_checked)
-            for name, schema in self._tools.items()
+            Unenforced(f"/{name}{keyword.path}" if name else keyword.path, keyword.is_checked)
+            for name, schema in self._schemas.items()
             for keyword in enforceable(schema).unenforced
         )
 
@@ -93,15 +98,20 @@ class AnswerCheck:
     def _broken(self, text: str) -> Iterator[SchemaError]:
         parts = [AnswerPart("content", text)] if self.answer.is_plain else read_whole(self.answer.reader(), text)
         if self.schema is not None:
-            yield from schema_errors(self.schema, "".join(part.text for part in parts if part.kind == "content"))
+            content = "".join(part.text for part in parts if part.kind == "content")
+            yield from schema_errors(static_schema(self.schema).schema, content)
             return
         arguments = {part.number: part.text for part in parts if part.kind == "arguments"}
         for call in (part for part in parts if part.kind == "call"):
-            for error in schema_errors(self._tools.get(call.text, True), arguments.get(call.number, "{}")):
+            schema = static_schema(self._schemas.get(call.text, True)).schema
+            for error in schema_errors(schema, arguments.get(call.number, "{}")):
                 yield SchemaError(f"/{call.text}{error.path}", error.keyword)
 
     @cached_property
-    def _tools(self) -> dict[str, Any]:
+    def _schemas(self) -> dict[str, Any]:
+        """Schema of each tool by its name; of the content, the name is empty."""
+        if self.schema is not None:
+            return {"": self.schema}
         functions = [tool["function"] for tool in self.answer.tools if self.answer.is_forced]
         return {function["name"]: function.get("parameters") or True for function in functions}
 

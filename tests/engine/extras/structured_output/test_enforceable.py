@@ -48,7 +48,7 @@ LEFT_OUT = [
     ({"oneOf": [STRING, {"not": {}}]}, ["/oneOf", "/oneOf/1/not"]),
     ({"oneOf": [INTEGER, {"type": "number"}]}, ["/oneOf"]),
     ({"anyOf": [{"items": [{"contains": {}}]}], "minContains": 2}, ["/anyOf/0/items/0/contains"]),
-    ({"$defs": {"A": {"dependentRequired": {"a": ["b"]}}}}, ["/$defs/A/dependentRequired"]),
+    ({"$ref": "#/$defs/A", "$defs": {"A": {"dependentRequired": {"a": ["b"]}}}}, ["/$defs/A/dependentRequired"]),
     ({"propertyNames": {"minLength": 2}}, ["/propertyNames"]),
     ({"properties": {"a": {}}, "propertyNames": {"enum": ["a"]}}, ["/propertyNames"]),
     ({"pattern": r"\ba"}, ["/pattern"]),

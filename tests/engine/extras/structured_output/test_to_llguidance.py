@@ -67,11 +67,8 @@ def reason(source):
     ("schema", "place"),
     [
         ({"properties": {"a": {"type": "nothing"}}}, "at /properties/a/type: Invalid type: nothing"),
-        (
-            {"properties": {"a/b": {"unevaluatedItems": False}}},
-            "at /properties/a~1b/unevaluatedItems: Unimplemented keys",
-        ),
-        ({"properties": {"a": {"items": [{"$ref": "#/nowhere"}]}}}, "at /properties/a/items/0/$ref: "),
+        ({"properties": {"a/b": {"minItems": "x"}}}, "at /properties/a~1b/minItems: Expected positive integer"),
+        ({"properties": {"a": {"prefixItems": [{"$ref": "#/nowhere"}]}}}, "at /properties/a/prefixItems/0/$ref: "),
     ],
 )
 def test_a_refusal_names_the_place_in_the_schema_and_the_tool(schema, place):
