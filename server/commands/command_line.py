@@ -25,7 +25,8 @@ from ..process.log_format import as_line
 from ..process.stop_signals import StopSignals
 from ..server_settings import ServerSettings
 from .completion import SHELLS
-from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, REPLICA_VARIABLE, add_flags, resolve
+from .setting_flags import ALL, SECTIONS, add_flags, help_topic, help_words
+from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, REPLICA_VARIABLE, resolve
 
 USAGE_ERROR = 2
 _PACKAGE = __name__.partition(".server.")[0] + "."  # of modules that are ours
@@ -33,6 +34,7 @@ INTERRUPTED = 130
 _MODEL_HELP = f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} if installed, else {DEMO}"
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 _HELP_WIDTH = 120
+_WITH_SETTINGS = ("serve", "generate", "chat", "plan", "simulate")  # commands whose --help has pages
 _OF_OTHERS = {  # commands of ollama, vLLM and llama.cpp
     **dict.fromkeys(("start", "launch", "server"), "serve"),
     **dict.fromkeys(("run", "cli"), "chat"),
@@ -49,6 +51,7 @@ def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) 
         level=logging.DEBUG if is_debug else logging.WARNING, format="splitfuse: %(levelname)s %(name)s: %(message)s"
     )
     try:
+        argv = help_words(argv)
         if argv[:1] == ["bench"]:
             return _bench(argv[1:])
         args = _parse(argv)
@@ -91,7 +94,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser, commands = _build_parser(argv[:1])
+    argv, topic = help_topic(argv) if argv and argv[0] in _WITH_SETTINGS else (argv, ALL)
+    parser, commands = _build_parser(argv[:1], topic)
     _check_command(argv, commands)
     if argv[:1] and argv[0] in ("serve", "generate", "chat"):
         argv = [argv[0], *translated(argv[1:])]
@@ -114,11 +118,13 @@ def _check_command(argv: Sequence[str], commands: Mapping[str, argparse.Argument
     if flag in of_serve or flag in FOREIGN_OPTIONS:
         raise ConfigError(f"{flag} goes with a command: splitfuse serve {' '.join(argv)}")
     near = difflib.get_close_matches(word, [*commands, "bench"], n=1, cutoff=0.7) or [_OF_OTHERS.get(word, "")]
-    if word not in (*commands, "bench") and near[0]:
+    if word not in (*commands, "bench") and not word.startswith("-") and near[0]:
         raise ConfigError(f"{word} is not a command; did you mean `splitfuse {near[0]}`?")
 
 
-def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def _build_parser(
+    command: Sequence[str], topic: str
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     parser = _Parser(prog="splitfuse", description="LLM inference server. `splitfuse serve` serves a small model.")
     parser.add_argument("--version", action="version", version=f"splitfuse {package_version()}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks and the log")
@@ -129,17 +135,20 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
 
     parser.set_defaults(run=show_help)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    command_of = functools.partial(_command, commands, topic=topic)
     made = {
-        "serve": _command(commands, "serve", _serve, "serve a model over HTTP", ALL_FIELDS),
-        "generate": _command(commands, "generate", _generate, "continue a prompt, in this process", ENGINE_FIELDS),
-        "chat": _command(commands, "chat", _chat, "talk to a model, in this process", ENGINE_FIELDS),
-        "plan": _command(commands, "plan", _plan, "what fits, before anything is loaded", ENGINE_FIELDS),
-        "doctor": _command(commands, "doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
+        "serve": command_of("serve", _serve, "serve a model over HTTP", ALL_FIELDS),
+        "generate": command_of("generate", _generate, "continue a prompt, in this process", ENGINE_FIELDS),
+        "chat": command_of("chat", _chat, "talk to a model, in this process", ENGINE_FIELDS),
+        "plan": command_of("plan", _plan, "what fits, before anything is loaded", ENGINE_FIELDS),
+        "doctor": command_of("doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
     }
+    made["help"] = commands.add_parser("help", help="the help of a command: help COMMAND [PAGE]")
     commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
-    made |= _add_rehearsals(commands, command)
+    made |= _add_rehearsals(commands, command, topic)
     made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
     made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    made["help"].add_argument("topic", nargs="?", choices=tuple(commands.choices), metavar="COMMAND")
     made["completion"].set_defaults(run=functools.partial(_completion, parser, commands.choices))
     made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
@@ -153,7 +162,7 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
     return parser, made
 
 
-def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse.ArgumentParser]:
+def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[str, argparse.ArgumentParser]:
     """The commands that need no model."""
     made: dict[str, argparse.ArgumentParser] = {}
     for name, run, text in (
@@ -163,7 +172,9 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
         ("explain", _explain, "what a recorded request waited for and was given"),
         ("top", _top, "what a running server does, in the terminal"),
     ):
-        made[name] = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        made[name] = commands.add_parser(
+            name, help=text, description=text, allow_abbrev=False, formatter_class=_HelpFormatter
+        )
         made[name].set_defaults(run=run)
     made["explain"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
     made["explain"].add_argument("id", metavar="ID", help="the request's id, its beginning, or its number from 0")
@@ -181,12 +192,13 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
         from .simulate import add_arguments
 
         add_arguments(made["simulate"])
-        add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"))
+        made["simulate"].usage = "splitfuse simulate [flags]"
+        add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"), topic=topic, common=())
     return made
 
 
 def _command(
-    commands: Any, name: str, run: Callable[..., int], text: str, fields: Sequence[str]
+    commands: Any, name: str, run: Callable[..., int], text: str, fields: Sequence[str], *, topic: str
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -197,12 +209,8 @@ def _command(
         usage=f"splitfuse {name} [MODEL]" + " [flags]" * bool(fields),
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
-    if fields == ALL_FIELDS:
-        parser.epilog = "A flag is a variable, in [], and a key of the --config file too. vLLM's other flags are taken."
-        add_flags(parser, fields)
-    elif fields:
-        parser.epilog = "All other flags of the engine are taken too: `splitfuse serve --help`."
-        add_flags(parser, fields, shown=("model", "memory"))
+    if fields:
+        add_flags(parser, fields, topic=topic, common=SECTIONS if fields == ALL_FIELDS else ("model", "memory"))
     parser.set_defaults(run=run)
     return parser
 

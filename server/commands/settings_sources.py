@@ -1,13 +1,12 @@
 """Sources of settings: command line over environment over config file over default.
 
-Makes the flags out of the declarations and turns text into values. Never knows what a setting means.
+Turns text into values. Never knows what a setting means.
 """
 
-import argparse
 import difflib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,41 +26,6 @@ _BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 _SETTINGS = settings_of(Settings)
 ENGINE_FIELDS = tuple(settings_of(EngineConfig))
 ALL_FIELDS = tuple(_SETTINGS)
-# How --help groups them; what stands in none is the server's.
-SECTIONS: dict[str, str] = {
-    "model": "served_model_name device dtype load_format quantization quantization_activations speculative_config "
-    "speculative_model num_speculative_tokens generation_config override_generation_config chat_template seed "
-    "num_threads enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices",
-    "memory": "max_model_len kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks block_size "
-    "swap_space enable_prefix_caching",
-    "scheduling": "max_num_seqs max_num_batched_tokens long_prefill_token_threshold batching_policy scheduling_policy "
-    "tenant_weights preemption_mode target_itl_ms max_queue_size max_queue_chars max_queue_seconds",
-    "server": "",
-    "results": "result_ttl results results_sync results_lease results_url results_key_file id_tag webhook_targets "
-    "webhook_secret_file max_results max_unfinished_per_key max_result_bytes_per_key max_result_bytes max_file_bytes "
-    "max_total_file_bytes file_ttl max_batch_lines max_batch_requests",
-    "security": "api_key api_key_file allowed_hosts allowed_origins",
-    "logging": "request_log log_format log_steps record metrics_prefix otlp_traces_endpoint",
-    "compatibility": "enable_chunked_prefill tool_call_parser reasoning_parser",
-}
-_SECTION_OF = {name: section for section, names in SECTIONS.items() for name in names.split()}
-
-
-def add_flags(parser: argparse.ArgumentParser, names: Iterable[str], *, shown: Collection[str] = SECTIONS) -> None:
-    """One flag per setting; --help has those of the `shown` sections. A flag that is not given leaves no trace, so that
-    the other sources count.
-    """
-    groups = {section: parser.add_argument_group(section) for section in SECTIONS if section in shown}
-    parser.add_argument("--config", metavar="FILE", help=f"YAML file with settings [{ENV_PREFIX}CONFIG]")
-    for setting in (_SETTINGS[name] for name in names if name != "model"):  # a positional argument of the command
-        options: dict[str, Any] = {"metavar": setting.kind.__name__.upper()}
-        if setting.kind is bool:
-            options = {"action": argparse.BooleanOptionalAction}
-        elif setting.kind is tuple:
-            options = {"action": "append", "metavar": "TEXT"}
-        group = groups.get(_SECTION_OF.get(setting.name, "server"))
-        options["help"] = argparse.SUPPRESS if group is None else _help(setting)
-        (group or parser).add_argument(setting.flag, dest=setting.name, default=argparse.SUPPRESS, **options)
 
 
 def choices_of(name: str) -> tuple[str, ...]:
@@ -77,12 +41,6 @@ def resolve(args: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     values = _from_file(Path(path)) if path else {}
     given = {name: args[name] for name in ALL_FIELDS if args.get(name) is not None}
     return Settings(**values | from_env | {name: _from_flag(_SETTINGS[name], given[name]) for name in given})
-
-
-def _help(setting: Setting) -> str:
-    choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
-    default = f", default {setting.default}" if setting.default not in (None, ()) else ""
-    return f"{setting.help}{choices} [{setting.variable}{default}]".replace("%", "%%")
 
 
 def _from_flag(setting: Setting, value: Any) -> Any:

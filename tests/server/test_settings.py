@@ -11,7 +11,8 @@ from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS
 from splitfuse.engine.config.setting import settings_of
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.commands.settings_sources import ALL_FIELDS, SECTIONS, add_flags, resolve
+from splitfuse.server.commands.setting_flags import SECTIONS, add_flags
+from splitfuse.server.commands.settings_sources import ALL_FIELDS, resolve
 from splitfuse.server.http.keys import digest
 from splitfuse.server.settings import Settings
 
