@@ -116,6 +116,8 @@ class _Page:
     def place(self, setting: Setting) -> tuple[Any, str]:
         """Return the group of the flag and its text; hidden if the flag stands on another page."""
         section = section_of(setting.name)
+        if setting.replaced_by:
+            return self._parser, argparse.SUPPRESS
         if self._topic == COMMON:
             if setting.name in _COMMON_TEXTS and section in self._common:
                 return self._groups["settings"], _short_help(setting)
@@ -134,6 +136,8 @@ def _value(setting: Setting) -> dict[str, Any]:
         return {"metavar": "|".join(setting.choices) if _choices_are_short(setting) else "NAME"}
     if "_bytes" in setting.name:
         return {"metavar": "SIZE"}
+    if setting.word_key:
+        return {"metavar": "NAME|JSON"}
     is_file = setting.name.endswith("_file") or setting.name in _FILES
     return {"metavar": "FILE" if is_file else _METAVARS[setting.kind]}
 

@@ -96,7 +96,7 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
 
 def _from_yaml(setting: Setting, value: Any, *, source: str) -> Any:
     kind = setting.kind
-    if isinstance(value, str) and (kind is tuple or _takes_units(setting)):
+    if isinstance(value, str) and (kind is tuple or setting.word_key or _takes_units(setting)):
         return (value,) if kind is tuple else _from_text(setting, value, source=source)
     if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)
@@ -109,6 +109,8 @@ def _from_yaml(setting: Setting, value: Any, *, source: str) -> Any:
 
 def _from_text(setting: Setting, text: str, *, source: str) -> Any:
     """The value that a flag's or variable's text spells. Raises ConfigError."""
+    if setting.word_key and not text.lstrip().startswith(("{", "[")):
+        return {setting.word_key: text}
     parse = _size if _takes_units(setting) else _PARSERS[setting.kind]
     try:
         return parse(text)
