@@ -26,7 +26,7 @@ from ..process.stop_signals import StopSignals
 from ..server_settings import ServerSettings
 from .completion import SHELLS
 from .setting_flags import ALL, SECTIONS, add_flags, help_topic, help_words
-from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, REPLICA_VARIABLE, resolve
+from .settings_sources import ALL_FIELDS, MODEL_FIELDS, REPLICA_VARIABLE, resolve, resolve_sources
 
 USAGE_ERROR = 2
 _PACKAGE = __name__.partition(".server.")[0] + "."  # of modules that are ours
@@ -34,7 +34,7 @@ INTERRUPTED = 130
 _MODEL_HELP = f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} if installed, else {DEMO}"
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 _HELP_WIDTH = 120
-_WITH_SETTINGS = ("serve", "generate", "chat", "plan", "simulate")  # commands whose --help has pages
+_WITH_SETTINGS = ("serve", "generate", "chat", "plan", "config", "simulate")  # commands whose --help has pages
 _OF_OTHERS = {  # commands of ollama, vLLM and llama.cpp
     **dict.fromkeys(("start", "launch", "server"), "serve"),
     **dict.fromkeys(("run", "cli"), "chat"),
@@ -97,7 +97,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     argv, topic = help_topic(argv) if argv and argv[0] in _WITH_SETTINGS else (argv, ALL)
     parser, commands = _build_parser(argv[:1], topic)
     _check_command(argv, commands)
-    if argv[:1] and argv[0] in ("serve", "generate", "chat"):
+    if argv[:1] and argv[0] in ("serve", "generate", "chat", "config"):
         argv = [argv[0], *translated(argv[1:])]
     args, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -138,9 +138,10 @@ def _build_parser(
     command_of = functools.partial(_command, commands, topic=topic)
     made = {
         "serve": command_of("serve", _serve, "serve a model over HTTP", ALL_FIELDS),
-        "generate": command_of("generate", _generate, "continue a prompt, in this process", ENGINE_FIELDS),
-        "chat": command_of("chat", _chat, "talk to a model, in this process", ENGINE_FIELDS),
-        "plan": command_of("plan", _plan, "what fits, before anything is loaded", ENGINE_FIELDS),
+        "generate": command_of("generate", _generate, "continue a prompt, in this process", MODEL_FIELDS),
+        "chat": command_of("chat", _chat, "talk to a model, in this process", MODEL_FIELDS),
+        "plan": command_of("plan", _plan, "what fits, before anything is loaded", MODEL_FIELDS),
+        "config": command_of("config", _config, "the settings in force, and where each comes from", ALL_FIELDS),
         "doctor": command_of("doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
     }
     made["help"] = commands.add_parser("help", help="the help of a command: help COMMAND [PAGE]")
@@ -150,6 +151,7 @@ def _build_parser(
     made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     made["help"].add_argument("topic", nargs="?", choices=tuple(commands.choices), metavar="COMMAND")
     made["completion"].set_defaults(run=functools.partial(_completion, parser, commands.choices))
+    made["config"].add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
     made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     for name in ("generate", "chat"):
@@ -251,6 +253,12 @@ def _plan(args: argparse.Namespace) -> int:
 
     config = _settings_with_model(args).engine_config()
     return plan(config, memory=args.memory, num_ranks=config.tensor_parallel_size)
+
+
+def _config(args: argparse.Namespace) -> int:
+    from .config import report
+
+    return report(resolve_sources(vars(args), os.environ), as_json=args.as_json)
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ COMMON = "common"  # page of --help without a topic
 ALL = "all"
 # How --help groups them; what stands in none is the server's.
 SECTIONS: dict[str, str] = {
-    "model": "served_model_name device dtype load_format quantization quantization_activations speculative_config "
+    "model": "profile served_model_name device dtype load_format quantization quantization_activations speculative_config "
     "speculative_model num_speculative_tokens generation_config override_generation_config chat_template seed "
     "num_threads enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices",
     "memory": "max_model_len kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks block_size "
@@ -30,6 +30,7 @@ SECTIONS: dict[str, str] = {
 }
 # Settings that people set, with texts that fit one line beside the flag; other pages have the whole texts.
 _COMMON_TEXTS = {
+    "profile": "bundle of settings",
     "served_model_name": "name in requests and answers",
     "device": "where the model runs",
     "dtype": "of weights and activations",

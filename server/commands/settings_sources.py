@@ -1,4 +1,4 @@
-"""Sources of settings: command line over environment over config file over default.
+"""Sources of settings: command line over environment over config file over profile over default.
 
 Turns text into values. Never knows what a setting means.
 """
@@ -6,11 +6,13 @@ Turns text into values. Never knows what a setting means.
 import difflib
 import json
 import re
+from dataclasses import dataclass
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...engine.config import EngineConfig
+from ...engine.config.profiles import profile_values
 from ...engine.config.setting import ENV_PREFIX, KIND_NAMES, Setting, settings_of
 from ...engine.errors import ConfigError
 from ..settings import Settings
@@ -25,6 +27,7 @@ _UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 _BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _SETTINGS = settings_of(Settings)
 ENGINE_FIELDS = tuple(settings_of(EngineConfig))
+MODEL_FIELDS = (*ENGINE_FIELDS, "profile")  # settings of commands that load a model in their own process
 ALL_FIELDS = tuple(_SETTINGS)
 
 
@@ -33,14 +36,51 @@ def choices_of(name: str) -> tuple[str, ...]:
     return _SETTINGS[name].choices if name in _SETTINGS else ()
 
 
+@dataclass(frozen=True)
+class Source:
+    """Origin of a value: kind of source, and the flag, variable, file or profile that holds the value."""
+
+    kind: str = "default"
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.place}".rstrip()
+
+
+class Resolved(NamedTuple):
+    """Settings in force, and the sources of their values; a value without a source is the default."""
+
+    settings: Settings
+    sources: Mapping[str, Source]
+
+
 def resolve(args: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """Return the settings in force. `args`: the command line's values by field, and `config`. Raises ConfigError."""
+    return resolve_sources(args, environ).settings
+
+
+def resolve_sources(args: Mapping[str, Any], environ: Mapping[str, str]) -> Resolved:
+    """Like resolve, but with the sources."""
     from_env = _from_env(environ)
     path_in_env = from_env.pop("config", None)
     path = args.get("config") or path_in_env
-    values = _from_file(Path(path)) if path else {}
+    from_file = _from_file(Path(path)) if path else {}
     given = {name: args[name] for name in ALL_FIELDS if args.get(name) is not None}
-    return Settings(**values | from_env | {name: _from_flag(_SETTINGS[name], given[name]) for name in given})
+    from_flags = {name: _from_flag(_SETTINGS[name], given[name]) for name in given}
+    sources = {
+        **{name: Source("file", str(path)) for name in from_file},
+        **{name: Source("environment", _SETTINGS[name].variable) for name in from_env},
+        **{name: Source("flag", "MODEL" if name == "model" else _SETTINGS[name].flag) for name in from_flags},
+    }
+    values = from_file | from_env | from_flags
+    settings = Settings(**values)
+    if settings.profile is None:
+        return Resolved(settings, sources)
+    bundle = profile_values(settings.profile, device=settings.device)
+    return Resolved(
+        Settings(**{**bundle, **values}),
+        {**dict.fromkeys(bundle, Source("profile", settings.profile)), **sources},
+    )
 
 
 def _from_flag(setting: Setting, value: Any) -> Any:
