@@ -6,8 +6,8 @@ Turns text into values. Never knows what a setting means.
 import difflib
 import json
 import re
-from dataclasses import dataclass
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
