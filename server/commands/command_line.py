@@ -31,7 +31,10 @@ from .settings_sources import ALL_FIELDS, MODEL_FIELDS, REPLICA_VARIABLE, resolv
 USAGE_ERROR = 2
 _PACKAGE = __name__.partition(".server.")[0] + "."  # of modules that are ours
 INTERRUPTED = 130
-_MODEL_HELP = f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} if installed, else {DEMO}"
+_MODEL_HELP = (
+    f"short name (`splitfuse models`), Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} "
+    f"if installed, else {DEMO}"
+)
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 _HELP_WIDTH = 120
 _WITH_SETTINGS = ("serve", "generate", "chat", "plan", "config", "simulate")  # commands whose --help has pages
@@ -40,7 +43,9 @@ _OF_OTHERS = {  # commands of ollama, vLLM and llama.cpp
     **dict.fromkeys(("run", "cli"), "chat"),
     **dict.fromkeys(("complete", "completions"), "generate"),
     **dict.fromkeys(("collect-env", "info"), "doctor"),
-    **dict.fromkeys(("pull", "download"), "serve` (it fetches what is not there yet) or `splitfuse generate"),
+    **dict.fromkeys(("download", "fetch"), "pull"),
+    **dict.fromkeys(("list", "ls"), "models"),
+    **dict.fromkeys(("remove", "delete"), "rm"),
     "run-batch": "serve`, then POST /v1/batches, with `splitfuse serve --results FILE",
 }
 
@@ -144,6 +149,7 @@ def _build_parser(
         "config": command_of("config", _config, "the settings in force, and where each comes from", ALL_FIELDS),
         "doctor": command_of("doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
     }
+    made |= _add_machine(commands)
     made["help"] = commands.add_parser("help", help="the help of a command: help COMMAND [PAGE]")
     commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
     made |= _add_rehearsals(commands, command, topic)
@@ -162,6 +168,29 @@ def _build_parser(
             "--temperature", type=_read_as(float), metavar="FLOAT", help="0 = always the likeliest token"
         )
     return parser, made
+
+
+def _add_machine(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """The commands about models on disk and running servers."""
+    made: dict[str, argparse.ArgumentParser] = {}
+    for name, run, text in (
+        ("models", _models, "models on this machine, and short names of others"),
+        ("pull", _pull, "fetch a model from the Hugging Face hub"),
+        ("rm", _rm, "remove a model that was fetched"),
+        ("ps", _ps, "servers that run on this machine"),
+    ):
+        made[name] = commands.add_parser(
+            name, help=text, description=text, allow_abbrev=False, formatter_class=_HelpFormatter
+        )
+        made[name].set_defaults(run=run)
+    for name in ("pull", "rm"):
+        made[name].add_argument("model", metavar="MODEL", help="a short name, OWNER/NAME, or OWNER/NAME:FILE.gguf")
+    made["models"].add_argument("--supported", action="store_true", help="the families that can be served")
+    for name in ("models", "ps"):
+        made[name].add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+    made["rm"].add_argument("-y", "--yes", action="store_true", help="do not ask")
+    made["ps"].add_argument("--api-key", metavar="KEY", help="if the servers have keys; or SPLITFUSE_API_KEY")
+    return made
 
 
 def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[str, argparse.ArgumentParser]:
@@ -265,6 +294,30 @@ def _doctor(args: argparse.Namespace) -> int:
     from .doctor import doctor
 
     return doctor(args.model)
+
+
+def _models(args: argparse.Namespace) -> int:
+    from .machine.model_table import print_models, print_supported
+
+    return print_supported() if args.supported else print_models(as_json=args.as_json)
+
+
+def _pull(args: argparse.Namespace) -> int:
+    from .machine.pull import pull
+
+    return pull(args.model)
+
+
+def _rm(args: argparse.Namespace) -> int:
+    from .machine.remove import remove
+
+    return remove(args.model, is_sure=args.yes)
+
+
+def _ps(args: argparse.Namespace) -> int:
+    from .machine.running_server import print_servers
+
+    return print_servers(api_key=args.api_key, as_json=args.as_json)
 
 
 def _simulate(args: argparse.Namespace) -> int:

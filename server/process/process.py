@@ -27,13 +27,14 @@ from ..http.h11_protocol import KEEP_ALIVE_S, Connection
 from ..http.keys import is_open_to_others
 from ..server_settings import ServerSettings
 from ..service import Service
-from .banner import banner
+from .banner import banner, reachable
 from .exit import HUNG_EXIT, end_hung
 from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .gc_policy import collect_when_idle
 from .log_format import as_line, set_up_logging
 from .log_limit import limit_request_log
 from .queued_output import num_dropped_lines
+from .runtime_file import announced
 from .stop_signals import StopSignals
 from .watchdog import Watchdog
 
@@ -65,7 +66,9 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
         )
     if settings.api_key_file is not None and is_open_to_others(path := Path(settings.api_key_file)):
         _warn(f"every user of this machine can read the keys in {path}: chmod o-r {path}")
-    asyncio.run(_Process(settings, listener, signals, replica).run())
+    port = listener.getsockname()[1]
+    with announced(host=reachable(settings.host), port=port, model=settings.model_name):
+        asyncio.run(_Process(settings, listener, signals, replica).run())
 
 
 def listen(host: str, port: int) -> socket.socket:
