@@ -10,7 +10,6 @@ from ...engine.config import EngineConfig
 from ...engine.config.short_names import hub_name
 from ...engine.errors import ConfigError
 from ...engine.execution.models.checkpoint import local_model, model_folder
-
 from .machine.stored_model import is_cached
 
 if TYPE_CHECKING:

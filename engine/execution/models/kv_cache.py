@@ -7,10 +7,10 @@ import torch
 
 from ....kernels import ops
 from ...config import EngineConfig
+from ...config.host_memory import available_memory
 from ...device import to_device
 from ...errors import ConfigError
 from .config import ModelConfig
-from ...config.host_memory import available_memory
 from .device_memory import DeviceMemory
 
 if TYPE_CHECKING:

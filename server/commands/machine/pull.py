@@ -1,4 +1,4 @@
-"""`splitfuse pull`: fetches a model from the Hugging Face hub, after a check of free disk, with one bar for all bytes."""
+"""`splitfuse pull`: fetches a model from the Hugging Face hub, after a check of free disk, with one bar for all files."""
 
 import shutil
 import sys
@@ -20,7 +20,7 @@ def pull(model: str) -> int:
     if (path := local_model(model)) is not None:
         print(f"{model} is here: {path}")
         return 0
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     disable_progress_bars()  # the hub's own bars, one per file
     missing = _missing(model)

@@ -1,4 +1,4 @@
-"""StoredModel: a model on this machine's disk: the bundled ones, and files in the Hugging Face cache. Imports no torch."""
+"""StoredModel: a model on disk: the bundled ones, and files in the Hugging Face cache. Imports no torch."""
 
 import json
 from collections.abc import Iterator
