@@ -143,8 +143,8 @@ def _build_parser(
     command_of = functools.partial(_command, commands, topic=topic)
     made = {
         "serve": command_of("serve", _serve, "serve a model over HTTP", ALL_FIELDS),
-        "generate": command_of("generate", _generate, "continue a prompt, in this process", MODEL_FIELDS),
-        "chat": command_of("chat", _chat, "talk to a model, in this process", MODEL_FIELDS),
+        "generate": command_of("generate", _generate, "continue a prompt, in this process or at a URL", MODEL_FIELDS),
+        "chat": command_of("chat", _chat, "talk to a model, in this process or at a URL", MODEL_FIELDS),
         "plan": command_of("plan", _plan, "what fits, before anything is loaded", MODEL_FIELDS),
         "config": command_of("config", _config, "the settings in force, and where each comes from", ALL_FIELDS),
         "doctor": command_of("doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
@@ -161,12 +161,17 @@ def _build_parser(
     made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     for name in ("generate", "chat"):
+        made[name].add_argument("-n", "--max-tokens", type=_read_as(int), metavar="N", help="most tokens of an answer")
         made[name].add_argument(
-            "-n", "--max-tokens", type=_read_as(int), metavar="INT", help="most tokens of an answer"
+            "--temperature", type=_read_as(float), metavar="NUMBER", help="0 = always the likeliest token"
         )
+        made[name].add_argument("--url", help="a running server, as http://localhost:8000, in place of a model here")
         made[name].add_argument(
-            "--temperature", type=_read_as(float), metavar="FLOAT", help="0 = always the likeliest token"
+            "--api-key", dest="client_key", metavar="KEY", help="if that server has keys; or SPLITFUSE_API_KEY"
         )
+    made["chat"].add_argument("--system", metavar="TEXT", help="system message")
+    made["chat"].add_argument("--verbose", action="store_true", help="print the speed after each answer")
+    made["chat"].add_argument("--plain", action="store_true", help="print answers as they come, without Markdown")
     return parser, made
 
 
@@ -265,16 +270,30 @@ def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from .generate import generate, read_prompt
+    from .generate import generate, generate_at, read_prompt
 
     prompt = read_prompt(args.prompt, model=args.model)
-    return generate(_settings_with_model(args), prompt=prompt, fields=_sampling_fields(args))
+    fields = _sampling_fields(args)
+    if args.url is not None:
+        return generate_at(args.url, api_key=args.client_key, prompt=prompt, fields=fields)
+    return generate(_settings_with_model(args), prompt=prompt, fields=fields)
 
 
 def _chat(args: argparse.Namespace) -> int:
-    from .chat import chat
+    from .chat import ChatOptions, chat, chat_at
+    from .talk.remote_chat import server_of
 
-    return chat(_settings_with_model(args), fields=_sampling_fields(args))
+    options = ChatOptions(_sampling_fields(args), args.system, args.verbose, args.plain)
+    if args.url is not None:
+        return chat_at(args.url, options, api_key=args.client_key)
+    resolved = resolve_sources(vars(args), os.environ)
+    settings = _with_model(resolved.settings)
+    changes = {name for name, source in resolved.sources.items() if source.kind == "flag"} - {"model"}
+    # A flag of the engine asks for an engine of one's own.
+    if not changes and (url := server_of(settings.model_name, port=settings.port)) is not None:
+        print(f"{settings.model_name} runs at {url}, so the model is not loaded again", file=sys.stderr)
+        return chat_at(url, options, api_key=args.client_key)
+    return chat(settings, options)
 
 
 def _plan(args: argparse.Namespace) -> int:
@@ -377,7 +396,10 @@ def _settings(args: argparse.Namespace) -> ServerSettings:
 
 
 def _settings_with_model(args: argparse.Namespace) -> ServerSettings:
-    settings = _settings(args)
+    return _with_model(_settings(args))
+
+
+def _with_model(settings: ServerSettings) -> ServerSettings:
     return settings if settings.model is not None else dataclasses.replace(settings, model=default_model())
 
 

@@ -18,8 +18,11 @@ from ...engine.errors import ConfigError
 from ..settings import Settings
 
 REPLICA_VARIABLE = "SPLITFUSE_REPLICA"  # its name, as `serve --replicas` gives it
-# Variables of ours that are no settings: this, the client's address, Prometheus's key in compose.yaml, the native part.
-_OTHER_VARIABLES = {REPLICA_VARIABLE, "SPLITFUSE_BASE_URL", "SPLITFUSE_METRICS_KEY", "SPLITFUSE_NATIVE"}
+# Variables of ours that are no settings: this, the client's address, the folder of running servers' files, Prometheus's
+# key in compose.yaml, the native part.
+_OTHER_VARIABLES = {
+    *(REPLICA_VARIABLE, "SPLITFUSE_BASE_URL", "SPLITFUSE_RUNTIME_DIR", "SPLITFUSE_METRICS_KEY", "SPLITFUSE_NATIVE")
+}
 # Kubernetes gives every pod SPLITFUSE_PORT=tcp://… and the like when a service is called splitfuse.
 _KUBERNETES_NAME = re.compile(r"_(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)$")
 _KUBERNETES_VALUE = re.compile(r"(tcp|udp)://")

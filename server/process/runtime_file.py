@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+RUNTIME_VARIABLE = "SPLITFUSE_RUNTIME_DIR"
 _OWNER_ONLY = 0o700
 
 
@@ -65,7 +66,9 @@ def running_servers() -> list[RuntimeFile]:
 
 
 def _folder() -> Path:
-    """Return the folder: below XDG_RUNTIME_DIR, else in the temporary folder under the user's id."""
+    """Return the folder: SPLITFUSE_RUNTIME_DIR, or below XDG_RUNTIME_DIR, or in the temporary folder by user."""
+    if own := os.environ.get(RUNTIME_VARIABLE):
+        return Path(own)
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "splitfuse"
     user = os.getuid() if hasattr(os, "getuid") else "user"

@@ -1,4 +1,4 @@
-"""`splitfuse pull`: fetches a model from the Hugging Face hub, after a check of free disk, with one bar for all files."""
+"""`splitfuse pull`: fetches a model from the Hugging Face hub, after a check of free disk, with one bar for all."""
 
 import shutil
 import sys

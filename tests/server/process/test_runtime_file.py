@@ -14,7 +14,7 @@ from splitfuse.server.process.runtime_file import announced, running_servers
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("SPLITFUSE_RUNTIME_DIR", str(tmp_path / "splitfuse"))
     return tmp_path / "splitfuse"
 
 
@@ -49,6 +49,6 @@ def test_a_folder_that_others_can_enter_is_not_used(folder: Path) -> None:
 
 
 def test_a_server_starts_where_it_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/nowhere")
+    monkeypatch.setenv("SPLITFUSE_RUNTIME_DIR", "/proc/nowhere")
     with announced(host="127.0.0.1", port=81, model="m"):
         assert running_servers() == []

@@ -12,7 +12,7 @@ from splitfuse.server.settings import Settings
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("SPLITFUSE_RUNTIME_DIR", str(tmp_path / "splitfuse"))
 
 
 def test_no_server(capfd):
