@@ -64,20 +64,21 @@ class MarkdownView:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._live.update(self._text(""))
-        self._print(self._pending)
+        self._print(self._pending, left="")
         self._live.stop()
 
     def show(self, text: str) -> None:
         """Print the blocks that this part completes."""
         whole, self._pending = split_blocks(self._pending + text)
-        self._print(whole)
+        self._print(whole, left=self._pending)
         self._live.update(self._text(self._pending))
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: str, *, left: str) -> None:
+        """Print a whole block above the unfinished text that is left."""
         if text.strip():
             from rich.markdown import Markdown
 
+            self._live.update(self._text(left), refresh=True)  # else the block would be drawn a second time below
             self._console.print(Markdown(text, hyperlinks=False), end="\n\n")
 
 
