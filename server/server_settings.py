@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..engine.config import EngineConfig
+from ..engine.config.profiles import PROFILES
 from ..engine.config.setting import setting
 from ..engine.errors import ConfigError
 from ..engine.private_file import read_keys
@@ -30,6 +31,11 @@ _FORMS = {
 class ServerSettings(EngineConfig):
     """Settings of a server without extensions. Raises ConfigError."""
 
+    profile: str | None = setting(
+        None,
+        choices=tuple(PROFILES),
+        help="bundle of settings, each of which a flag of its own overrides; server/docs/commands.md says what it sets",
+    )
     host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, at_least=0, at_most=65535, help="port to listen on; 0 = any free one")
     api_key: tuple[str, ...] = setting(

@@ -132,12 +132,17 @@ class EngineConfig:
         None, help='single values of --generation-config, as JSON: {"temperature": 0.5}'
     )
     speculative_config: dict[str, Any] | None = setting(
-        None, help='speculative decoding, as a JSON object: {"method": "ngram"} or {"model": "FOLDER"}'
+        None,
+        word_key="model",
+        help=f"speculative decoding: ngram, a draft model's folder or hub id (the demo's: {DEMO_DRAFT}), or JSON: "
+        '{"method": "ngram", "num_speculative_tokens": 4}',
     )
     speculative_model: str | None = setting(
-        None, help=f"short for --speculative-config: ngram, or a draft model's id or folder; the demo's: {DEMO_DRAFT}"
+        None, replaced_by="speculative_config", help="ngram, or a draft model's id or folder"
     )
-    num_speculative_tokens: int | None = setting(None, help="most tokens to draft at once")
+    num_speculative_tokens: int | None = setting(
+        None, replaced_by="speculative_config", help="most tokens to draft at once"
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from ..config import EngineConfig
+from ..config.host_memory import available_memory
 from ..core.block_allocator import num_blocks_for
 from ..execution.models.config import ModelConfig
-from ..execution.models.device_memory import available_memory
 from ..execution.models.kv_cache import CPU_MEMORY_SHARE, kv_bytes_per_token
 from ..execution.models.planned_weights import WeightLayout, planned_weight_bytes
 from ..execution.models.registry import read_model_config

@@ -26,13 +26,18 @@ from ..process.log_format import as_line
 from ..process.stop_signals import StopSignals
 from ..server_settings import ServerSettings
 from .completion import SHELLS
-from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, REPLICA_VARIABLE, add_flags, resolve
+from .setting_flags import ALL, SECTIONS, add_flags, help_topic, help_words
+from .settings_sources import ALL_FIELDS, MODEL_FIELDS, REPLICA_VARIABLE, resolve, resolve_sources
 
 USAGE_ERROR = 2
 _PACKAGE = __name__.partition(".server.")[0] + "."  # of modules that are ours
-_MODEL_HELP = f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} if installed, else {DEMO}"
+_MODEL_HELP = (
+    f"short name (`splitfuse models`), Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} "
+    f"if installed, else {DEMO}"
+)
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 _HELP_WIDTH = 120
+_WITH_SETTINGS = ("serve", "generate", "chat", "plan", "config", "simulate")  # commands whose --help has pages
 _OWN_FLAGS = ("--help", "--version", "--debug")  # flags without a command
 _BENCH_HELP = """usage: splitfuse bench serve|offline [flags]
 
@@ -49,15 +54,15 @@ _OF_OTHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("run", "cli", "repl"), ("chat",)),
     **dict.fromkeys(("complete", "completions"), ("generate",)),
     **dict.fromkeys(("collect-env", "info", "check", "env"), ("doctor",)),
-    **dict.fromkeys(("list", "ls", "show", "rm", "remove"), ("models", "doctor")),
-    **dict.fromkeys(("ps", "status"), ("ps", "top")),
-    **dict.fromkeys(("pull", "download"), ("pull", "serve")),
+    **dict.fromkeys(("list", "ls", "show"), ("models",)),
+    **dict.fromkeys(("remove", "delete"), ("rm",)),
+    "status": ("ps",),
+    **dict.fromkeys(("download", "fetch"), ("pull",)),
     **dict.fromkeys(("benchmark", "perf"), ("bench",)),
     "estimate": ("plan",),
 }
 _INSTEAD = {
     "version": "--version",
-    "help": "--help",
     "stop": "serve` ends with Ctrl-C, or with SIGTERM; `splitfuse top",
     "run-batch": "serve`, then POST /v1/batches, with `splitfuse serve --results FILE",
 }
@@ -70,6 +75,7 @@ def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) 
     )
     report_builds()
     try:
+        argv = help_words(argv)
         if argv[:1] == ["bench"]:
             return _bench(argv[1:])
         args = _parse(argv)
@@ -112,9 +118,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser, commands = _build_parser(argv[:1])
+    argv, topic = help_topic(argv) if argv and argv[0] in _WITH_SETTINGS else (argv, ALL)
+    parser, commands = _build_parser(argv[:1], topic)
     _check_command(argv, commands)
-    if argv[:1] and argv[0] in ("serve", "generate", "chat"):
+    if argv[:1] and argv[0] in ("serve", "generate", "chat", "config"):
         argv = [argv[0], *translated(argv[1:])]
     args, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -163,7 +170,9 @@ def _check_command(argv: Sequence[str], commands: Mapping[str, argparse.Argument
         raise ConfigError(f"{flag} is not known to `splitfuse`; did you mean {near[0]}?")
 
 
-def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def _build_parser(
+    command: Sequence[str], topic: str
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     parser = _Parser(prog="splitfuse", description="LLM inference server. `splitfuse serve` serves a small model.")
     parser.add_argument("--version", action="version", version=f"splitfuse {package_version()}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks and the log")
@@ -174,34 +183,68 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
 
     parser.set_defaults(run=show_help)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    command_of = functools.partial(_command, commands, topic=topic)
     made = {
-        "serve": _command(commands, "serve", _serve, "serve a model over HTTP", ALL_FIELDS),
-        "generate": _command(commands, "generate", _generate, "continue a prompt, in this process", ENGINE_FIELDS),
-        "chat": _command(commands, "chat", _chat, "talk to a model, in this process", ENGINE_FIELDS),
-        "plan": _command(commands, "plan", _plan, "what fits, before anything is loaded", ENGINE_FIELDS),
-        "doctor": _command(commands, "doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
+        "serve": command_of("serve", _serve, "serve a model over HTTP", ALL_FIELDS),
+        "generate": command_of("generate", _generate, "continue a prompt, in this process or at a URL", MODEL_FIELDS),
+        "chat": command_of("chat", _chat, "talk to a model, in this process or at a URL", MODEL_FIELDS),
+        "plan": command_of("plan", _plan, "what fits, before anything is loaded", MODEL_FIELDS),
+        "config": command_of("config", _config, "the settings in force, and where each comes from", ALL_FIELDS),
+        "doctor": command_of("doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
     }
+    made |= _add_machine(commands)
+    made["help"] = commands.add_parser("help", help="the help of a command: help COMMAND [PAGE]")
     commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
-    made |= _add_rehearsals(commands, command)
+    made |= _add_rehearsals(commands, command, topic)
     made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
     made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    made["help"].add_argument("topic", nargs="?", choices=tuple(commands.choices), metavar="COMMAND")
     made["completion"].set_defaults(run=functools.partial(_completion, parser, commands.choices))
     made["doctor"].usage = "splitfuse doctor [MODEL] [--json] [--build]"
     made["doctor"].add_argument("--json", action="store_true", dest="as_json", help="print a JSON list of the findings")
     made["doctor"].add_argument("--build", action="store_true", help="build the CPU library now, if there is none yet")
+    made["config"].add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
     made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     for name in ("generate", "chat"):
+        made[name].add_argument("-n", "--max-tokens", type=_read_as(int), metavar="N", help="most tokens of an answer")
         made[name].add_argument(
-            "-n", "--max-tokens", type=_read_as(int), metavar="INT", help="most tokens of an answer"
+            "--temperature", type=_read_as(float), metavar="NUMBER", help="0 = always the likeliest token"
         )
+        made[name].add_argument("--url", help="a running server, as http://localhost:8000, in place of a model here")
         made[name].add_argument(
-            "--temperature", type=_read_as(float), metavar="FLOAT", help="0 = always the likeliest token"
+            "--api-key", dest="client_key", metavar="KEY", help="if that server has keys; or SPLITFUSE_API_KEY"
         )
+    made["chat"].add_argument("--system", metavar="TEXT", help="system message")
+    made["chat"].add_argument("--verbose", action="store_true", help="print the speed after each answer")
+    made["chat"].add_argument("--plain", action="store_true", help="print answers as they come, without Markdown")
     return parser, made
 
 
-def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse.ArgumentParser]:
+def _add_machine(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """The commands about models on disk and running servers."""
+    made: dict[str, argparse.ArgumentParser] = {}
+    for name, run, text in (
+        ("models", _models, "models on this machine, and short names of others"),
+        ("pull", _pull, "fetch a model from the Hugging Face hub"),
+        ("rm", _rm, "remove a model that was fetched"),
+        ("ps", _ps, "servers that run on this machine"),
+    ):
+        made[name] = commands.add_parser(
+            name, help=text, description=text, allow_abbrev=False, formatter_class=_HelpFormatter
+        )
+        made[name].set_defaults(run=run)
+    for name in ("pull", "rm"):
+        made[name].add_argument("model", metavar="MODEL", help="a short name, OWNER/NAME, or OWNER/NAME:FILE.gguf")
+    made["models"].add_argument("--supported", action="store_true", help="the families that can be served")
+    for name in ("models", "ps"):
+        made[name].add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+    made["rm"].add_argument("-y", "--yes", action="store_true", help="do not ask")
+    made["ps"].add_argument("--api-key", metavar="KEY", help="if the servers have keys; or SPLITFUSE_API_KEY")
+    return made
+
+
+def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[str, argparse.ArgumentParser]:
     """The commands that need no model."""
     made: dict[str, argparse.ArgumentParser] = {}
     for name, run, text in (
@@ -211,7 +254,9 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
         ("explain", _explain, "what a recorded request waited for and was given"),
         ("top", _top, "what a running server does, in the terminal"),
     ):
-        made[name] = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        made[name] = commands.add_parser(
+            name, help=text, description=text, allow_abbrev=False, formatter_class=_HelpFormatter
+        )
         made[name].set_defaults(run=run)
     made["explain"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
     made["explain"].add_argument("id", metavar="ID", help="the request's id, its beginning, or its number from 0")
@@ -229,12 +274,13 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
         from .simulate import add_arguments
 
         add_arguments(made["simulate"])
-        add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"))
+        made["simulate"].usage = "splitfuse simulate [flags]"
+        add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"), topic=topic, common=())
     return made
 
 
 def _command(
-    commands: Any, name: str, run: Callable[..., int], text: str, fields: Sequence[str]
+    commands: Any, name: str, run: Callable[..., int], text: str, fields: Sequence[str], *, topic: str
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -245,12 +291,8 @@ def _command(
         usage=f"splitfuse {name} [MODEL]" + " [flags]" * bool(fields),
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
-    if fields == ALL_FIELDS:
-        parser.epilog = "A flag is a variable, in [], and a key of the --config file too. vLLM's other flags are taken."
-        add_flags(parser, fields)
-    elif fields:
-        parser.epilog = "All other flags of the engine are taken too: `splitfuse serve --help`."
-        add_flags(parser, fields, shown=("model", "memory"))
+    if fields:
+        add_flags(parser, fields, topic=topic, common=SECTIONS if fields == ALL_FIELDS else ("model", "memory"))
     parser.set_defaults(run=run)
     return parser
 
@@ -274,16 +316,30 @@ def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from .generate import generate, read_prompt
+    from .generate import generate, generate_at, read_prompt
 
     prompt = read_prompt(args.prompt, model=args.model)
-    return generate(_settings_with_model(args), prompt=prompt, fields=_sampling_fields(args))
+    fields = _sampling_fields(args)
+    if args.url is not None:
+        return generate_at(args.url, api_key=args.client_key, prompt=prompt, fields=fields)
+    return generate(_settings_with_model(args), prompt=prompt, fields=fields)
 
 
 def _chat(args: argparse.Namespace) -> int:
-    from .chat import chat
+    from .chat import ChatOptions, chat, chat_at
+    from .talk.remote_chat import server_of
 
-    return chat(_settings_with_model(args), fields=_sampling_fields(args))
+    options = ChatOptions(_sampling_fields(args), args.system, args.verbose, args.plain)
+    if args.url is not None:
+        return chat_at(args.url, options, api_key=args.client_key)
+    resolved = resolve_sources(vars(args), os.environ)
+    settings = _with_model(resolved.settings)
+    changes = {name for name, source in resolved.sources.items() if source.kind == "flag"} - {"model"}
+    # A flag of the engine asks for an engine of one's own.
+    if not changes and (url := server_of(settings.model_name, port=settings.port)) is not None:
+        print(f"{settings.model_name} runs at {url}, so the model is not loaded again", file=sys.stderr)
+        return chat_at(url, options, api_key=args.client_key)
+    return chat(settings, options)
 
 
 def _plan(args: argparse.Namespace) -> int:
@@ -293,10 +349,40 @@ def _plan(args: argparse.Namespace) -> int:
     return plan(config, memory=args.memory, num_ranks=config.tensor_parallel_size)
 
 
+def _config(args: argparse.Namespace) -> int:
+    from .config import report
+
+    return report(resolve_sources(vars(args), os.environ), as_json=args.as_json)
+
+
 def _doctor(args: argparse.Namespace) -> int:
     from .doctor import doctor
 
     return doctor(args.model, as_json=args.as_json, builds=args.build)
+
+
+def _models(args: argparse.Namespace) -> int:
+    from .machine.model_table import print_models, print_supported
+
+    return print_supported() if args.supported else print_models(as_json=args.as_json)
+
+
+def _pull(args: argparse.Namespace) -> int:
+    from .machine.pull import pull
+
+    return pull(args.model)
+
+
+def _rm(args: argparse.Namespace) -> int:
+    from .machine.remove import remove
+
+    return remove(args.model, is_sure=args.yes)
+
+
+def _ps(args: argparse.Namespace) -> int:
+    from .machine.running_server import print_servers
+
+    return print_servers(api_key=args.api_key, as_json=args.as_json)
 
 
 def _simulate(args: argparse.Namespace) -> int:
@@ -360,7 +446,10 @@ def _settings(args: argparse.Namespace) -> ServerSettings:
 
 
 def _settings_with_model(args: argparse.Namespace) -> ServerSettings:
-    settings = _settings(args)
+    return _with_model(_settings(args))
+
+
+def _with_model(settings: ServerSettings) -> ServerSettings:
     return settings if settings.model is not None else dataclasses.replace(settings, model=default_model())
 
 

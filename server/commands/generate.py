@@ -3,13 +3,14 @@
 import contextlib
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...engine.errors import ConfigError
 from ..process.exit import INTERRUPTED
 from ..server_settings import ServerSettings
 from .session import Session
+from .talk.answer_view import PlainView
 
 
 def read_prompt(text: str | None, *, model: str | None) -> str:
@@ -36,9 +37,22 @@ def _is_terminal() -> bool:
 def generate(settings: ServerSettings, *, prompt: str, fields: Mapping[str, Any]) -> int:
     """Print the continuation of the prompt. Ctrl-C stops it. `fields`: sampling fields that the user chose."""
     with Session(settings) as session:
-        try:
-            session.answer(prompt, session.params(fields))
-        except KeyboardInterrupt:
-            print()
-            return INTERRUPTED
+        return _shown(lambda show: session.answer(prompt, session.params(fields), show))
+
+
+def generate_at(url: str, *, api_key: str | None, prompt: str, fields: Mapping[str, Any]) -> int:
+    """Like generate, but at a running server."""
+    from .talk.remote_chat import RemoteChat
+
+    with RemoteChat(url, api_key=api_key) as model:
+        return _shown(lambda show: model.complete(prompt, fields, show))
+
+
+def _shown(answer: Callable[[Callable[[str], None]], object]) -> int:
+    """Print the parts that `answer` shows; the exit code."""
+    try:
+        with PlainView() as view:
+            answer(view.show)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0

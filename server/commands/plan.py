@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...engine.config import EngineConfig
+from ...engine.config.short_names import hub_name
 from ...engine.errors import ConfigError
 from ...engine.execution.models.checkpoint import local_model, model_folder
 from .byte_size import SIZE_KIND, byte_size
+from .machine.stored_model import is_cached
 
 if TYPE_CHECKING:
     from ...engine.serving.memory_plan import MemoryPlan
@@ -27,7 +29,7 @@ def memory_size(text: str) -> int:
 def plan(config: EngineConfig, *, memory: str | None, num_ranks: int) -> int:
     """Print the plan. Returns 0 if a request of full length fits, else 1. Raises ConfigError."""
     # Only JSON files are fetched from the hub. A GGUF file there would be downloaded whole.
-    if local_model(config.model) is None and ":" in str(config.model):
+    if local_model(config.model) is None and ":" in hub_name(str(config.model)) and not is_cached(str(config.model)):
         raise ConfigError(f"{config.model} is not here, and a plan fetches no weights; download the file first")
     folder = model_folder(replace(config, load_format="dummy"), config.model)
     if num_ranks < 1:

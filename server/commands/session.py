@@ -1,12 +1,12 @@
-"""Session: an engine in this process whose answers are streamed to the terminal."""
+"""Session: an engine in this process whose answers are streamed."""
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, cast
 
-from ...engine.core.outputs import OutputDelta
+from ...engine.core.outputs import OutputDelta, RequestMetrics
 from ...engine.core.sampling_params import SamplingParams
 from ..process.exit import ending_at_ctrl_c
 from ..server_settings import ServerSettings
@@ -18,7 +18,7 @@ class Session:
     def __init__(self, settings: ServerSettings) -> None:
         from ...engine.serving.async_engine import AsyncEngine
 
-        self.answered = ""
+        self.metrics: RequestMetrics | None = None  # last answer's, once it has ended
         self.engine: AsyncEngine = AsyncEngine(settings.engine_config())
         self._runner = asyncio.Runner()
 
@@ -39,20 +39,15 @@ class Session:
         """Build parameters, with the model's values of absent fields; `internal` like SamplingParams.from_fields."""
         return SamplingParams.from_fields(fields, defaults=self.engine.default_sampling_params, **internal)
 
-    def answer(self, prompt: str | list[int], params: SamplingParams) -> str:
-        """Print the answer as it arrives, and return it.
-
-        Ctrl-C raises KeyboardInterrupt; `answered` holds the text so far.
-        """
-        self.answered = ""
+    def answer(self, prompt: str | list[int], params: SamplingParams, show: Callable[[str], None]) -> None:
+        """Call `show` with each part of the answer as it arrives. Ctrl-C raises KeyboardInterrupt."""
+        self.metrics = None
         try:
-            self._runner.run(self._print_answer(prompt, params))
+            self._runner.run(self._show_answer(prompt, params, show))
         except asyncio.CancelledError as exc:
             raise KeyboardInterrupt from exc
-        print()
-        return self.answered
 
-    async def _print_answer(self, prompt: str | list[int], params: SamplingParams) -> None:
+    async def _show_answer(self, prompt: str | list[int], params: SamplingParams, show: Callable[[str], None]) -> None:
         task = asyncio.current_task()
         assert task is not None
         # Python's own handler could raise KeyboardInterrupt in the engine's task. Windows has no such handlers.
@@ -62,8 +57,8 @@ class Session:
             deltas = cast(AsyncGenerator[OutputDelta, None], self.engine.generate(prompt, params))
             async with contextlib.aclosing(deltas):
                 async for delta in deltas:
-                    self.answered += delta.text
-                    print(delta.text, end="", flush=True)
+                    self.metrics = delta.metrics
+                    show(delta.text)
         finally:
             with contextlib.suppress(NotImplementedError):
                 asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ...engine.config.named_models import GET_SMOLLM2, SMOLLM2
 from .. import package_version
 from ..server_settings import ServerSettings
+from .int8_hint import int8_hint
 
 if TYPE_CHECKING:
     from ...engine.serving.async_engine import AsyncEngine
@@ -31,6 +32,7 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
         **({"page": f"{url}/"} if getattr(settings, "page", False) else {}),
         "API": f"{url}/generate  {url}/v1",
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
+        **({"hint": hint} if (hint := int8_hint(settings, loaded)) else {}),
         "try": curl(settings, url),
     }
     if settings.tensor_parallel_size > 1:

@@ -27,13 +27,14 @@ from ..http.errors import EngineDiedError
 from ..http.h11_protocol import KEEP_ALIVE_S, Connection
 from ..server_settings import ServerSettings
 from ..service import Service
-from .banner import banner
+from .banner import banner, reachable
 from .exit import HUNG_EXIT, end_hung
 from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .gc_policy import collect_when_idle
 from .log_format import as_line, set_up_logging
 from .log_limit import limit_request_log
 from .queued_output import num_dropped_lines
+from .runtime_file import announced
 from .stop_signals import StopSignals
 from .watchdog import Watchdog
 
@@ -65,7 +66,9 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
             "the model: set SPLITFUSE_API_KEY"
         )
     _warn_of_keys(settings)
-    asyncio.run(_Process(settings, listener, signals, replica).run())
+    port = listener.getsockname()[1]
+    with announced(host=reachable(settings.host), port=port, model=settings.model_name):
+        asyncio.run(_Process(settings, listener, signals, replica).run())
 
 
 def _warn_of_keys(settings: ServerSettings) -> None:

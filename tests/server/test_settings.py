@@ -10,8 +10,10 @@ import pytest
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS
 from splitfuse.engine.config.setting import settings_of
+from splitfuse.engine.config.speculative_config import SpeculativeConfig
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.commands.settings_sources import ALL_FIELDS, SECTIONS, add_flags, resolve
+from splitfuse.server.commands.setting_flags import SECTIONS, add_flags
+from splitfuse.server.commands.settings_sources import ALL_FIELDS, resolve
 from splitfuse.server.http.keys import digest
 from splitfuse.server.settings import Settings
 
@@ -106,10 +108,26 @@ def test_every_field_has_a_flag_a_variable_and_help():
     for field in dataclasses.fields(Settings):
         setting = settings_of(Settings)[field.name]
         assert setting.help
-        if field.name != "model":
+        if field.name != "model" and not setting.replaced_by:
             assert setting.flag == "--" + field.name.replace("_", "-")
             assert f"{setting.flag} " in text
             assert f"[SPLITFUSE_{field.name.upper()}" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("ngram", {"model": "ngram"}),
+        ("/my/draft", {"model": "/my/draft"}),
+        ('{"method": "ngram", "num_speculative_tokens": 4}', {"method": "ngram", "num_speculative_tokens": 4}),
+    ],
+)
+def test_speculation_has_a_short_form(text, value, write):
+    assert resolve(parse("--speculative-config", text), {}).speculative_config == value
+    assert resolve({}, {"SPLITFUSE_SPECULATIVE_CONFIG": text}).speculative_config == value
+    assert resolve({"config": write(f"speculative_config: {text}")}, {}).speculative_config == value
+    older = resolve(parse("--speculative-model", "ngram", "--num-speculative-tokens", "4"), {})
+    assert older.speculation == SpeculativeConfig(method="ngram", num_speculative_tokens=4)
 
 
 @pytest.mark.parametrize("source", ["flag", "env", "file"])

@@ -9,10 +9,12 @@ from typing import Any
 
 from ...config import EngineConfig
 from ...config.named_models import named_model
+from ...config.short_names import hub_name
 from ...errors import ConfigError
 from .missing_model import missing_model, unavailable_hint
 
 JOIN = "join its parts: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
+HUB_FILES, WEIGHT_FILES = ("*.json", "*.jinja", "tokenizer.model"), "*.safetensors"  # fetched from the hub
 _HUB_ID = re.compile(r"[^/.~:][^/:]*/[^/:]+(:[^:]+\.gguf)?")
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
@@ -29,7 +31,7 @@ def local_model(model: str | None) -> Path | None:
         if not is_gguf(path):
             raise ConfigError(f"{path} is a file, and no GGUF file; give a .gguf file, or the folder of a model")
         return path
-    if not _HUB_ID.fullmatch(model) or (path.suffix == ".gguf" and ":" not in model):
+    if not _HUB_ID.fullmatch(hub_name(model)) or (path.suffix == ".gguf" and ":" not in hub_name(model)):
         raise ConfigError(missing_model(model))
     return None
 
@@ -48,7 +50,7 @@ def model_folder(config: EngineConfig, model: str | None) -> Path:
     local = local_model(model)
     if local is not None:
         return local
-    hub_id, _, file = str(model).partition(":")
+    hub_id, _, file = hub_name(str(model)).partition(":")
     return _download(hub_id, file, with_weights=config.load_format != "dummy")
 
 
@@ -67,7 +69,7 @@ def _model_in(folder: Path) -> Path:
 def _download(hub_id: str, file: str, *, with_weights: bool) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
 
-    patterns = ["*.json", "*.jinja", "tokenizer.model"] + (["*.safetensors"] if with_weights else [])
+    patterns = [*HUB_FILES, *([WEIGHT_FILES] if with_weights else [])]
     try:
         if file:
             return Path(hf_hub_download(hub_id, file))

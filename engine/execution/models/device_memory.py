@@ -1,10 +1,8 @@
 """DeviceMemory: free and peak memory of a device, and the error if memory does not suffice. Knows no model."""
 
 import gc
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -45,25 +43,6 @@ class CudaMemory:
 def memory_of(device: torch.device) -> DeviceMemory | None:
     """Return the memory of a GPU; None for a CPU, whose memory other processes share."""
     return CudaMemory(device) if device.type == "cuda" else None
-
-
-def available_memory() -> int:
-    """Return the bytes of main memory that this process may still take: the machine's, or its container's if less."""
-    available = _meminfo("MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):  # no cgroup v2, or "max"
-        return available
-    return min(available, max(0, limit - used))
-
-
-def _meminfo(name: str) -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
 
 
 @contextmanager

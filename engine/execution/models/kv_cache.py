@@ -7,10 +7,11 @@ import torch
 
 from ....kernels import ops
 from ...config import EngineConfig
+from ...config.host_memory import available_memory
 from ...device import to_device
 from ...errors import ConfigError
 from .config import ModelConfig
-from .device_memory import DeviceMemory, available_memory
+from .device_memory import DeviceMemory
 
 if TYPE_CHECKING:
     from .host_blocks import BlockPairs, HostBlocks

@@ -8,7 +8,8 @@ from .placement import name_of
 from .settings import ReplicaSettings
 
 # Set by the supervisor for each replica, or not needed by replicas.
-_OWN = ("host", "port", "replicas", "ray_address", "api_key_file", "admin_key_file")
+# The profile's values are handed on.
+_OWN = ("host", "port", "replicas", "ray_address", "api_key_file", "admin_key_file", "profile")
 
 
 def tags_of(settings: ReplicaSettings, count: int) -> dict[str, str]:

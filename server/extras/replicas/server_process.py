@@ -15,7 +15,8 @@ from .placement import Address
 from .tied_process import tied
 
 _SERVE = ("-P", "-m", "splitfuse.server", "serve", "--config", "/dev/stdin")
-_KEPT = {"SPLITFUSE_NATIVE"}  # set by the machine; our other variables are settings that would override the file
+# Set by the machine; our other variables are settings that would override the file.
+_KEPT = {"SPLITFUSE_NATIVE", "SPLITFUSE_RUNTIME_DIR"}
 
 
 class ServerProcess:

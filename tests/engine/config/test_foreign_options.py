@@ -6,7 +6,8 @@ import pytest
 
 from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS, taken_keywords, translated
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.commands.settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags
+from splitfuse.server.commands.setting_flags import add_flags
+from splitfuse.server.commands.settings_sources import ALL_FIELDS, ENGINE_FIELDS
 
 # `vllm serve --help` of 0.11.
 VLLM = """

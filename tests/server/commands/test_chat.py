@@ -1,58 +1,55 @@
 """Commands of a conversation, without a model; test_generate.py has the command itself."""
 
+import io
 import json
 
 import pytest
 
-from splitfuse.engine.core.sampling_params import SamplingParams
-from splitfuse.server.commands.chat import Conversation
+from splitfuse.server.commands.chat import ChatOptions, Conversation, _read_message
+from splitfuse.server.commands.talk.chat_model import Usage
 
 
-class Tokenizer:
-    def render_chat(self, messages):
-        return "|".join(f"{message['role']}:{message['content']}" for message in messages)
+class Model:
+    """ChatModel that answers with the number of its answer."""
 
-    def encode(self, text, *, add_special_tokens):
-        return text
-
-
-class Session:
-    """Session that answers with the number of its answer."""
+    name = "m"
 
     def __init__(self):
         self.prompts = []
-        self.answered = ""
+        self.fields = []
         self.is_interrupted = False
 
-    def answer(self, prompt, params):
-        self.prompts.append(prompt)
-        self.answered = f"answer {len(self.prompts)}"
+    def answer(self, messages, fields, show):
+        self.prompts.append("|".join(f"{message['role']}:{message['content']}" for message in messages))
+        self.fields.append(dict(fields))
+        show(f"answer {len(self.prompts)}")
         if self.is_interrupted:
             raise KeyboardInterrupt
+        return Usage(num_prompt_tokens=20, num_cached_tokens=16, num_output_tokens=3)
 
 
 @pytest.fixture
-def session():
-    return Session()
+def model():
+    return Model()
 
 
 @pytest.fixture
-def talk(session):
-    conversation = Conversation(session, Tokenizer(), SamplingParams())
+def talk(model):
+    conversation = Conversation(model, ChatOptions({"max_tokens": 9}))
 
     def talk(*lines):
         assert all(conversation.take(line) for line in lines)
-        return session.prompts[-1] if session.prompts else None
+        return model.prompts[-1] if model.prompts else None
 
     talk.conversation = conversation
     return talk
 
 
-def test_what_was_said_is_in_the_next_prompt(talk, session):
+def test_what_was_said_is_in_the_next_prompt(talk, model):
     assert talk("hello", "  ", "again") == "user:hello|assistant:answer 1|user:again"
-    session.is_interrupted = True
+    model.is_interrupted = True
     talk("longer")
-    session.is_interrupted = False
+    model.is_interrupted = False
     assert talk("go on").endswith("user:longer|assistant:answer 3|user:go on")
 
 
@@ -75,6 +72,12 @@ def test_a_conversation_is_saved_and_loaded(talk, tmp_path):
         ("/help", "/system TEXT"),
         ("/dance", "/dance is not a command; /help lists them"),
         ("/save", "/save needs a file"),
+        ("/set", "/set needs a name: /set temperature 0.2"),
+        ("/set temperature hot", "temperature"),
+        ("/set temprature 0.2", "temprature"),
+        ("/retry", "there is no message yet"),
+        ("/undo", "there is no message yet"),
+        ("/show", "m; settings: max_tokens 9"),
         ("/load /no/such", "/no/such cannot be read as a saved conversation"),
         ("/save /no/such/folder/file", "cannot be written"),
     ],
@@ -91,3 +94,48 @@ def test_the_end(line, talk):
 
 def test_a_path_is_a_message(talk):
     assert talk("/usr/bin is what?") == "user:/usr/bin is what?"
+
+
+def test_settings_are_changed_and_taken_back(talk, model, capsys):
+    talk("/set temperature 0.2", '/set stop ["x"]', "hello", "/set temperature", "/set stop", "again")
+    assert model.fields == [{"max_tokens": 9, "temperature": 0.2, "stop": ["x"]}, {"max_tokens": 9}]
+
+
+def test_an_answer_is_retried_and_taken_back(talk, model):
+    talk("one", "two", "/retry")
+    assert model.prompts[-1] == model.prompts[-2] == "user:one|assistant:answer 1|user:two"
+    assert talk("/undo", "three") == "user:one|assistant:answer 1|user:three"
+    assert talk("/undo", "/undo", "four") == "user:four"
+
+
+def test_the_conversation_is_shown(talk, capsys):
+    talk("/system Be kind.", "hello", "/set seed 3", "/show")
+    assert capsys.readouterr().err.splitlines() == [
+        "m; settings: max_tokens 9, seed 3",
+        "system: Be kind.",
+        "user: hello",
+        "assistant: answer 1",
+    ]
+
+
+def test_the_speed_is_shown_where_it_is_asked_for(model, capsys):
+    Conversation(model, ChatOptions({}, system="Be brief.", is_verbose=True)).take("hello")
+    assert model.prompts == ["system:Be brief.|user:hello"]
+    text = capsys.readouterr().err
+    assert text.startswith("3 tokens, ")
+    assert text.endswith(" s to the first; 16 of 20 prompt tokens from the cache\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "messages"),
+    [
+        ("one\ntwo\n", ["one", "two"]),
+        ('"""one\n  two\nthree"""\nfour\n', ["one\n  two\nthree", "four"]),
+        ('"""\none\n\n"""\n', ["one"]),
+        ('"""one"""\n', ["one"]),
+        ('"""one\n', []),
+    ],
+)
+def test_quotes_hold_several_lines(typed, messages, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    assert list(iter(_read_message, None)) == messages

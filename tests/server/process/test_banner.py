@@ -52,3 +52,35 @@ def test_the_panel_says_how_weights_are_quantized() -> None:
     assert "cpu, bfloat16\n" in banner(Settings(), engine, port=80)
     loaded.op_by_op = "softmax is no native op"
     assert "cpu, bfloat16, op by op (softmax is no native op)\n" in banner(Settings(), engine, port=80)
+
+
+VNNI, AMX = frozenset({"avx2", "avx512_vnni"}), frozenset({"avx512_vnni", "amx_int8"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "quantization", "changes", "device", "row"),
+    [
+        (VNNI, "Q4_0", {}, "cpu", "  hint      --quantization-activations int8 would give about 1.2 to 1.6 times"),
+        (AMX, "Q4_0", {}, "cpu", "  hint      --quantization-activations int8 would give one stream about 1.4 times"),
+        (VNNI, None, {"quantization": "int4"}, "cpu", "  hint      --quantization-activations int8"),
+        (VNNI, None, {}, "cpu", None),
+        (VNNI, "Q4_0", {}, "cuda", None),
+        (VNNI, "Q4_0", {"quantization_activations": "int8"}, "cpu", None),
+        (frozenset({"avx2"}), "Q4_0", {}, "cpu", None),
+    ],
+)
+def test_int8_activations_are_named_where_they_would_help(
+    flags: frozenset[str],
+    quantization: str | None,
+    changes: dict[str, Any],
+    device: str,
+    row: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("splitfuse.server.process.int8_hint.cpu_flags", lambda: flags)
+    loaded: Any = SimpleNamespace(device=device, dtype="torch.bfloat16", max_model_len=64, op_by_op=None)
+    loaded.cache = SimpleNamespace(num_blocks=8)
+    packed = SimpleNamespace(name=quantization) if quantization else None
+    loaded.model_config = SimpleNamespace(quantization=packed, description="")
+    text = banner(Settings(**changes), SimpleNamespace(loaded=loaded, default_sampling_params={}), port=80)  # type: ignore[arg-type]
+    assert row in text if row else "hint" not in text

@@ -1,0 +1,76 @@
+"""Short names of popular models: the file on the Hugging Face hub that each name stands for. A table and no network."""
+
+from typing import NamedTuple
+
+
+class HubModel(NamedTuple):
+    """GGUF file on the hub."""
+
+    hub_id: str  # OWNER/NAME:FILE
+    architecture: str  # the file's general.architecture
+    num_bytes: int  # size of the file, rounded to millions
+    description: str
+
+
+_MB = 10**6
+# All are instruct models whose files anyone may fetch.
+SHORT_NAMES = {
+    "gemma3:1b": HubModel(
+        "ggml-org/gemma-3-1b-it-GGUF:gemma-3-1b-it-Q4_K_M.gguf", "gemma3", 806 * _MB, "Gemma 3, 1B, 4 bits"
+    ),
+    "gemma3:4b": HubModel(
+        "ggml-org/gemma-3-4b-it-GGUF:gemma-3-4b-it-Q4_K_M.gguf", "gemma3", 2490 * _MB, "Gemma 3, 4B, 4 bits"
+    ),
+    "granite3.3:2b": HubModel(
+        "ibm-granite/granite-3.3-2b-instruct-GGUF:granite-3.3-2b-instruct-Q4_K_M.gguf",
+        "granite",
+        1545 * _MB,
+        "Granite 3.3, 2B, 4 bits",
+    ),
+    "llama3.2:1b": HubModel(
+        "bartowski/Llama-3.2-1B-Instruct-GGUF:Llama-3.2-1B-Instruct-Q4_K_M.gguf",
+        "llama",
+        808 * _MB,
+        "Llama 3.2, 1B, 4 bits",
+    ),
+    "llama3.2:3b": HubModel(
+        "bartowski/Llama-3.2-3B-Instruct-GGUF:Llama-3.2-3B-Instruct-Q4_K_M.gguf",
+        "llama",
+        2019 * _MB,
+        "Llama 3.2, 3B, 4 bits",
+    ),
+    "olmo2:1b": HubModel(
+        "allenai/OLMo-2-0425-1B-Instruct-GGUF:OLMo-2-0425-1B-Instruct-Q4_K_M.gguf",
+        "olmo2",
+        936 * _MB,
+        "OLMo 2, 1B, 4 bits",
+    ),
+    "phi4-mini": HubModel(
+        "unsloth/Phi-4-mini-instruct-GGUF:Phi-4-mini-instruct-Q4_K_M.gguf", "phi3", 2492 * _MB, "Phi-4 mini, 4 bits"
+    ),
+    "qwen2.5:0.5b": HubModel(
+        "Qwen/Qwen2.5-0.5B-Instruct-GGUF:qwen2.5-0.5b-instruct-q4_k_m.gguf", "qwen2", 491 * _MB, "Qwen2.5, 0.5B, 4 bits"
+    ),
+    "qwen2.5-coder:1.5b": HubModel(
+        "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        "qwen2",
+        1117 * _MB,
+        "Qwen2.5 Coder, 1.5B, 4 bits",
+    ),
+    "qwen3:0.6b": HubModel("Qwen/Qwen3-0.6B-GGUF:Qwen3-0.6B-Q8_0.gguf", "qwen3", 639 * _MB, "Qwen3, 0.6B, 8 bits"),
+    "qwen3:1.7b": HubModel("Qwen/Qwen3-1.7B-GGUF:Qwen3-1.7B-Q8_0.gguf", "qwen3", 1834 * _MB, "Qwen3, 1.7B, 8 bits"),
+    "qwen3:4b": HubModel("Qwen/Qwen3-4B-GGUF:Qwen3-4B-Q4_K_M.gguf", "qwen3", 2497 * _MB, "Qwen3, 4B, 4 bits"),
+    "qwen3:8b": HubModel("Qwen/Qwen3-8B-GGUF:Qwen3-8B-Q4_K_M.gguf", "qwen3", 5028 * _MB, "Qwen3, 8B, 4 bits"),
+    "smollm2:1.7b": HubModel(
+        "HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:smollm2-1.7b-instruct-q4_k_m.gguf",
+        "llama",
+        1056 * _MB,
+        "SmolLM2, 1.7B, 4 bits",
+    ),
+}
+
+
+def hub_name(model: str) -> str:
+    """Return the hub id that a short name stands for; any other name stays."""
+    known = SHORT_NAMES.get(model.lower())
+    return model if known is None else known.hub_id

@@ -1,0 +1,63 @@
+"""`splitfuse config`: the settings in force and the source of each, as a table or as JSON. Secrets are not shown."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ...engine.config.named_models import default_model
+from .setting_flags import SECTIONS, section_of
+from .settings_sources import ALL_FIELDS, Resolved, Source
+
+_HIDDEN = "(set, not shown)"
+_LONGEST_VALUE = 40
+
+
+def report(resolved: Resolved, *, as_json: bool) -> int:
+    """Print the report."""
+    values = _values(resolved)
+    if as_json:
+        print(json.dumps({name: _entry(values[name], _source(resolved, name)) for name in values}, indent=1))
+    else:
+        print("\n".join(_lines(resolved, values)))
+    return 0
+
+
+def _values(resolved: Resolved) -> dict[str, Any]:
+    """Return the values by name. A value that may hold a key is replaced by a remark."""
+    settings = resolved.settings
+    hidden = {field.name for field in dataclasses.fields(settings) if not field.repr}
+    values = {name: getattr(settings, name) for name in ALL_FIELDS}
+    values["model"] = settings.model or default_model()
+    is_secret = {name: name in hidden and name in resolved.sources for name in values}
+    return {name: _HIDDEN if is_secret[name] else value for name, value in values.items()}
+
+
+def _source(resolved: Resolved, name: str) -> Source:
+    return resolved.sources.get(name, Source())
+
+
+def _entry(value: Any, source: Source) -> dict[str, Any]:
+    return {"value": value, "source": source.kind, **({"place": source.place} if source.place else {})}
+
+
+def _lines(resolved: Resolved, values: dict[str, Any]) -> Iterator[str]:
+    width = max(map(len, values))
+    for section in SECTIONS:
+        yield f"{section}:"
+        for name in (name for name in values if _section(name) == section):
+            text, source = _shown(values[name]), _source(resolved, name)
+            yield f"  {name:<{width}}  {text:<{_LONGEST_VALUE}}  {source}".rstrip()
+    yield "- = chosen at the start, by the model and the machine"
+
+
+def _section(name: str) -> str:
+    return "model" if name == "model" else section_of(name)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | tuple) else str(value)

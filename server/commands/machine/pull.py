@@ -1,0 +1,107 @@
+"""`splitfuse pull`: fetches a model from the Hugging Face hub, after a check of free disk, with one bar for all."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ....engine.config import EngineConfig
+from ....engine.config.short_names import hub_name
+from ....engine.errors import ConfigError
+from ....engine.execution.models.checkpoint import HUB_FILES, WEIGHT_FILES, local_model, model_folder
+from .model_table import megabytes
+
+_SPARE_BYTES = 200 * 10**6  # left free on the disk
+
+
+def pull(model: str) -> int:
+    """Fetch the files that are missing, and print the place of the model. Raises ConfigError."""
+    if (path := local_model(model)) is not None:
+        print(f"{model} is here: {path}")
+        return 0
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+
+    disable_progress_bars()  # the hub's own bars, one per file
+    missing = _missing(model)
+    num_bytes = sum(int(item.file_size) for item in missing)
+    check_disk(num_bytes, _cache_folder())
+    if missing:
+        print(f"{model}: {len(missing)} files, {megabytes(num_bytes)}", file=sys.stderr)
+        _fetch(model, missing, num_bytes)
+    print(f"{model} is here: {model_folder(EngineConfig(model=model), model)}")
+    return 0
+
+
+def check_disk(num_bytes: int, folder: Path) -> None:
+    """Raise ConfigError if the disk of this folder lacks the space."""
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if num_bytes and num_bytes + _SPARE_BYTES > free:
+        raise ConfigError(
+            f"{megabytes(num_bytes)} are to be fetched and {megabytes(free)} are free on the disk of {folder}; "
+            "make room (splitfuse rm MODEL), or set HF_HOME to a folder on another disk"
+        )
+
+
+def _cache_folder() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _missing(model: str) -> Sequence[Any]:
+    """Ask the hub for the files of the model, and return those that the cache lacks. Raises ConfigError."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    hub_id, _, file = hub_name(model).partition(":")
+    try:
+        if file:
+            items: Sequence[Any] = [hf_hub_download(hub_id, file, dry_run=True)]
+        else:
+            items = snapshot_download(hub_id, allow_patterns=[*HUB_FILES, WEIGHT_FILES], dry_run=True)
+    except Exception as exc:  # the hub's client raises many types, and all mean "not available"
+        raise _unavailable(model, exc) from exc
+    return [item for item in items if item.will_download]
+
+
+def _fetch(model: str, missing: Sequence[Any], num_bytes: int) -> None:
+    from huggingface_hub import hf_hub_download
+
+    hub_id = hub_name(model).partition(":")[0]
+    total = _new_bar(num_bytes)
+    try:
+        for item in missing:
+            hf_hub_download(hub_id, item.filename, tqdm_class=_part_of(total))
+    except Exception as exc:  # like above
+        raise _unavailable(model, exc) from exc
+    finally:
+        total.close()
+
+
+def _new_bar(num_bytes: int) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=num_bytes, unit="B", unit_scale=True, disable=None)  # nothing if stderr is no terminal
+
+
+def _part_of(total: Any) -> Any:
+    """Return the class of bars that show nothing and count into `total`."""
+    from tqdm import tqdm
+
+    class Part(tqdm):  # type: ignore[misc]  # tqdm has no types
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)
+            super().__init__(*args, **{**options, "disable": True})
+            total.update(options.get("initial", 0))
+
+        def update(self, n: float | None = 1) -> None:
+            total.update(n)
+
+    return Part
+
+
+def _unavailable(model: str, exc: Exception) -> ConfigError:
+    first_line = str(exc).strip().partition("\n")[0].rstrip(".") or type(exc).__name__
+    hint = "without a network give a folder or a .gguf file; HF_ENDPOINT names another hub"
+    return ConfigError(f"{model} cannot be fetched: {first_line}; {hint}")

@@ -1,0 +1,72 @@
+"""`splitfuse ps`: the servers that this user runs on this machine, with their requests and memory."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ...process.runtime_file import RuntimeFile, running_servers
+from .model_table import megabytes, table
+
+_TIMEOUT_S = 2.0
+
+
+def print_servers(*, api_key: str | None, as_json: bool) -> int:
+    """Print a line per server."""
+    key = api_key or os.environ.get("SPLITFUSE_API_KEY")
+    servers = [_figures(server, key) for server in running_servers()]
+    if as_json:
+        print(json.dumps(servers, indent=1))
+    elif servers:
+        rows = [tuple(map(_shown, server.values())) for server in servers]
+        print(table(("PORT", "MODEL", "PID", "STATE", "RUNNING", "WAITING", "MEMORY", "URL"), rows))
+    else:
+        print("no server of yours runs here; splitfuse serve starts one")
+    return 0
+
+
+def _figures(server: RuntimeFile, key: str | None) -> dict[str, Any]:
+    state, stats = _ask(server.url, key)
+    return {
+        "port": server.port,
+        "model": server.model,
+        "pid": server.pid,
+        "state": state,
+        "running": stats.get("num_running"),
+        "waiting": stats.get("num_waiting"),
+        "memory": _memory(server.pid),
+        "url": server.url,
+    }
+
+
+def _ask(url: str, key: str | None) -> tuple[str, Mapping[str, Any]]:
+    """Ask the server for its state and its figures."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        answer = httpx.get(f"{url}/stats", headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+    except httpx.HTTPError:
+        return "silent", {}
+    if answer.status_code == 503:
+        return "loading", {}
+    if answer.status_code != 200:
+        return "needs a key" if answer.status_code == 401 else f"answers {answer.status_code}", {}
+    stats = answer.json()
+    return str(stats.get("state", "ready")), stats
+
+
+def _memory(pid: int) -> int | None:
+    """Return the bytes of main memory that a process holds; None where there is no /proc."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return megabytes(value) if isinstance(value, int) and value > 10**6 else str(value)
