@@ -161,7 +161,7 @@ def _check_command(argv: Sequence[str], commands: Mapping[str, argparse.Argument
     if word in known:
         return
     of_others = [name for name in _OF_OTHERS.get(word, ()) if name in known]
-    near = of_others or difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    near = of_others or difflib.get_close_matches(word, known if word[:1] != "-" else (), n=1, cutoff=0.7)
     meant = _INSTEAD.get(word) or (f"serve {word}" if is_model(word) else next(iter(near), None))
     if meant is not None:
         raise ConfigError(f"{word} is not a command; did you mean `splitfuse {meant}`?")
@@ -171,7 +171,7 @@ def _check_command(argv: Sequence[str], commands: Mapping[str, argparse.Argument
 
 
 def _build_parser(
-    command: Sequence[str], topic: str
+    command: Sequence[str], topic: str = ALL
 ) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     parser = _Parser(prog="splitfuse", description="LLM inference server. `splitfuse serve` serves a small model.")
     parser.add_argument("--version", action="version", version=f"splitfuse {package_version()}")

@@ -108,7 +108,7 @@ def test_what_is_taken(options: str, expected: str) -> None:
     [
         ("--pipeline-parallel-size 2", "--pipeline-parallel-size 2 is not taken: one process and one device"),
         ("-pp=4", "-pp 4 is not taken: one process"),
-        ("--trust-remote-code", "code out of a model's repository is never run"),
+        ("--trust-remote-code", "code of a model repository is never run"),
         ("X --tokenizer Y", "the tokenizer is the model's own"),
         ("--tokenizer", "the tokenizer is the model's own"),
         ("--revision v2", "hf download"),
