@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast core lint types check unasync docs simulation schemathesis fuzz soak faults kills page clients \
+.PHONY: serve test thorough fast core lint types check unasync docs simulation histories schemathesis fuzz soak faults kills page clients \
 	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
@@ -60,6 +60,9 @@ thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compi
 
 simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them
 	SPLITFUSE_TEST_SEEDS=$(SEEDS) SPLITFUSE_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -q tests/engine/behaviour/test_worlds.py $(ARGS)
+
+histories: $(VENV)/.test  ## 2,000 answers of every API, cut anywhere, come back as history
+	SPLITFUSE_HISTORIES=1000 $(VENV)/bin/pytest tests/server/behaviour/test_answers_as_history.py
 
 schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITFUSE_TEST_SECONDS=1800 for a long run
 	$(PYTHON) -m venv $(VENV)/schemathesis

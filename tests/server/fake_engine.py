@@ -283,7 +283,8 @@ class FakeEngine:
         self._idle_if_empty()
 
     def _num_scripted(self, params: SamplingParams) -> int:
-        return 0 if self.script is None else min(len(self.script), params.max_tokens or len(self.script))
+        limit = params.max_tokens or params.default_max_tokens
+        return 0 if self.script is None else min(len(self.script), limit or len(self.script))
 
     def _token(
         self,

@@ -11,7 +11,7 @@ SCHEMA = {
         "type": {"const": "error"},
         "error": {
             "type": "object",
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}, "details": {"type": "object"}},
             "required": ["type", "message"],
         },
         "request_id": {"type": "string", "description": "Like the header request-id."},
@@ -25,7 +25,9 @@ def envelope(problem: Problem, request_id: str) -> dict[str, object]:
     message = problem.message
     if problem.code == "context_length_exceeded":  # clients look for this text to compact a conversation
         message = f"prompt is too long: {message}"
-    error = {"type": _TYPES.get(problem.status, problem.type), "message": message}
+    error: dict[str, object] = {"type": _TYPES.get(problem.status, problem.type), "message": message}
+    if problem.details is not None:
+        error["details"] = dict(problem.details)
     return {"type": "error", "error": error, "request_id": request_id}
 
 

@@ -30,6 +30,7 @@ class ChatResponseBuilder(ResponseBuilder):
         self._answer = answer
         self._readers: dict[int, AnswerParser] = {}  # parser of each streamed choice
         self._calling: set[int] = set()  # choices that have called a tool
+        self._custom_calls: dict[int, set[int]] = {}  # numbers of the custom tools' calls of each streamed choice
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Build the whole answer."""
@@ -58,7 +59,9 @@ class ChatResponseBuilder(ResponseBuilder):
         parts = [] if self._answer.is_plain else self._visible(read_whole(self._answer.reader(), output.text))
         message = {"role": "assistant", "content": output.text, "refusal": None}
         if parts or not self._shown.reasoning:
-            message |= _message(parts)
+            message |= self._message(parts)
+        elif not self._answer.is_plain:
+            message["content"] = ""
         return {
             **_chat_choice(index, {"message": message}, self._logprobs(output.logprobs)),
             **_ending(output, has_called="tool_calls" in message),
@@ -96,7 +99,25 @@ class ChatResponseBuilder(ResponseBuilder):
             parts += reader.finish()
         if any(part.kind == "call" for part in parts):
             self._calling.add(index)
-        return _delta(self._visible(parts))
+        return self._shaped(_delta(self._visible(parts)), self._custom_calls.setdefault(index, set()))
+
+    def _shaped(self, message: dict[str, Any], custom_calls: set[int]) -> dict[str, Any]:
+        """Put calls of custom tools into their own form. `custom_calls`: the numbers of those so far."""
+        for call in message.get("tool_calls", ()) if self._answer.customs else ():
+            if call["function"].get("name") in self._answer.customs:
+                custom_calls.add(call["index"])
+                call["type"] = "custom"
+            if call["index"] in custom_calls:
+                function = call.pop("function")
+                call["custom"] = {("input" if key == "arguments" else key): text for key, text in function.items()}
+        return message
+
+    def _message(self, parts: Iterable[AnswerPart]) -> dict[str, Any]:
+        """Join the parts into keys of a message. Beside reasoning or calls, missing content is null."""
+        message = self._shaped(_delta(parts), set())
+        for call in message.get("tool_calls", ()):
+            del call["index"]
+        return {"content": None, **message}
 
     def _visible(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         return parts if self._shown.reasoning else [part for part in parts if part.kind != "reasoning"]
@@ -137,14 +158,6 @@ def _delta(parts: Iterable[AnswerPart]) -> dict[str, Any]:
             call = calls.setdefault(part.number, {"index": part.number, "function": {"arguments": ""}})
             call["function"]["arguments"] += part.text
     return delta | {"tool_calls": list(calls.values())} if calls else delta
-
-
-def _message(parts: Iterable[AnswerPart]) -> dict[str, Any]:
-    """Join the parts into keys of a message. Beside reasoning or calls, missing content is null."""
-    delta = _delta(parts)
-    for call in delta.get("tool_calls", ()):
-        del call["index"]
-    return {"content": None, **delta}
 
 
 def _call(part: AnswerPart) -> dict[str, Any]:

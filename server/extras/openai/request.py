@@ -22,6 +22,7 @@ from ..chat.chat_request import Chat, ChatFields, ChatMessage, ToolFields
 class StreamOptions(RequestModel):
     """Options of the event stream."""
 
+    is_tolerant = True
     path = "stream_options."
     ignored: ClassVar = {"include_obfuscation": NOTHING}
     include_usage: bool = False
@@ -41,6 +42,7 @@ class Shown:
 class OpenAIRequest(SamplingRequest):
     """Fields of both routes."""
 
+    is_tolerant = True
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[Any, schema_of("max_tokens")] = None
     max_completion_tokens: Annotated[Any, schema_of("max_tokens")] = None

@@ -39,7 +39,8 @@ class ResponseLife:
         self._request = stored_request(job) or _NATIVE
         self._token_text = token_text
         self._reader = self._request.answer.reader()
-        self._output = OutputItems(job.seq_id)
+        answer = self._request.answer
+        self._output = OutputItems(job.seq_id, customs=answer.customs, namespaces=answer.namespaces)
         self._held: list[dict[str, Any]] = []  # logprobs of text that is held back
         self._num_reasoning_tokens = 0
         self._num_events = 0
