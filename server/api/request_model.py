@@ -13,7 +13,7 @@ from ...engine.errors import InvalidRequestError
 from ..http.json_body import FIELDS, read_json
 from ..http.response_middleware import answer_headers, listed
 from ..service import Service, service_of
-from .known_fields import FOREIGN, HARMLESS, NOTHING, asks_for_nothing
+from .known_fields import FOREIGN, HARMLESS, asks_for_nothing
 
 # Sentences by type of pydantic's errors; "{…}" is from the error's context.
 _SENTENCES = {
@@ -45,20 +45,6 @@ class ParseContext:
         if self.is_strict:
             raise InvalidRequestError(f"{path} {_SENTENCES['no_effect']}", param=path)
         self.ignored[path] = None
-
-    def ignore_unknown(
-        self, name: str, value: object, *, known: Iterable[str], at: str, place: str | None = None
-    ) -> None:
-        """Note an unknown field, unless it asks for nothing. Raises InvalidRequestError if it must not be ignored.
-
-        `at`: the path before its name; `place`: the same in errors.
-        """
-        from .tolerance import check_ignorable  # here: few requests have unknown fields
-
-        if value is None or asks_for_nothing(value, NOTHING):
-            return
-        check_ignorable(name, known, at=at if place is None else place)
-        self.ignore(at + name)
 
 
 def _complete_schema(schema: Schema, model: "type[RequestModel]") -> None:
@@ -135,8 +121,9 @@ class RequestModel(BaseModel):
         """Note unknown fields that are ignored. Raises if one must not be."""
         if reading.is_strict or not cls.is_tolerant:
             raise PydanticCustomError("unknown_field", "", {"name": min(fields), "known": cls._known})
-        for name, value in fields.items():
-            reading.ignore_unknown(name, value, known=cls._known, at=cls.path)
+        from .tolerance import ignore_unknown  # here: few requests have unknown fields
+
+        ignore_unknown(fields, reading.ignore, known=cls._known, at=cls.path)
 
     @classmethod
     def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:

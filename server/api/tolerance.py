@@ -4,10 +4,12 @@ Refused: names one or two letters away from a known name, and names that speak o
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from ...engine.checks import unknown_field
 from ...engine.errors import InvalidRequestError
+from .known_fields import NOTHING, asks_for_nothing
 
 # Words of names. A field with one of them may carry …
 _WEIGHTY = frozenset(
@@ -35,9 +37,25 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _SHORT = 6  # letters of a known name from which two letters may differ
 
 
-def check_ignorable(name: str, known: Iterable[str], *, at: str = "") -> None:
-    """Raise InvalidRequestError unless the unknown field may be ignored. `at`: the path before its name."""
-    known = list(known)
+def ignore_unknown(
+    fields: Mapping[str, Any],
+    ignore: Callable[[str], None],
+    *,
+    known: Collection[str],
+    at: str,
+    place: str | None = None,
+) -> None:
+    """Ignore these unknown fields, unless they ask for nothing. Raises InvalidRequestError if one must not be ignored.
+
+    `at`: the path before their names; `place`: the same in errors.
+    """
+    for name, value in fields.items():
+        if value is not None and not asks_for_nothing(value, NOTHING):
+            _check(name, known, at=at if place is None else place)
+            ignore(at + name)
+
+
+def _check(name: str, known: Collection[str], *, at: str) -> None:
     if any(_is_near(name, other) for other in known):
         raise unknown_field(at + name, [at + other for other in known])
     words = {word.lower() for word in _WORD.findall(name)}

@@ -43,14 +43,6 @@ class NotReadyError(UnavailableError):
         self.code = code
 
 
-class DetailedRequestError(InvalidRequestError):
-    """A refusal with `details` for clients that can do without the refused field."""
-
-    def __init__(self, message: str, *, param: str, details: Mapping[str, Any]) -> None:
-        super().__init__(message, param=param)
-        self.details = details
-
-
 class AuthenticationError(SplitfuseError):
     """The request has no key or a wrong one."""
 
@@ -128,7 +120,6 @@ class Problem:
     param: str | None = None
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    details: Mapping[str, Any] | None = None  # for the forms of errors that have them
 
     def error(self) -> dict[str, Any]:
         """Return the object under "error"."""
@@ -175,8 +166,6 @@ def describe(exc: BaseException) -> Problem:
 def _describe_own(exc: SplitfuseError) -> Problem:
     text = str(exc)
     match exc:
-        case DetailedRequestError():
-            return Problem(400, text, param=exc.param, details=exc.details)
         case InvalidRequestError():
             return Problem(400, text, param=exc.param, code=exc.code)
         case AuthenticationError():

@@ -10,6 +10,7 @@ from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message
 from ....engine.extras.chat.tools import Tool
 from ...api.request_model import ParseContext
+from ...api.tolerance import ignore_unknown
 from ..chat.served_tools import ServedTools
 from .client_tools import client_tool
 
@@ -78,8 +79,8 @@ def look_into_turns(messages: object, reading: ParseContext) -> None:
 
 def _look_at(value: object, known: frozenset[str], path: str, place: str, reading: ParseContext) -> None:
     if isinstance(value, Mapping):
-        for name in sorted(value.keys() - known):
-            reading.ignore_unknown(name, value[name], known=known, at=path, place=place)
+        unknown = {name: value[name] for name in sorted(value.keys() - known)}
+        ignore_unknown(unknown, reading.ignore, known=known, at=path, place=place)
 
 
 def _flat(tool: object, *, at: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from ...http.json_response import JsonResponse
 
 # Types, by status, that differ from the other routes'.
 _TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
+NO_THREADS = "thread_unsupported_request"  # code by which the SDKs learn to send the whole conversation
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -26,8 +27,8 @@ def envelope(problem: Problem, request_id: str) -> dict[str, object]:
     if problem.code == "context_length_exceeded":  # clients look for this text to compact a conversation
         message = f"prompt is too long: {message}"
     error: dict[str, object] = {"type": _TYPES.get(problem.status, problem.type), "message": message}
-    if problem.details is not None:
-        error["details"] = dict(problem.details)
+    if problem.code == NO_THREADS:
+        error["details"] = {"error_code": problem.code, "unsupported": [problem.param]}
     return {"type": "error", "error": error, "request_id": request_id}
 
 

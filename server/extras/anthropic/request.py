@@ -14,9 +14,9 @@ from ....engine.extras.chat.tools import ToolChoice, read_tool_choice
 from ....engine.extras.structured_output.params import StructuredOutputs
 from ...api.request_model import ModelName, ParseContext, RequestModel, User
 from ...api.sampling_request import SamplingRequest, schema_of
-from ...http.errors import DetailedRequestError
 from ..chat.chat_request import Chat, Variable
 from .conversation import look_into_turns, read_conversation, read_custom_tools, sorted_tools
+from .errors import NO_THREADS
 
 # Fields that cannot change an answer here: caching is automatic, and no conversation is kept.
 IGNORED = (
@@ -25,8 +25,6 @@ IGNORED = (
     *("billing_policy", "compaction", "fallback_credit_token", "fallbacks"),
 )
 _NO_THREADS = "thread is not supported: no conversation is kept here; send the whole conversation in messages"
-# From these details the SDKs learn to send the whole conversation.
-_THREAD_DETAILS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 _REFUSED: dict[str, dict[str, Any]] = {
     "thread": {"type": "null", "description": "Not supported: no conversation is kept."}
 }
@@ -104,7 +102,7 @@ class ConversationFields(RequestModel):
     @classmethod
     def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
         if "thread" in fields:
-            raise DetailedRequestError(_NO_THREADS, param="thread", details=_THREAD_DETAILS)
+            raise InvalidRequestError(_NO_THREADS, param="thread", code=NO_THREADS)
         look_into_turns(fields.get("messages"), reading)
         for path in sorted_tools(fields.get("tools")).ignored:
             reading.ignore(path)

@@ -19,6 +19,7 @@ from ...api.known_fields import (
     asks_for_nothing,
 )
 from ...api.request_model import ParseContext
+from ...api.tolerance import ignore_unknown
 from .served_tools import ServedTools
 
 
@@ -72,6 +73,7 @@ def _look_at(fields: Mapping[str, Any], at: str, path: str, known_names: frozens
         if name not in IGNORED_KEYS:
             if reading.is_strict:
                 raise unknown_field(f"{at}.{name}", [f"{at}.{other}" for other in known_names])
-            reading.ignore_unknown(name, fields[name], known=known_names, at=f"{path}.", place=f"{at}.")
+            unknown = {name: fields[name]}
+            ignore_unknown(unknown, reading.ignore, known=known_names, at=f"{path}.", place=f"{at}.")
         elif fields[name] is not None and not asks_for_nothing(fields[name], NOTHING):
             reading.ignore(f"{path}.{name}")
