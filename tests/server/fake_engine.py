@@ -45,6 +45,11 @@ class FakeTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
 
+    byte_ids: frozenset[int] = frozenset()
+
+    def piece(self, token_id: int) -> str:
+        return ""
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return bytes(i for i in token_ids if i < 256).decode("utf-8", "replace")
 

@@ -22,7 +22,7 @@ from ...service import Service, service_of
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat
 from ..chat.generation import Generation, chat_generation, streamed
-from ..chat.model_text import ModelText
+from ..chat.model_text import ModelText, ShownToken
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
 from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
@@ -150,7 +150,12 @@ async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _An
 
 def _token_text(service: Service, body: OpenAIRequest) -> TokenText:
     """Return the function that shows tokens in logprobs."""
-    return "token_id:{}".format if body.return_tokens_as_token_ids else ModelText(service).token
+    return _by_id if body.return_tokens_as_token_ids else ModelText(service).shown
+
+
+def _by_id(token_id: int) -> ShownToken:
+    text = f"token_id:{token_id}"
+    return ShownToken(text, text.encode())
 
 
 def _head(service: Service, prefix: str) -> Head:

@@ -229,6 +229,11 @@ CONSTRAINTS = [
         {"response_format": {"type": "json_object", "value": SCHEMA}},
         ("json", json.dumps(SCHEMA), "response_format.value"),
     ),
+    (
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        ("json", json.dumps(SCHEMA), "response_format.schema"),
+    ),
+    ({"response_format": {"type": "json", "value": SCHEMA}}, ("json", json.dumps(SCHEMA), "response_format.value")),
 ]
 
 
