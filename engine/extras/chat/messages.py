@@ -9,7 +9,8 @@ from ...errors import InvalidRequestError
 Message = dict[str, Any]
 
 _TEXT_KINDS = ("input_text", "output_text", "text")
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES |= {"tool": "tool", "function": "tool"}  # function: OpenAI's older name
 
 
 def read_messages(messages: object) -> list[Message]:
@@ -74,9 +75,8 @@ def _message(message: object, *, at: str, kinds: Sequence[str]) -> Message:
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise InvalidRequestError(f"{at}.role must be one of {', '.join(_ROLES)}", param=f"{at}.role")
-    for name in ("function_call", "audio"):
-        if message.get(name):
-            raise InvalidRequestError(f"{at}.{name} is not supported; leave it out", param=f"{at}.{name}")
+    if message.get("audio"):
+        raise InvalidRequestError(f"{at}.audio is not supported; leave it out", param=f"{at}.audio")
     result: Message = {"role": _ROLES[role]}
     if role == "assistant":
         result |= _of_the_assistant(message, at=at)
@@ -105,6 +105,9 @@ def _of_the_assistant(message: Mapping[str, Any], *, at: str) -> Message:
         if message.get(name) is not None:
             result.setdefault("reasoning_content", _string(message[name], at=f"{at}.{name}"))
     calls = message.get("tool_calls")
+    if calls is None and message.get("function_call"):
+        older = {"function": message["function_call"]}
+        return result | {"tool_calls": [_call(older, at=at, inner=f"{at}.function_call")]}
     if calls is None:
         return result
     if not isinstance(calls, (list, tuple)):

@@ -42,11 +42,9 @@ class ChatResponseBuilder(ResponseBuilder):
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Count the answer's tokens, and how many of them were reasoning."""
-        usage = full_usage(jobs)
-        if self._answer.reasoning is not None:
-            count = sum(num_reasoning_tokens(job, self._answer) for job in jobs)
-            usage["completion_tokens_details"] = {"reasoning_tokens": count}
-        return usage
+        reads = self._answer.reasoning is not None
+        count = sum(num_reasoning_tokens(job, self._answer) for job in jobs) if reads else 0
+        return full_usage(jobs) | {"completion_tokens_details": {"reasoning_tokens": count}}
 
     def first_chunk(self, index: int, job: Job) -> str | None:
         """Return a chunk with the role."""
@@ -64,7 +62,7 @@ class ChatResponseBuilder(ResponseBuilder):
             message["content"] = ""
         return {
             **_chat_choice(index, {"message": message}, self._logprobs(output.logprobs)),
-            **_ending(output, has_called="tool_calls" in message),
+            **self._ending(output, has_called=not message.keys().isdisjoint(("tool_calls", "function_call"))),
         }
 
     def chunk(self, index: int, delta: OutputDelta, *, text_offset: int, report: Mapping[str, Any]) -> str | None:
@@ -78,7 +76,7 @@ class ChatResponseBuilder(ResponseBuilder):
         choice = _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs)) | self.ids(delta)
         choice["finish_reason"] = None
         if is_last:
-            choice |= {**_ending(delta, has_called=index in self._calling), **report}
+            choice |= {**self._ending(delta, has_called=index in self._calling), **report}
         return self._prefix + dumps(choice) + self._suffix
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
@@ -110,6 +108,9 @@ class ChatResponseBuilder(ResponseBuilder):
             if call["index"] in custom_calls:
                 function = call.pop("function")
                 call["custom"] = {("input" if key == "arguments" else key): text for key, text in function.items()}
+        if self._shown.calls_are_older and "tool_calls" in message:
+            (call,) = message.pop("tool_calls")
+            message["function_call"] = call["function"]
         return message
 
     def _message(self, parts: Iterable[AnswerPart]) -> dict[str, Any]:
@@ -118,6 +119,11 @@ class ChatResponseBuilder(ResponseBuilder):
         for call in message.get("tool_calls", ()):
             del call["index"]
         return {"content": None, **message}
+
+    def _ending(self, output: OutputDelta | CompletionOutput, *, has_called: bool) -> dict[str, Any]:
+        end = ending(output)
+        called = "function_call" if self._shown.calls_are_older else "tool_calls"
+        return end | {"finish_reason": called} if has_called and end["finish_reason"] == "stop" else end
 
     def _visible(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         return parts if self._shown.reasoning else [part for part in parts if part.kind != "reasoning"]
@@ -162,11 +168,6 @@ def _delta(parts: Iterable[AnswerPart]) -> dict[str, Any]:
 
 def _call(part: AnswerPart) -> dict[str, Any]:
     return {"id": new_call_id(), "type": "function", "function": {"name": part.text, "arguments": ""}}
-
-
-def _ending(output: OutputDelta | CompletionOutput, *, has_called: bool) -> dict[str, Any]:
-    end = ending(output)
-    return end | {"finish_reason": "tool_calls"} if has_called and end["finish_reason"] == "stop" else end
 
 
 def _chat_choice(index: int, content: dict[str, Any], logprobs: dict[str, Any] | None) -> dict[str, Any]:

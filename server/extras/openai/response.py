@@ -26,10 +26,13 @@ class Head:
     id: str
     model: str
     created: int
+    fingerprint: str  # of the server and its model
 
     def fields(self, kind: str) -> dict[str, Any]:
         """Return the first keys of an answer of this `object` kind."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model} | {
+            "system_fingerprint": self.fingerprint
+        }
 
 
 class ResponseBuilder:

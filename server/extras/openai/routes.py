@@ -3,6 +3,7 @@
 A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
+import hashlib
 import secrets
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
+from ... import package_version
 from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
 from ...api.request_model import read_fields
 from ...http.json_response import JsonResponse
@@ -160,7 +162,16 @@ def _by_id(token_id: int) -> ShownToken:
 
 def _head(service: Service, prefix: str) -> Head:
     tagged = prefix + service.settings.id_tag + secrets.token_hex(16)
-    return Head(id=tagged, model=service.settings.model_name, created=int(time.time()))
+    return Head(
+        id=tagged, model=service.settings.model_name, created=int(time.time()), fingerprint=_fingerprint(service)
+    )
+
+
+def _fingerprint(service: Service) -> str:
+    """Name the version, the model and the device: with equal ones a seed gives equal answers."""
+    config = service.engine.config
+    about = f"{package_version()} {service.settings.model_name} {config.device} {config.dtype}"
+    return "fp_" + hashlib.sha256(about.encode()).hexdigest()[:10]
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

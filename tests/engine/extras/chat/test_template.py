@@ -257,7 +257,6 @@ def test_dates_are_today() -> None:
         ([], "messages"),
         (["hello"], "messages[0]"),
         ([{"content": "x"}], "messages[0].role"),
-        ([{"role": "function", "content": "x"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "tool", "tool_call_id": "x"}], "messages[0].content"),
         ([{"role": "tool", "tool_call_id": 5, "content": "x"}], "messages[0].tool_call_id"),

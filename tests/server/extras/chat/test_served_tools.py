@@ -106,3 +106,29 @@ async def test_a_custom_tool_can_be_chosen(served):
     choice = {"type": "custom", "name": "patch"}
     body = {"input": "x", "tools": TOOLS, "tool_choice": choice}
     assert (await served.client.post("/v1/responses", json=body)).status_code == 200
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_older_functions_are_called_by_their_older_names(served, is_stream):
+    served.engine.script = CALL
+    body = {"messages": [{"role": "user", "content": "x"}], "functions": [{"name": "patch"}, {"name": "spawn"}]}
+    response = await served.client.post("/v1/chat/completions", json=body | {"stream": is_stream})
+    if is_stream:
+        choices = [e["data"]["choices"][0] for e in parse_events(response.text) if e["data"] != "[DONE]"]
+        calls = [choice["delta"]["function_call"] for choice in choices if "function_call" in choice["delta"]]
+        assert json.loads("".join(call["arguments"] for call in calls)) == {"input": INPUT}
+        assert (calls[0]["name"], choices[-1]["finish_reason"]) == ("patch", "function_call")
+        return
+    (choice,) = response.json()["choices"]
+    message = choice["message"]
+    assert (choice["finish_reason"], message["function_call"]["name"]) == ("function_call", "patch")
+    later = [*body["messages"], message, {"role": "function", "name": "patch", "content": "done"}]
+    again = await served.client.post("/v1/chat/completions", json=body | {"messages": later})
+    assert again.status_code == 200, again.text
+
+
+async def test_an_older_choice_is_a_choice_of_tools(served):
+    body = {"messages": [{"role": "user", "content": "x"}], "functions": [{"name": "f"}]}
+    for choice, status in (({"name": "f"}, 200), ("none", 200), ({"name": "g"}, 400)):
+        response = await served.client.post("/v1/chat/completions", json=body | {"function_call": choice})
+        assert response.status_code == status
