@@ -3,6 +3,8 @@
 import openai
 import pytest
 
+from splitfuse.server.settings import Settings
+
 MODEL = "splitfuse-demo-5m"
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
 
@@ -161,6 +163,17 @@ async def test_a_limit_is_refused_under_the_name_it_was_sent_with(served, name, 
     assert error["message"].startswith(f"{name} must be")
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_limit_beyond_the_context_is_cut_and_said(served, is_stream):
+    asked = {"messages": MESSAGES, "max_tokens": 5000, "stream": is_stream}
+    response = await served.client.post("/v1/chat/completions", json=asked)
+    num_prompt = len(served.engine.tokenizer.render_chat(MESSAGES))
+    assert (response.status_code, response.headers["x-max-tokens"]) == (200, str(512 - num_prompt))
+    response = await served.client.post("/v1/chat/completions", json=asked | {"max_tokens": 5})
+    assert "x-max-tokens" not in response.headers
+
+
+@pytest.mark.parametrize("settings", [Settings(strict_fields=True)])
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 async def test_the_engines_refusal_names_the_limit_that_was_sent(served, name):
     served.engine.fits = 3
