@@ -20,7 +20,7 @@ def token_bytes(tokenizer: Tokenizer, token_id: int, text: str) -> bytes:
 
 @cache
 def _alphabet() -> dict[str, int]:
-    """Map the characters of byte-level vocabularies to bytes: GPT-2's table, as in its encoder.py."""
+    """Map the characters of byte-level vocabularies to bytes by GPT-2's table."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + number): byte for number, byte in enumerate(others)}

@@ -68,7 +68,7 @@ class Chat:
     is_parallel: bool = True  # several calls in one answer
     strict_names: frozenset[str] = frozenset()  # strict tools: their arguments must match their schemas
     customs: Sequence[str] = ()  # custom tools: functions with one string
-    namespaces: Mapping[str, str] = field(default_factory=dict)  # of functions, by name
+    namespaces: Mapping[str, str] = field(default_factory=dict)  # functions' namespaces, by name
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: Mapping[str, Variable] = field(default_factory=dict)  # variables of the chat template

@@ -28,7 +28,7 @@ class ServedTools:
     functions: list[Any] = field(default_factory=list)
     places: list[str] = field(default_factory=list)  # paths of the functions in the request
     customs: list[str] = field(default_factory=list)  # names of custom tools
-    namespaces: dict[str, str] = field(default_factory=dict)  # of functions, by name
+    namespaces: dict[str, str] = field(default_factory=dict)  # functions' namespaces, by name
     ignored: list[str] = field(default_factory=list)  # paths of what has no effect
 
     @classmethod

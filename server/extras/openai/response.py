@@ -26,7 +26,7 @@ class Head:
     id: str
     model: str
     created: int
-    fingerprint: str  # of the server and its model
+    fingerprint: str  # server's and model's
 
     def fields(self, kind: str) -> dict[str, Any]:
         """Return the first keys of an answer of this `object` kind."""
