@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
 
 # To the pages of --allowed-origins.
-_EXPOSED_HEADERS = ("Location", "Retry-After", "X-Ignored-Fields", "X-Request-Id", "X-Seq-Id", "X-Unenforced")
+_EXPOSED_HEADERS = (
+    "Location",
+    "Retry-After",
+    "X-Ignored-Fields",
+    "X-Max-Tokens",
+    "X-Request-Id",
+    "X-Seq-Id",
+    "X-Unenforced",
+)
 _RESULTS = ("/result/", "/v1/responses/")
 
 

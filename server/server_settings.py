@@ -55,9 +55,7 @@ class ServerSettings(EngineConfig):
     allowed_origins: tuple[str, ...] = setting(
         (), help="origins whose web pages may use the server, as https://app.example.com; with commas; * = any"
     )
-    strict_fields: bool = setting(
-        False, help="refuse fields that are known but have no effect, and other servers' names"
-    )
+    strict_fields: bool = setting(False, help="refuse fields that have no effect, and other servers' names")
     max_connections: int = setting(4096, at_least=1, help="most open connections; one address gets half of them")
     result_ttl: float = setting(3600.0, at_least=0, help="seconds that a finished result can be read")
     id_tag: str = setting(

@@ -70,6 +70,10 @@ class Tokenizer:
         added = self._fast.get_added_tokens_decoder()
         return frozenset(token_id for token_id, token in added.items() if token.special)
 
+    def piece(self, token_id: int) -> str:
+        """Return a token as the vocabulary spells it, "" outside of it."""
+        return self._fast.id_to_token(token_id) or ""
+
     def has_text(self, token_id: int, *, skip_special_tokens: bool = True) -> bool:
         """True if decoding uses this id; decoding skips special tokens and unknown ids."""
         if skip_special_tokens and token_id in self._special_ids:

@@ -39,7 +39,7 @@ def openapi_of(app: FastAPI, routes: Iterable[BaseRoute]) -> Schema:
             title=app.title,
             version=app.version,
             routes=app.routes,
-            description="Every error has the form `Error`, whatever its status. Unknown fields are errors.",
+            description="Every error has the form `Error`, whatever its status.",
         )
         documented = [route for route in routes if isinstance(route, APIRoute) and route.include_in_schema]
         models = {model: None for route in documented for model in _complete(document, route)}

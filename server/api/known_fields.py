@@ -52,11 +52,11 @@ FOREIGN = frozenset({*HARMLESS, *CONSTRAINTS})
 MESSAGE_FIELDS = frozenset(
     {
         *("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"),
-        *("function_call", "audio"),
+        *("function_call", "audio", "refusal"),
     }
 )
-ITEM_FIELDS = frozenset({"type", "id", "status", "call_id", "arguments", "output", "summary", *MESSAGE_FIELDS})
-PART_FIELDS = frozenset({"type", "text"})
+ITEM_FIELDS = frozenset({"type", "id", "status", "call_id", "arguments", "output", "input", "summary", *MESSAGE_FIELDS})
+PART_FIELDS = frozenset({"type", "text", "refusal"})
 TOOL_FIELDS = frozenset({"type", "function"})
 IGNORED_KEYS = frozenset(
     {

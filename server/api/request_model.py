@@ -11,7 +11,7 @@ from starlette.requests import Request
 from ...engine.checks import Schema, nullable, unknown_field
 from ...engine.errors import InvalidRequestError
 from ..http.json_body import FIELDS, read_json
-from ..http.response_middleware import answer_headers
+from ..http.response_middleware import answer_headers, listed
 from ..service import Service, service_of
 from .known_fields import FOREIGN, HARMLESS, asks_for_nothing
 
@@ -61,16 +61,17 @@ def _complete_schema(schema: Schema, model: "type[RequestModel]") -> None:
     for name, harmless in model.unsupported.items():
         properties[name] = {"enum": [*harmless, None], "description": "Not supported: only these values are accepted."}
     properties |= {name: field_schema for name, field_schema in model.more_fields.items() if name not in properties}
-    schema["additionalProperties"] = False
+    schema["additionalProperties"] = model.is_tolerant
 
 
 class RequestModel(BaseModel):
-    """A JSON object of a request. null counts as absent; unknown fields are refused by name."""
+    """A JSON object of a request. null counts as absent; unknown fields are refused or, by rule, ignored by name."""
 
     model_config = ConfigDict(strict=True, frozen=True, hide_input_in_errors=True, json_schema_extra=_complete_schema)
     path: ClassVar[str] = ""  # path of a nested object, ending in a dot
     ignored: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # without effect: the field, its values that ask for nothing
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # refused: the field, its values that ask for nothing
+    is_tolerant: ClassVar[bool] = False  # True on APIs that others define: unknown fields follow tolerance.py
     more_fields: ClassVar[Mapping[str, Schema]] = {}  # fields that the model accepts without declaring them
     example: ClassVar[Mapping[str, Any] | None] = None  # a whole body, for the document
     way_out: ClassVar[Mapping[str, str]] = {}  # advice for an unsupported field; default: leave it out
@@ -97,10 +98,10 @@ class RequestModel(BaseModel):
     def _without_nulls(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, dict):
             return value
-        if unknown := value.keys() - cls._known:
-            raise PydanticCustomError("unknown_field", "", {"name": min(unknown), "known": cls._known})
-        fields = {name: item for name, item in value.items() if item is not None}
         reading: ParseContext = info.context or ParseContext()
+        if unknown := value.keys() - cls._known:
+            cls._check_unknown({name: value[name] for name in sorted(unknown)}, reading)
+        fields = {name: item for name, item in value.items() if item is not None and name not in unknown}
         if reading.is_strict and (foreign := fields.keys() & FOREIGN - cls._declared):
             raise PydanticCustomError("foreign", "", {"name": min(foreign)})
         for name in cls.unsupported.keys() & fields.keys():
@@ -114,6 +115,15 @@ class RequestModel(BaseModel):
                 del fields[name]
         cls._look_into(fields, reading)
         return fields
+
+    @classmethod
+    def _check_unknown(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
+        """Note unknown fields that are ignored. Raises if one must not be."""
+        if reading.is_strict or not cls.is_tolerant:
+            raise PydanticCustomError("unknown_field", "", {"name": min(fields), "known": cls._known})
+        from .tolerance import ignore_unknown  # here: few requests have unknown fields
+
+        ignore_unknown(fields, reading.ignore, known=cls._known, at=cls.path)
 
     @classmethod
     def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
@@ -143,15 +153,24 @@ class RequestModel(BaseModel):
         Raises like `read_fields` and `read_json`.
         """
         service = service_of(request)
-        fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
+        fields = cls._renamed(service, await read_json(request, max_bytes=service.settings.max_body_bytes))
         if service.results.backend.is_shared:
             request.scope[FIELDS] = fields
         body = read_fields(service, fields, cls)
-        if ignored := body.ignored_fields:
-            answer_headers(request)["X-Ignored-Fields"] = ",".join(ignored)
+        body.name_ignored(request)
         if (label := getattr(body, "request_id", None)) and "x-request-id" not in request.headers:
             answer_headers(request)["X-Request-Id"] = label
         return body
+
+    @classmethod
+    def _renamed(cls, service: Service, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields with the API's own spellings put into ours."""
+        return fields
+
+    def name_ignored(self, request: Request) -> None:
+        """Name the fields that had no effect in the answer's headers."""
+        if self._ignored_fields:
+            answer_headers(request)["X-Ignored-Fields"] = listed(self._ignored_fields)
 
     @property
     def as_sent(self) -> Mapping[str, Any]:

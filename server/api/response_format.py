@@ -53,7 +53,7 @@ class _Format(RequestModel):
         """Return the constraint for SamplingParams, None for text. Raises InvalidRequestError."""
         if self.type == "text":
             return None
-        if self.type == "json_object":
+        if self.type in ("json_object", "json"):
             return self._outputs(json_object=True, param=self.name_)
         schema, at = self._schema()
         return self._outputs(json=schema, param=f"{at}.schema")
@@ -73,16 +73,19 @@ class ResponseFormat(_Format):
     path = "response_format."
     name_ = "response_format"
     json_schema: NamedSchema | None = None
-    value: dict[str, Any] | None = Field(None, description="The schema in TGI's spelling, with the type json_object.")
+    type: Literal["text", "json_object", "json_schema", "json"]  # type: ignore[assignment]  # json: Hugging Face's
+    value: dict[str, Any] | None = Field(None, description="The schema in TGI's spelling, with json_object or json.")
+    schema_: dict[str, Any] | None = Field(None, alias="schema", description="The same in llama.cpp's spelling.")
 
     @property
     def _also(self) -> frozenset[str]:
-        return frozenset({"value"} if self.type == "json_object" else ())
+        return frozenset({"value", "schema_"} if self.type in ("json_object", "json") else ())
 
     def structured_outputs(self) -> Any:
         """Like `_Format.structured_outputs`, but reads TGI's spelling too. Raises InvalidRequestError."""
-        if self.type == "json_object" and self.value is not None:
-            return self._outputs(json=self.value, param="response_format.value")
+        if self.type in ("json_object", "json") and (self.value is not None or self.schema_ is not None):
+            name, schema = ("schema", self.schema_) if self.value is None else ("value", self.value)
+            return self._outputs(json=schema, param=f"response_format.{name}")
         return super().structured_outputs()
 
     def _schema(self) -> tuple[dict[str, Any] | None, str]:

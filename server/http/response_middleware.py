@@ -5,7 +5,8 @@ key to anything.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from urllib.parse import quote
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, HTTPConnection
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import ERROR_FORM, REQUEST_ID, ErrorForm, describe
 
 MAX_CHARS = 128
+_MAX_LIST_CHARS = 1024
 _HEADERS = "splitfuse.headers"  # key in an ASGI scope
 
 
@@ -21,6 +23,12 @@ def answer_headers(connection: HTTPConnection) -> dict[str, str]:
     """Return the headers that the answer to this request will have, whichever it is, for callers to add to."""
     headers: dict[str, str] = connection.scope.setdefault(_HEADERS, {})
     return headers
+
+
+def listed(paths: Iterable[str]) -> str:
+    """Return paths as a header's value: quoted, between commas, cut at 1,024 characters."""
+    text = ",".join(quote(path, safe="/~!$&'()*+:;=@[]") for path in paths)
+    return text if len(text) <= _MAX_LIST_CHARS else "".join(text[:_MAX_LIST_CHARS].rpartition(",")[:2]) + "..."
 
 
 class ResponseMiddleware:

@@ -45,6 +45,11 @@ class FakeTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
 
+    byte_ids: frozenset[int] = frozenset()
+
+    def piece(self, token_id: int) -> str:
+        return ""
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return bytes(i for i in token_ids if i < 256).decode("utf-8", "replace")
 
@@ -286,7 +291,8 @@ class FakeEngine:
         self._idle_if_empty()
 
     def _num_scripted(self, params: SamplingParams) -> int:
-        return 0 if self.script is None else min(len(self.script), params.max_tokens or len(self.script))
+        limit = params.max_tokens or params.default_max_tokens
+        return 0 if self.script is None else min(len(self.script), limit or len(self.script))
 
     def _token(
         self,

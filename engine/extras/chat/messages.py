@@ -9,14 +9,16 @@ from ...errors import InvalidRequestError
 Message = dict[str, Any]
 
 _TEXT_KINDS = ("input_text", "output_text", "text")
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES |= {"tool": "tool", "function": "tool"}  # function: OpenAI's older name
 
 
 def read_messages(messages: object) -> list[Message]:
     """Return messages that have a role and, optionally, content, tool_calls, tool_call_id, reasoning_content.
 
     Parts become one text. The arguments of calls, which clients send as JSON text, become objects, because templates
-    expect objects. Raises InvalidRequestError that names the field.
+    expect objects; text that was cut stays text. Any answer of the server's is accepted. Raises InvalidRequestError
+    that names the field.
     """
     if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequestError("messages must be a list of at least one message", param="messages")
@@ -46,13 +48,25 @@ def text_of(content: object, *, at: str, kinds: Sequence[str]) -> str:
     """Return the text of a message: a string, or parts that are all text (of one of the `kinds`)."""
     if isinstance(content, str):
         return content
+    is_answer = "refusal" in kinds
+    if is_answer and (content is None or content == []):
+        return ""
     if not isinstance(content, (list, tuple)) or not content:
         raise InvalidRequestError(f"{at} must be a string or a list of text parts", param=at)
-    for part in content:
-        if not isinstance(part, Mapping) or part.get("type") not in kinds or not isinstance(part.get("text"), str):
-            shown = " or ".join(f'{{"type": "{kind}", "text": ...}}' for kind in kinds)
-            raise InvalidRequestError(f"{at}: only parts of {shown} are supported", param=at)
-    return "".join(part["text"] for part in content)
+    texts = [_text_of_part(part, kinds) for part in content]
+    if None in texts:
+        shown = " or ".join(f'{{"type": "{kind}", "text": ...}}' for kind in kinds if kind != "refusal")
+        raise InvalidRequestError(f"{at}: only parts of {shown} are supported", param=at)
+    return "".join(text for text in texts if text is not None)
+
+
+def _text_of_part(part: object, kinds: Sequence[str]) -> str | None:
+    """Return the text of a part, None if it is not of one of the `kinds`."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping) or kind not in kinds:
+        return None
+    text = part.get("refusal" if kind == "refusal" else "text")
+    return text if isinstance(text, str) else None
 
 
 def _message(message: object, *, at: str, kinds: Sequence[str]) -> Message:
@@ -61,20 +75,28 @@ def _message(message: object, *, at: str, kinds: Sequence[str]) -> Message:
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise InvalidRequestError(f"{at}.role must be one of {', '.join(_ROLES)}", param=f"{at}.role")
-    for name in ("function_call", "audio"):
-        if message.get(name):
-            raise InvalidRequestError(f"{at}.{name} is not supported; leave it out", param=f"{at}.{name}")
+    if message.get("audio"):
+        raise InvalidRequestError(f"{at}.audio is not supported; leave it out", param=f"{at}.audio")
     result: Message = {"role": _ROLES[role]}
     if role == "assistant":
         result |= _of_the_assistant(message, at=at)
     elif message.get("tool_calls"):
         raise InvalidRequestError(f"{at}.tool_calls goes with the role assistant only", param=f"{at}.tool_calls")
     if message.get("content") is not None or not result.get("tool_calls"):
-        result["content"] = text_of(message.get("content"), at=f"{at}.content", kinds=kinds)
+        result["content"] = _content(message, role=role, at=at, kinds=kinds)
     for name in ("name", "tool_call_id"):
         if message.get(name) is not None:
             result[name] = _string(message[name], at=f"{at}.{name}")
     return result
+
+
+def _content(message: Mapping[str, Any], *, role: str, at: str, kinds: Sequence[str]) -> str:
+    """Return the text of a message. The assistant's may have none, or be a refusal."""
+    content = message.get("content")
+    if role == "assistant":
+        kinds = (*kinds, "refusal")
+        content = message.get("refusal") if content is None else content
+    return text_of(content, at=f"{at}.content", kinds=kinds)
 
 
 def _of_the_assistant(message: Mapping[str, Any], *, at: str) -> Message:
@@ -83,6 +105,9 @@ def _of_the_assistant(message: Mapping[str, Any], *, at: str) -> Message:
         if message.get(name) is not None:
             result.setdefault("reasoning_content", _string(message[name], at=f"{at}.{name}"))
     calls = message.get("tool_calls")
+    if calls is None and message.get("function_call"):
+        older = {"function": message["function_call"]}
+        return result | {"tool_calls": [_call(older, at=at, inner=f"{at}.function_call")]}
     if calls is None:
         return result
     if not isinstance(calls, (list, tuple)):
@@ -94,6 +119,8 @@ def _of_the_assistant(message: Mapping[str, Any], *, at: str) -> Message:
 
 def _call(call: object, *, at: str, inner: str | None = None) -> Message:
     """Return a call. `inner` is the path of its name and arguments in the request, if not `at`.function."""
+    if isinstance(call, Mapping) and call.get("type") == "custom":
+        call = _as_function(call)
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or call.get("type", "function") != "function":
         raise InvalidRequestError(f'{at} must be {{"id", "type": "function", "function": {{...}}}}', param=at)
@@ -106,15 +133,28 @@ def _call(call: object, *, at: str, inner: str | None = None) -> Message:
     return result
 
 
-def _arguments(value: object, *, at: str) -> dict[str, Any]:
-    """Return the arguments of a call as an object. Raises InvalidRequestError if they are no JSON object."""
+def _as_function(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the call of a custom tool as that of a function with one string."""
+    custom = call.get("custom")
+    if not isinstance(custom, Mapping):
+        return call
+    arguments = {"input": custom.get("input", "")}
+    return {"id": call.get("id"), "function": {"name": custom.get("name"), "arguments": arguments}}
+
+
+def _arguments(value: object, *, at: str) -> dict[str, Any] | str:
+    """Return the arguments of a call as an object, or as text if they are not JSON: an answer may end within a call.
+
+    Raises InvalidRequestError.
+    """
     if value is None or value == "":
         return {}
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as exc:
-            raise InvalidRequestError(f"{at} is not JSON: {str(exc)[:100]}", param=at) from exc
+            arguments = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+        return arguments if isinstance(arguments, dict) else value
     if not isinstance(value, dict):
         raise InvalidRequestError(f"{at} must be a JSON object, as text", param=at)
     return value
@@ -136,7 +176,11 @@ def _of_item(item: object, *, at: str) -> Message:
         function = {"name": item.get("name"), "arguments": item.get("arguments")}
         call = {"id": item.get("call_id"), "function": function}
         return {"role": "assistant", "tool_calls": [_call(call, at=at, inner=at)]}
-    if kind == "function_call_output":
+    if kind == "custom_tool_call":
+        custom = {"name": item.get("name"), "input": item.get("input")}
+        call = {"id": item.get("call_id"), "type": "custom", "custom": custom}
+        return {"role": "assistant", "tool_calls": [_call(call, at=at, inner=at)]}
+    if kind in ("function_call_output", "custom_tool_call_output"):
         output = text_of(item.get("output"), at=f"{at}.output", kinds=_TEXT_KINDS)
         return {"role": "tool", "tool_call_id": _string(item.get("call_id"), at=f"{at}.call_id"), "content": output}
     if kind == "reasoning":

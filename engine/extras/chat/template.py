@@ -76,16 +76,24 @@ class ChatTemplate:
                 raise
             return self._render(described(messages, tools, has_system=False), tools=None, **options)
 
-    def _render(
+    def _render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        try:
+            return self._render_shown([_shown(message) for message in messages], **options)
+        except InvalidRequestError:
+            conversation = [_shown(message) for message in messages]
+            if not _wrap_broken(conversation):
+                raise
+            return self._render_shown(conversation, **options)
+
+    def _render_shown(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        conversation: list[dict[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
         continue_final_message: bool,
         variables: Mapping[str, Any] | None,
     ) -> str:
-        conversation = [_shown(message) for message in messages]
         if continue_final_message:
             conversation[-1]["content"] = _final_text(conversation) + _END_MARK
         template = self._tool_template if tools else self._template
@@ -105,6 +113,18 @@ class ChatTemplate:
                 param="messages",
             ) from exc
         return _cut_at_mark(text) if continue_final_message else text
+
+
+def _wrap_broken(conversation: Sequence[Mapping[str, Any]]) -> bool:
+    """Turn arguments that are text, because an answer ended within a call, into objects. Return true if there are any.
+
+    For templates that list the arguments.
+    """
+    functions = [call["function"] for message in conversation for call in message.get("tool_calls", ())]
+    broken = [function for function in functions if isinstance(function.get("arguments"), str)]
+    for function in broken:
+        function["arguments"] = _Arguments(arguments=function["arguments"])
+    return bool(broken)
 
 
 def read_template(setting: str) -> str:

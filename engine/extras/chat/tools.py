@@ -34,11 +34,11 @@ class ToolChoice:
         return [tool for tool in tools if self.names is None or _name_of(tool) in self.names]
 
 
-def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
+def read_tools(tools: object, *, are_flat: bool = False, places: Sequence[str] = ()) -> list[Tool]:
     """Return the tools in chat templates' form: {"type": "function", "function": {name, description, parameters}}.
 
-    `are_flat`: they come without the inner object, the form of /v1/responses. Raises InvalidRequestError that names
-    the field.
+    `are_flat`: they come without the inner object, the form of /v1/responses. `places`: their paths in the request.
+    Raises InvalidRequestError that names the field.
     """
     if tools is None:
         return []
@@ -46,19 +46,14 @@ def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
         raise InvalidRequestError("tools must be a list", param="tools")
     if len(tools) > MAX_TOOLS:
         raise InvalidRequestError(f"tools takes at most {MAX_TOOLS} tools, not {len(tools)}", param="tools")
-    checked_tools = [_tool(tool, at=f"tools[{number}]", is_flat=are_flat) for number, tool in enumerate(tools)]
+    places = places or [f"tools[{number}]" for number in range(len(tools))]
+    checked_tools = [_tool(tool, at=at, is_flat=are_flat) for tool, at in zip(tools, places, strict=True)]
     names = [_name_of(tool) for tool in checked_tools]
-    for number, name in enumerate(names):
+    for number, (name, place) in enumerate(zip(names, places, strict=True)):
         if name in names[:number]:
-            at = f"tools[{number}].name" if are_flat else f"tools[{number}].function.name"
+            at = f"{place}.name" if are_flat else f"{place}.function.name"
             raise InvalidRequestError(f"{at}: {name!r} stands there twice", param=at)
     return checked_tools
-
-
-def strict_names(tools: Sequence[Mapping[str, Any]] | None, *, are_flat: bool = False) -> frozenset[str]:
-    """Return the names of the `strict` tools. The tools have passed `read_tools`."""
-    functions = [tool if are_flat else tool["function"] for tool in tools or ()]
-    return frozenset(function["name"] for function in functions if function.get("strict"))
 
 
 def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
@@ -104,9 +99,13 @@ def _chosen_names(chosen: Sequence[object], tools: Sequence[Tool]) -> tuple[str,
 
 
 def _chosen_name(choice: object) -> str:
-    """Return the name in {"type": "function", "function": {"name": …}}; /v1/responses leaves out the inner object."""
-    if isinstance(choice, Mapping) and _type_of(choice) == "function":
-        function = choice.get("function", choice)
+    """Return the name in {"type": "function", "function": {"name": …}}; /v1/responses leaves out the inner object.
+
+    A custom tool is a function too.
+    """
+    kind = _type_of(choice)
+    if isinstance(choice, Mapping) and (kind == "function" or kind == "custom"):
+        function = choice.get(kind, choice)
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             return str(function["name"])
     raise InvalidRequestError(

@@ -8,13 +8,25 @@ from typing import Any
 
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message
-from ....engine.extras.chat.tools import Tool, read_tools
+from ....engine.extras.chat.tools import Tool
+from ...api.request_model import ParseContext
+from ...api.tolerance import ignore_unknown
+from ..chat.served_tools import ServedTools
+from .client_tools import client_tool
 
 _BETWEEN_BLOCKS = "\n\n"
 # Claude Code's first system block is for Anthropic's accounting and differs in each request. With it in front, no two
 # prompts would share a prefix.
 _ACCOUNTING = "x-anthropic-billing-header:"
 _TEXTS = ("content", "reasoning_content")
+# Keys that are read, and those that clients send back or that change no text.
+_TURN_FIELDS = frozenset({"role", "content", "id", "type", "model", "usage", "stop_reason", "stop_sequence"})
+_BLOCK_FIELDS = frozenset(
+    {
+        *("type", "text", "thinking", "signature", "data", "id", "name", "input", "tool_use_id", "content", "is_error"),
+        *("source", "title", "context", "cache_control", "citations", "caller"),
+    }
+)
 
 
 def read_conversation(messages: object, *, system: object = None) -> list[Message]:
@@ -41,15 +53,34 @@ def read_conversation(messages: object, *, system: object = None) -> list[Messag
 
 
 def read_custom_tools(tools: object) -> list[Tool]:
-    """Convert the tools to the form of chat templates.
+    """Convert the tools to the form of chat templates, without those that Anthropic's servers run.
 
-    Refuses Anthropic's built-in tools by name (InvalidRequestError).
+    Raises InvalidRequestError.
     """
-    if tools is None:
-        return []
-    if not isinstance(tools, list):
+    return sorted_tools(tools).read()
+
+
+def sorted_tools(tools: object) -> ServedTools:
+    """Sort the tools into functions and those that are left out. Raises InvalidRequestError."""
+    if tools is not None and not isinstance(tools, list):
         raise InvalidRequestError("tools must be a list", param="tools")
-    return read_tools([_flat(tool, at=f"tools[{number}]") for number, tool in enumerate(tools)], are_flat=True)
+    return ServedTools.of([_flat(tool, at=f"tools[{n}]") for n, tool in enumerate(tools or ())], are_flat=True)
+
+
+def look_into_turns(messages: object, reading: ParseContext) -> None:
+    """Note unknown keys of turns and of their blocks. Raises InvalidRequestError."""
+    for number, message in enumerate(messages if isinstance(messages, list) else ()):
+        at = f"messages[{number}]"
+        _look_at(message, _TURN_FIELDS, "messages[].", f"{at}.", reading)
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for place, block in enumerate(content if isinstance(content, list) else ()):
+            _look_at(block, _BLOCK_FIELDS, "messages[].content[].", f"{at}.content[{place}].", reading)
+
+
+def _look_at(value: object, known: frozenset[str], path: str, place: str, reading: ParseContext) -> None:
+    if isinstance(value, Mapping):
+        unknown = {name: value[name] for name in sorted(value.keys() - known)}
+        ignore_unknown(unknown, reading.ignore, known=known, at=path, place=place)
 
 
 def _flat(tool: object, *, at: str) -> dict[str, Any]:
@@ -57,12 +88,11 @@ def _flat(tool: object, *, at: str) -> dict[str, Any]:
     kind = tool.get("type") or "custom" if isinstance(tool, Mapping) else None
     if not isinstance(tool, Mapping) or not isinstance(kind, str):
         raise InvalidRequestError(f"{at} must be an object with a name and an input_schema", param=at)
-    if kind != "custom":
-        raise InvalidRequestError(
-            f"{at}.type {kind[:40]!r} is not supported: this server has no tools of its own; "
-            "define one with a name and an input_schema",
-            param=f"{at}.type",
-        )
+    if kind != "custom" and "input_schema" not in tool:
+        known = client_tool(tool)
+        if known is None:
+            return {"type": kind}  # left out
+        tool = known
     if not isinstance(tool.get("input_schema"), Mapping):
         raise InvalidRequestError(f"{at}.input_schema must be a JSON schema, an object", param=f"{at}.input_schema")
     function_fields = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
@@ -128,14 +158,27 @@ def _result(content: object, *, at: str) -> str:
 
 
 def _text(block: object, *, at: str) -> str:
-    """Return the text of a text block; its other keys have no effect."""
+    """Return the text of a text, of a document of plain text or of a search result."""
     kind = _kind(block, at=at)
-    if kind != "text":
-        raise InvalidRequestError(
-            f"{at}: {kind[:40]!r} blocks are not supported here; this model reads text only", param=f"{at}.type"
-        )
     assert isinstance(block, Mapping)
-    return _string(block, "text", at=at)
+    if kind == "text":
+        return _string(block, "text", at=at)
+    if kind == "search_result":
+        return _titled(block, _result(block.get("content"), at=f"{at}.content"))
+    source = block.get("source")
+    if kind == "document" and isinstance(source, Mapping) and source.get("type") == "text":
+        return _titled(block, _string(source, "data", at=f"{at}.source"))
+    if kind == "document" and isinstance(source, Mapping) and source.get("type") == "content":
+        return _titled(block, _result(source.get("content"), at=f"{at}.source.content"))
+    raise InvalidRequestError(
+        f"{at}: {kind[:40]!r} blocks are not supported here; this model reads text only", param=f"{at}.type"
+    )
+
+
+def _titled(block: Mapping[str, Any], text: str) -> str:
+    """Put a document's title, source and context before its text."""
+    about = (block.get(name) for name in ("title", "source", "context"))
+    return "\n".join([*(line for line in about if isinstance(line, str) and line), text])
 
 
 def _kind(block: object, *, at: str) -> str:

@@ -5,13 +5,14 @@ from ...http.json_response import JsonResponse
 
 # Types, by status, that differ from the other routes'.
 _TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
+NO_THREADS = "thread_unsupported_request"  # code by which the SDKs learn to send the whole conversation
 SCHEMA = {
     "type": "object",
     "properties": {
         "type": {"const": "error"},
         "error": {
             "type": "object",
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}, "details": {"type": "object"}},
             "required": ["type", "message"],
         },
         "request_id": {"type": "string", "description": "Like the header request-id."},
@@ -25,7 +26,9 @@ def envelope(problem: Problem, request_id: str) -> dict[str, object]:
     message = problem.message
     if problem.code == "context_length_exceeded":  # clients look for this text to compact a conversation
         message = f"prompt is too long: {message}"
-    error = {"type": _TYPES.get(problem.status, problem.type), "message": message}
+    error: dict[str, object] = {"type": _TYPES.get(problem.status, problem.type), "message": message}
+    if problem.code == NO_THREADS:
+        error["details"] = {"error_code": problem.code, "unsupported": [problem.param]}
     return {"type": "error", "error": error, "request_id": request_id}
 
 

@@ -12,10 +12,11 @@ from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.tools import ToolChoice, read_tool_choice
 from ....engine.extras.structured_output.params import StructuredOutputs
-from ...api.request_model import ModelName, RequestModel, User
+from ...api.request_model import ModelName, ParseContext, RequestModel, User
 from ...api.sampling_request import SamplingRequest, schema_of
 from ..chat.chat_request import Chat, Variable
-from .conversation import read_conversation, read_custom_tools
+from .conversation import look_into_turns, read_conversation, read_custom_tools, sorted_tools
+from .errors import NO_THREADS
 
 # Fields that cannot change an answer here: caching is automatic, and no conversation is kept.
 IGNORED = (
@@ -23,6 +24,10 @@ IGNORED = (
     *("service_tier", "speed", "user_profile_id", "workspace_id"),
     *("billing_policy", "compaction", "fallback_credit_token", "fallbacks"),
 )
+_NO_THREADS = "thread is not supported: no conversation is kept here; send the whole conversation in messages"
+_REFUSED: dict[str, dict[str, Any]] = {
+    "thread": {"type": "null", "description": "Not supported: no conversation is kept."}
+}
 _TOKENS = Integer(1, 2**31 - 1)
 # Claude Code's user ids also contain a session, in one of two forms.
 _SESSION = re.compile(r'"session_id": ?"[^"]*"|_session_[0-9a-f-]+$')
@@ -32,12 +37,16 @@ _MESSAGES = [{"role": "user", "content": "Hello"}]
 class Metadata(RequestModel):
     """Data about the request."""
 
+    is_tolerant = True
+    path = "metadata."
     user_id: User = ""
 
 
 class Thinking(RequestModel):
     """Turns thinking on or off, if the model's template lets a request choose."""
 
+    is_tolerant = True
+    path = "thinking."
     ignored: ClassVar = dict.fromkeys(("budget_tokens", "display"), ())
     type: Literal["enabled", "adaptive", "disabled"]
 
@@ -52,6 +61,8 @@ class JsonFormat(RequestModel):
 class OutputConfig(RequestModel):
     """Requirements on the output."""
 
+    is_tolerant = True
+    path = "output_config."
     ignored: ClassVar = dict.fromkeys(("task_budget",), ())
     effort: str | None = None
     format: JsonFormat | None = None
@@ -78,6 +89,8 @@ class Choice(RequestModel):
 class ConversationFields(RequestModel):
     """A conversation to answer: the fields of both routes."""
 
+    is_tolerant = True
+    more_fields = _REFUSED
     messages: SkipValidation[list[dict[str, Any]]]
     system: SkipValidation[str | list[dict[str, Any]] | None] = None
     tools: SkipValidation[list[dict[str, Any]] | None] = None
@@ -85,6 +98,14 @@ class ConversationFields(RequestModel):
     thinking: Thinking = Thinking(type="disabled")
     output_config: OutputConfig = OutputConfig()
     output_format: JsonFormat | None = None
+
+    @classmethod
+    def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
+        if "thread" in fields:
+            raise InvalidRequestError(_NO_THREADS, param="thread", code=NO_THREADS)
+        look_into_turns(fields.get("messages"), reading)
+        for path in sorted_tools(fields.get("tools")).ignored:
+            reading.ignore(path)
 
     def chat(self) -> Chat:
         """Build the conversation. If the last turn is the assistant's, the answer continues it.
@@ -129,6 +150,8 @@ class CountTokensRequest(ConversationFields):
 class MessagesRequest(SamplingRequest, ConversationFields):
     """A conversation to answer."""
 
+    is_tolerant = True
+    more_fields: ClassVar = {**SamplingRequest.more_fields, **_REFUSED}
     example: ClassVar = {"messages": _MESSAGES, "max_tokens": 32}
     ignored: ClassVar = dict.fromkeys(IGNORED, ())
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {

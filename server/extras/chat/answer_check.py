@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote
 
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
@@ -18,9 +17,8 @@ from ....engine.extras.structured_output.schemas.document import TooManySchemasE
 from ....engine.extras.structured_output.schemas.static_schema import static_schema
 from ....engine.extras.structured_output.to_llguidance import read_schema
 from ....engine.serving.request_output import CompletionOutput
+from ...http.response_middleware import listed
 from .answer_format import AnswerFormat
-
-_MAX_HEADER_CHARS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +68,7 @@ class AnswerCheck:
     @property
     def header(self) -> str:
         """Value of X-Unenforced: the paths, cut at 1,024 characters."""
-        paths = (quote(keyword.path, safe="/~!$&'()*+:;=@") for keyword in self.unenforced)
-        text = ",".join(paths)
-        return text if len(text) <= _MAX_HEADER_CHARS else text[: text.rindex(",", 0, _MAX_HEADER_CHARS)] + ",..."
+        return listed(keyword.path for keyword in self.unenforced)
 
     @property
     def num_bytes(self) -> int:
@@ -102,7 +98,7 @@ class AnswerCheck:
             yield from schema_errors(static_schema(self.schema).schema, content)
             return
         arguments = {part.number: part.text for part in parts if part.kind == "arguments"}
-        for call in (part for part in parts if part.kind == "call"):
+        for call in (part for part in parts if part.kind == "call" and part.text not in self.answer.customs):
             schema = static_schema(self._schemas.get(call.text, True)).schema
             for error in schema_errors(schema, arguments.get(call.number, "{}")):
                 yield SchemaError(f"/{call.text}{error.path}", error.keyword)

@@ -24,6 +24,7 @@ from ....engine.extras.structured_output.params import StructuredOutputs
 from ...server_settings import ServerSettings
 from ...service import Service
 from .chat_request import Chat
+from .custom_calls import CustomCalls
 from .settings import ChatSettings
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class AnswerFormat:
     reasoning: str | None = None  # name of the reasoning format
     is_open: bool = False  # the prompt ends inside the reasoning
     shows_reasoning: bool = True
+    customs: list[str] = field(default_factory=list)  # names of custom tools
+    namespaces: dict[str, str] = field(default_factory=dict)  # functions' namespaces, by name
     special_ids: dict[str, int] = field(default_factory=dict)  # special tokens among the texts of both formats
 
     @classmethod
@@ -63,12 +66,23 @@ class AnswerFormat:
         """Create a parser for one answer."""
         calls = None if self.style is None else TOOL_FORMATS[self.style].reader(self.tools)
         thinking: HarmonyParser | ReasoningParser | None = None
+        thinking_tags: list[str] = []
         if self.reasoning == "openai_gptoss":
             thinking, calls = HarmonyParser(reads_calls=calls is not None), None
         elif self.reasoning is not None:
             form = REASONING_FORMATS[self.reasoning]
             thinking = ReasoningParser(openings=form.openings, closings=form.closings, is_open=self.is_open)
-        return AnswerParser(thinking, calls, max_calls=self.max_calls, shows_reasoning=self.shows_reasoning)
+            thinking_tags = [*form.openings, *form.closings]
+        parser = AnswerParser(
+            thinking,
+            calls,
+            max_calls=self.max_calls,
+            shows_reasoning=self.shows_reasoning,
+            is_forced=self.is_forced,
+            has_call_tag=self.style is not None and bool(TOOL_FORMATS[self.style].trigger),
+            thinking_tags=thinking_tags,
+        )
+        return CustomCalls(parser, self.customs) if self.customs else parser
 
 
 async def chat_prompt(service: Service, chat: Chat) -> tuple[str, AnswerFormat]:
@@ -123,6 +137,8 @@ def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: Ser
         reasoning=reasoning,
         is_open=form is not None and _ends_in_reasoning(chat, prompt, form),
         shows_reasoning=chat.shows_reasoning,
+        customs=list(chat.customs),
+        namespaces=dict(chat.namespaces),
         special_ids=tokenizer.special_ids(special_texts) if special_texts else {},
     )
 

@@ -3,7 +3,7 @@
 The engine checks messages and tools, like in LLM.chat; the types here only document them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Required
 
@@ -13,9 +13,10 @@ from typing_extensions import TypedDict
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message
 from ....engine.extras.chat.template import RESERVED_NAMES
-from ....engine.extras.chat.tools import Tool, ToolChoice, read_tool_choice, read_tools, strict_names
+from ....engine.extras.chat.tools import Tool, ToolChoice, read_tool_choice
 from ...api.request_model import ParseContext, RequestModel
 from .message_fields import look_into_messages, look_into_tools
+from .served_tools import ServedTools
 
 if TYPE_CHECKING:
     from ....engine.serving.async_engine import AsyncEngine
@@ -66,6 +67,8 @@ class Chat:
     choice: ToolChoice = field(default_factory=ToolChoice)
     is_parallel: bool = True  # several calls in one answer
     strict_names: frozenset[str] = frozenset()  # strict tools: their arguments must match their schemas
+    customs: Sequence[str] = ()  # custom tools: functions with one string
+    namespaces: Mapping[str, str] = field(default_factory=dict)  # functions' namespaces, by name
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: Mapping[str, Variable] = field(default_factory=dict)  # variables of the chat template
@@ -99,19 +102,22 @@ class ToolFields(RequestModel):
 
     @classmethod
     def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
+        look_into_tools(fields.get("tools"), reading, are_flat=cls.has_flat_tools)
         if not cls.has_flat_tools:
-            look_into_tools(fields.get("tools"), reading)
             look_into_messages(fields.get("messages"), reading)
 
     def _chat(self, messages: list[Message], *, reasoning_effort: str | None, **more: Any) -> Chat:
-        tools = read_tools(self.tools, are_flat=self.has_flat_tools)
+        served = ServedTools.of(self.tools, are_flat=self.has_flat_tools)
+        tools = served.read()
         effort = {} if reasoning_effort is None else {"reasoning_effort": reasoning_effort}  # few templates know it
         return Chat(
             messages=messages,
             tools=tools,
             choice=read_tool_choice(self.tool_choice, tools),
             is_parallel=self.parallel_tool_calls,
-            strict_names=strict_names(self.tools, are_flat=self.has_flat_tools),
+            strict_names=served.strict_names,
+            customs=served.customs,
+            namespaces=served.namespaces,
             variables=effort | self.chat_template_kwargs,
             **more,
         )

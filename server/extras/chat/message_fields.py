@@ -19,12 +19,14 @@ from ...api.known_fields import (
     asks_for_nothing,
 )
 from ...api.request_model import ParseContext
+from ...api.tolerance import ignore_unknown
+from .served_tools import ServedTools
 
 
-def look_into_messages(messages: object, reading: ParseContext) -> None:
+def look_into_messages(messages: object, reading: ParseContext, *, known: frozenset[str] = MESSAGE_FIELDS) -> None:
     """Check the messages of a chat. Raises InvalidRequestError."""
     for at, message in _objects(messages, "messages"):
-        _look_at(message, at, "messages[]", MESSAGE_FIELDS, reading)
+        _look_at(message, at, "messages[]", known, reading)
         _look_into_parts(message.get("content"), f"{at}.content", "messages[].content[]", reading)
 
 
@@ -36,10 +38,16 @@ def look_into_items(items: object, reading: ParseContext) -> None:
             _look_into_parts(item.get(name), f"{at}.{name}", f"input[].{name}[]", reading)
 
 
-def look_into_tools(tools: object, reading: ParseContext) -> None:
-    """Check tools that are objects around a function. The function's own keys are all shown to the model."""
+def look_into_tools(tools: object, reading: ParseContext, *, are_flat: bool = False) -> None:
+    """Note tools that are left out, and check objects around a function. Raises InvalidRequestError.
+
+    The function's own keys are all shown to the model.
+    """
+    if isinstance(tools, list):  # else the engine reports the type
+        for path in ServedTools.of(tools, are_flat=are_flat).ignored:
+            reading.ignore(path)
     for at, tool in _objects(tools, "tools"):
-        if "function" in tool:  # without one, the engine reports the missing key
+        if "function" in tool and not are_flat:  # without one, the engine reports the missing key
             _look_at(tool, at, "tools[]", TOOL_FIELDS, reading)
 
 
@@ -61,8 +69,11 @@ def _objects(values: object, at: str) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _look_at(fields: Mapping[str, Any], at: str, path: str, known_names: frozenset[str], reading: ParseContext) -> None:
-    for name in fields.keys() - known_names:
+    for name in sorted(fields.keys() - known_names):
         if name not in IGNORED_KEYS:
-            raise unknown_field(f"{at}.{name}", [f"{at}.{other}" for other in known_names])
-        if fields[name] is not None and not asks_for_nothing(fields[name], NOTHING):
+            if reading.is_strict:
+                raise unknown_field(f"{at}.{name}", [f"{at}.{other}" for other in known_names])
+            unknown = {name: fields[name]}
+            ignore_unknown(unknown, reading.ignore, known=known_names, at=f"{path}.", place=f"{at}.")
+        elif fields[name] is not None and not asks_for_nothing(fields[name], NOTHING):
             reading.ignore(f"{path}.{name}")

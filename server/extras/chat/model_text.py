@@ -1,7 +1,16 @@
 """ModelText: text to token ids and back, by the tokenizer of the served model."""
 
+from typing import NamedTuple
+
 from ...jobs.job import Job
 from ...service import Service
+
+
+class ShownToken(NamedTuple):
+    """One token in logprobs. Its text is incomplete where its bytes are no whole characters."""
+
+    text: str
+    raw: bytes
 
 
 class ModelText:
@@ -13,6 +22,13 @@ class ModelText:
     def token(self, token_id: int) -> str:
         """Return the text of one token alone, special tokens too."""
         return self._service.tokenizer.decode([token_id], skip_special_tokens=False)
+
+    def shown(self, token_id: int) -> ShownToken:
+        """Return the text and the bytes of one token alone."""
+        from ....engine.text.token_bytes import token_bytes  # here: for logprobs alone
+
+        text = self.token(token_id)
+        return ShownToken(text, token_bytes(self._service.tokenizer, token_id, text))
 
     def prompt(self, job: Job) -> str:
         """Return the prompt of a job that keeps it; one that came as ids or was truncated is decoded."""

@@ -1,22 +1,23 @@
 """Bodies of /api/chat, /api/generate and /api/show, and their conversion to chats, prompts and SamplingParams."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, SkipValidation, WithJsonSchema
-from starlette.requests import Request
 
 from ....engine.checks import Integer
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message, read_messages
-from ....engine.extras.chat.tools import ToolChoice, read_tools
+from ....engine.extras.chat.tools import ToolChoice
 from ....engine.extras.structured_output.params import StructuredOutputs
-from ...api.request_model import ModelName, RequestModel, read_fields
+from ...api.known_fields import MESSAGE_FIELDS
+from ...api.request_model import ModelName, ParseContext, RequestModel
 from ...api.sampling_request import SAMPLING_FIELDS, schema_of
-from ...http.json_body import read_json
-from ...service import service_of
+from ...service import Service
 from ..chat.chat_request import Chat, Variable
+from ..chat.message_fields import look_into_messages, look_into_tools
+from ..chat.served_tools import ServedTools
 
 # Ignored: the model stays loaded, and no answer returns a context.
 IGNORED = ("keep_alive", "context")
@@ -28,6 +29,7 @@ IGNORED_OPTIONS = (
 )
 _UNSUPPORTED = {"images": ([],), "logprobs": (False,), "top_logprobs": (0,)}
 _NUM_PREDICT = Integer(-(2**31), 2**31 - 1)
+_MESSAGE_FIELDS = MESSAGE_FIELDS | {"thinking", "tool_name", "images"}
 _RENAMED = {"thinking": "reasoning_content", "tool_name": "name"}
 
 
@@ -35,6 +37,8 @@ class Options(RequestModel):
     """The sampling fields, two of them under Ollama's names."""
 
     model_config = ConfigDict(extra="allow")
+    is_tolerant: ClassVar = True
+    path: ClassVar = "options."
     more_fields = SAMPLING_FIELDS
     ignored: ClassVar = dict.fromkeys(IGNORED_OPTIONS, ())
     unsupported: ClassVar = {"n": (1,), "logprobs": (), "prompt_logprobs": ()}
@@ -60,15 +64,14 @@ class Options(RequestModel):
 class OllamaBody(RequestModel):
     """Body whose model may have a tag: Ollama's clients append one to the name."""
 
+    is_tolerant: ClassVar = True
+
     @classmethod
-    async def from_request(cls, request: Request) -> Self:
-        """Like RequestModel.from_request, but without our headers of ignored fields."""
-        service = service_of(request)
-        fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
+    def _renamed(cls, service: Service, fields: dict[str, Any]) -> dict[str, Any]:
         name = fields.get("model")
         if isinstance(name, str) and not service.settings.serves(name):
-            fields = {**fields, "model": name.removesuffix(":latest")}
-        return read_fields(service, fields, cls)
+            return {**fields, "model": name.removesuffix(":latest")}
+        return fields
 
 
 class OllamaRequest(OllamaBody):
@@ -88,7 +91,7 @@ class OllamaRequest(OllamaBody):
 
     def chat_with(self, messages: list[Message], *, tools: object = None) -> Chat:
         """Build the chat with these messages. Raises InvalidRequestError."""
-        chat_tools = read_tools(tools)
+        chat_tools = ServedTools.of(tools, are_flat=False).read()
         choice = ToolChoice("auto" if chat_tools else "none")
         return Chat(messages=messages, tools=chat_tools, choice=choice, variables=self._variables())
 
@@ -115,6 +118,11 @@ class OllamaChatRequest(OllamaRequest):
     example: ClassVar = {"messages": [{"role": "user", "content": "Hello"}], "stream": False}
     messages: SkipValidation[list[dict[str, Any]]] = []  # noqa: RUF012  pydantic copies it
     tools: SkipValidation[list[dict[str, Any]] | None] = None
+
+    @classmethod
+    def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
+        look_into_tools(fields.get("tools"), reading)
+        look_into_messages(fields.get("messages"), reading, known=_MESSAGE_FIELDS)
 
     def chat(self) -> Chat:
         """The conversation. Raises InvalidRequestError."""

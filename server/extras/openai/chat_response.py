@@ -30,6 +30,7 @@ class ChatResponseBuilder(ResponseBuilder):
         self._answer = answer
         self._readers: dict[int, AnswerParser] = {}  # parser of each streamed choice
         self._calling: set[int] = set()  # choices that have called a tool
+        self._custom_calls: dict[int, set[int]] = {}  # numbers of the custom tools' calls of each streamed choice
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Build the whole answer."""
@@ -41,11 +42,9 @@ class ChatResponseBuilder(ResponseBuilder):
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Count the answer's tokens, and how many of them were reasoning."""
-        usage = full_usage(jobs)
-        if self._answer.reasoning is not None:
-            count = sum(num_reasoning_tokens(job, self._answer) for job in jobs)
-            usage["completion_tokens_details"] = {"reasoning_tokens": count}
-        return usage
+        reads = self._answer.reasoning is not None
+        count = sum(num_reasoning_tokens(job, self._answer) for job in jobs) if reads else 0
+        return full_usage(jobs) | {"completion_tokens_details": {"reasoning_tokens": count}}
 
     def first_chunk(self, index: int, job: Job) -> str | None:
         """Return a chunk with the role."""
@@ -58,10 +57,12 @@ class ChatResponseBuilder(ResponseBuilder):
         parts = [] if self._answer.is_plain else self._visible(read_whole(self._answer.reader(), output.text))
         message = {"role": "assistant", "content": output.text, "refusal": None}
         if parts or not self._shown.reasoning:
-            message |= _message(parts)
+            message |= self._message(parts)
+        elif not self._answer.is_plain:
+            message["content"] = ""
         return {
             **_chat_choice(index, {"message": message}, self._logprobs(output.logprobs)),
-            **_ending(output, has_called="tool_calls" in message),
+            **self._ending(output, has_called=not message.keys().isdisjoint(("tool_calls", "function_call"))),
         }
 
     def chunk(self, index: int, delta: OutputDelta, *, text_offset: int, report: Mapping[str, Any]) -> str | None:
@@ -75,7 +76,7 @@ class ChatResponseBuilder(ResponseBuilder):
         choice = _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs)) | self.ids(delta)
         choice["finish_reason"] = None
         if is_last:
-            choice |= {**_ending(delta, has_called=index in self._calling), **report}
+            choice |= {**self._ending(delta, has_called=index in self._calling), **report}
         return self._prefix + dumps(choice) + self._suffix
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
@@ -96,7 +97,33 @@ class ChatResponseBuilder(ResponseBuilder):
             parts += reader.finish()
         if any(part.kind == "call" for part in parts):
             self._calling.add(index)
-        return _delta(self._visible(parts))
+        return self._shaped(_delta(self._visible(parts)), self._custom_calls.setdefault(index, set()))
+
+    def _shaped(self, message: dict[str, Any], custom_calls: set[int]) -> dict[str, Any]:
+        """Put calls of custom tools into their own form. `custom_calls`: the numbers of those so far."""
+        for call in message.get("tool_calls", ()) if self._answer.customs else ():
+            if call["function"].get("name") in self._answer.customs:
+                custom_calls.add(call["index"])
+                call["type"] = "custom"
+            if call["index"] in custom_calls:
+                function = call.pop("function")
+                call["custom"] = {("input" if key == "arguments" else key): text for key, text in function.items()}
+        if self._shown.calls_are_older and "tool_calls" in message:
+            (call,) = message.pop("tool_calls")
+            message["function_call"] = call["function"]
+        return message
+
+    def _message(self, parts: Iterable[AnswerPart]) -> dict[str, Any]:
+        """Join the parts into keys of a message. Beside reasoning or calls, missing content is null."""
+        message = self._shaped(_delta(parts), set())
+        for call in message.get("tool_calls", ()):
+            del call["index"]
+        return {"content": None, **message}
+
+    def _ending(self, output: OutputDelta | CompletionOutput, *, has_called: bool) -> dict[str, Any]:
+        end = ending(output)
+        called = "function_call" if self._shown.calls_are_older else "tool_calls"
+        return end | {"finish_reason": called} if has_called and end["finish_reason"] == "stop" else end
 
     def _visible(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         return parts if self._shown.reasoning else [part for part in parts if part.kind != "reasoning"]
@@ -139,21 +166,8 @@ def _delta(parts: Iterable[AnswerPart]) -> dict[str, Any]:
     return delta | {"tool_calls": list(calls.values())} if calls else delta
 
 
-def _message(parts: Iterable[AnswerPart]) -> dict[str, Any]:
-    """Join the parts into keys of a message. Beside reasoning or calls, missing content is null."""
-    delta = _delta(parts)
-    for call in delta.get("tool_calls", ()):
-        del call["index"]
-    return {"content": None, **delta}
-
-
 def _call(part: AnswerPart) -> dict[str, Any]:
     return {"id": new_call_id(), "type": "function", "function": {"name": part.text, "arguments": ""}}
-
-
-def _ending(output: OutputDelta | CompletionOutput, *, has_called: bool) -> dict[str, Any]:
-    end = ending(output)
-    return end | {"finish_reason": "tool_calls"} if has_called and end["finish_reason"] == "stop" else end
 
 
 def _chat_choice(index: int, content: dict[str, Any], logprobs: dict[str, Any] | None) -> dict[str, Any]:

@@ -92,16 +92,16 @@ class CompletionResponseBuilder(ResponseBuilder):
         return {"index": index, "text": text, "logprobs": logprobs}
 
     def _logprobs(self, scores: Sequence[_Scored], text_offset: int) -> dict[str, Any]:
-        offsets = accumulate((len(self._token_text(token_id)) for token_id, _ in scores), initial=text_offset)
+        offsets = accumulate((len(self._token_text(token_id).text) for token_id, _ in scores), initial=text_offset)
         return {
-            "tokens": (self._token_text(token_id) for token_id, _ in scores),
+            "tokens": (self._token_text(token_id).text for token_id, _ in scores),
             "token_logprobs": (None if item is None else finite_logprob(item.logprob) for _, item in scores),
             "top_logprobs": (None if item is None else self._top(item) for _, item in scores),
             "text_offset": islice(offsets, len(scores)),
         }
 
     def _top(self, item: TokenLogprobs) -> dict[str, float]:
-        return {self._token_text(token_id): finite_logprob(logprob) for token_id, logprob in item.top}
+        return {self._token_text(token_id).text: finite_logprob(logprob) for token_id, logprob in item.top}
 
 
 def _with_ids(logprobs: Iterable[TokenLogprobs]) -> Iterable[_Scored]:

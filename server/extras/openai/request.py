@@ -3,6 +3,7 @@
 A field that is not built is refused by name if it would change the answer, and ignored if not.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Self
 
@@ -14,7 +15,7 @@ from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import read_messages
 from ...api.known_fields import NOTHING
 from ...api.prompt import Prompts, without_special_tokens
-from ...api.request_model import RequestModel
+from ...api.request_model import ParseContext, RequestModel
 from ...api.sampling_request import SamplingRequest, schema_of
 from ..chat.chat_request import Chat, ChatFields, ChatMessage, ToolFields
 
@@ -22,6 +23,7 @@ from ..chat.chat_request import Chat, ChatFields, ChatMessage, ToolFields
 class StreamOptions(RequestModel):
     """Options of the event stream."""
 
+    is_tolerant = True
     path = "stream_options."
     ignored: ClassVar = {"include_obfuscation": NOTHING}
     include_usage: bool = False
@@ -36,11 +38,13 @@ class Shown:
     running_usage: bool = False  # in every chunk
     token_ids: bool = False
     reasoning: bool = True
+    calls_are_older: bool = False  # a call is function_call, not one of tool_calls
 
 
 class OpenAIRequest(SamplingRequest):
     """Fields of both routes."""
 
+    is_tolerant = True
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[Any, schema_of("max_tokens")] = None
     max_completion_tokens: Annotated[Any, schema_of("max_tokens")] = None
@@ -131,14 +135,14 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
     unsupported: ClassVar = {
         **OpenAIRequest.unsupported,
         **ToolFields.unsupported,
-        "functions": ([],),
-        "function_call": ("none", "auto"),
         "modalities": (["text"],),
         "audio": (),
         "web_search_options": (),
         "moderation": (),
     }
     messages: SkipValidation[list[ChatMessage]]
+    functions: SkipValidation[list[dict[str, Any]] | None] = None
+    function_call: SkipValidation[str | dict[str, Any] | None] = None
     include_reasoning: bool = True
     logprobs: bool = False
     top_logprobs: Annotated[Any, schema_of("logprobs")] = None
@@ -146,7 +150,14 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
     @property
     def shown(self) -> Shown:
         """Optional parts of the answer."""
-        return replace(super().shown, reasoning=self.include_reasoning)
+        return replace(super().shown, reasoning=self.include_reasoning, calls_are_older=bool(self.functions))
+
+    @classmethod
+    def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
+        if isinstance(functions := fields.get("functions"), list) and functions:
+            assert isinstance(fields, dict)  # a copy of the body
+            fields |= _as_tools(functions, fields)
+        super()._look_into(fields, reading)
 
     def chat(self) -> Chat:
         """Build the conversation. Raises InvalidRequestError."""
@@ -159,3 +170,14 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
         names = {"prompt": "messages", "logprobs": "top_logprobs"}
         top = self.top_logprobs if self.top_logprobs is not None else 0
         return self.sampling(names=names, max_tokens=self._max_tokens(names), logprobs=top if self.logprobs else None)
+
+
+def _as_tools(functions: list[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return OpenAI's older `functions` and `function_call` under their newer names. Raises InvalidRequestError."""
+    if fields.get("tools"):
+        raise InvalidRequestError("functions is the older name of tools; send one of them", param="functions")
+    choice = fields.get("function_call")
+    if isinstance(choice, Mapping):
+        choice = {"type": "function", "function": choice}
+    tools = [{"type": "function", "function": function} for function in functions]
+    return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}

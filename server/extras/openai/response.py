@@ -13,9 +13,10 @@ from ....engine.serving.request_output import CompletionOutput
 from ...api.native.response import finite_logprob
 from ...http.json_response import dumps
 from ...jobs.job import Job, usage
+from ..chat.model_text import ShownToken
 from .request import Shown
 
-TokenText = Callable[[int], str]
+TokenText = Callable[[int], ShownToken]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +26,17 @@ class Head:
     id: str
     model: str
     created: int
+    fingerprint: str  # server's and model's
 
     def fields(self, kind: str) -> dict[str, Any]:
         """Return the first keys of an answer of this `object` kind."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model} | {
+            "system_fingerprint": self.fingerprint
+        }
 
 
 class ResponseBuilder:
-    """Builder of one of the two kinds of answer. `token_text` returns the text of a single token, for logprobs."""
+    """Builder of one of the two kinds of answer. `token_text` returns a single token, for logprobs."""
 
     kind: str
     chunk_kind: str
@@ -122,7 +126,7 @@ def scored_token(item: TokenLogprobs, token_text: TokenText) -> dict[str, Any]:
     """Describe a token with its logprob and the likeliest tokens, in the form of chats and responses."""
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        text = token_text(token_id)
-        return {"token": text, "logprob": finite_logprob(logprob), "bytes": list(text.encode("utf-8", "replace"))}
+        text, raw = token_text(token_id)
+        return {"token": text, "logprob": finite_logprob(logprob), "bytes": list(raw)}
 
     return {**entry(item.token_id, item.logprob), "top_logprobs": [entry(*candidate) for candidate in item.top]}

@@ -3,26 +3,31 @@
 A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
+import hashlib
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
+from ... import package_version
 from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
 from ...api.request_model import read_fields
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
+from ...http.response_middleware import answer_headers
+from ...jobs.job import Job
 from ...service import Service, service_of
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat
 from ..chat.generation import Generation, chat_generation, streamed
-from ..chat.model_text import ModelText
+from ..chat.model_text import ModelText, ShownToken
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
 from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
@@ -105,16 +110,31 @@ class _Answer:
         """Build the answer, whole or streamed."""
         if not self.body.stream:
             jobs = await self.generation.answered(request)
+            self._announce_cut(request, jobs)
             return SlicedResponse.of(await service_of(request).json.write(self.builder.answer(jobs)))
         if self.generation.params.prompt_logprobs is not None and not self.echoes:
             raise InvalidRequestError("prompt_logprobs goes with stream false only", param="prompt_logprobs")
         jobs = await self.generation.begin(request)
+        self._announce_cut(request, jobs)
         writer = OpenAIStreamWriter(self.builder, jobs, shown=self.body.shown)
         return streamed(request, jobs, writer)
 
+    def _announce_cut(self, request: Request, jobs: Sequence[Job]) -> None:
+        """Say in X-Max-Tokens how many tokens an answer can have if the context holds fewer than requested."""
+        rest = service_of(request).engine.max_model_len - max(job.num_prompt_tokens for job in jobs)
+        if rest < (self.generation.params.default_max_tokens or 0):
+            answer_headers(request)["X-Max-Tokens"] = str(rest)
+
+
+def _cut_to_fit(service: Service, params: SamplingParams) -> SamplingParams:
+    """Make max_tokens a limit that is cut to what fits, unless the server is strict."""
+    if params.max_tokens is None or service.settings.strict_fields:
+        return params
+    return replace(params, max_tokens=None, default_max_tokens=params.max_tokens)
+
 
 def _completion(service: Service, body: CompletionRequest) -> _Answer:
-    params, echo = body.params(), body.echoed()
+    params, echo = _cut_to_fit(service, body.params()), body.echoed()
     builder = CompletionResponseBuilder(
         _head(service, "cmpl-"),
         _token_text(service, body),
@@ -133,7 +153,7 @@ def _completion(service: Service, body: CompletionRequest) -> _Answer:
 
 
 async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _Answer:
-    chat, params = body.chat(), body.params()
+    chat, params = body.chat(), _cut_to_fit(service, body.params())
     generation, answer = await chat_generation(
         service,
         chat,
@@ -150,12 +170,26 @@ async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _An
 
 def _token_text(service: Service, body: OpenAIRequest) -> TokenText:
     """Return the function that shows tokens in logprobs."""
-    return "token_id:{}".format if body.return_tokens_as_token_ids else ModelText(service).token
+    return _by_id if body.return_tokens_as_token_ids else ModelText(service).shown
+
+
+def _by_id(token_id: int) -> ShownToken:
+    text = f"token_id:{token_id}"
+    return ShownToken(text, text.encode())
 
 
 def _head(service: Service, prefix: str) -> Head:
     tagged = prefix + service.settings.id_tag + secrets.token_hex(16)
-    return Head(id=tagged, model=service.settings.model_name, created=int(time.time()))
+    return Head(
+        id=tagged, model=service.settings.model_name, created=int(time.time()), fingerprint=_fingerprint(service)
+    )
+
+
+def _fingerprint(service: Service) -> str:
+    """Name the version, the model and the device: with equal ones a seed gives equal answers."""
+    config = service.engine.config
+    about = f"{package_version()} {service.settings.model_name} {config.device} {config.dtype}"
+    return "fp_" + hashlib.sha256(about.encode()).hexdigest()[:10]
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

@@ -47,5 +47,6 @@ def _items(message: Message) -> Iterator[Item]:
         yield {"type": "message", "role": role, "content": [part]}
     for call in message.get("tool_calls", ()):
         function = call["function"]
-        arguments = json.dumps(function["arguments"])
+        arguments = function["arguments"]
+        arguments = arguments if isinstance(arguments, str) else json.dumps(arguments)
         yield {"type": "function_call", "call_id": call.get("id"), "name": function["name"], "arguments": arguments}

@@ -1,12 +1,14 @@
 """Output of a response: items built from an answer's parts, and the events that report them while they grow."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ....engine.extras.chat.answer_parts import AnswerPart
 
 Event = dict[str, Any]
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class OutputItems:
@@ -15,8 +17,12 @@ class OutputItems:
     Events lack their sequence numbers. Call `finish` once the answer has ended.
     """
 
-    def __init__(self, response_id: str) -> None:
+    def __init__(
+        self, response_id: str, *, customs: Collection[str] = (), namespaces: Mapping[str, str] = _NONE
+    ) -> None:
         self._response_id = response_id
+        self._customs = customs  # names of custom tools
+        self._namespaces = namespaces
         self._items: list[_Item] = []
 
     @property
@@ -47,8 +53,12 @@ class OutputItems:
     def _begin(self, kind: str, name: str) -> list[Event]:
         number = len(self._items)
         digest = hashlib.sha256(f"{self._response_id} {number}".encode()).hexdigest()[:32]
-        self._items.append(_Call(number, digest, name) if kind == "arguments" else _Text(number, digest, kind))
+        self._items.append(self._call(number, digest, name) if kind == "arguments" else _Text(number, digest, kind))
         return self._items[-1].begin()
+
+    def _call(self, number: int, digest: str, name: str) -> "_Call":
+        kind = _CustomCall if name in self._customs else _Call
+        return kind(number, digest, name, self._namespaces.get(name))
 
 
 class _Item:
@@ -135,10 +145,13 @@ class _Call(_Item):
     """Call of a function."""
 
     kind = "arguments"
+    prefix = "fc"
 
-    def __init__(self, number: int, digest: str, name: str) -> None:
-        super().__init__(number, f"fc_{digest}")
+    def __init__(self, number: int, digest: str, name: str, namespace: str | None) -> None:
+        super().__init__(number, f"{self.prefix}_{digest}")
         self._about = {"call_id": f"call_{digest}", "name": name}
+        if namespace is not None:
+            self._about["namespace"] = namespace
 
     def value(self) -> dict[str, Any]:
         return {
@@ -157,3 +170,22 @@ class _Call(_Item):
         name, arguments = self._about["name"], "".join(self._texts)
         done_event = self._event("function_call_arguments.done", name=name, arguments=arguments)
         return [done_event, *super().close(status)]
+
+
+class _CustomCall(_Call):
+    """Call of a custom tool."""
+
+    prefix = "ctc"
+
+    def value(self) -> dict[str, Any]:
+        about = {"id": self._id, "type": "custom_tool_call", "status": self._status, **self._about}
+        return about | {"input": "".join(self._texts)}
+
+    def grow(self, text: str, logprobs: Sequence[Any]) -> Event:
+        self._texts.append(text)
+        return self._event("custom_tool_call_input.delta", delta=text)
+
+    def close(self, status: str) -> list[Event]:
+        self._status = status
+        done_event = self._event("custom_tool_call_input.done", input="".join(self._texts))
+        return [done_event, self._item_event("done")]

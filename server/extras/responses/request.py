@@ -79,6 +79,7 @@ def stored_request(job: Job) -> StoredRequest | None:
 class TextOptions(RequestModel):
     """Options of the text."""
 
+    is_tolerant = True
     path = "text."
     ignored: ClassVar = {"verbosity": ("medium",)}
     format: TextFormat | None = None
@@ -88,6 +89,7 @@ class TextOptions(RequestModel):
 class Reasoning(RequestModel):
     """Options of reasoning. Summaries are repeated, but have no effect."""
 
+    is_tolerant = True
     path = "reasoning."
     ignored: ClassVar = {"summary": (), "generate_summary": ()}
     effort: Effort | None = None
@@ -98,6 +100,7 @@ class Reasoning(RequestModel):
 class ResponseStreamOptions(RequestModel):
     """Options of the event stream."""
 
+    is_tolerant = True
     path = "stream_options."
     ignored: ClassVar = {"include_obfuscation": NOTHING}
 
@@ -106,6 +109,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     """A conversation to answer, in OpenAI's Responses form."""
 
     example: ClassVar = {"input": "Hello", "max_output_tokens": 32}
+    is_tolerant = True
     has_flat_tools = True
     ignored: ClassVar = {name: values for name, values in HINTS.items() if name not in ("metadata", "store")} | {
         "max_tool_calls": ()
@@ -146,6 +150,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
 
     @classmethod
     def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
+        super()._look_into(fields, reading)
         look_into_items(fields.get("input"), reading)
         if isinstance(included := fields.get("include"), list) and any(name != _LOGPROBS for name in included):
             reading.ignore("include")

@@ -39,7 +39,8 @@ class ResponseLife:
         self._request = stored_request(job) or _NATIVE
         self._token_text = token_text
         self._reader = self._request.answer.reader()
-        self._output = OutputItems(job.seq_id)
+        answer = self._request.answer
+        self._output = OutputItems(job.seq_id, customs=answer.customs, namespaces=answer.namespaces)
         self._held: list[dict[str, Any]] = []  # logprobs of text that is held back
         self._num_reasoning_tokens = 0
         self._num_events = 0
@@ -80,6 +81,7 @@ class ResponseLife:
             "id": ID_PREFIX + self._job.seq_id,
             "object": "response",
             "created_at": self._job.created_at,
+            "completed_at": self._completed_at() if current == "completed" else None,
             "status": current,
             "model": self._job.model,
             "error": _error(failure) if failure else None,
@@ -95,6 +97,13 @@ class ResponseLife:
         if status == "completed" and self._job.outputs[0].finish_reason in ("length", "timeout"):
             return "incomplete"
         return "in_progress" if status == "running" else status
+
+    def _completed_at(self) -> int | None:
+        """Return the time of the end, in seconds since 1970, None if it is not kept."""
+        metrics = next(iter(self._job.metrics), None)
+        if metrics is None or metrics.finished_time is None:
+            return None
+        return int(self._job.created + metrics.finished_time - metrics.arrival_time)
 
     def _usage(self) -> dict[str, Any]:
         counts = usage(self._job)

@@ -87,7 +87,7 @@ async def respond_batched(
     service.settings.webhooks.check(body.webhook, is_kept=False)
     new = await _new(service, body, owner=owner)
     await service.complete([new.job], [new.prompt], new.params, user=new.body.user, is_background=True)
-    return await response_object(new.job, ModelText(service).token)
+    return await response_object(new.job, ModelText(service).shown)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -222,7 +222,7 @@ async def _conversation(service: Service, previous_id: str, *, owner: str) -> li
         raise InvalidRequestError(
             f"previous_response_id: {exc}", param="previous_response_id", code="previous_response_not_found"
         ) from exc
-    return await conversation_of(job, ModelText(service).token)
+    return await conversation_of(job, ModelText(service).shown)
 
 
 async def _wait(request: Request, service: Service, job: Job, *, is_owned: bool) -> None:
@@ -245,11 +245,11 @@ async def _object(service: Service, job: Job) -> Response:
     json = service.json
 
     async def write() -> Sequence[bytes]:
-        return await json.write(await response_object(job, ModelText(service).token))
+        return await json.write(await response_object(job, ModelText(service).shown))
 
     if job.finished and json.may_share:
         return SlicedResponse.of(await json.write_once(ID_PREFIX + job.seq_id, write))
-    return SlicedResponse(json.slices(await response_object(job, ModelText(service).token)))
+    return SlicedResponse(json.slices(await response_object(job, ModelText(service).shown)))
 
 
 def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) -> Response:
@@ -258,7 +258,7 @@ def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) ->
     ends_it = is_owned and stored is not None and not stored.is_background
     return stream_of(
         [job],
-        ResponsesStreamWriter(ResponseLife(job, ModelText(service).token), after=after),
+        ResponsesStreamWriter(ResponseLife(job, ModelText(service).shown), after=after),
         on_disconnect=lambda: service.abort(job) if ends_it else None,
         headers={"X-Seq-Id": job.seq_id},
     )

@@ -210,7 +210,7 @@ async def test_the_schema_shows_every_field_with_its_limits(served):
         ("ChatCompletionRequest", {"messages", "tools", "max_completion_tokens", "top_logprobs"}),
     ]:
         assert set(schemas[name]["properties"]) >= FIELD_NAMES | own
-        assert schemas[name]["additionalProperties"] is False
+        assert schemas[name]["additionalProperties"] is (name != "GenerateRequest"), "the APIs of others are tolerant"
     assert schemas["GenerateRequest"]["properties"]["n"]["maximum"] == 64
     for model in schemas:
         assert f"#/components/schemas/{model}" in str(document), model

@@ -83,9 +83,9 @@ def cases():
     yield "top_k", "-2"
     yield "prompt_logprobs", "21"
     yield "min_tokens", "3"  # more than max_tokens
-    yield "max_tokens", "100000"
+    yield "max_tokens", "3000000000"
     yield "max_length", "1"
-    yield "no_such_field", "1"
+    yield "no_such_limit", "1"
     yield "prompt_embeds", "[[0.5]]"
     yield "default_max_tokens", "5"
     yield "request_id", '"two\\nlines"'

@@ -87,17 +87,17 @@ async def test_nested_objects_are_read_the_same_way(served):
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "txt": 1}]}]},
             "messages[0].content[0].txt",
         ),
-        ("/v1/chat/completions", {"tools": [{"function": {"name": "f"}, "kind": "x"}]}, "tools[0].kind"),
+        ("/v1/chat/completions", {"tools": [{"function": {"name": "f"}, "tpe": "x"}]}, "tools[0].tpe"),
         ("/v1/chat/completions", {"reasoning_effort": "banana"}, "reasoning_effort"),
         ("/v1/chat/completions", {"stream_options": {"include_usag": True}}, "stream_options.include_usag"),
-        ("/v1/responses", {"input": [{"role": "user", "content": "x", "foo": 1}]}, "input[0].foo"),
+        ("/v1/responses", {"input": [{"role": "user", "content": "x", "reply_text": 1}]}, "input[0].reply_text"),
         ("/v1/responses", {"truncation": "foo"}, "truncation"),
         ("/v1/responses", {"max_tool_calls": "x"}, "max_tool_calls"),
         ("/v1/responses", {"include": ["foo"]}, "include[0]"),
         ("/v1/responses", {"service_tier": "banana"}, "service_tier"),
         ("/v1/responses", {"reasoning": {"effort": "banana"}}, "reasoning.effort"),
-        ("/v1/responses", {"reasoning": {"foo": 1}}, "reasoning.foo"),
-        ("/v1/responses", {"stream_options": {"foo": 1}}, "stream_options.foo"),
+        ("/v1/responses", {"reasoning": {"efort": "low"}}, "reasoning.efort"),
+        ("/v1/responses", {"stream_options": {"max_chunk": 1}}, "stream_options.max_chunk"),
         ("/v1/responses", {"text": {"verbosity": "foo"}}, "text.verbosity"),
     ],
 )
@@ -118,12 +118,87 @@ async def test_parts_that_are_no_text_are_refused_by_their_kind(served, kind):
 
 @pytest.mark.parametrize(
     ("name", "way_out"),
-    [("max_token", "did you mean max_tokens?"), ("guided_jsn", "did you mean guided_json?"), ("qqqqqq", "the nearest")],
+    [
+        ("max_token", "did you mean max_tokens?"),
+        ("max_tokns", "did you mean max_tokens?"),
+        ("guided_jsn", "did you mean guided_json?"),
+        ("tempertaure", "did you mean temperature?"),
+        ("stp", "did you mean stop?"),
+    ],
 )
 async def test_an_unknown_field_is_told_the_nearest(served, name, way_out):
     message = refused(await post(served, "/v1/chat/completions", **{name: 1}), name)
     assert way_out in message
     assert len(message) < 120, "no list of all"
+
+
+APIS = {route: fields for route, fields in ROUTES.items() if route != "/generate"} | {
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 3},
+    "/v1/messages/count_tokens": {"messages": MESSAGES},
+    "/api/chat": {"messages": MESSAGES, "stream": False},
+    "/api/generate": {"prompt": "hello", "stream": False},
+}
+FREE = {"client_metadata": {"a": 1}, "x_new": "\n\u00fc", "thinking_level": 3, "banana": True}
+HEAVY = (
+    "conversation_id",
+    "previous_message_id",
+    "mcpServers",
+    "output_schema",
+    "stop_words",
+    "max_chars",
+)
+
+
+@pytest.mark.parametrize("settings", [Settings(ollama_api=True)])
+@pytest.mark.parametrize("route", APIS)
+async def test_an_unknown_field_is_ignored_by_name_unless_it_may_change_the_answer(served, route):
+    response = await served.client.post(route, json=APIS[route] | FREE | {"y_new": [], "z_new": None})
+    assert response.status_code == 200, response.text
+    assert response.headers["x-ignored-fields"] == "banana,client_metadata,thinking_level,x_new"
+    assert 'ignored_fields_total{model_name="splitfuse-demo-5m"} 4.0' in (await served.client.get("/metrics")).text
+    for name in HEAVY:
+        response = await served.client.post(route, json=APIS[route] | {name: "x"})
+        assert response.status_code == 400, name
+        assert f"unknown field '{name}'" in response.text
+
+
+async def test_our_own_api_ignores_nothing_unknown(served):
+    for name in FREE:
+        refused(await post(served, "/generate", **{name: 1}), name)
+
+
+@pytest.mark.parametrize("settings", [Settings(ollama_api=True, strict_fields=True)])
+@pytest.mark.parametrize("route", APIS)
+async def test_strict_fields_refuse_unknown_ones(served, route):
+    response = await served.client.post(route, json=APIS[route] | {"banana": 1})
+    assert response.status_code == 400
+    assert "banana" in response.text
+
+
+@pytest.mark.parametrize("settings", [Settings(ollama_api=True)])
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
+async def test_unknown_keys_of_messages_are_ignored_by_name(served, route):
+    messages = [{**MESSAGES[0], "banana": 1}]
+    response = await served.client.post(route, json=APIS[route] | {"messages": messages})
+    assert response.headers["x-ignored-fields"] == "messages[].banana"
+    for name in ("contnt", "image_url"):
+        response = await served.client.post(route, json=APIS[route] | {"messages": [{**MESSAGES[0], name: "x"}]})
+        assert response.status_code == 400, name
+        assert f"messages[0].{name}" in response.text
+
+
+async def test_a_thread_is_refused_so_that_clients_send_the_whole_conversation(served):
+    response = await served.client.post("/v1/messages", json=APIS["/v1/messages"] | {"thread": {"type": "create"}})
+    error = response.json()["error"]
+    assert response.status_code == 400
+    assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+
+
+async def test_the_header_of_many_names_is_short(served):
+    many = {f"{number}\U0001f600" * 10: 1 for number in range(100)}
+    response = await post(served, "/v1/completions", **many)
+    assert response.status_code == 200
+    assert len(response.headers["x-ignored-fields"]) < 1030
 
 
 @pytest.mark.parametrize("settings", [Settings(strict_fields=True)])
@@ -154,6 +229,11 @@ CONSTRAINTS = [
         {"response_format": {"type": "json_object", "value": SCHEMA}},
         ("json", json.dumps(SCHEMA), "response_format.value"),
     ),
+    (
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        ("json", json.dumps(SCHEMA), "response_format.schema"),
+    ),
+    ({"response_format": {"type": "json", "value": SCHEMA}}, ("json", json.dumps(SCHEMA), "response_format.value")),
 ]
 
 

@@ -173,7 +173,7 @@ async def test_an_answer_that_is_cut_off_says_so(client, served):
     assert choice.finish_reason == "length"
     assert choice.message.tool_calls[0].function.arguments == '{"town": "Rome"}'
     answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, max_tokens=5)
-    assert answer.choices[0].message.content == "Let me look.\n\n" + '<tool_call>\n{"name": "weather'
+    assert answer.choices[0].message.content == "Let me look.", "no half of a call"
 
 
 async def test_only_tools_that_may_be_called_are_shown(client, served):

@@ -257,7 +257,6 @@ def test_dates_are_today() -> None:
         ([], "messages"),
         (["hello"], "messages[0]"),
         ([{"content": "x"}], "messages[0].role"),
-        ([{"role": "function", "content": "x"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "tool", "tool_call_id": "x"}], "messages[0].content"),
         ([{"role": "tool", "tool_call_id": 5, "content": "x"}], "messages[0].tool_call_id"),
@@ -266,7 +265,6 @@ def test_dates_are_today() -> None:
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content"),
         ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "messages[0].tool_calls"),
         ([{"role": "assistant", "content": "x", "audio": {"id": "a"}}], "messages[0].audio"),
-        ([{"role": "assistant", "tool_calls": []}], "messages[0].content"),
         ([{"role": "assistant", "tool_calls": CALL}], "messages[0].tool_calls"),
         ([{"role": "assistant", "tool_calls": ["x"]}], "messages[0].tool_calls[0]"),
         ([{"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]}], "messages[0].tool_calls[0]"),
@@ -280,7 +278,19 @@ def test_messages_that_make_no_sense_are_named(messages: object, param: str) -> 
     assert info.value.param == param
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", '"x"', "5", 5, [1], "[" * 100_000])
+@pytest.mark.parametrize("arguments", ['{"a', "[1]", '"x"', "5", "[" * 100_000])
+def test_arguments_of_a_call_that_was_cut_stay_text(arguments: str) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    messages = read_messages([{"role": "assistant", "tool_calls": [call]}])
+    assert messages[0]["tool_calls"][0]["function"]["arguments"] == arguments
+    added = "{% for c in messages[0].tool_calls %}{{ '>' + c.function.arguments }}{% endfor %}"
+    assert ChatTemplate(added, special_tokens={}).render(messages) == ">" + arguments
+    listed = "{% for c in messages[0].tool_calls %}{% for k, v in c.function.arguments|items %}{{ v }}{% endfor %}"
+    listed += "{% endfor %}"
+    assert ChatTemplate(listed, special_tokens={}).render(messages) == arguments
+
+
+@pytest.mark.parametrize("arguments", [5, [1]])
 def test_arguments_that_are_no_object_are_named(arguments: object) -> None:
     call = {"function": {"name": "f", "arguments": arguments}}
     with pytest.raises(InvalidRequestError) as info:

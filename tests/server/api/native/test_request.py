@@ -26,7 +26,11 @@ def test_null_is_absent_and_defaults_are_the_tables():
         ({"n": True}, "n", "n must be an integer, not bool"),
         ({"top_p": "1"}, "top_p", "top_p must be a number, not str"),
         ({"repetition_penalty": 0}, "repetition_penalty", "must be a finite number above 0 to 100"),
-        ({"response_format": {"type": "xml"}}, "response_format.type", "must be 'text', 'json_object' or"),
+        (
+            {"response_format": {"type": "xml"}},
+            "response_format.type",
+            "must be 'text', 'json_object', 'json_schema' or",
+        ),
         ({"response_format": {"type": "text", "typ": 1}}, "response_format.typ", "did you mean response_format.type?"),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from splitfuse.engine.errors import InvalidRequestError
-from splitfuse.server.extras.anthropic.conversation import read_conversation, read_custom_tools
+from splitfuse.server.extras.anthropic.conversation import read_conversation, read_custom_tools, sorted_tools
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
 
@@ -165,8 +165,6 @@ def test_tools():
 @pytest.mark.parametrize(
     ("tool", "param", "said"),
     [
-        ({"type": "web_search_20250305", "name": "web_search"}, "tools[0].type", "'web_search_20250305' is not"),
-        ({"type": "bash_20250124", "name": "bash"}, "tools[0].type", "'bash_20250124' is not"),
         ({"name": "f"}, "tools[0].input_schema", "must be a JSON schema"),
         ({"name": "f g", "input_schema": {}}, "tools[0].name", "letters, digits"),
         ({"input_schema": {}}, "tools[0].name", "letters, digits"),
@@ -179,3 +177,39 @@ def test_a_tool_that_cannot_be_is_named(tool, param, said):
         read_custom_tools([tool])
     assert info.value.param == param
     assert said in str(info.value)
+
+
+def test_tools_that_the_client_runs_are_functions_and_those_of_servers_are_left_out():
+    tools = [
+        {"type": "web_search_20250305", "name": "web_search"},
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "text_editor_20250124", "name": "str_replace_editor"},
+        {"type": "memory_20250818", "name": "memory"},
+        {"type": "computer_20250124", "name": "computer", "display_width_px": 800, "display_height_px": 600},
+        {"type": "new_20990101", "name": "new", "input_schema": {"type": "object"}},
+    ]
+    functions = [tool["function"] for tool in read_custom_tools(tools)]
+    assert [f["name"] for f in functions] == ["bash", "str_replace_editor", "memory", "computer", "new"]
+    assert functions[0]["parameters"]["properties"].keys() == {"command", "restart"}
+    assert functions[3]["description"].endswith("800 x 600 pixels.")
+    assert sorted_tools(tools).ignored == ["tools[].web_search_20250305"]
+
+
+def test_documents_of_plain_text_are_read():
+    document = {
+        "type": "document",
+        "title": "Notes",
+        "source": {"type": "text", "media_type": "text/plain", "data": "a"},
+    }
+    blocks = {"type": "document", "source": {"type": "content", "content": [text("b"), text("c")]}}
+    found = {"type": "search_result", "source": "http://x", "title": "X", "content": [text("d")]}
+    turns = [
+        {"role": "user", "content": [document, blocks]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "i", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "i", "content": [document, found]}]},
+    ]
+    user, _, tool = read_conversation(turns)
+    assert user["content"] == "Notes\na\n\nb\n\nc"
+    assert tool["content"] == "Notes\na\n\nX\nhttp://x\nd"
+    with pytest.raises(InvalidRequestError, match="reads text only"):
+        read_conversation([{"role": "user", "content": [{"type": "document", "source": {"type": "url", "url": "x"}}]}])
