@@ -85,12 +85,15 @@ def serve_made_up(port: int) -> None:
             yield steps.batch(STEPS_PER_S // 20)
 
     async def file(request: Request) -> Response:
-        return asset(request.path_params.get("name", "index.html"))
+        return asset(request.path_params.get("name", "engine.html"))
+
+    async def ready(request: Request) -> Response:
+        return Response()
 
     async def steps(request: Request) -> Response:
         return StreamingResponse(stream(), media_type="text/event-stream")
 
-    app = Starlette(routes=[Route("/", file), Route("/page/{name}", file), Route("/stats/stream", steps)])
+    app = Starlette(routes=[Route("/engine", file), Route("/ready", ready), Route("/page/{name}", file), Route("/stats/stream", steps)])
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     threading.Thread(target=server.run, daemon=True).start()
     while not server.started:
@@ -113,7 +116,7 @@ def frames(args: argparse.Namespace) -> None:
     """Print frames per second of a trace, and the memory after every minute."""
     serve_made_up(args.port)
     with chromium() as browser, watched_page(browser) as page:
-        page.goto(f"http://127.0.0.1:{args.port}/")
+        page.goto(f"http://127.0.0.1:{args.port}/engine")
         page.wait_for_function(
             "() => document.getElementById('lanes-canvas').getAttribute('aria-label').includes('256')"
         )
@@ -146,7 +149,7 @@ def pictures(args: argparse.Namespace) -> None:
     with ServerProcess(*args.model, "--num-kv-blocks", "512") as server, chromium() as browser:
         for name, options in PICTURES.items():
             with watched_page(browser, **options) as page:
-                page.goto(server.url)
+                page.goto(f"{server.url}/engine")
                 page.fill("#clients", "6")
                 page.fill("[name=copies]", "2" if "wide" in name else "1")
                 page.click("#send")

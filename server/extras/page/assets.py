@@ -1,5 +1,6 @@
-"""Assets: files of the page, and headers that stop the page from loading or running anything else."""
+"""Assets: files of the chat and the engine view, and headers that let them load and run nothing else."""
 
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -12,7 +13,8 @@ from ...service import Service
 from .settings import PageSettings
 
 PREFIX = "/page/"
-_MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+ENGINE = "/engine"
+_MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # Only this server's scripts and styles, none inside the HTML, and no text can become markup. data: and blob: serve the
 # pictures that the page draws and the files that users save.
 _HEADERS = {
@@ -26,6 +28,8 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+_COMMENT = re.compile(r"(?<=[;,{(\[})])  // .*")  # behind code
+_CSS_SPACE = re.compile(r"\s*([{};,])\s*")
 
 
 @cache
@@ -35,15 +39,22 @@ def names() -> frozenset[str]:
 
 
 def asset(name: str) -> Response:
-    """Return one of the page's files."""
-    media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
-    body = files(__package__).joinpath("static", name).read_bytes()
-    return Response(body, media_type=media_type, headers=_HEADERS)
+    """Return one of the page's files, without what only readers of the source need."""
+    return Response(_body(name), media_type=_MEDIA_TYPES[name.rpartition(".")[2]], headers=_HEADERS)
+
+
+@cache
+def _body(name: str) -> bytes:
+    """Read a file without comments, and without spaces that mean nothing: an eighth fewer bytes, the same code."""
+    text = files(__package__).joinpath("static", name).read_text("utf-8")
+    lines = (_COMMENT.sub("", line).strip() for line in text.splitlines())
+    body = "\n".join(line for line in lines if line and not line.startswith(("//", "/*")))
+    return (_CSS_SPACE.sub(r"\1", body) if name.endswith(".css") else body).encode()
 
 
 def index(service: Service) -> Response | None:
     """Make the answer to a browser that opens /; None without the page."""
-    return asset("index.html") if service.settings.section(PageSettings).page else None
+    return asset("chat.html") if service.settings.section(PageSettings).page else None
 
 
 def is_open(service: Service, scope: Scope) -> bool:
@@ -52,8 +63,8 @@ def is_open(service: Service, scope: Scope) -> bool:
 
 
 def is_page(scope: Scope) -> bool:
-    """True if the request is for a file of the page. These files hold no secrets; the key is typed into the page."""
+    """True if the request is for a file of the pages. These files hold no secrets; the key is typed into the page."""
     path: str = scope["path"]
     if path == "/":
         return wants_html(Headers(scope=scope).get("accept", ""))
-    return path.startswith(PREFIX) and path.removeprefix(PREFIX) in names()
+    return path == ENGINE or (path.startswith(PREFIX) and path.removeprefix(PREFIX) in names())

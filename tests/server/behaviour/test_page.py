@@ -1,4 +1,4 @@
-"""The page in a real browser, against a real server with the demo model."""
+"""The engine view in a real browser, against a real server with the demo model."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any, live_server: ServerProcess) -> Iterator[Any]:
     with watched_page(browser, accept_downloads=True) as page:
-        page.goto(live_server.url)
+        page.goto(f"{live_server.url}/engine")
         page.wait_for_function("() => document.getElementById('about').textContent.includes('policy')")
         yield page
 
@@ -109,8 +109,11 @@ def test_strip_lanes_blocks_and_figures_show_what_runs(page: Any) -> None:
         assert is_drawn(page, canvas), canvas
     page.focus("#strip-canvas")
     page.keyboard.press("End")
+    wait_for_text(page, "#step-words", "Step ")
+    before = page.text_content("#step-words")
     page.keyboard.press("ArrowLeft")
-    words = wait_for_text(page, "#step-words", "Step ")
+    page.wait_for_function("(before) => document.getElementById('step-words').textContent !== before", arg=before)
+    words = page.text_content("#step-words")
     assert re.match(r"Step \d+: \d of 512 tokens in [\d.,]+ ms: 0 of prompts, \d of decodes\.", words), words
     assert page.get_attribute("#strip-canvas", "aria-valuetext") == words
     assert page.get_attribute("#pause", "aria-pressed") == "true"
@@ -188,7 +191,7 @@ def test_a_saved_view_needs_no_server(page: Any, browser: Any, tmp_path: Path) -
     download.value.save_as(tmp_path / "saved.html")
     with watched_page(browser, offline=True) as saved:
         saved.goto((tmp_path / "saved.html").as_uri())
-        assert "A saved view of splitfuse-demo-5m" in saved.text_content("#about")
+        assert "A saved view of splitfuse-demo-5m" in saved.text_content("#now")
         assert is_drawn(saved, "#strip-canvas")
         assert is_drawn(saved, "#lanes-canvas")
         wait_for_text(saved, "#figures-list", "gap, median")
@@ -213,7 +216,7 @@ def keyed_server() -> Iterator[ServerProcess]:
 
 def test_with_keys_others_are_shapes(browser: Any, keyed_server: ServerProcess) -> None:
     with watched_page(browser, expected=("401",)) as page:
-        page.goto(keyed_server.url)
+        page.goto(f"{keyed_server.url}/engine")
         page.wait_for_selector("#key-form", state="visible")
         page.fill("#key", "alice")
         page.click("#key-form button")
@@ -248,11 +251,11 @@ def test_hostile_text_stays_text(browser: Any, live_server: ServerProcess) -> No
         page.route(
             "**/result/*/stream*", lambda route: route.fulfill(body=tokens if "after" not in route.request.url else "")
         )
-        page.goto(live_server.url)
+        page.goto(f"{live_server.url}/engine")
         send(page, prompt=HOSTILE, max_tokens=1)
         page.wait_for_function("() => document.querySelector('.stream pre')?.textContent.length > 200000")
-        page.wait_for_function("(text) => document.getElementById('about').textContent.includes(text)", arg=HOSTILE)
-        assert page.evaluate("document.querySelectorAll('#streams img, #streams script, header img').length") == 0
+        page.wait_for_function("(text) => document.getElementById('now').textContent.includes(text)", arg=HOSTILE)
+        assert page.evaluate("document.querySelectorAll('#streams img, #streams script, header p img').length") == 0
         assert page.evaluate("document.querySelector('.stream pre').children.length") == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         name = f"{HOSTILE}.jsonl".replace("/", "")
@@ -266,7 +269,7 @@ def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str)
     pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install 'splitfuse[dev]'")
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
     with watched_page(browser, color_scheme=scheme) as page:
-        page.goto(live_server.url)
+        page.goto(f"{live_server.url}/engine")
         send(page, max_tokens=10)
         wait_for_text(page, ".stream .words", "length")
         page.evaluate(axe)
@@ -278,7 +281,7 @@ def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str)
 @pytest.mark.parametrize("width", [400, 320])
 def test_it_fits_a_narrow_window(browser: Any, live_server: ServerProcess, width: int) -> None:
     with watched_page(browser, viewport={"width": width, "height": 800}) as page:
-        page.goto(live_server.url)
+        page.goto(f"{live_server.url}/engine")
         send(page, max_tokens=10)
         wait_for_text(page, ".stream .words", "length")
         assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,15 +1,12 @@
 // Colours of requests and of the page's theme, cached because a frame asks for thousands.
 
+import {isDark, onThemeChange} from "./theme.js";
+
 const HUE_STEP = 137.508;  // the golden angle: neighbours differ
 const NUM_HUES = 720;
-const DARK = matchMedia("(prefers-color-scheme: dark)");
 const made = new Map();
 
-DARK.addEventListener("change", () => made.clear());
-
-export function isDark() {
-  return DARK.matches;
-}
+onThemeChange(() => made.clear());
 
 function once(key, make) {
   let color = made.get(key);

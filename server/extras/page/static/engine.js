@@ -1,27 +1,30 @@
 // Connects a run (live, from a file, or saved in this page) to the views that show it.
 
 import {Api} from "./api.js";
+import {Banner} from "./banner.js";
 import {Blocks} from "./blocks.js";
 import {sizeOf} from "./canvas.js";
-import {isDark, requestColor, themeColor} from "./colors.js";
+import {requestColor, themeColor} from "./colors.js";
 import {Cursor} from "./cursor.js";
 import {openDialog, showRequest} from "./dialog.js";
 import {byId, element, legend} from "./dom.js";
 import {Feed} from "./feed.js";
-import {Figures} from "./figures.js";
+import {Figures, rateAt} from "./figures.js";
 import {Files} from "./files.js";
+import {KeyScreen} from "./key_screen.js";
 import {Laboratory} from "./laboratory.js";
 import {Lanes} from "./lanes.js";
 import {Playground} from "./playground.js";
 import {Run} from "./run.js";
+import {ServerWatch} from "./server_watch.js";
 import {Strip} from "./strip.js";
+import {isDark, useThemes} from "./theme.js";
 
 const saved = byId("saved");
 const api = saved ? null : new Api();
-const feed = saved ? null : new Feed(api, {
-  onAbout: (text) => { byId("about").textContent = text; },
-  onState: (text) => { byId("connection").textContent = text; },
-});
+const banner = saved ? null : new Banner(() => watch.poke());
+const watch = saved ? null : new ServerWatch((kind, seconds) => banner.show(kind, seconds));
+const feed = saved ? null : new Feed(api, watch);
 let opened = saved ? Run.ofData(JSON.parse(saved.textContent)) : null;
 const current = () => opened ?? feed.run;
 
@@ -35,7 +38,7 @@ let drawn = "";
 function draw() {
   requestAnimationFrame(draw);
   const run = current();
-  const state = [run.version, cursor.version, innerWidth, cursor.isPaused, isDark()].join();
+  const state = [run.version, feed?.isOpen, cursor.version, innerWidth, cursor.isPaused, isDark()].join();
   if (state === drawn && run === draw.run) return;
   drawn = state;
   draw.run = run;
@@ -45,6 +48,19 @@ function draw() {
   blocks.draw(run);
   figures.draw(run, cursor.range(run, sizeOf(byId("strip-canvas")).width));
   drawLegends();
+  if (!opened && feed.isOpen) sayNow(run);
+}
+
+// The server's work in words, a few times a second.
+function sayNow(run) {
+  if (performance.now() - (sayNow.time ?? -1000) < 300) return;
+  sayNow.time = performance.now();
+  const {about} = run;
+  const running = [...run.requests.values()].filter((request) => !request.ended).length;
+  const work = running ? `${Math.round(rateAt(run)).toLocaleString("en")} tokens/s now, ${running} ${running === 1 ? "answer" : "answers"} running` : "it rests";
+  byId("now").textContent = `${about.model}: ${work}`;
+  byId("about").textContent = `policy ${about.batching_policy}, ${about.budget} tokens a step, ${about.max_num_seqs} requests at once, ` +
+    `${about.num_blocks} blocks of ${about.block_size} tokens`;
 }
 
 function drawLegends() {
@@ -79,20 +95,16 @@ byId("dialog-close").addEventListener("click", () => byId("dialog").close());
 
 if (saved) {
   document.documentElement.classList.add("saved");
-  byId("about").textContent = `A saved view of ${opened.about.model ?? opened.about.name ?? "a run"}: policy ${opened.about.batching_policy ?? "not known"}`;
+  byId("now").textContent = `A saved view of ${opened.about.model ?? opened.about.name ?? "a run"}: policy ${opened.about.batching_policy ?? "not known"}`;
   byId("files").hidden = true;
 } else {
-  api.onKeyWanted = () => { byId("key-form").hidden = false; };
-  byId("key-form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    api.key = byId("key").value;
-    byId("key").value = "";
-    byId("key-form").hidden = true;
+  new KeyScreen(api, () => {
     feed.wake();
     playground.attach();
   });
   new Laboratory(api, {run: () => feed.run});
   new Files({run: current, show, showLive: () => show(null)});
+  watch.follow();
   feed.follow();
 }
 const playground = saved ? null : new Playground(api, {
@@ -100,4 +112,5 @@ const playground = saved ? null : new Playground(api, {
   explain: (seqId) => explainRequest([...feed.run.requests.values()].find((each) => each.id === seqId) ?? {number: seqId.slice(0, 8), id: seqId, segments: []}),
 });
 playground?.attach();
+useThemes();
 draw();

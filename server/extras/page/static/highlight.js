@@ -1,0 +1,31 @@
+// Colours of code: comments, strings, numbers and the commonest keywords, alike for all languages.
+
+import {element} from "./dom.js";
+
+const MAX_COLORED = 50000;  // characters
+const HASH_COMMENTS = new Set(["python", "py", "sh", "bash", "shell", "zsh", "yaml", "yml", "toml", "ruby", "rb", "r", "perl", "make", "dockerfile", "ini"]);
+const DASH_COMMENTS = new Set(["sql", "lua", "haskell", "hs", "ada"]);
+const PLAIN = new Set(["", "text", "txt", "plain", "markdown", "md", "console"]);
+const KEYWORDS = new Set(("abstract and as assert async await bool boolean break byte case catch char class const continue def default defer del do " +
+  "double elif else end enum except export extends false final finally float fn for from func function go if impl implements import in " +
+  "include inline int interface is lambda let long loop match mod module move mut namespace new nil none null not of operator or override " +
+  "package pass private protected pub public raise ref return self short signed sizeof static std str string struct super switch template " +
+  "then this throw trait true try type typedef typeof union unsigned use using var virtual void where while with yield " +
+  "select insert update delete create table into values join left right inner group by order limit set").split(" "));
+
+export function colored(code, language) {
+  const name = language.toLowerCase();
+  if (code.length > MAX_COLORED || PLAIN.has(name)) return [code];
+  const comment = HASH_COMMENTS.has(name) ? "#[^\\n]*" : DASH_COMMENTS.has(name) ? "--[^\\n]*" : "\\/\\/[^\\n]*|\\/\\*[^]*?(?:\\*\\/|$)|<!--[^]*?(?:-->|$)";
+  const token = new RegExp(`(${comment})|("""[^]*?(?:"""|$)|"(?:[^"\\\\\\n]|\\\\.)*"?|'(?:[^'\\\\\\n]|\\\\.)*'?|\`(?:[^\`\\\\]|\\\\.)*\`?)|\\b(\\d[\\w.]*)|([A-Za-z_]\\w*)`, "g");
+  const nodes = [];
+  let at = 0;
+  for (const match of code.matchAll(token)) {
+    const kind = match[1] ? "comment" : match[2] ? "string" : match[3] ? "number" : KEYWORDS.has(match[4].toLowerCase()) ? "keyword" : null;
+    if (!kind) continue;
+    if (match.index > at) nodes.push(code.slice(at, match.index));
+    nodes.push(element("span", {className: `code-${kind}`}, match[0]));
+    at = match.index + match[0].length;
+  }
+  return [...nodes, code.slice(at)];
+}
