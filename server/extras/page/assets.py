@@ -1,6 +1,5 @@
 """Assets: files of the chat and the engine view, and headers that let them load and run nothing else."""
 
-import re
 from functools import cache
 from importlib.resources import files
 
@@ -10,6 +9,7 @@ from starlette.types import Scope
 
 from ...http.accept import wants_html
 from ...service import Service
+from .compact_text import compacted
 from .settings import PageSettings
 
 PREFIX = "/page/"
@@ -28,8 +28,6 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-_COMMENT = re.compile(r"(?<=[;,{(\[})])  // .*")  # behind code
-_CSS_SPACE = re.compile(r"\s*([{};,])\s*")
 
 
 @cache
@@ -45,11 +43,8 @@ def asset(name: str) -> Response:
 
 @cache
 def _body(name: str) -> bytes:
-    """Read a file without comments, and without spaces that mean nothing: an eighth fewer bytes, the same code."""
     text = files(__package__).joinpath("static", name).read_text("utf-8")
-    lines = (_COMMENT.sub("", line).strip() for line in text.splitlines())
-    body = "\n".join(line for line in lines if line and not line.startswith(("//", "/*")))
-    return (_CSS_SPACE.sub(r"\1", body) if name.endswith(".css") else body).encode()
+    return compacted(text, name.rpartition(".")[2]).encode()
 
 
 def index(service: Service) -> Response | None:

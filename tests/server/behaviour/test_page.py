@@ -93,6 +93,9 @@ def test_several_streams_side_by_side_and_one_is_cancelled(page: Any) -> None:
     for button in page.locator(".stream >> text=Cancel").all():
         if button.is_enabled():
             button.dispatch_event("click")
+    page.wait_for_function(
+        "() => document.getElementById('lanes-canvas').getAttribute('aria-label').includes(', 0 of them')"
+    )
     page.click("#clear")
     assert page.locator(".stream").count() == 0
 
@@ -126,14 +129,6 @@ def test_strip_lanes_blocks_and_figures_show_what_runs(page: Any) -> None:
     assert "ended" in wait_for_text(page, "#dialog-body", "arrived")
 
 
-def test_a_chat_message_is_answered_in_the_models_template(page: Any) -> None:
-    page.check("input[value=chat]")
-    with page.expect_request("**/generate") as sent:
-        send(page, prompt="Hello", max_tokens=5)
-    assert isinstance(sent.value.post_data_json["prompt"][0], int)
-    wait_for_text(page, ".stream .words", "tokens, first after")
-
-
 def test_what_a_program_would_send(page: Any) -> None:
     page.fill("#prompt", "it's \u202e<b>")
     for kind, text in (("curl", "curl -N http://127.0.0.1"), ("python", "Client("), ("openai", "openai.OpenAI(")):
@@ -148,14 +143,42 @@ def test_the_laboratory(page: Any) -> None:
     page.fill("#clients", "2")
     page.click("#long-prompt")
     assert "A prompt of 504 tokens" in wait_for_text(page, "#laboratory-words", "first token after")
-    page.select_option("#policy", "prefill_first")
     page.click("#compare")
     table = wait_for_text(page, "#comparison", "prefill_first")
-    assert "splitfuse" in table
-    assert is_drawn(page, "#comparison canvas >> nth=0")
-    assert is_drawn(page, "#comparison canvas >> nth=1")
+    assert all(word in table for word in ("splitfuse", "decode_first", "static", "longest gap", "stood still"))
+    assert all(is_drawn(page, f"#comparison canvas >> nth={index}") for index in range(4))
     page.fill("#clients", "0")
     wait_for_text(page, "#laboratory-words", "stopped")
+
+
+def test_the_show_says_which_policy_stalls_streams_least(page: Any) -> None:
+    page.click("#show-me")
+    page.wait_for_selector(".verdict", timeout=90_000)
+    words = page.text_content(".verdict")
+    assert re.fullmatch(r"Streams stood still ([\d.]+ s with \w+, ){3}and only ([\d.]+) s with splitfuse\.", words), (
+        words
+    )
+    assert page.get_attribute(".verdict", "data-best") == "splitfuse"
+    headings = page.locator("#show-result th").all_text_contents()
+    assert headings[:3] == ["simulated policy", "longest gap", "streams stood still"]
+    assert page.locator("#show-result .best td >> nth=0").text_content() == "splitfuse"
+    axes = page.locator("#show-result canvas").evaluate_all("(all) => all.map((canvas) => canvas.dataset.axes)")
+    assert len(axes) == 4
+    assert len(set(axes)) == 1
+    assert all(is_drawn(page, f"#show-result canvas >> nth={index}") for index in range(4))
+    assert page.is_enabled("#show-me")
+
+
+def test_the_colours_of_legends_differ_for_everyone(page: Any) -> None:
+    """What was preempted is hatched, and no colour of one legend stands for two things."""
+    page.wait_for_selector("#lanes-legend .swatch")
+    for legend in ("#strip-legend", "#lanes-legend", "#blocks-legend"):
+        colours = page.locator(f"{legend} .swatch").evaluate_all(
+            "(all) => all.map((swatch) => swatch.className + swatch.style.background)"
+        )
+        assert len(set(colours)) == len(colours), legend
+    assert "preempted" in page.text_content("#strip-legend span:has(.hatched)")
+    assert "preempted" in page.text_content("#lanes-legend span:has(.hatched)")
 
 
 def test_a_recording_is_opened_and_the_live_view_comes_back(page: Any, tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ export class ChatList {
   draw() {
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const shown = this.chats.filter((chat) => words.every((word) => textOf(chat).includes(word)));
-    const groups = Map.groupBy ? Map.groupBy(shown, (chat) => ageOf(chat.updated)) : new Map([["Chats", shown]]);
-    const parts = [...groups].flatMap(([age, chats]) => [element("h2", {}, age), element("ul", {}, ...chats.map((chat) => this.row(chat)))]);
+    const groups = Object.groupBy(shown, (chat) => ageOf(chat.updated));
+    const parts = Object.entries(groups).flatMap(([age, chats]) => [element("h2", {}, age), element("ul", {}, ...chats.map((chat) => this.row(chat)))]);
     const nothing = words.length ? "No chat has these words." : "Chats you begin are kept here, in this browser only.";
     this.box.replaceChildren(...(parts.length ? parts : [element("p", {className: "nothing"}, nothing)]));
     byId("export").disabled = !this.chats.length;

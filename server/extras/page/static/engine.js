@@ -17,6 +17,7 @@ import {Lanes} from "./lanes.js";
 import {Playground} from "./playground.js";
 import {Run} from "./run.js";
 import {ServerWatch} from "./server_watch.js";
+import {Show} from "./show.js";
 import {Strip} from "./strip.js";
 import {isDark, useThemes} from "./theme.js";
 
@@ -67,12 +68,12 @@ function drawLegends() {
   const key = String(isDark());
   if (drawLegends.key === key) return;
   drawLegends.key = key;
-  legend(byId("strip-legend"), [["prompt chunks, in their request's colour", requestColor(0)], ["decodes", themeColor("decode")],
-    ["a request waits", themeColor("waiting")], ["one was preempted", themeColor("bad")]]);
-  legend(byId("lanes-legend"), [["chunk", requestColor(0)], ["decode", requestColor(0, {light: true})], ["queued", themeColor("waiting")],
-    ["preempted, or ended early", themeColor("bad")], ["left out", themeColor("line")],
+  legend(byId("strip-legend"), [["prompt chunks, in their request's colour", "own"], ["decodes", themeColor("decode")],
+    ["a request waits", themeColor("waiting")], ["one was preempted", "hatched"]]);
+  legend(byId("lanes-legend"), [["chunk, in its request's colour", "own"], ["decode", requestColor(0, {light: true})], ["queued", themeColor("waiting")],
+    ["preempted", "hatched"], ["ended early", themeColor("bad")], ["left out", themeColor("line")],
     ["led to its end by its grammar", themeColor("accent")]]);
-  legend(byId("blocks-legend"), [["in use, in its request's colour", requestColor(0)], ["shared", themeColor("text")],
+  legend(byId("blocks-legend"), [["in use, in its request's colour", "own"], ["shared", themeColor("text")],
     ["cached and free", themeColor("decode")], ["empty", themeColor("line")]]);
 }
 
@@ -103,6 +104,7 @@ if (saved) {
     playground.attach();
   });
   new Laboratory(api, {run: () => feed.run});
+  new Show(api, {run: () => feed.run});
   new Files({run: current, show, showLive: () => show(null)});
   watch.follow();
   feed.follow();

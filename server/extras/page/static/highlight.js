@@ -6,12 +6,10 @@ const MAX_COLORED = 50000;  // characters
 const HASH_COMMENTS = new Set(["python", "py", "sh", "bash", "shell", "zsh", "yaml", "yml", "toml", "ruby", "rb", "r", "perl", "make", "dockerfile", "ini"]);
 const DASH_COMMENTS = new Set(["sql", "lua", "haskell", "hs", "ada"]);
 const PLAIN = new Set(["", "text", "txt", "plain", "markdown", "md", "console"]);
-const KEYWORDS = new Set(("abstract and as assert async await bool boolean break byte case catch char class const continue def default defer del do " +
-  "double elif else end enum except export extends false final finally float fn for from func function go if impl implements import in " +
-  "include inline int interface is lambda let long loop match mod module move mut namespace new nil none null not of operator or override " +
-  "package pass private protected pub public raise ref return self short signed sizeof static std str string struct super switch template " +
-  "then this throw trait true try type typedef typeof union unsigned use using var virtual void where while with yield " +
-  "select insert update delete create table into values join left right inner group by order limit set").split(" "));
+const KEYWORDS = new Set(("and as async await begin bool break case catch class const continue def default delete do elif else end enum except export " +
+  "false finally fn for from func function go if impl import in include insert int interface into is join lambda let match mut namespace new nil " +
+  "none not null or package pass private public raise return select self static str struct super switch table then this throw true try " +
+  "type update use using values var void where while with yield").split(" "));
 
 export function colored(code, language) {
   const name = language.toLowerCase();

@@ -14,7 +14,7 @@ MODULES = sorted(STATIC.glob("*.js"))
 SHEETS = sorted(STATIC.glob("*.css"))
 PAGES = sorted(STATIC.glob("*.html"))
 NAMESPACE = '"http://www.w3.org/2000/svg"'  # a name, which nothing loads
-MAX_BYTES = 144_000  # both pages, uncompressed
+MAX_BYTES = 140_000  # both pages, uncompressed
 # What makes markup or code of text.
 FORBIDDEN = (
     "innerHTML",
