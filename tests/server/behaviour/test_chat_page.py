@@ -10,6 +10,7 @@ import pytest
 from browser import chromium, watched_page
 from serving import ServerProcess
 
+pytestmark = pytest.mark.sampled(2)  # half of the cases; `make page` runs all
 SIZES = {1280: {"width": 1280, "height": 800}, 390: {"width": 390, "height": 844}}
 MARKDOWN = """# Title
 
@@ -342,19 +343,19 @@ def test_a_key_screen_stands_alone(browser: Any, keyed_server: ServerProcess, pa
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str) -> None:
+@pytest.mark.parametrize("width", SIZES)
+def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str, width: int) -> None:
     pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install 'splitfuse[dev]'")
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
-    for size in SIZES.values():
-        with watched_page(browser, color_scheme=scheme, viewport=size) as page:
-            opened(page, live_server.url)
-            page.evaluate(axe)
-            assert violations(page) == []
-            page.route("**/chat/completions", streamed({"reasoning_content": "Hm"}, {"content": MARKDOWN}))
-            ask(page, "Hello")
-            assert violations(page) == []
-            page.click("#settings")
-            assert violations(page) == []
+    with watched_page(browser, color_scheme=scheme, viewport=SIZES[width]) as page:
+        opened(page, live_server.url)
+        page.evaluate(axe)
+        assert violations(page) == []
+        page.route("**/chat/completions", streamed({"reasoning_content": "Hm"}, {"content": MARKDOWN}))
+        ask(page, "Hello")
+        assert violations(page) == []
+        page.click("#settings")
+        assert violations(page) == []
 
 
 def violations(page: Any) -> list[Any]:

@@ -49,7 +49,7 @@ function draw() {
   blocks.draw(run);
   figures.draw(run, cursor.range(run, sizeOf(byId("strip-canvas")).width));
   drawLegends();
-  if (!opened && feed.isOpen) sayNow(run);
+  if (!opened && run.about.model) sayNow(run);
 }
 
 // The server's work in words, a few times a second.
@@ -59,9 +59,11 @@ function sayNow(run) {
   const {about} = run;
   const running = [...run.requests.values()].filter((request) => !request.ended).length;
   const work = running ? `${Math.round(rateAt(run)).toLocaleString("en")} tokens/s now, ${running} ${running === 1 ? "answer" : "answers"} running` : "it rests";
-  byId("now").textContent = `${about.model}: ${work}`;
-  byId("about").textContent = `policy ${about.batching_policy}, ${about.budget} tokens a step, ${about.max_num_seqs} requests at once, ` +
+  const facts = `policy ${about.batching_policy}, ${about.budget} tokens a step, ${about.max_num_seqs} requests at once, ` +
     `${about.num_blocks} blocks of ${about.block_size} tokens`;
+  for (const [id, text] of [["now", `${about.model}: ${work}`], ["about", facts]]) {
+    if (byId(id).textContent !== text) byId(id).textContent = text;
+  }
 }
 
 function drawLegends() {

@@ -63,7 +63,7 @@ export class Show {
     const {parts, draw} = await compared(this.api, this.run().about, arrivals.sort(([one], [other]) => one - other));
     byId("show-result").replaceChildren(...parts);
     draw();
-    this.words.textContent = "The same five requests, simulated under all four policies:";
+    this.words.textContent = this.words.textContent.replace(" …", ":");
   }
 
   async send(length, tokens) {
