@@ -101,8 +101,9 @@ soak: $(VENV)/.test  ## mixed traffic for MINUTES=60: equal answers, and nothing
 faults: $(VENV)/.test  ## real faults in real processes: a table of what is promised and what was seen; 10 minutes
 	$(CAMPAIGN) faults $(ARGS)
 
-page: $(VENV)/.test  ## the page in a Chromium (apt-get install chromium); ARGS="-k hostile" for a part
-	$(BIN)/python -m pytest -q -rs tests/server/behaviour/test_page.py tests/server/extras/page $(ARGS)
+page: $(VENV)/.test  ## the chat and the engine view in a Chromium (apt-get install chromium); ARGS="-k hostile" for a part
+	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q -rs \
+		$(addprefix tests/server/, behaviour/test_chat_page.py behaviour/test_page.py extras/page) $(ARGS)
 
 docs:  ## the pages that are written from the sources: server/docs/extras.md
 	$(GPU_PYTHON) tests/tools/extras_pages.py

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.outputs import RequestMetrics, StepStats
-from ..core.ports import StepLimits
+from ..core.ports import SchedulerConfig, StepLimits
 from ..core.request import Request
 from ..core.step_pipeline import StepPipeline
 from ..extension import load_extra
@@ -18,6 +18,11 @@ class EngineView:
     def __init__(self, pipeline: StepPipeline) -> None:
         self._core, self._launcher = pipeline.core, pipeline.launcher
         self._watcher: Any = None
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """Settings of the scheduler that runs, with the device's defaults."""
+        return self._core.config
 
     @property
     def step_limits(self) -> StepLimits:

@@ -7,6 +7,7 @@ so that the engine does not take the browser's processor. `python tests/bench/pa
 
 import argparse
 import asyncio
+import io
 import itertools
 import json
 import subprocess
@@ -26,12 +27,15 @@ from serving import ServerProcess
 
 NUM_REQUESTS, NUM_STEPS, STEPS_PER_S = 256, 2000, 200
 HELLO = {"model": "made up", "batching_policy": "splitfuse", "budget": 512, "max_num_seqs": NUM_REQUESTS}
+WIDE, NARROW = {"width": 1200, "height": 860}, {"width": 390, "height": 844}
 PICTURES = {
-    "wide-light": {"viewport": {"width": 1200, "height": 860}, "color_scheme": "light"},
-    "wide-dark": {"viewport": {"width": 1200, "height": 860}, "color_scheme": "dark"},
-    "narrow-light": {"viewport": {"width": 400, "height": 860}, "color_scheme": "light"},
-    "narrow-dark": {"viewport": {"width": 400, "height": 860}, "color_scheme": "dark"},
+    f"{size}-{scheme}": {"viewport": viewport, "color_scheme": scheme}
+    for size, viewport in (("wide", WIDE), ("narrow", NARROW))
+    for scheme in ("light", "dark")
 }
+QUESTION = "Explain in three short points why the sky is blue."
+FRAME_MS = 500  # between two pictures of the animation
+MAX_FRAMES = 60
 
 
 class Steps:
@@ -85,12 +89,22 @@ def serve_made_up(port: int) -> None:
             yield steps.batch(STEPS_PER_S // 20)
 
     async def file(request: Request) -> Response:
-        return asset(request.path_params.get("name", "index.html"))
+        return asset(request.path_params.get("name", "engine.html"))
+
+    async def ready(request: Request) -> Response:
+        return Response()
 
     async def steps(request: Request) -> Response:
         return StreamingResponse(stream(), media_type="text/event-stream")
 
-    app = Starlette(routes=[Route("/", file), Route("/page/{name}", file), Route("/stats/stream", steps)])
+    app = Starlette(
+        routes=[
+            Route("/engine", file),
+            Route("/ready", ready),
+            Route("/page/{name}", file),
+            Route("/stats/stream", steps),
+        ]
+    )
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     threading.Thread(target=server.run, daemon=True).start()
     while not server.started:
@@ -113,7 +127,7 @@ def frames(args: argparse.Namespace) -> None:
     """Print frames per second of a trace, and the memory after every minute."""
     serve_made_up(args.port)
     with chromium() as browser, watched_page(browser) as page:
-        page.goto(f"http://127.0.0.1:{args.port}/")
+        page.goto(f"http://127.0.0.1:{args.port}/engine")
         page.wait_for_function(
             "() => document.getElementById('lanes-canvas').getAttribute('aria-label').includes('256')"
         )
@@ -141,28 +155,60 @@ def frames(args: argparse.Namespace) -> None:
 
 
 def pictures(args: argparse.Namespace) -> None:
-    """Take pictures while clients run and a long prompt comes."""
+    """Take a picture of the chat and of the show in each size and scheme, and an animation of the show."""
     args.folder.mkdir(parents=True, exist_ok=True)
-    with ServerProcess(*args.model, "--num-kv-blocks", "512") as server, chromium() as browser:
+    with ServerProcess(*args.model, "--num-kv-blocks", "1024") as server, chromium() as browser:
         for name, options in PICTURES.items():
             with watched_page(browser, **options) as page:
-                page.goto(server.url)
-                page.fill("#clients", "6")
-                page.fill("[name=copies]", "2" if "wide" in name else "1")
-                page.click("#send")
-                page.wait_for_timeout(1000 * args.seconds)
-                page.dispatch_event("#long-prompt", "click")
-                page.wait_for_function(
-                    "() => document.getElementById('laboratory-words').textContent.includes('first')"
-                )
-                page.evaluate("document.getElementById(location.hash ? 'strip' : 'playground').scrollIntoView()")
-                page.wait_for_timeout(500)
-                page.focus("#strip-canvas")
-                page.keyboard.press("ArrowLeft")  # shows a step's contents
-                page.wait_for_timeout(500)
+                ask(page, server.url)
+                page.screenshot(path=args.folder / f"chat-{name}.png")
+        for name, options in PICTURES.items():
+            with watched_page(browser, **options) as page:
+                course = show(page, server.url)
                 page.screenshot(path=args.folder / f"{name}.png")
+            if name == "wide-light":
+                animate(course, args.folder / "show.webp")
     quantized = [str(path) for path in args.folder.glob("*.png")]
     subprocess.run([sys.executable, "-c", _QUANTIZE, *quantized], check=False)
+
+
+def ask(page: Any, url: str) -> None:
+    """Ask a question in the chat, and wait for the end of the answer."""
+    page.goto(url)
+    page.wait_for_function("() => document.getElementById('model').textContent")
+    page.fill("#prompt", QUESTION)
+    page.keyboard.press("Enter")
+    try:
+        page.wait_for_selector(".assistant:not(.running) .stats", timeout=20_000)
+    except Exception:  # a small model may go on for long
+        page.keyboard.press("Escape")
+        page.wait_for_selector(".assistant:not(.running) .stats")
+    page.wait_for_timeout(300)
+
+
+def show(page: Any, url: str) -> list[bytes]:
+    """Play the show to its sentence, and return pictures of its course."""
+    page.goto(f"{url}/engine")
+    page.wait_for_function("() => document.getElementById('about').textContent.includes('policy')")
+    page.click("#show-me")
+    frames: list[bytes] = []
+    while not page.is_visible(".verdict") and len(frames) < MAX_FRAMES:
+        frames.append(page.screenshot())
+        page.wait_for_timeout(FRAME_MS)
+    page.wait_for_selector(".verdict")
+    page.wait_for_function("() => !document.getElementById('show-me').disabled")
+    page.wait_for_timeout(400)
+    return [*frames, page.screenshot()]
+
+
+def animate(frames: list[bytes], path: Path) -> None:
+    """Write an animation that rests on its last picture for 6 s."""
+    from PIL import Image
+
+    images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
+    images = [image.resize((900, 900 * image.height // image.width), Image.Resampling.LANCZOS) for image in images]
+    times = [FRAME_MS] * (len(images) - 1) + [6000]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=times, loop=0, quality=60, method=4)
 
 
 # A quarter of the size, if Pillow is installed.
@@ -185,7 +231,6 @@ def main() -> None:
     other = commands.add_parser("pictures")
     other.add_argument("folder", type=Path)
     other.add_argument("--model", nargs="*", default=["demo"])
-    other.add_argument("--seconds", type=int, default=5)
     other.set_defaults(run=pictures)
     args: Any = parser.parse_args()
     args.run(args)

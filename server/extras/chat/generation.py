@@ -76,9 +76,10 @@ class Generation:
 
 
 def streamed(request: Request, jobs: Sequence[Job], writer: StreamWriter) -> Response:
-    """Stream the events of jobs that `begin` submitted."""
+    """Stream the events of jobs that `begin` submitted. The header has the id that explains the first one."""
     service = service_of(request)
-    return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs))
+    headers = {"X-Seq-Id": jobs[0].seq_id}
+    return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs), headers=headers)
 
 
 async def chat_generation(

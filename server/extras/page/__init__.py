@@ -1,4 +1,4 @@
-"""Page that shows the engine at work: its files, and the stream of steps that it reads."""
+"""Pages of a chat and of the engine at work: their files, and the stream of steps that both read."""
 
 from ...extension import Extension
 from .settings import PageSettings
@@ -7,7 +7,7 @@ EXTENSION = Extension(
     package=__name__,
     requires=("engine/extras/inspection",),
     settings=PageSettings,
-    paths=("/page", "/stats/stream", "/stats/simulate", "/result/*/explain"),
+    paths=("/page", "/engine", "/stats/stream", "/stats/simulate", "/result/*/explain"),
     router="routes:router",
     part="part:PagePart",
     starts=lambda settings: False,

@@ -1,4 +1,4 @@
-"""Assets: files of the page."""
+"""Assets: files of the chat and the engine view, and headers that let them load and run nothing else."""
 
 from functools import cache
 from importlib.resources import files
@@ -10,10 +10,12 @@ from starlette.types import Scope
 from ...api.page_headers import page_headers
 from ...http.accept import wants_html
 from ...service import Service
+from .compact_text import compacted
 from .settings import PageSettings
 
 PREFIX = "/page/"
-_MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+ENGINE = "/engine"
+_MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 @cache
@@ -23,15 +25,19 @@ def names() -> frozenset[str]:
 
 
 def asset(name: str) -> Response:
-    """Return one of the page's files."""
-    media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
-    body = files(__package__).joinpath("static", name).read_bytes()
-    return Response(body, media_type=media_type, headers=page_headers())
+    """Return one of the page's files, without what only readers of the source need."""
+    return Response(_body(name), media_type=_MEDIA_TYPES[name.rpartition(".")[2]], headers=page_headers())
+
+
+@cache
+def _body(name: str) -> bytes:
+    text = files(__package__).joinpath("static", name).read_text("utf-8")
+    return compacted(text, name.rpartition(".")[2]).encode()
 
 
 def index(service: Service) -> Response | None:
     """Make the answer to a browser that opens /; None without the page."""
-    return asset("index.html") if service.settings.section(PageSettings).page else None
+    return asset("chat.html") if service.settings.section(PageSettings).page else None
 
 
 def is_open(service: Service, scope: Scope) -> bool:
@@ -40,8 +46,8 @@ def is_open(service: Service, scope: Scope) -> bool:
 
 
 def is_page(scope: Scope) -> bool:
-    """True if the request is for a file of the page. These files hold no secrets; the key is typed into the page."""
+    """True if the request is for a file of the pages. These files hold no secrets; the key is typed into the page."""
     path: str = scope["path"]
     if path == "/":
         return wants_html(Headers(scope=scope).get("accept", ""))
-    return path.startswith(PREFIX) and path.removeprefix(PREFIX) in names()
+    return path == ENGINE or (path.startswith(PREFIX) and path.removeprefix(PREFIX) in names())

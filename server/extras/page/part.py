@@ -1,9 +1,11 @@
-"""PagePart: the viewers of one server's steps, and its comparison of policies."""
+"""PagePart: the viewers of one server's steps, its comparison of policies, and the last jobs that no store keeps."""
 
 from typing import Any
 
 from ...extension import Part
+from ...jobs.job import Job
 from .policy_comparison import PolicyComparison
+from .recent_jobs import RecentJobs
 from .step_broadcast import StepBroadcast
 
 
@@ -14,6 +16,11 @@ class PagePart(Part):
         super().__init__(service)
         self.steps = StepBroadcast()
         self.comparison = PolicyComparison()
+        self.recent = RecentJobs(service.results.index)
+
+    def job_created(self, job: Job) -> None:
+        """Note the job, to explain it after its end."""
+        self.recent.add(job)
 
     async def stop(self, *, has_crashed: bool = False) -> None:
         """Let all viewers go."""

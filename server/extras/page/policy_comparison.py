@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 20.0
 _MODULE = f"{__package__}.policy_worker"
-# Settings that affect decisions, apart from the compared policies and the sizes of a step.
-_FIELDS = ("block_size", "long_prefill_token_threshold")
 
 
 class PolicyComparison:
@@ -49,9 +47,10 @@ class PolicyComparison:
 def _job(engine: "AsyncEngine") -> dict[str, Any]:
     stats, limits = engine.stats(), engine.view.step_limits
     sizes = {"max_num_batched_tokens": limits.num_batched_tokens, "max_num_seqs": limits.num_seqs}
+    chunk = engine.view.config.long_prefill_token_threshold  # with the device's default
     cost = stats["cost_model"]
     return {
-        "config": sizes | {name: getattr(engine.config, name) for name in _FIELDS},
+        "config": sizes | {"block_size": stats["block_size"], "long_prefill_token_threshold": chunk},
         "num_blocks": stats["num_blocks"],
         "cost": [cost["a"], cost["b"], cost["c"]],
     }

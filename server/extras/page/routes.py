@@ -1,4 +1,4 @@
-"""The page's files, `GET /stats/stream` and `GET /result/{id}/explain`."""
+"""The pages' files, `GET /engine`, `GET /stats/stream` and `GET /result/{id}/explain`."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -13,14 +13,15 @@ from ....engine.extras.inspection.explanation import Explanation, explain
 from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
 from ...api.rights import caller_of, require_reader_of_sums
 from ...http.auth import owner_of
-from ...http.errors import Problem
+from ...http.errors import Problem, ResultNotFoundError
 from ...http.json_response import JsonResponse, dumps
 from ...http.sse import EventStream, frame
 from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
-from .assets import PREFIX, asset, names
+from .assets import ENGINE, PREFIX, asset, names
 from .part import PagePart
+from .recent_jobs import EndedJob
 from .request import SimulateRequest
 from .settings import PageSettings
 
@@ -40,6 +41,13 @@ async def page_file(request: Request, name: str) -> Response:
     if not service_of(request).settings.section(PageSettings).page or name not in names():
         raise HTTPException(404)
     return asset(name)
+
+
+@router.head(ENGINE, include_in_schema=False)
+@router.get(ENGINE, include_in_schema=False)
+async def engine_page(request: Request) -> Response:
+    """Return the engine view."""
+    return await page_file(request, "engine.html")
 
 
 @router.get(
@@ -82,14 +90,25 @@ async def explain_result(
 ) -> Response:
     """Explain a result's time: its waits with their reasons, each chunk, preemptions, and shares that add up.
 
-    A running request is explained so far.
+    A running request is explained so far. Answers that are not kept are explained if the pages' stream was open.
     """
     service = service_of(request)
-    job = await service.results.find(seq_id_of(seq_id), owner=owner_of(request))
+    job = await _job(service, seq_id_of(seq_id), owner=owner_of(request))
     return JsonResponse(explanation(service, job))
 
 
-def explanation(service: Service, job: Job) -> dict[str, Any]:
+async def _job(service: Service, seq_id: str, *, owner: str) -> Job | EndedJob:
+    """Return a kept job, or a recent one of a chat. Raises ResultNotFoundError."""
+    try:
+        return await service.results.find(seq_id, owner=owner)
+    except ResultNotFoundError:
+        recent: Job | EndedJob | None = service.part(PagePart).recent.get(seq_id, owner=owner)
+        if recent is None:
+            raise
+        return recent
+
+
+def explanation(service: Service, job: Job | EndedJob) -> dict[str, Any]:
     """Explain the output that ends last, and each output if there are several."""
     running = {} if job.finished else service.engine.view.metrics(job.seq_id)
     outputs = []

@@ -1,4 +1,4 @@
-"""The setting of the page."""
+"""The setting of the pages."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,6 @@ from ...server_settings import ServerSettings
 
 @dataclass(frozen=True, kw_only=True)
 class PageSettings(ServerSettings):
-    """Switch of the page. Its streams are served without it, too."""
+    """Switch of the pages. Their streams are served without them, too."""
 
-    page: bool = setting(True, help="serve the page that shows the engine at work, at /")
+    page: bool = setting(True, help="serve the chat at / and the engine view at /engine")

@@ -1,4 +1,4 @@
-"""The page in a real browser, against a real server with the demo model."""
+"""The engine view in a real browser, against a real server with the demo model."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any, live_server: ServerProcess) -> Iterator[Any]:
     with watched_page(browser, accept_downloads=True) as page:
-        page.goto(live_server.url)
+        page.goto(f"{live_server.url}/engine")
         page.wait_for_function("() => document.getElementById('about').textContent.includes('policy')")
         yield page
 
@@ -93,6 +93,9 @@ def test_several_streams_side_by_side_and_one_is_cancelled(page: Any) -> None:
     for button in page.locator(".stream >> text=Cancel").all():
         if button.is_enabled():
             button.dispatch_event("click")
+    page.wait_for_function(
+        "() => document.getElementById('lanes-canvas').getAttribute('aria-label').includes(', 0 of them')"
+    )
     page.click("#clear")
     assert page.locator(".stream").count() == 0
 
@@ -109,8 +112,11 @@ def test_strip_lanes_blocks_and_figures_show_what_runs(page: Any) -> None:
         assert is_drawn(page, canvas), canvas
     page.focus("#strip-canvas")
     page.keyboard.press("End")
+    wait_for_text(page, "#step-words", "Step ")
+    before = page.text_content("#step-words")
     page.keyboard.press("ArrowLeft")
-    words = wait_for_text(page, "#step-words", "Step ")
+    page.wait_for_function("(before) => document.getElementById('step-words').textContent !== before", arg=before)
+    words = page.text_content("#step-words")
     assert re.match(r"Step \d+: \d of 512 tokens in [\d.,]+ ms: 0 of prompts, \d of decodes\.", words), words
     assert page.get_attribute("#strip-canvas", "aria-valuetext") == words
     assert page.get_attribute("#pause", "aria-pressed") == "true"
@@ -121,14 +127,6 @@ def test_strip_lanes_blocks_and_figures_show_what_runs(page: Any) -> None:
     wait_for_text(page, "#figures-list", "gap, 99 %")
     page.click("#lanes-canvas", position={"x": 1100, "y": 4})
     assert "ended" in wait_for_text(page, "#dialog-body", "arrived")
-
-
-def test_a_chat_message_is_answered_in_the_models_template(page: Any) -> None:
-    page.check("input[value=chat]")
-    with page.expect_request("**/generate") as sent:
-        send(page, prompt="Hello", max_tokens=5)
-    assert isinstance(sent.value.post_data_json["prompt"][0], int)
-    wait_for_text(page, ".stream .words", "tokens, first after")
 
 
 def test_what_a_program_would_send(page: Any) -> None:
@@ -145,14 +143,42 @@ def test_the_laboratory(page: Any) -> None:
     page.fill("#clients", "2")
     page.click("#long-prompt")
     assert "A prompt of 504 tokens" in wait_for_text(page, "#laboratory-words", "first token after")
-    page.select_option("#policy", "prefill_first")
     page.click("#compare")
     table = wait_for_text(page, "#comparison", "prefill_first")
-    assert "splitfuse" in table
-    assert is_drawn(page, "#comparison canvas >> nth=0")
-    assert is_drawn(page, "#comparison canvas >> nth=1")
+    assert all(word in table for word in ("splitfuse", "decode_first", "static", "longest gap", "stood still"))
+    assert all(is_drawn(page, f"#comparison canvas >> nth={index}") for index in range(4))
     page.fill("#clients", "0")
     wait_for_text(page, "#laboratory-words", "stopped")
+
+
+def test_the_show_says_which_policy_stalls_streams_least(page: Any) -> None:
+    page.click("#show-me")
+    page.wait_for_selector(".verdict", timeout=90_000)
+    words = page.text_content(".verdict")
+    assert re.fullmatch(r"Streams stood still ([\d.]+ s with \w+, ){3}and only ([\d.]+) s with splitfuse\.", words), (
+        words
+    )
+    assert page.get_attribute(".verdict", "data-best") == "splitfuse"
+    headings = page.locator("#show-result th").all_text_contents()
+    assert headings[:3] == ["simulated policy", "longest gap", "streams stood still"]
+    assert page.locator("#show-result .best td >> nth=0").text_content() == "splitfuse"
+    axes = page.locator("#show-result canvas").evaluate_all("(all) => all.map((canvas) => canvas.dataset.axes)")
+    assert len(axes) == 4
+    assert len(set(axes)) == 1
+    assert all(is_drawn(page, f"#show-result canvas >> nth={index}") for index in range(4))
+    assert page.is_enabled("#show-me")
+
+
+def test_the_colours_of_legends_differ_for_everyone(page: Any) -> None:
+    """What was preempted is hatched, and no colour of one legend stands for two things."""
+    page.wait_for_selector("#lanes-legend .swatch")
+    for legend in ("#strip-legend", "#lanes-legend", "#blocks-legend"):
+        colours = page.locator(f"{legend} .swatch").evaluate_all(
+            "(all) => all.map((swatch) => swatch.className + swatch.style.background)"
+        )
+        assert len(set(colours)) == len(colours), legend
+    assert "preempted" in page.text_content("#strip-legend span:has(.hatched)")
+    assert "preempted" in page.text_content("#lanes-legend span:has(.hatched)")
 
 
 def test_a_recording_is_opened_and_the_live_view_comes_back(page: Any, tmp_path: Path) -> None:
@@ -188,7 +214,7 @@ def test_a_saved_view_needs_no_server(page: Any, browser: Any, tmp_path: Path) -
     download.value.save_as(tmp_path / "saved.html")
     with watched_page(browser, offline=True) as saved:
         saved.goto((tmp_path / "saved.html").as_uri())
-        assert "A saved view of splitfuse-demo-5m" in saved.text_content("#about")
+        assert "A saved view of splitfuse-demo-5m" in saved.text_content("#now")
         assert is_drawn(saved, "#strip-canvas")
         assert is_drawn(saved, "#lanes-canvas")
         wait_for_text(saved, "#figures-list", "gap, median")
@@ -213,7 +239,7 @@ def keyed_server() -> Iterator[ServerProcess]:
 
 def test_with_keys_others_are_shapes(browser: Any, keyed_server: ServerProcess) -> None:
     with watched_page(browser, expected=("401",)) as page:
-        page.goto(keyed_server.url)
+        page.goto(f"{keyed_server.url}/engine")
         page.wait_for_selector("#key-form", state="visible")
         page.fill("#key", "alice")
         page.click("#key-form button")
@@ -248,11 +274,11 @@ def test_hostile_text_stays_text(browser: Any, live_server: ServerProcess) -> No
         page.route(
             "**/result/*/stream*", lambda route: route.fulfill(body=tokens if "after" not in route.request.url else "")
         )
-        page.goto(live_server.url)
+        page.goto(f"{live_server.url}/engine")
         send(page, prompt=HOSTILE, max_tokens=1)
         page.wait_for_function("() => document.querySelector('.stream pre')?.textContent.length > 200000")
-        page.wait_for_function("(text) => document.getElementById('about').textContent.includes(text)", arg=HOSTILE)
-        assert page.evaluate("document.querySelectorAll('#streams img, #streams script, header img').length") == 0
+        page.wait_for_function("(text) => document.getElementById('now').textContent.includes(text)", arg=HOSTILE)
+        assert page.evaluate("document.querySelectorAll('#streams img, #streams script, header p img').length") == 0
         assert page.evaluate("document.querySelector('.stream pre').children.length") == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         name = f"{HOSTILE}.jsonl".replace("/", "")
@@ -266,7 +292,7 @@ def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str)
     pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install 'splitfuse[dev]'")
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
     with watched_page(browser, color_scheme=scheme) as page:
-        page.goto(live_server.url)
+        page.goto(f"{live_server.url}/engine")
         send(page, max_tokens=10)
         wait_for_text(page, ".stream .words", "length")
         page.evaluate(axe)
@@ -278,7 +304,7 @@ def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str)
 @pytest.mark.parametrize("width", [400, 320])
 def test_it_fits_a_narrow_window(browser: Any, live_server: ServerProcess, width: int) -> None:
     with watched_page(browser, viewport={"width": width, "height": 800}) as page:
-        page.goto(live_server.url)
+        page.goto(f"{live_server.url}/engine")
         send(page, max_tokens=10)
         wait_for_text(page, ".stream .words", "length")
         assert page.evaluate("document.documentElement.scrollWidth") <= width

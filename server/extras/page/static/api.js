@@ -20,14 +20,16 @@ export class Api {
   }
 
   set key(value) {
-    sessionStorage.setItem(KEY, value);
+    if (value) sessionStorage.setItem(KEY, value);
+    else sessionStorage.removeItem(KEY);
   }
 
-  async fetch(path, {method = "GET", body, signal} = {}) {
+  // `isExtra`: without the answer the page still works, so that no key is asked for.
+  async fetch(path, {method = "GET", body, signal, isExtra = false} = {}) {
     const headers = this.key ? {Authorization: `Bearer ${this.key}`} : {};
     const response = await fetch(path, {method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body)});
     if (response.ok) return response;
-    if (response.status === 401) this.onKeyWanted();
+    if (response.status === 401 && !isExtra) this.onKeyWanted();
     const answer = await response.json().catch(() => ({}));
     throw new ApiError(response.status, answer.error);
   }
@@ -38,17 +40,20 @@ export class Api {
 
   // Calls onEvent(name, data, id) for each event until the stream ends.
   async events(path, {onEvent, ...options}) {
-    const response = await this.fetch(path, options);
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
-    for (;;) {
-      const {value, done} = await reader.read();
-      if (done) return;
-      text += value;
-      const blocks = text.split("\n\n");
-      text = blocks.pop();
-      for (const block of blocks) dispatch(block, onEvent);
-    }
+    await readEvents(await this.fetch(path, options), onEvent);
+  }
+}
+
+export async function readEvents(response, onEvent) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const {value, done} = await reader.read();
+    if (done) return;
+    text += value;
+    const blocks = text.split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) dispatch(block, onEvent);
   }
 }
 
@@ -58,5 +63,6 @@ function dispatch(block, onEvent) {
     const at = line.indexOf(": ");
     if (at > 0) fields[line.slice(0, at)] = line.slice(at + 2);
   }
-  if (fields.data !== undefined) onEvent(fields.event ?? "message", JSON.parse(fields.data), fields.id);
+  if (fields.data === "[DONE]") onEvent("end", null);
+  else if (fields.data !== undefined) onEvent(fields.event ?? "message", JSON.parse(fields.data), fields.id);
 }

@@ -1,5 +1,6 @@
-// The page's only dialog: a text to copy, or the story of a request.
+// The dialog of both pages: a text to copy, or the story of a request.
 
+import {copyText} from "./clipboard.js";
 import {byId, element, table} from "./dom.js";
 import {milliseconds, requestRows} from "./words.js";
 
@@ -13,9 +14,9 @@ export function openDialog(title, ...content) {
 export function showText(title, text) {
   openDialog(title, element("pre", {}, text));
   const copy = byId("dialog-copy");
-  copy.hidden = !navigator.clipboard;
+  copy.hidden = false;
   copy.onclick = async () => {
-    await navigator.clipboard.writeText(text);
+    await copyText(text);
     copy.textContent = "Copied";
     setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   };
@@ -34,7 +35,7 @@ export async function showRequest(run, request, api) {
   openDialog(title, table(["step", "what"], requestRows(run, request)));
 }
 
-function showExplanation(title, found) {
+export function showExplanation(title, found) {
   const shares = Object.entries(found.shares).filter(([, seconds]) => seconds > 0).sort(([, a], [, b]) => b - a);
   const predicted = found.predicted_ttft_s === null ? "" : `, predicted ${milliseconds(found.predicted_ttft_s)}`;
   const first = found.ttft_s === null ? "no token yet" : `first token after ${milliseconds(found.ttft_s)}${predicted}`;

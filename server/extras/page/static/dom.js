@@ -16,10 +16,12 @@ export function table(headings, rows) {
     element("tbody", {}, ...rows.map((row) => cells(row, "td"))));
 }
 
+// Entries are [text, colour, or "own" or "hatched"].
 export function legend(parent, entries) {
   parent.replaceChildren(...entries.map(([text, color]) => {
-    const swatch = element("i", {className: "swatch"});
-    swatch.style.background = color;
+    const isPattern = ["own", "hatched"].includes(color);
+    const swatch = element("i", {className: `swatch ${isPattern ? color : ""}`});
+    if (!isPattern) swatch.style.background = color;
     return element("span", {}, swatch, text);
   }));
 }

@@ -3,28 +3,37 @@
 import {Run} from "./run.js";
 
 const RECONNECT_MS = 1500;
-const OWN_ONLY = "This key may not watch other keys' requests: you see your own ones alone, and no blocks. An admin key sees all.";
 
 export class Feed {
-  constructor(api, {onAbout, onState}) {
+  // `watch`: says when the server can be asked. `isExtra`: the page works without the stream, and leaves it while hidden.
+  constructor(api, watch, {isExtra = false} = {}) {
     this.api = api;
-    this.onAbout = onAbout;
-    this.onState = onState;
+    this.watch = watch;
+    this.isExtra = isExtra;
     this.run = new Run();
+    this.isOpen = false;
     this.wake = () => {};
+    this.leave = () => {};
+    if (isExtra) document.addEventListener("visibilitychange", () => (document.hidden ? this.leave() : this.wake()));
   }
 
   async follow() {
     for (;;) {
+      await this.watch.ready();
+      const left = new AbortController();
+      this.leave = () => left.abort();
+      let needsKey = false;
       try {
-        await this.api.events("stats/stream", {onEvent: (name, data) => this.take(name, data)});
-        this.onState("The stream of steps has ended; connecting again …");
+        await this.api.events("stats/stream", {signal: left.signal, isExtra: this.isExtra, onEvent: (name, data) => this.take(name, data)});
+        this.watch.suspect();
       } catch (error) {
-        this.onState(`${error.message} Connecting again …`);
+        needsKey = [401, 403].includes(error.status);
+        if (!error.status && !left.signal.aborted) this.watch.suspect();
       }
+      this.isOpen = false;
       await new Promise((resolve) => {
         this.wake = resolve;
-        setTimeout(resolve, RECONNECT_MS);
+        if (!needsKey && !(this.isExtra && document.hidden)) setTimeout(resolve, RECONNECT_MS);
       });
     }
   }
@@ -44,8 +53,6 @@ export class Feed {
   // Starts a new run: after a restart the server numbers its requests from 0 again.
   greet(about) {
     this.run = new Run(about);
-    this.onState(about.watches === "own" ? OWN_ONLY : "");
-    this.onAbout(`${about.model}: policy ${about.batching_policy}, ${about.budget} tokens a step, ` +
-      `${about.max_num_seqs} requests at once, ${about.num_blocks} blocks of ${about.block_size}`);
+    this.isOpen = true;
   }
 }

@@ -52,7 +52,7 @@ export class Figures {
       ["gap, median", inMs(percentile(sorted, 0.5))],
       ["gap, 99 %", inMs(gap99), target && gap99 * 1000 > target],
       ...(target ? [["gap, target", `${target} ms`]] : []),
-      ["output tokens/s", String(Math.round(rates(run.steps.slice(-RATE_STEPS)).at(-1) ?? 0))],
+      ["output tokens/s", String(Math.round(rateAt(run)))],
       ["running", String(last?.running ?? 0)],
       ["waiting", String(last?.waiting ?? 0)],
       ["prefix hits", run.lookedUp ? `${Math.round(100 * run.found / run.lookedUp)} %` : "–"],
@@ -65,6 +65,11 @@ export class Figures {
 
 export function percentile(sorted, share) {
   return sorted.length ? sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] : null;
+}
+
+// Output tokens per second, over the last steps.
+export function rateAt(run) {
+  return rates(run.steps.slice(-RATE_STEPS)).at(-1) ?? 0;
 }
 
 function inMs(seconds) {

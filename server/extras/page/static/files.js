@@ -1,11 +1,17 @@
 // Files: opens recordings and saves the view.
 
-import {byId, element} from "./dom.js";
+import {saveFile} from "./clipboard.js";
+import {byId} from "./dom.js";
 import {toTrace} from "./perfetto.js";
 import {readRun} from "./recording.js";
 import {savedPage} from "./saved.js";
 
 const MAX_FILE_BYTES = 256 * 1024 * 1024;
+
+function download(name, type, text) {
+  saveFile(name, type, text);
+  return `${name}: ${Math.round(text.length / 1024)} KiB.`;
+}
 
 export class Files {
   constructor({run, show, showLive}) {
@@ -16,9 +22,9 @@ export class Files {
       showLive();
     });
     byId("save-page").addEventListener("click", () => this.tell(async () =>
-      save("splitfuse.html", "text/html", await savedPage(run(), loadText))));
+      download("splitfuse.html", "text/html", await savedPage(run(), loadText))));
     byId("save-trace").addEventListener("click", () => this.tell(async () =>
-      save("splitfuse-trace.json", "application/json", JSON.stringify(toTrace(run())))));
+      download("splitfuse-trace.json", "application/json", JSON.stringify(toTrace(run())))));
   }
 
   async tell(action) {
@@ -40,12 +46,5 @@ export class Files {
 }
 
 async function loadText(path) {
-  return (await fetch(path || ".", {headers: path ? {} : {Accept: "text/html"}})).text();
-}
-
-function save(name, type, text) {
-  const url = URL.createObjectURL(new Blob([text], {type}));
-  element("a", {href: url, download: name}).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10000);
-  return `${name}: ${Math.round(text.length / 1024)} KiB.`;
+  return (await fetch(path || "engine", {headers: path ? {} : {Accept: "text/html"}})).text();
 }

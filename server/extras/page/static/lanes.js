@@ -1,7 +1,7 @@
 // Lanes: one line per request, below the strip's columns.
 
 import {begin, sizeOf, tellOnce} from "./canvas.js";
-import {requestColor, themeColor} from "./colors.js";
+import {hatching, requestColor, themeColor} from "./colors.js";
 import {COLUMN} from "./cursor.js";
 
 const LANE = 9;
@@ -51,8 +51,9 @@ function drawLane({context, from, end, x}, run, request, y) {
   let waits = request.segments.length && request.segments[0].from < first ? "left out" : "queued";
   const wait = (to, kind) => {
     if (to <= at) return;
-    context.fillStyle = kind === "left out" ? themeColor("line") : themeColor(kind === "queued" ? "waiting" : "bad");
-    context.fillRect(x(at), y + 3, (to - at) * COLUMN, 2);
+    const isHatched = kind.startsWith("preempted");
+    context.fillStyle = isHatched ? hatching(context) : themeColor(kind === "queued" ? "waiting" : "line");
+    context.fillRect(x(at), y + (isHatched ? 1 : 3), (to - at) * COLUMN, isHatched ? LANE - 3 : 2);
   };
   for (const {kind, from: begins, to} of request.segments) {
     if (begins >= end) break;
@@ -85,7 +86,7 @@ function drawSegment(context, request, kind, x, y, width) {
     context.fillStyle = themeColor("text");
     context.fillRect(x, y + LANE - 2, width * request.accepted / request.drafted, 1);
   } else {
-    context.fillStyle = themeColor("bad");
+    context.fillStyle = hatching(context);
     context.fillRect(x, y, width, LANE - 1);
   }
 }

@@ -27,10 +27,6 @@ export class Playground {
     });
   }
 
-  get isChat() {
-    return this.form.elements.mode.value === "chat";
-  }
-
   body() {
     const fields = this.form.elements;
     const body = {prompt: fields.prompt.value};
@@ -43,18 +39,11 @@ export class Playground {
 
   async send() {
     const body = this.body();
-    if (this.isChat) body.prompt = await this.chatPrompt(body.prompt);
     const copies = Number(this.form.elements.copies.value) || 1;
     for (let copy = 0; copy < copies; copy += 1) {
       const {seq_id: seqId} = await this.api.json("generate", {method: "POST", body});
       this.open(seqId);
     }
-  }
-
-  // Returns a conversation's token ids, so that its answer is kept like any other.
-  async chatPrompt(content) {
-    const {tokens} = await this.api.json("tokenize", {method: "POST", body: {messages: [{role: "user", content}]}});
-    return tokens;
   }
 
   open(seqId) {
@@ -87,11 +76,10 @@ export class Playground {
   copy(kind) {
     const origin = new URL(".", location.href).href;
     const body = {...this.body(), stream: true};
-    const chat = {...body, messages: [{role: "user", content: body.prompt}], prompt: undefined};
     const texts = {
-      curl: () => (this.isChat ? asCurl(origin, "v1/chat/completions", chat, this.api.key) : asCurl(origin, "generate", body, this.api.key)),
+      curl: () => asCurl(origin, "generate", body, this.api.key),
       python: () => asPython(origin, body),
-      openai: () => asOpenai(origin, this.model(), body, this.isChat),
+      openai: () => asOpenai(origin, this.model(), body),
     };
     showText(`As ${kind}`, texts[kind]());
   }

@@ -1,6 +1,7 @@
 // The current view as one HTML file, with this page's own files and the run. It works without a server.
 
-const ENTRY = "main.js";
+const ENTRY = "engine.js";
+const SHEETS = ["theme.css", "engine.css"];
 const IMPORT = /^import \{[^}]*\} from "\.\/([\w.]+)";\n/gm;
 
 export async function savedPage(run, load) {
@@ -11,11 +12,12 @@ export async function savedPage(run, load) {
   const nonce = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   const policy = `default-src 'none'; script-src 'nonce-${nonce}'; style-src 'nonce-${nonce}'; img-src data: blob:; ` +
     "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
-  const [page, sheet] = [await load(""), await load("page/page.css")];
+  const [page, ...sheets] = await Promise.all([load(""), ...SHEETS.map((name) => load(`page/${name}`))]);
   return page
-    .replace("<link rel=\"stylesheet\" href=\"page/page.css\">", () =>
-      `<meta http-equiv="Content-Security-Policy" content="${policy}">\n<style nonce="${nonce}">\n${sheet}\n</style>`)
-    .replace("<script type=\"module\" src=\"page/main.js\"></script>", () =>
+    .replace(/<img [^>]*>/g, "")
+    .replace(/<link rel="icon"[^>]*>/, () => `<meta http-equiv="Content-Security-Policy" content="${policy}">\n<link rel="icon" href="data:,">`)
+    .replace(/(<link rel="stylesheet"[^>]*>\s*)+/, () => `<style nonce="${nonce}">\n${sheets.join("\n")}\n</style>\n`)
+    .replace(/<script type="module"[^>]*><\/script>/, () =>
       `<script type="application/json" id="saved">${data}</script>\n<script type="module" nonce="${nonce}">\n${code}\n</script>`);
 }
 

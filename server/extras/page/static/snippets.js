@@ -23,15 +23,12 @@ export function asPython(origin, body) {
     `    for event in client.stream(${python(prompt)}${given.join("")}):\n        print(event.text, end="", flush=True)`;
 }
 
-export function asOpenai(origin, model, body, isChat) {
+export function asOpenai(origin, model, body) {
   const {prompt, stream, top_k, min_p, ...fields} = body;
   const given = Object.entries(fields).map(([name, value]) => `\n    ${name}=${python(value)},`).join("");
   const extra = Object.fromEntries(Object.entries({top_k, min_p}).filter(([, value]) => value !== undefined));
   const more = Object.keys(extra).length ? `\n    extra_body=${asciiJson(extra)},` : "";
-  const what = isChat ? `messages=[{"role": "user", "content": ${python(prompt)}}]` : `prompt=${python(prompt)}`;
-  const call = isChat ? "chat.completions" : "completions";
-  const text = isChat ? "delta.content or \"\"" : "text";
   return `import openai\n\nclient = openai.OpenAI(base_url="${origin}v1", api_key="any")\n` +
-    `for chunk in client.${call}.create(\n    model=${python(model)},\n    ${what},${given}${more}\n    stream=True,\n):\n` +
-    `    print(chunk.choices[0].${text}, end="", flush=True)`;
+    `for chunk in client.completions.create(\n    model=${python(model)},\n    prompt=${python(prompt)},${given}${more}\n    stream=True,\n):\n` +
+    `    print(chunk.choices[0].text, end="", flush=True)`;
 }

@@ -1,7 +1,7 @@
 // Strip: one column per step. Height: tokens, with chunks in their request's colour above decodes. Below: durations.
 
 import {begin, sizeOf} from "./canvas.js";
-import {requestColor, themeColor} from "./colors.js";
+import {hatching, requestColor, themeColor} from "./colors.js";
 import {COLUMN} from "./cursor.js";
 import {milliseconds, stepWords} from "./words.js";
 
@@ -51,8 +51,8 @@ export class Strip {
       context.fillRect(x, y, COLUMN - 1, Math.max(tokens * perToken, 0.5));
     }
     if (record.preempted) {
-      context.fillStyle = themeColor("bad");
-      context.fillRect(x, base, COLUMN - 1, 2);
+      context.fillStyle = hatching(context);
+      context.fillRect(x, base - 2, COLUMN, 6);
     }
     if (record.waiting) {
       context.fillStyle = themeColor("waiting");

@@ -13,15 +13,17 @@ KEY = {"Authorization": "Bearer alice"}
 with_keys = pytest.mark.parametrize("settings", [Settings(api_key=("alice", "bob"))], ids=["keys"])
 
 
-async def test_a_browser_gets_the_page_and_all_that_it_names(served):
-    page = await served.client.get("/", headers=HTML)
+@pytest.mark.parametrize(("url", "name"), [("/", "chat"), ("/engine", "engine")])
+async def test_a_browser_gets_the_page_and_all_that_it_names(served, url, name):
+    page = await served.client.get(url, headers=HTML)
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    for path in ("/page/page.css", "/page/main.js"):
+    for path in ("/page/icon.svg", "/page/theme.css", f"/page/{name}.css", f"/page/{name}.js"):
         assert path[1:] in page.text
         assert (await served.client.get(path)).status_code == 200
-    assert (await served.client.get("/page/main.js")).headers["content-type"].startswith("text/javascript")
+    assert (await served.client.get(f"/page/{name}.js")).headers["content-type"].startswith("text/javascript")
+    assert (await served.client.get("/page/icon.svg")).headers["content-type"].startswith("image/svg+xml")
 
 
 async def test_programs_and_wrong_names_get_none(served):
@@ -33,14 +35,16 @@ async def test_programs_and_wrong_names_get_none(served):
 
 @pytest.mark.parametrize("settings", [Settings(page=False)], ids=["no page"])
 async def test_no_page(served):
-    assert (await served.client.get("/page/main.js", headers=HTML)).status_code == 404
+    assert (await served.client.get("/page/engine.js", headers=HTML)).status_code == 404
+    assert (await served.client.get("/engine", headers=HTML)).status_code == 404
     assert "/page/" not in (await served.client.get("/", headers=HTML)).text
 
 
 @with_keys
 async def test_with_keys_the_page_is_open_and_nothing_else(served):
     assert (await served.client.get("/", headers=HTML)).status_code == 200
-    assert (await served.client.get("/page/main.js")).status_code == 200
+    assert (await served.client.get("/engine", headers=HTML)).status_code == 200
+    assert (await served.client.get("/page/engine.js")).status_code == 200
     for method, path in (("GET", "/stats/stream"), ("POST", "/stats/simulate"), ("GET", f"/result/{'x' * 32}/explain")):
         assert (await served.client.request(method, path, headers=HTML)).status_code == 401
 
@@ -118,7 +122,7 @@ async def test_policies_are_compared_without_the_model(live):
     runs = (await live.post("/stats/simulate", json=body)).json()["runs"]
     assert [run["policy"] for run in runs] == body["policies"]
     longest = [max(sum(row[2] for row in step.get("chunks", ())) for step in run["steps"]) for run in runs]
-    assert longest[0] <= 512 < longest[1] == 1500, "prefill_first takes the prompt whole"
+    assert longest[0] <= 256 < longest[1] == 1500, "chunks are the live engine's; prefill_first takes the prompt whole"
     assert all(sum(1 in step.get("decodes", ()) for step in run["steps"]) == 3 for run in runs)
 
 

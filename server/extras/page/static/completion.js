@@ -1,0 +1,108 @@
+// One answer of /v1/chat/completions as it streams into a message, and the server's figures about it.
+
+import {readEvents} from "./api.js";
+
+const EXPLAIN_TRIES = 5;
+const EXPLAIN_MS = 60;
+
+export class Completion {
+  constructor(api, message, {onChange}) {
+    this.api = api;
+    this.message = message;
+    this.onChange = onChange;
+    this.stopped = new AbortController();
+    this.seqId = null;
+    this.usage = null;
+    this.began = performance.now();
+    this.first = null;  // ms, as the browser saw it
+  }
+
+  // Reads the whole answer. What goes wrong stands in the message's `error`. Returns false if the server is away.
+  async read(body) {
+    const {message} = this;
+    let isThere = true;
+    try {
+      const response = await this.api.fetch("v1/chat/completions", {method: "POST", signal: this.stopped.signal,
+        body: {...body, stream: true, stream_options: {include_usage: true}}});
+      this.seqId = response.headers.get("X-Seq-Id");
+      let isWhole = false;
+      await readEvents(response, (name, data) => {
+        if (name === "end") isWhole = true;
+        else this.take(data);
+      });
+      if (!isWhole && !message.error) throw new TypeError("the stream ended early");
+    } catch (error) {
+      if (this.stopped.signal.aborted) message.finish = "stopped";
+      else if (error.status) message.error = error.message;
+      else {
+        message.error = "The connection to the server was lost; this answer is not complete.";
+        isThere = false;
+      }
+    }
+    message.thinkingMs ??= message.reasoning ? performance.now() - this.began : undefined;
+    message.stats = this.stats();
+    if (isThere && this.seqId) await this.explain();
+    this.onChange();
+    return isThere;
+  }
+
+  stop() {
+    this.stopped.abort();
+  }
+
+  take(data) {
+    const {message} = this;
+    if (data.error) message.error = data.error.message;
+    if (data.usage) this.usage = data.usage;
+    const choice = data.choices?.[0];
+    if (!choice) return;
+    const {content, reasoning_content: reasoning, tool_calls: calls} = choice.delta ?? {};
+    if (content || reasoning || calls) this.first ??= performance.now() - this.began;
+    if (reasoning) message.reasoning = (message.reasoning ?? "") + reasoning;
+    if (content && message.reasoning) message.thinkingMs ??= performance.now() - this.began;
+    if (content) message.content += content;
+    for (const call of calls ?? []) addCall(message, call);
+    if (choice.finish_reason) message.finish = choice.finish_reason;
+    this.onChange();
+  }
+
+  stats() {
+    const {usage, first} = this;
+    return {first: first === null ? null : first / 1000, seconds: (performance.now() - this.began) / 1000, tokens: usage?.completion_tokens ?? null,
+      prompt: usage?.prompt_tokens ?? null, cached: usage?.prompt_tokens_details?.cached_tokens ?? 0};
+  }
+
+  // Takes the server's own times. The story stays with the message, so that "why?" works when the server has forgotten it.
+  async explain() {
+    const {message} = this;
+    for (let left = EXPLAIN_TRIES; left > 0; left -= 1) {
+      const found = await this.api.json(`result/${this.seqId}/explain`, {isExtra: true}).catch(() => null);
+      if (!found) return;
+      if (found.ttft_s !== null) Object.assign(message.stats, {first: found.ttft_s, seconds: found.e2e_s});
+      message.explanation = found;
+      if (found.status !== "running" && found.status !== "queued") return;  // one that was stopped ends a step later
+      await new Promise((resolve) => { setTimeout(resolve, EXPLAIN_MS); });
+    }
+  }
+}
+
+function addCall(message, {index, id, function: {name, arguments: text} = {}}) {
+  message.tools ??= [];
+  const call = message.tools[index] ??= {id: "", name: "", arguments: ""};
+  if (id) call.id = id;
+  if (name) call.name += name;
+  if (text) call.arguments += text;
+}
+
+// The line under an answer: parts of a sentence.
+export function statParts({first, seconds, tokens, prompt, cached}) {
+  const parts = [];
+  if (first !== null) parts.push(`${first.toFixed(2)} s to the first word`);
+  if (tokens > 1 && seconds > first) parts.push(`${rateOf((tokens - 1) / (seconds - first))} tokens/s`);
+  if (prompt !== null) parts.push(`${cached} of ${prompt} prompt tokens from the cache`);
+  return parts;
+}
+
+function rateOf(rate) {
+  return rate < 10 ? rate.toFixed(1) : Math.round(rate).toLocaleString("en");
+}

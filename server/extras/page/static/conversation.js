@@ -1,0 +1,76 @@
+// One chat: a tree of messages, and the branch that is shown. An edit or another answer is one more branch.
+
+const MAX_TITLE = 60;
+
+export class Conversation {
+  constructor(chat) {
+    this.chat = chat;
+  }
+
+  static fresh(system) {
+    const now = Date.now();
+    return new Conversation({id: randomId(), title: "", system, created: now, updated: now, nodes: [], leaf: null});
+  }
+
+  get isEmpty() {
+    return !this.chat.nodes.length;
+  }
+
+  node(id) {
+    return this.chat.nodes.find((node) => node.id === id) ?? null;
+  }
+
+  // The messages of the shown branch, from the first on.
+  get path() {
+    const path = [];
+    for (let node = this.node(this.chat.leaf); node; node = this.node(node.parent)) path.unshift(node);
+    return path;
+  }
+
+  siblings(node) {
+    return this.chat.nodes.filter((other) => other.parent === node.parent && other.role === node.role);
+  }
+
+  add(parent, fields) {
+    const node = {id: randomId(), parent, content: "", time: Date.now(), ...fields};
+    this.chat.nodes.push(node);
+    this.chat.leaf = node.id;
+    this.chat.updated = node.time;
+    if (!this.chat.title && node.role === "user") this.chat.title = titleOf(node);
+    return node;
+  }
+
+  // Shows another branch, down to its newest message.
+  show(node) {
+    let leaf = node;
+    for (let child = node; child; child = this.chat.nodes.findLast((other) => other.parent === child.id)) leaf = child;
+    this.chat.leaf = leaf.id;
+  }
+
+  // The branch above a message, as the API takes it.
+  messages(parent) {
+    const path = [];
+    for (let node = this.node(parent); node; node = this.node(node.parent)) path.unshift(messageOf(node));
+    return this.chat.system.trim() ? [{role: "system", content: this.chat.system}, ...path] : path;
+  }
+}
+
+function messageOf(node) {
+  if (node.role === "tool") return {role: "tool", tool_call_id: node.call, content: node.content};
+  if (node.role === "user") return {role: "user", content: withFiles(node)};
+  const calls = (node.tools ?? []).map(({id, name, arguments: text}) => ({id, type: "function", function: {name, arguments: text}}));
+  return {role: "assistant", content: node.content, ...(calls.length ? {tool_calls: calls} : {})};
+}
+
+function withFiles({content, files = []}) {
+  return [...files.map(({name, text}) => `File ${name}:\n\`\`\`\n${text}\n\`\`\``), content].filter(Boolean).join("\n\n");
+}
+
+function titleOf(node) {
+  const line = (node.content || node.files?.[0]?.name || "").trim().split("\n")[0];
+  return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
+}
+
+export function randomId() {
+  return [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}

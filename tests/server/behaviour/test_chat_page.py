@@ -1,0 +1,363 @@
+"""The chat in a real browser: its twelve points on a wide and a narrow screen, and the states of the server."""
+
+import json
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import chromium, watched_page
+from serving import ServerProcess
+
+pytestmark = pytest.mark.sampled(2)  # half of the cases; `make page` runs all
+SIZES = {1280: {"width": 1280, "height": 800}, 390: {"width": 390, "height": 844}}
+MARKDOWN = """# Title
+
+Some **bold**, *soft* and `code`, a [link](https://example.org/a) and a [bad one](javascript:alert(1)).
+
+- one
+  - two
+1. three
+
+| a | b |
+|---|--:|
+| 1 | 2 |
+
+```python
+print("<b>hi</b>")  # comment
+```
+
+<img src=x onerror=alert(1)><script>alert(2)</script>"""
+
+# The next answer begins and does not end by itself.
+ENDLESS = """() => {
+  const real = window.fetch;
+  window.fetch = (path, options) => {
+    if (!path.endsWith("chat/completions")) return real(path, options);
+    window.fetch = real;
+    const chunk = 'data: {"choices": [{"delta": {"content": "words"}}]}\\n\\n';
+    return Promise.resolve(new Response(new ReadableStream({start(stream) {
+      stream.enqueue(new TextEncoder().encode(chunk));
+      options.signal.addEventListener("abort", () => stream.error(options.signal.reason));
+    }})));
+  };
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(params=SIZES, ids=str)
+def page(request: pytest.FixtureRequest, browser: Any, live_server: ServerProcess) -> Iterator[Any]:
+    options = {"viewport": SIZES[request.param], "accept_downloads": True}
+    with watched_page(browser, **options) as page:
+        opened(page, live_server.url)
+        yield page
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def opened(page: Any, url: str, query: str = "") -> None:
+    """Open the chat and wait for the model's name."""
+    page.goto(f"{url}/{query}")
+    page.wait_for_function("() => document.getElementById('model').textContent")
+
+
+def settle(page: Any, **values: object) -> None:
+    """Keep settings in the page's own dialog."""
+    page.click("#settings")
+    for name, value in values.items():
+        page.fill(f"[name={name}]", str(value))
+    page.click("#settings-form .main")
+
+
+def ask(page: Any, text: str, *, answers: int = 1) -> None:
+    """Send a message, and wait until so many answers are complete."""
+    page.fill("#prompt", text)
+    page.keyboard.press("Enter")
+    complete(page, answers)
+
+
+def complete(page: Any, answers: int) -> None:
+    page.wait_for_function(
+        "(count) => document.querySelectorAll('.assistant:not(.running) .stats').length === count"
+        " && !document.querySelector('.running')",
+        arg=answers,
+    )
+
+
+def show_list(page: Any) -> None:
+    if page.is_visible("#open-list"):
+        page.click("#open-list")
+
+
+def streamed(*deltas: dict[str, Any], usage: dict[str, Any] | None = None) -> Callable[[Any], None]:
+    """Return a handler that answers a chat with these deltas."""
+    chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    chunks.append(
+        {
+            "choices": [],
+            "usage": usage
+            or {"prompt_tokens": 512, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 480}},
+        }
+    )
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    return lambda route: route.fulfill(body=body, headers={"Content-Type": "text/event-stream"})
+
+
+def test_turns_are_kept_found_renamed_deleted_and_exported(page: Any, tmp_path: Path) -> None:
+    """Points 1 and 2."""
+    settle(page, max_tokens=5)
+    ask(page, "Tell me about a lighthouse")
+    with page.expect_request("**/chat/completions") as sent:
+        ask(page, "And then?", answers=2)
+    assert [message["role"] for message in sent.value.post_data_json["messages"]] == ["user", "assistant", "user"]
+    page.reload()
+    complete(page, 2)
+    show_list(page)
+    page.fill("#search", "nothing has these words")
+    assert page.locator("#chats .open").count() == 0
+    page.fill("#search", "then lighthouse")
+    assert page.locator("#chats .open").count() == 1
+    page.hover("#chats li")
+    page.click("#chats [title=Rename]")
+    page.fill("#chats input", "Towers")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.getElementById('title').textContent === 'Towers'")
+    with page.expect_download() as download:
+        page.click("#export")
+    download.value.save_as(tmp_path / "chats.json")
+    page.hover("#chats li")
+    page.click("#chats [title=Delete]")
+    page.wait_for_function("() => !document.querySelector('#chats .open')")
+    page.set_input_files("#imported", str(tmp_path / "chats.json"))
+    page.wait_for_function("() => document.querySelector('#chats .open')?.textContent === 'Towers'")
+    show_list(page)
+    page.click("#chats .open")
+    complete(page, 2)
+
+
+def test_markdown_is_shown_and_html_is_not(page: Any) -> None:
+    """Point 3."""
+    page.route(
+        "**/chat/completions", streamed(*({"content": MARKDOWN[at : at + 7]} for at in range(0, len(MARKDOWN), 7)))
+    )
+    ask(page, "Hello")
+    prose = ".assistant > .prose"
+    for name in ("h3", "strong", "em", "p code", "ul ul li", "ol li", "table td.right", ".code .code-string"):
+        assert page.locator(f"{prose} {name}").count() >= 1, name
+    assert page.locator(f"{prose} a").count() == 1
+    assert page.get_attribute(f"{prose} a", "rel") == "noopener noreferrer nofollow"
+    assert page.locator(f"{prose} :is(img, script, b)").count() == 0
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click(f"{prose} [title='Copy code']")
+    page.wait_for_selector(f"{prose} [aria-label=Copied]")
+    assert page.evaluate("navigator.clipboard.readText()") == 'print("<b>hi</b>")  # comment'
+
+
+def test_settings_are_kept_and_sent(page: Any) -> None:
+    """Points 4 and 9."""
+    page.click("#settings")
+    assert "the model's" in page.get_attribute("[name=temperature]", "placeholder")
+    page.click("#settings-close")
+    settle(page, system="Be brief.", max_tokens=3, temperature=0, seed=7, stop="END")
+    page.reload()
+    with page.expect_request("**/chat/completions") as sent:
+        ask(page, "Hello")
+    body = sent.value.post_data_json
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert (body["max_tokens"], body["temperature"], body["seed"], body["stop"]) == (3, 0, 7, ["END"])
+    assert "top_p" not in body
+    assert "Be brief." in page.text_content(".system")
+
+
+def test_stop_again_edit_and_branches(page: Any) -> None:
+    """Points 5 and 12."""
+    page.evaluate(ENDLESS)
+    page.fill("#prompt", "One day, a little girl")
+    page.keyboard.press("Shift+Enter")
+    assert page.input_value("#prompt").endswith("\n")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.running > .prose')?.textContent === 'words'")
+    page.keyboard.press("Escape")
+    complete(page, 1)
+    assert page.text_content(".assistant .stats").startswith("stopped")
+    settle(page, max_tokens=4)
+    page.click(".assistant [title='Answer again']")
+    page.wait_for_function("() => document.querySelector('.assistant .count')?.textContent === '2/2'")
+    complete(page, 1)
+    page.hover(".user")
+    page.click(".user [title=Edit]")
+    page.fill(".editor textarea", "Another day")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.user .count')?.textContent === '2/2'")
+    complete(page, 1)
+    page.hover(".user")
+    page.click(".user [title='Earlier version']")
+    page.wait_for_function("() => document.querySelector('.user .bubble').textContent.startsWith('One day')")
+    assert page.text_content(".assistant .count") == "2/2"
+
+
+def test_reasoning_is_folded_and_calls_are_shown_and_answered(page: Any) -> None:
+    """Points 6 and 7."""
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
+    more = {"index": 0, "function": {"arguments": '{"city": "Lyon"}'}}
+    page.route(
+        "**/chat/completions",
+        streamed({"reasoning_content": "Let me see"}, {"tool_calls": [call]}, {"tool_calls": [more]}),
+    )
+    ask(page, "The weather?")
+    assert "Thought for" in page.text_content(".reasoning summary")
+    assert not page.is_visible(".reasoning .prose")
+    assert "weather" in page.text_content(".call p")
+    assert '"city": "Lyon"' in page.text_content(".call pre")
+    page.unroute("**/chat/completions")
+    page.route("**/chat/completions", streamed({"content": "It rains."}))
+    page.fill(".calls textarea", "rain")
+    with page.expect_request("**/chat/completions") as sent:
+        page.click(".calls form button")
+    complete(page, 2)
+    _, asked, result = sent.value.post_data_json["messages"]
+    assert asked["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Lyon"}'}
+    assert result == {"role": "tool", "tool_call_id": "call_1", "content": "rain"}
+
+
+def test_text_files_are_dropped_and_pasted(page: Any) -> None:
+    """Point 8."""
+    put = """([kind, text]) => {
+      const data = new DataTransfer();
+      if (kind === "drop") data.items.add(new File([text], "notes.txt", {type: "text/plain"}));
+      else data.setData("text/plain", text);
+      const event = kind === "drop" ? new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true})
+        : new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true});
+      document.getElementById("prompt").dispatchEvent(event);
+    }"""
+    page.evaluate(put, ["drop", "apples\n"])
+    page.wait_for_selector("#attached .chip")
+    page.evaluate(put, ["paste", "pears " * 1000])
+    page.wait_for_function("() => document.querySelectorAll('#attached .chip').length === 2")
+    page.set_input_files("#picked", {"name": "x.bin", "mimeType": "text/plain", "buffer": b"\0\xff"})
+    page.wait_for_function("() => document.getElementById('toast')?.textContent.includes('not a text file')")
+    page.route("**/chat/completions", streamed({"content": "ok"}))
+    with page.expect_request("**/chat/completions") as sent:
+        ask(page, "What is in it?")
+    content = sent.value.post_data_json["messages"][0]["content"]
+    assert content.startswith("File notes.txt:\n```\napples\n")
+    assert "pears pears" in content
+    assert content.endswith("What is in it?")
+
+
+def test_figures_under_an_answer_open_the_explanation(page: Any) -> None:
+    """Points 10 and 11."""
+    settle(page, max_tokens=40, temperature=0)
+    page.wait_for_function("() => document.getElementById('live-words').textContent")
+    ask(page, "One day, a little girl")
+    words = page.text_content(".assistant .stats")
+    assert "s to the first word" in words
+    assert "tokens/s" in words
+    assert "prompt tokens from the cache" in words
+    page.click(".stats .link")
+    assert "its prompt was computed" in page.text_content("#dialog-body")
+    page.click("#dialog-close")
+    page.wait_for_function("() => !document.getElementById('live-strip').ariaLabel.includes(' 0 steps')")
+    colours = """() => { const strip = document.getElementById("live-strip");
+      const {data} = strip.getContext("2d").getImageData(0, 0, strip.width, strip.height);
+      return new Set(new Uint32Array(data.buffer)).size; }"""
+    page.wait_for_function(f"() => ({colours})() > 2")
+    assert page.locator("#live-strip").bounding_box()["height"] == 60
+
+
+def test_a_question_in_the_address_is_sent_once(page: Any, live_server: ServerProcess) -> None:
+    """Point 12."""
+    page.route("**/chat/completions", streamed({"content": "ok"}))
+    opened(page, live_server.url, "?q=Why%20is%20the%20sky%20blue")
+    complete(page, 1)
+    assert page.text_content(".user .bubble") == "Why is the sky blue"
+    assert "q=" not in page.url
+    page.reload()
+    complete(page, 1)
+
+
+def test_the_engine_view_is_one_click_away_and_back(page: Any) -> None:
+    page.click("header a[href=engine]")
+    page.wait_for_function("() => document.getElementById('about').textContent.includes('policy')")
+    page.click("header >> text=Chat")
+    page.wait_for_function("() => document.getElementById('model').textContent")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("loading", "still loading"), ("draining", "shutting down"), ("gone", "does not answer")]
+)
+def test_a_banner_says_that_the_server_is_away(
+    browser: Any, live_server: ServerProcess, state: str, words: str
+) -> None:
+    error = {"error": {"message": "no", "type": "service_unavailable", "param": None, "code": state}}
+    with watched_page(browser, expected=("Failed to load",)) as page:
+        page.route(
+            "**/ready", lambda route: route.abort() if state == "gone" else route.fulfill(status=503, json=error)
+        )
+        page.goto(live_server.url)
+        page.wait_for_selector("#banner", state="visible")
+        assert words in page.text_content("#banner p")
+        page.wait_for_function("() => /in [1-4] s/.test(document.querySelector('#banner span').textContent)")
+        page.fill("#prompt", "Hello")
+        page.keyboard.press("Enter")
+        assert page.input_value("#prompt") == "Hello"
+        page.unroute("**/ready")
+        page.click("#banner button")
+        page.wait_for_selector("#banner", state="hidden")
+
+
+@pytest.fixture(scope="module")
+def keyed_server() -> Iterator[ServerProcess]:
+    with ServerProcess(
+        "--dtype", "float32", "--num-kv-blocks", "64", "--max-model-len", "256", "--api-key", "alice"
+    ) as server:
+        yield server
+
+
+@pytest.mark.parametrize("path", ["/", "/engine"])
+def test_a_key_screen_stands_alone(browser: Any, keyed_server: ServerProcess, path: str) -> None:
+    with watched_page(browser, expected=("401",)) as page:
+        page.goto(keyed_server.url + path)
+        page.wait_for_selector("#key-form", state="visible")
+        assert not page.is_visible("#app")
+        page.fill("#key", "bob")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#key-form .wrong")
+        page.fill("#key", "alice")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#app", state="visible")
+        page.wait_for_function(
+            "() => (document.getElementById('model') ?? document.getElementById('about')).textContent"
+        )
+        assert page.evaluate("localStorage.length") == 0
+        if path == "/":
+            settle(page, max_tokens=3)
+            ask(page, "Hello")
+            assert page.locator(".stats .link").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", SIZES)
+def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str, width: int) -> None:
+    pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install 'splitfuse[dev]'")
+    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+    with watched_page(browser, color_scheme=scheme, viewport=SIZES[width]) as page:
+        opened(page, live_server.url)
+        page.evaluate(axe)
+        assert violations(page) == []
+        page.route("**/chat/completions", streamed({"reasoning_content": "Hm"}, {"content": MARKDOWN}))
+        ask(page, "Hello")
+        assert violations(page) == []
+        page.click("#settings")
+        assert violations(page) == []
+
+
+def violations(page: Any) -> list[Any]:
+    found = page.evaluate("axe.run()")["violations"]
+    return [(violation["id"], [node["html"] for node in violation["nodes"]]) for violation in found]
