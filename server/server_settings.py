@@ -15,7 +15,6 @@ from ..engine.config import EngineConfig
 from ..engine.config.profiles import PROFILES
 from ..engine.config.setting import setting
 from ..engine.errors import ConfigError
-from ..engine.private_file import read_keys
 from .http.keys import digest
 from .jobs.webhook_targets import WebhookTargets
 
@@ -138,7 +137,11 @@ class ServerSettings(EngineConfig):
 
 
 def _keys_in(path: str | None, *, setting: str) -> tuple[str, ...]:
-    return () if path is None else read_keys(Path(path), setting=setting)
+    if path is None:
+        return ()
+    from ..engine.private_file import read_keys
+
+    return read_keys(Path(path), setting=setting)
 
 
 def _parts(name: str, values: tuple[str, ...], form: tuple[str, str]) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from .compiler_group import CompilerGroup
 from .library_cache import LibraryCache
 from .recording import NativeOp, Value
 
@@ -148,6 +147,8 @@ def _compile(compiler: str, folder: Path) -> Path:
     sources = sorted(_SOURCES, key=lambda source: source.stem != _LONGEST)
     objects = {source: folder / f"{source.stem}.o" for source in sources}
     linked = folder / "native.so"
+    from .compiler_group import CompilerGroup
+
     with CompilerGroup(folder, limit_s=_COMPILER_LIMIT_S) as compilers:
         compilers.run(
             [[compiler, *_FLAGS, "-c", str(source), "-o", str(built)] for source, built in objects.items()],

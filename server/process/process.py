@@ -21,7 +21,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from ...engine.errors import ConfigError
-from ...engine.private_file import others_with_access
 from ..app import build_app
 from ..http.errors import EngineDiedError
 from ..http.h11_protocol import KEEP_ALIVE_S, Connection
@@ -74,6 +73,8 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
 def _warn_of_keys(settings: ServerSettings) -> None:
     """Warn of keys that others can read, or guess: wrong keys are refused without a limit or a delay."""
     for path in filter(None, (settings.api_key_file, settings.admin_key_file)):
+        from ...engine.private_file import others_with_access
+
         if others := others_with_access(Path(path)):
             _warn(f"{others} can read the keys in {path}: chmod 600 {path}")
     if any(len(key) < MIN_KEY_CHARS for key in (*settings.keys, *settings.admin_keys)):

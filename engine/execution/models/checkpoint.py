@@ -9,9 +9,7 @@ from typing import Any
 
 from ...config import EngineConfig
 from ...config.named_models import named_model
-from ...config.short_names import hub_name
 from ...errors import ConfigError
-from .missing_model import missing_model, unavailable_hint
 
 JOIN = "join its parts: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
 HUB_FILES, WEIGHT_FILES = ("*.json", "*.jinja", "tokenizer.model"), "*.safetensors"  # fetched from the hub
@@ -31,7 +29,11 @@ def local_model(model: str | None) -> Path | None:
         if not is_gguf(path):
             raise ConfigError(f"{path} is a file, and no GGUF file; give a .gguf file, or the folder of a model")
         return path
+    from ...config.short_names import hub_name
+
     if not _HUB_ID.fullmatch(hub_name(model)) or (path.suffix == ".gguf" and ":" not in hub_name(model)):
+        from .missing_model import missing_model
+
         raise ConfigError(missing_model(model))
     return None
 
@@ -50,6 +52,8 @@ def model_folder(config: EngineConfig, model: str | None) -> Path:
     local = local_model(model)
     if local is not None:
         return local
+    from ...config.short_names import hub_name
+
     hub_id, _, file = hub_name(str(model)).partition(":")
     return _download(hub_id, file, with_weights=config.load_format != "dummy")
 
@@ -76,6 +80,8 @@ def _download(hub_id: str, file: str, *, with_weights: bool) -> Path:
         folder = Path(snapshot_download(hub_id, allow_patterns=patterns))
     except Exception as exc:  # the hub's client raises many types, and all mean "not available"
         first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+        from .missing_model import unavailable_hint
+
         name, hint = f"{hub_id}:{file}" if file else hub_id, unavailable_hint(exc, name=hub_id)
         raise ConfigError(
             f"model {name!r} is no local folder and the hub does not give it: {first_line}{hint}"

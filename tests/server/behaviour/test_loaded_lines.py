@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-MAX_LINES = 19_680  # 3 % more than the 19,105 lines of 214 files that two requests load
+MAX_LINES = 20_500  # 3 % more than the 19,917 lines that two requests load
 # Parts of the package that two requests of /generate on a CPU must not load.
 FOREIGN = (
     "client",

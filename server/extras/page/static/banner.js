@@ -7,7 +7,7 @@ const SENTENCES = {
   loading: () => "The model is still loading.",
   draining: () => "The server is shutting down: it finishes its answers and takes no new ones.",
   failed: () => "The model could not be loaded; the server's log says why.",
-  stalled: () => "The engine makes no progress; the server's log may say why.",
+  stalled: () => "The engine makes no progress; its log may say why.",
 };
 
 export class Banner {
