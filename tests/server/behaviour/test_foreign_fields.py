@@ -217,8 +217,9 @@ async def test_strict_fields_refuse_what_has_no_effect_and_foreign_names(served)
     assert (await post(served, "/v1/responses", metadata={"a": "b"}, store=True)).status_code == 200
 
 
+COMPACT = json.dumps(SCHEMA, separators=(",", ":"))
 CONSTRAINTS = [
-    ({"guided_json": SCHEMA}, ("json", json.dumps(SCHEMA), "guided_json")),
+    ({"guided_json": SCHEMA}, ("json", COMPACT, "guided_json")),
     ({"guided_regex": "a+"}, ("regex", "a+", "guided_regex")),
     ({"guided_choice": ["a", "b"]}, ("choice", ("a", "b"), "guided_choice")),
     ({"guided_grammar": "start: /a/"}, ("grammar", "start: /a/", "guided_grammar")),
@@ -227,13 +228,13 @@ CONSTRAINTS = [
     ({"json_schema": json.dumps(SCHEMA)}, ("json", json.dumps(SCHEMA), "json_schema")),
     (
         {"response_format": {"type": "json_object", "value": SCHEMA}},
-        ("json", json.dumps(SCHEMA), "response_format.value"),
+        ("json", COMPACT, "response_format.value"),
     ),
     (
         {"response_format": {"type": "json_object", "schema": SCHEMA}},
-        ("json", json.dumps(SCHEMA), "response_format.schema"),
+        ("json", COMPACT, "response_format.schema"),
     ),
-    ({"response_format": {"type": "json", "value": SCHEMA}}, ("json", json.dumps(SCHEMA), "response_format.value")),
+    ({"response_format": {"type": "json", "value": SCHEMA}}, ("json", COMPACT, "response_format.value")),
 ]
 
 

@@ -27,7 +27,6 @@ WRONG = {
     "list": ["list is not a command; did you mean `splitfuse "],
     "ls": ["did you mean `splitfuse "],
     "show demo": ["did you mean `splitfuse "],
-    "rem demo": ["choose from 'serve', 'generate'"],
     "run demo": ["did you mean `splitfuse chat`?"],
     "start": ["did you mean `splitfuse serve`?"],
     "stop": ["`splitfuse serve` ends with Ctrl-C"],

@@ -287,7 +287,7 @@ async def test_an_output_format(served):
     task = asyncio.create_task(ask(served, **fields))
     await served.engine.submitted.wait()
     (handle,) = served.engine.handles.values()
-    assert handle.params.structured_outputs.json == json.dumps(schema)
+    assert handle.params.structured_outputs.json == json.dumps(schema, separators=(",", ":"))
     await served.engine.allow()
     await task
 

@@ -190,7 +190,7 @@ async def test_without_a_limit_all_that_fits(served, num_predict):
 
 
 @pytest.mark.parametrize(
-    ("form", "expected"), [("json", (None, True)), ({"type": "object"}, ('{"type": "object"}', None)), ("", None)]
+    ("form", "expected"), [("json", (None, True)), ({"type": "object"}, ('{"type":"object"}', None)), ("", None)]
 )
 async def test_formats(served, form, expected):
     outputs = (await asked(served, messages=MESSAGES, format=form)).params.structured_outputs
