@@ -218,7 +218,7 @@ def test_of_two_first_starts_one_builds_and_the_other_waits(
     _call_when_logged(caplog, "waiting for it", waits)
     waiting.start()
     assert waits.wait(timeout=20)
-    out, _ = building.communicate("go on\n", timeout=20)
+    out, _ = building.communicate("go on\n", timeout=60)
     waiting.join(timeout=20)
     assert (out, answers, builder.num_builds) == ("42\n", [42], 0)
 

@@ -64,5 +64,5 @@ def test_sigterm_ends_a_hung_server_within_the_limit_and_not_with_0():
         code, stderr = server.wait()
         took = time.monotonic() - start
     assert code == 128 + signal.SIGTERM
-    assert took < 0.2 + END_S + 2, "the rest is for a busy machine"
+    assert took < 0.2 + END_S + 20, "the rest is for a busy machine"
     assert "in hung_run" in stderr

@@ -222,12 +222,16 @@ def test_with_keys_others_are_shapes(browser: Any, keyed_server: ServerProcess) 
         fields = {"prompt": "the secret of bob", "max_tokens": 20}
         bob = {"Authorization": "Bearer bob"}
         foreign = httpx.post(f"{keyed_server.url}/generate", json=fields, headers=bob).json()["seq_id"]
-        httpx.get(f"{keyed_server.url}/result/{foreign}?wait=20", headers=bob)
+        httpx.get(f"{keyed_server.url}/result/{foreign}?wait=60", headers=bob)
         send(page, max_tokens=10)
         wait_for_text(page, ".stream .words", "length")
-        page.wait_for_function(
-            "() => document.getElementById('lanes-canvas').getAttribute('aria-label').startsWith('2 requests')"
-        )
+        try:
+            page.wait_for_function(
+                "() => document.getElementById('lanes-canvas').getAttribute('aria-label').startsWith('2 requests')"
+            )
+        except Exception:
+            print("lanes:", page.get_attribute("#lanes-canvas", "aria-label"), page.text_content("#connection"))
+            raise
         page.fill("#explain-number", "0")
         page.click("#explain-button")
         assert "came with" in page.text_content("#dialog-body")
