@@ -1,4 +1,4 @@
-"""NUM_WORKERS: number of test processes that share the cores. CpuWait: by what factor a busy machine slows a process."""
+"""NUM_WORKERS: number of test processes that share the cores. CpuWait: factor by which a busy machine slows work."""
 
 import os
 import subprocess
