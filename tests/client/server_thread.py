@@ -22,7 +22,7 @@ class ServerThread:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._server.is_up.wait(10)
+        assert self._server.is_up.wait(60)
         return self
 
     def __exit__(

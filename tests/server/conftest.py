@@ -43,7 +43,7 @@ def settings() -> Settings:
 async def served(settings: Settings) -> AsyncIterator[Served]:
     engine = FakeEngine()
     app = build_app(settings, engine)  # type: ignore[arg-type]
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         await app.state.service.lifecycle.loading
         yield Served(url, engine, app.state.service, client, app)
 

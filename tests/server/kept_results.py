@@ -2,12 +2,14 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from serving import parse_events
+from serving import ServerProcess, parse_events
 
 from splitfuse.server.extras.durable.durable_backend import DurableBackend
 from splitfuse.server.extras.durable.sealing import Sealing
@@ -34,6 +36,22 @@ def durable_results(
     return ResultStore(index, backend(index, stored, open_store=open_store, **more))
 
 
+class SlowSteps:
+    """Switch, on at first, that has a server's jobs outlast what a test does meanwhile, on however busy a machine."""
+
+    def __init__(self, folder: Path, *, after: int = 20) -> None:
+        """`after`: output tokens of a request from which on steps are slow."""
+        self._path = folder / "steps are slow"
+        self.program = (str(Path(__file__).parent / "slow_at.py"), str(after), str(self._path))
+        self.on()
+
+    def on(self) -> None:
+        self._path.touch()
+
+    def off(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
 class Reader(threading.Thread):
     """Reader of a stream, to its end or the server's."""
 
@@ -43,6 +61,12 @@ class Reader(threading.Thread):
         self._url = url
         self._headers = headers | ({"Last-Event-ID": str(after)} if after >= 0 else {})
         self.start()
+
+    def until_begun(self) -> None:
+        """Wait for the first event."""
+        while not self.text:
+            assert self.is_alive() or self.text, "the stream ended without an event"
+            time.sleep(0.01)
 
     def run(self) -> None:
         with (
@@ -54,8 +78,28 @@ class Reader(threading.Thread):
 
     def events(self) -> list[dict[str, Any]]:
         """Whole events only."""
-        self.join(60)
+        self.join(240)
         return parse_events(self.text[: self.text.rfind("\n\n") + 2])
+
+
+def whole_result(client: httpx.Client, seq_id: str) -> dict[str, Any]:
+    """Return a result once it has ended, however long that takes; poll again on 503, while no server has the job."""
+    while True:
+        answer = client.get(f"/result/{seq_id}?wait=60")
+        found: dict[str, Any] = answer.json()
+        if answer.status_code == 503:
+            assert found["error"]["code"] in ("resuming", "loading"), answer.text
+            time.sleep(0.1)
+        elif found.get("status") not in ("queued", "running", "in_progress"):
+            assert answer.status_code == 200, answer.text
+            return found
+
+
+def until_draining(server: ServerProcess) -> None:
+    """Wait until a server that was sent SIGTERM acts on it: /ready refuses, or nothing listens any more."""
+    with contextlib.suppress(httpx.TransportError):
+        while httpx.get(f"{server.url}/ready", timeout=60).status_code == 200:
+            pass
 
 
 def comparable(result: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
             for connection in list(state.connections):
                 connection.transport.abort()
             if state.tasks:
-                await asyncio.wait(state.tasks, timeout=5)
+                await asyncio.wait(state.tasks, timeout=60)
 
 
 def parse_events(text: str) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ class ServerProcess:
 
     def wait(self) -> tuple[int, str]:
         """Exit code and what stood on stderr."""
-        _, stderr = self.process.communicate(timeout=60)
+        _, stderr = self.process.communicate(timeout=240)
         return self.process.returncode, stderr
 
 

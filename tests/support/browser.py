@@ -29,7 +29,7 @@ def chromium(*arguments: str) -> Iterator[Any]:
 def watched_page(browser: Any, *, expected: tuple[str, ...] = (), **options: Any) -> Iterator[Any]:
     """Open a page in its own context; at the end, check it for unexpected console errors and requests elsewhere."""
     context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(60_000)
     page = context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(f"error: {error}"))

@@ -19,7 +19,7 @@ async def serve_two_requests() -> None:
     """Submit and poll, then stream."""
     app = build_app(Settings(model="demo", device="cpu", num_threads=1))
     body = {"prompt": "Once upon", "max_tokens": 4}
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         await app.state.service.lifecycle.loading
         accepted = (await client.post("/generate", json=body)).json()
         assert (await client.get(accepted["result_url"], params={"wait": 20})).json()["status"] == "completed"

@@ -42,7 +42,7 @@ async def answers() -> dict[str, object]:
 
     app = build_app(Settings(model="demo", device="cpu", num_threads=1))
     body = {"prompt": "Once upon", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         await app.state.service.lifecycle.loading
         accepted = (await client.post("/generate", json=body)).json()
         polled = (await client.get(accepted["result_url"], params={"wait": 20})).json()

@@ -178,7 +178,7 @@ def test_a_drafter_that_hangs_is_left_alone(tiny_folder: str) -> None:
     start = time.monotonic()
     speculated = generate(llm, params, prompts)
     assert drafter.num_calls <= 2, "the first call may be slow, a second empties the account"
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 120, "300 calls of 1 s"
     assert facts(speculated) == facts(generate(make(tiny_folder), params, prompts))
 
 

@@ -217,9 +217,9 @@ def test_of_two_first_starts_one_builds_and_the_other_waits(
     waits = threading.Event()
     _call_when_logged(caplog, "waiting for it", waits)
     waiting.start()
-    assert waits.wait(timeout=20)
-    out, _ = building.communicate("go on\n", timeout=20)
-    waiting.join(timeout=20)
+    assert waits.wait(timeout=60)
+    out, _ = building.communicate("go on\n", timeout=60)
+    waiting.join(timeout=60)
     assert (out, answers, builder.num_builds) == ("42\n", [42], 0)
 
 

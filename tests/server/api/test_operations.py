@@ -60,7 +60,7 @@ async def loading(settings):
     engine = FakeEngine()
     engine.may_start.clear()
     app = build_app(settings, engine)
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         yield engine, app.state.service, client
         engine.may_start.set()
 
@@ -119,7 +119,7 @@ async def test_draining(served):
     ]:
         is_refusal(await served.client.post(path, json=fields), "draining")
     await served.engine.allow()
-    assert (await served.client.get(url + "?wait=10")).json()["status"] == "completed"
+    assert (await served.client.get(url + "?wait=60")).json()["status"] == "completed"
     await draining
 
 
@@ -310,7 +310,7 @@ async def test_metrics_have_the_contracts_names(served):
 
 async def test_metrics_count(served):
     url = (await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 3})).json()["result_url"]
-    await served.client.get(url + "?wait=10")
+    await served.client.get(url + "?wait=60")
     samples = {
         (sample.name.removeprefix("splitfuse:"), sample.labels.get("finished_reason")): sample.value
         for family in (await scrape(served)).values()
@@ -372,7 +372,7 @@ async def test_every_panel_of_vllms_boards_has_data(served):
     url = (await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 3, "n": 2})).json()[
         "result_url"
     ]
-    await served.client.get(url + "?wait=10")
+    await served.client.get(url + "?wait=60")
     samples = {sample.name: sample for family in (await scrape(served)).values() for sample in family.samples}
     assert {f"vllm:{name}" for name in VLLM_PANELS.split()} - samples.keys() == set()
     values = {name: sample.value for name, sample in samples.items()}

@@ -28,7 +28,7 @@ LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"
 async def served(path: Path, key: Path | None) -> Any:
     settings = Settings(results=str(path), results_key_file=None if key is None else str(key), request_log=False)
     app = build_app(settings, FakeEngine())
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         await app.state.service.lifecycle.loading
         yield client
 
@@ -39,12 +39,12 @@ async def paths_of(client: httpx.AsyncClient) -> list[str]:
     for number in range(20):
         body = {"prompt": f"{number} " * 30, "max_tokens": 5 + number, "n": 1 + number % 3}
         seq_id = (await client.post("/generate", json=body)).json()["seq_id"]
-        assert (await client.get(f"/result/{seq_id}?wait=20")).json()["status"] == "completed"
+        assert (await client.get(f"/result/{seq_id}?wait=60")).json()["status"] == "completed"
         paths.append(f"/result/{seq_id}")
     upload = {"data": {"purpose": "batch"}, "files": {"file": json.dumps(LINE).encode()}}
     file_id = (await client.post("/v1/files", **upload)).json()["id"]
     batch_id = (await client.post("/v1/batches", json={**BATCH, "input_file_id": file_id})).json()["id"]
-    for _ in range(1000):
+    while True:
         batch = (await client.get(f"/v1/batches/{batch_id}")).json()
         if batch["status"] == "completed":
             break

@@ -56,14 +56,14 @@ async def test_a_crowd_of_which_a_fifth_vanishes(tmp_path):
                         break
 
         results = await asyncio.gather(*map(one, range(NUM_REQUESTS)))
-        await engine.drain(20)
+        await engine.drain(120)
         stats = engine.stats()
         assert stats["num_free_blocks"] == stats["num_blocks"] == 80
         assert stats["num_preemptions"] > 0, "the pool is meant to be too small"
         # Connections that were dropped end their tasks in their own time; the engine's stays.
         left = asyncio.all_tasks() - tasks_before
         if left:
-            await asyncio.wait(left, timeout=10)
+            await asyncio.wait(left, timeout=60)
         assert asyncio.all_tasks() <= tasks_before
     for index, result in enumerate(results):
         if index not in vanishing:

@@ -116,7 +116,7 @@ class ResumingEngine(FakeEngine):
 @asynccontextmanager
 async def server_on(path: Path, engine: FakeEngine) -> AsyncIterator[httpx.AsyncClient]:
     app = build_app(Settings(results=str(path)), engine)  # type: ignore[arg-type]
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         await app.state.service.lifecycle.loading
         yield client
 

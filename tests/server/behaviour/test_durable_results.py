@@ -4,14 +4,13 @@ import contextlib
 import json
 import os
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from kept_results import ARGS, PROMPT, Reader, comparable
+from kept_results import ARGS, PROMPT, Reader, SlowSteps, comparable, until_draining, whole_result
 from serving import ServerProcess, parse_events, run_cli
 
 # More by hand: SPLITFUSE_TEST_KILLS=100 pytest tests/server/behaviour/test_durable_results.py
@@ -43,7 +42,7 @@ def submit_all(url: str) -> list[str]:
 
 def results_of(url: str, seq_ids: list[str]) -> list[dict[str, Any]]:
     with httpx.Client(base_url=url, timeout=70) as client:
-        return [client.get(f"/result/{seq_id}?wait=60").json() for seq_id in seq_ids]
+        return [whole_result(client, seq_id) for seq_id in seq_ids]
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +98,14 @@ def test_a_second_server_on_the_file_exits_with_one_line(tmp_path: Path) -> None
 
 def test_what_sigterm_cuts_short_the_next_process_finishes(expected: list[dict[str, Any]], tmp_path: Path) -> None:
     args = (*ARGS, "--results", str(tmp_path / "results.db"), "--drain-timeout", "0")
-    with ServerProcess(*args) as server:
+    steps = SlowSteps(tmp_path)
+    with ServerProcess(*args, program=steps.program) as server:
         seq_ids = submit_all(server.url)
         reader = Reader(f"{server.url}/result/{seq_ids[0]}/stream")
+        reader.until_begun()
         server.signal()
+        until_draining(server)
+        steps.off()
         assert server.wait()[0] == 0
     told = reader.events()
     assert all(event["event"] == "token" for event in told), "no end is told, for it has not ended"
@@ -127,9 +130,11 @@ def test_what_sigterm_cuts_short_the_next_process_finishes(expected: list[dict[s
 
 def test_what_a_dead_engine_leaves_the_next_process_finishes(expected: list[dict[str, Any]], tmp_path: Path) -> None:
     args = (*ARGS, "--results", str(tmp_path / "results.db"))
-    with ServerProcess(*args, program=(CRASH_AT, "engine", "7")) as server:
+    steps = SlowSteps(tmp_path)
+    with ServerProcess(*args, program=(*steps.program, CRASH_AT, "engine", "7")) as server:
         seq_ids = submit_all(server.url)
         readers = [Reader(f"{server.url}/result/{seq_id}/stream") for seq_id in seq_ids]
+        readers[0].until_begun()
         stream = {"prompt": [7, 20], "max_tokens": 8, "ignore_eos": True, "stream": True}
         events = parse_events(httpx.post(f"{server.url}/generate", json=stream, timeout=60).text)
         assert [event["event"] for event in events] == ["token"] * 3 + ["error"], "nobody goes on with it"
@@ -148,11 +153,10 @@ def test_what_a_dead_engine_leaves_the_next_process_finishes(expected: list[dict
 
 def test_with_another_dtype_unfinished_jobs_fail_and_say_why(tmp_path: Path) -> None:
     results = ("--results", str(tmp_path / "results.db"))
-    with ServerProcess("--dtype", "float32", *results) as server:
+    with ServerProcess("--dtype", "float32", *results, program=SlowSteps(tmp_path).program) as server:
         seq_ids = submit_all(server.url)
         reader = Reader(f"{server.url}/result/{seq_ids[0]}/stream")
-        while not reader.text:
-            time.sleep(0.01)
+        reader.until_begun()
         server.process.kill()
     with ServerProcess("--dtype", "bfloat16", *results) as server:
         given = results_of(server.url, seq_ids)
@@ -171,13 +175,15 @@ def test_with_another_template_what_has_told_nothing_begins_afresh(tmp_path: Pat
     results = (*ARGS, "--results", str(tmp_path / "results.db"), "--max-num-seqs", "1")
     body = {"prompt": "The old man", "max_tokens": 20, "temperature": 0}
     asked = {"input": "Hello", "background": True, "max_output_tokens": 20, "temperature": 0}
-    with ServerProcess(*results) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+    with (
+        ServerProcess(*results, program=SlowSteps(tmp_path).program) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
         running = client.post("/generate", json={**BODIES[0], "max_tokens": 400}).json()["seq_id"]
         reader = Reader(f"{server.url}/result/{running}/stream")
         waiting = client.post("/generate", json=body).json()["seq_id"]
         response = client.post("/v1/responses", json=asked).json()["id"]
-        while not reader.text:
-            time.sleep(0.01)
+        reader.until_begun()
         server.process.kill()
     with (
         ServerProcess(*results, "--chat-template", str(template)) as server,

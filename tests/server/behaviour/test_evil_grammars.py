@@ -9,9 +9,9 @@ import time
 import jsonschema
 import pytest
 from serving import stream_events
-from shared_cores import NUM_WORKERS
+from shared_cores import CpuWait
 
-LIMIT_S = 2.0 * NUM_WORKERS
+LIMIT_S = 2.0  # on idle cores
 STREAM = {"prompt": "Long ago", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True}
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 # What would hang, crash or fill the memory of the compiler, or hold up every step.
@@ -94,15 +94,21 @@ async def quiet_gap(live):
     return statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-def check_gaps(gaps, quiet_gap):
+@pytest.fixture(autouse=True)
+def cpu_wait():
+    with CpuWait() as wait:
+        yield wait
+
+
+def check_gaps(gaps, quiet_gap, cpu_wait):
     """Check the gaps, which other work on the cores may stretch; a compilation on the loop would take 50 times."""
     assert len(gaps) > 20
-    assert statistics.median(gaps) < 10 * quiet_gap + 0.005
-    assert sorted(gaps)[-4] < 0.5, "the machine itself may be late a few times"
-    assert max(gaps) < 3
+    assert statistics.median(gaps) < 10 * max(quiet_gap, quiet_gap * cpu_wait.factor / 2) + 0.005
+    assert sorted(gaps)[-4] < 0.5 * cpu_wait.factor, "the machine itself may be late a few times"
+    assert max(gaps) < 3 * cpu_wait.factor
 
 
-async def test_one_evil_grammar_after_another(live, quiet_gap):
+async def test_one_evil_grammar_after_another(live, quiet_gap, cpu_wait):
     async def attack():
         return {name: await ask(live, outputs) for name, outputs in EVIL.items()}
 
@@ -113,11 +119,11 @@ async def test_one_evil_grammar_after_another(live, quiet_gap):
         kind = next(iter(EVIL[name]))
         assert response.json()["error"]["param"] == f"structured_outputs.{kind}"
         assert "cannot be used: " in response.json()["error"]["message"]
-        assert seconds < LIMIT_S, name
-    check_gaps(gaps, quiet_gap)
+        assert seconds < LIMIT_S * cpu_wait.factor, name
+    check_gaps(gaps, quiet_gap, cpu_wait)
 
 
-async def test_evil_grammars_all_at_once(live, quiet_gap):
+async def test_evil_grammars_all_at_once(live, quiet_gap, cpu_wait):
     """Good ones are served beside them."""
     work = asyncio.gather(*(ask(live, outputs) for outputs in EVIL.values()))
     good = asyncio.create_task(ask(live, {"json": SCHEMA | {"title": "new"}}))
@@ -126,11 +132,11 @@ async def test_evil_grammars_all_at_once(live, quiet_gap):
         assert response.status_code == 400
     response, seconds = await good
     jsonschema.validate(json.loads(response.json()["text"]), SCHEMA)
-    assert seconds < LIMIT_S
-    check_gaps(gaps, quiet_gap)
+    assert seconds < LIMIT_S * cpu_wait.factor
+    check_gaps(gaps, quiet_gap, cpu_wait)
 
 
-async def test_an_easy_grammar_waits_for_no_slow_ones(live, quiet_gap):
+async def test_an_easy_grammar_waits_for_no_slow_ones(live, quiet_gap, cpu_wait):
     """Slow grammars are refused; where too many of them wait, their clients are told to come back."""
     slow = [ask(live, {"regex": r"(?i)" + r"\p{L}*" * (4000 + i)}) for i in range(48)]
     work = asyncio.gather(*slow)
@@ -139,13 +145,13 @@ async def test_an_easy_grammar_waits_for_no_slow_ones(live, quiet_gap):
         response, seconds = await ask(live, {"regex": f"[a-z]{{{len(answers) + 1}}}"})
         assert (response.status_code, response.json().get("status")) == (200, "completed")
         answers.append(seconds)
-    assert max(answers) < LIMIT_S
+    assert max(answers) < LIMIT_S * cpu_wait.factor
     assert len(answers) > 3
     for response, _ in await work:
         assert response.status_code == 400 or (response.status_code == 429 and "Retry-After" in response.headers)
 
 
-async def test_large_ones_are_served(live, quiet_gap):
+async def test_large_ones_are_served(live, quiet_gap, cpu_wait):
     assert max(len(json.dumps(outputs)) for outputs in LARGE.values()) > 2**16
 
     async def use():
@@ -156,12 +162,12 @@ async def test_large_ones_are_served(live, quiet_gap):
     for name, (response, seconds) in (await work).items():
         assert response.status_code == 200, name
         assert response.json()["status"] == "completed", response.text
-        assert seconds < LIMIT_S, name
-    check_gaps(gaps, quiet_gap)
+        assert seconds < LIMIT_S * cpu_wait.factor, name
+    check_gaps(gaps, quiet_gap, cpu_wait)
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses"])
-async def test_evil_tools_and_formats(live, route):
+async def test_evil_tools_and_formats(live, route, cpu_wait):
     """A refusal names the field through which the grammar came, on every route."""
     evil = EVIL["all of"]["json"]
     short = EVIL["multiple of"]["json"]  # tools are described in the prompt
@@ -179,5 +185,5 @@ async def test_evil_tools_and_formats(live, route):
     for fields, param in zip((output, tools), params, strict=True):
         start = time.monotonic()
         response = await live.post(route, json={**body, **fields})
-        assert time.monotonic() - start < LIMIT_S
+        assert time.monotonic() - start < LIMIT_S * cpu_wait.factor
         assert (response.status_code, response.json()["error"]["param"]) == (400, param)

@@ -24,7 +24,7 @@ from splitfuse.server.commands.settings_sources import resolve
 async def main():
     app = build_app(resolve({}, json.loads(sys.argv[1])), FakeEngine())
     is_imported = [name in sys.modules for name in ("tally", "tally.part", "tally.routes")]
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         await app.state.service.lifecycle.loading
         for _ in range(2):
             await client.post("/generate", json={"prompt": "Once", "max_tokens": 2})

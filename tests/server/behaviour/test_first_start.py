@@ -68,7 +68,7 @@ def test_the_build_is_announced_and_ctrl_c_ends_it(
         )
         assert list(tmp_path.glob("cache/splitfuse/native/build-*"))
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
         assert process.stderr.read() == ""
         compilers.read()  # to its end: no compiler and no child of one is left
         assert select.select([guard], [], [], 20)[0]

@@ -97,7 +97,7 @@ def test_a_key_is_known_after_a_crash(tmp_path: Path) -> None:
         again = client.post("/generate", json=body, headers=key())
         assert (again.json()["seq_id"], again.headers["idempotent-replayed"]) == (running["seq_id"], "true")
         assert client.post("/generate", json={**body, "n": 2}, headers=key()).status_code == 422
-        assert client.get(f"{running['result_url']}?wait=30").json()["status"] == "completed"
+        assert client.get(f"{running['result_url']}?wait=60").json()["status"] == "completed"
         assert client.post("/v1/responses", json=background, headers=key("k2")).json()["id"] == response["id"]
         while (answer := client.get(f"/v1/responses/{response['id']}").json())["status"] in ("queued", "in_progress"):
             pass

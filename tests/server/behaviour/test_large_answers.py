@@ -195,7 +195,7 @@ async def test_a_large_result_is_written_once_for_all_its_readers(served, path, 
     assert len(num_slices) == 1
     assert 1e6 < num_bytes <= len(whole.content)
     turns.check(num_bytes)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while writer.num_shared_bytes:  # noqa: ASYNC110
             await asyncio.sleep(0)
 

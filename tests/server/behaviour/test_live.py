@@ -17,7 +17,7 @@ async def submit(live, **fields):
     return response.json()["result_url"]
 
 
-async def until_idle(live, *, seconds=20):
+async def until_idle(live, *, seconds=120):
     """Poll the statistics until nothing runs and every block is free; there is no event for that."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -39,7 +39,7 @@ def before(server: ServerProcess) -> list[int]:
 
 def answer(server: ServerProcess) -> list[int]:
     url = httpx.post(f"{server.url}/generate", json=ASKED).json()["result_url"]
-    token_ids: list[int] = httpx.get(f"{server.url}{url}?wait=30", timeout=40).json()["token_ids"]
+    token_ids: list[int] = httpx.get(f"{server.url}{url}?wait=60", timeout=40).json()["token_ids"]
     return token_ids
 
 

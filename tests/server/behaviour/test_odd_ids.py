@@ -28,7 +28,7 @@ def results(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_an_odd_id_is_an_unknown_id(results: str) -> None:
     assert len(IDS) == 84
     app = build_app(Settings(results=results, request_log=False), FakeEngine())
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         await app.state.service.lifecycle.loading
         for odd in IDS:
             path = quote(odd, safe="")

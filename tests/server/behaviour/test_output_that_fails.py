@@ -67,7 +67,7 @@ def test_a_pipe_that_is_not_read():
                 send_what_is_no_request(url)
             assert httpx.get(url + "/health", timeout=10).status_code == 200
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
         assert len(os.read(reader, 8192)) > 3000, "the pipe was full"
     finally:
         os.close(reader)
@@ -90,7 +90,7 @@ def test_a_full_disk_for_the_panel_the_step_lines_and_the_recording():
             ]
             assert dropped > 400, "the panel and a line for each step"
             process.send_signal(signal.SIGHUP)
-            _, stderr = process.communicate(timeout=30)
+            _, stderr = process.communicate(timeout=60)
         assert process.returncode == 0
     lines = stderr.splitlines()
     assert len(lines) == 2, stderr
@@ -105,4 +105,4 @@ def test_standard_streams_that_are_closed():
         generate(url)
         assert {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in range(3)} == {"/dev/null"}
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0

@@ -230,33 +230,36 @@ def test_a_saved_view_needs_no_server(page: Any, browser: Any, tmp_path: Path) -
     assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def keyed_server() -> Iterator[ServerProcess]:
     arguments = ("--dtype", "float32", "--num-kv-blocks", "128", "--max-model-len", "512")
-    with ServerProcess(*arguments, "--api-key", "alice", "--api-key", "bob") as server:
+    with ServerProcess(*arguments, "--api-key", "alice", "--api-key", "bob", "--admin-key", "admin") as server:
         yield server
 
 
-def test_with_keys_others_are_shapes(browser: Any, keyed_server: ServerProcess) -> None:
+@pytest.mark.parametrize(("key", "num_seen"), [("alice", 1), ("admin", 2)])
+def test_with_keys_others_are_shapes(browser: Any, keyed_server: ServerProcess, key: str, num_seen: int) -> None:
+    """An admin key sees requests of other keys as shapes, and a key sees none of them."""
     with watched_page(browser, expected=("401",)) as page:
         page.goto(f"{keyed_server.url}/engine")
         page.wait_for_selector("#key-form", state="visible")
-        page.fill("#key", "alice")
+        page.fill("#key", key)
         page.click("#key-form button")
         wait_for_text(page, "#about", "policy")
         assert page.evaluate("localStorage.length") == 0
         fields = {"prompt": "the secret of bob", "max_tokens": 20}
         bob = {"Authorization": "Bearer bob"}
         foreign = httpx.post(f"{keyed_server.url}/generate", json=fields, headers=bob).json()["seq_id"]
-        httpx.get(f"{keyed_server.url}/result/{foreign}?wait=20", headers=bob)
+        httpx.get(f"{keyed_server.url}/result/{foreign}?wait=60", headers=bob)
         send(page, max_tokens=10)
         wait_for_text(page, ".stream .words", "length")
         page.wait_for_function(
-            "() => document.getElementById('lanes-canvas').getAttribute('aria-label').startsWith('2 requests')"
+            "(seen) => document.getElementById('lanes-canvas').getAttribute('aria-label').startsWith(seen)",
+            arg=f"{num_seen} requests in view, 0",
         )
         page.fill("#explain-number", "0")
         page.click("#explain-button")
-        assert "came with" in page.text_content("#dialog-body")
+        assert ("came with" in page.text_content("#dialog-body")) is (num_seen == 2)
         assert foreign not in page.content()
 
 

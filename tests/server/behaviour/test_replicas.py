@@ -95,7 +95,7 @@ async def test_each_id_is_answered_by_its_replica(pair: Supervised) -> None:
     ids = [(await pair.client.post("/generate", json=BODY)).json()["seq_id"] for _ in range(8)]
     assert {seq_id[:3] for seq_id in ids} == {"r0-", "r1-"}
     for seq_id in ids:
-        result = await pair.client.get(f"/result/{seq_id}?wait=10")
+        result = await pair.client.get(f"/result/{seq_id}?wait=60")
         assert result.json()["status"] == "completed"
         stream = await pair.client.get(f"/result/{seq_id}/stream")
         assert stream.text.count("event: token") == 3
@@ -139,7 +139,7 @@ async def test_a_replica_that_ends_is_started_again(pair: Supervised) -> None:
     away = await pair.client.get(f"/result/{lost}")
     assert away.status_code in (503, 404)  # 404 once it is back, and never the other's
     assert away.status_code == 404 or away.json()["error"]["code"] == "replica_unavailable"
-    assert (await pair.client.get(f"/result/{kept}?wait=10")).json()["status"] == "completed"
+    assert (await pair.client.get(f"/result/{kept}?wait=60")).json()["status"] == "completed"
     assert (await pair.client.post("/generate", json=BODY)).status_code == 202
     await pair.until_up(0, 1)
     pair.placement.servers[1].lose()
@@ -155,7 +155,7 @@ async def test_one_less_ends_when_its_results_are_gone(pair: Supervised) -> None
     os.kill(os.getpid(), signal.SIGTTOU)
     await pair.until_up(0)
     await engine.allow()
-    assert (await pair.client.get(f"/result/{seq_id}?wait=10")).json()["status"] == "completed"
+    assert (await pair.client.get(f"/result/{seq_id}?wait=60")).json()["status"] == "completed"
     assert not engine.is_draining
     for result in (await pair.client.get("/results?limit=100")).json()["data"]:
         await pair.client.delete(f"/result/{result['seq_id']}")
@@ -217,7 +217,7 @@ def test_the_command() -> None:
         httpx.Client(base_url=server.url, timeout=60, headers=headers, trust_env=False) as client,
     ):
         accepted = client.post("/generate", json=BODY)
-        assert client.get(accepted.headers["Location"] + "?wait=30").json()["status"] == "completed"
+        assert client.get(accepted.headers["Location"] + "?wait=60").json()["status"] == "completed"
         children = _tree(server.process.pid)
         told = [Path(f"/proc/{pid}/{what}").read_bytes() for pid in children for what in ("cmdline", "environ")]
         assert not [text for text in told if headers["x-api-key"].encode() in text]

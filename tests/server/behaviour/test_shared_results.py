@@ -6,26 +6,29 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from kept_results import ARGS, PROMPT, Reader, comparable
+from kept_results import ARGS, PROMPT, Reader, SlowSteps, comparable, whole_result
 from postgres_server import PostgresServer
 from serving import ServerProcess
 
 LEASE_S = 3.0
+DEFAULT_LEASE_S = 15.0
 NUM_STREAMS = int(os.environ.get("SPLITFUSE_TEST_STREAMS", "16"))
 MINE = {"Authorization": "Bearer mine"}
 LONG = {"prompt": PROMPT, "max_tokens": 600, "temperature": 0, "ignore_eos": True}
 
 
 class Pair:
-    """Two servers."""
+    """Two servers. The first one's steps can be slow."""
 
-    def __init__(self, database: str, *args: str) -> None:
+    def __init__(self, database: str, *args: str, steps: SlowSteps) -> None:
         shared = (*ARGS, "--results", database, "--results-lease", str(LEASE_S), *args)
-        self.first, self.second = ServerProcess(*shared), ServerProcess(*shared)
+        self.steps = steps
+        self.first, self.second = ServerProcess(*shared, program=steps.program), ServerProcess(*shared)
 
     def __enter__(self) -> "Pair":
         self.first.__enter__()
@@ -49,14 +52,8 @@ def submit(url: str, number: int, **headers: str) -> str:
 
 
 def result(url: str, seq_id: str) -> dict[str, Any]:
-    """Return the complete result; poll again on 503, while no server has the job."""
     with httpx.Client(base_url=url, timeout=70) as client:
-        while (answer := client.get(f"/result/{seq_id}?wait=60")).status_code == 503:
-            assert answer.json()["error"]["code"] in ("resuming", "loading"), answer.text
-            time.sleep(0.1)
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        return whole_result(client, seq_id)
 
 
 class StitchedReader(threading.Thread):
@@ -94,42 +91,42 @@ def expected() -> Iterator[list[dict[str, Any]]]:
 
 
 def test_what_a_killed_server_ran_goes_on_in_the_other(
-    postgres: PostgresServer, expected: list[dict[str, Any]]
+    postgres: PostgresServer, expected: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    with Pair(postgres.database()) as pair:
+    with Pair(postgres.database(), steps=SlowSteps(tmp_path)) as pair:
         urls = [pair.first.url, pair.second.url]
         seq_ids = [submit(urls[0], number) for number in range(NUM_STREAMS)]
         readers = [StitchedReader(urls, seq_id) for seq_id in seq_ids]
         through_the_other = StitchedReader(urls[1:], seq_ids[0])
         for reader in [*readers, through_the_other]:
-            assert reader.began.wait(30)
+            assert reader.began.wait(240)
         pair.first.process.kill()
         killed_at = time.monotonic()
         given = [result(urls[1], seq_id) for seq_id in seq_ids]
         assert [comparable(answer) for answer in given] == expected
         attempts = [answer.get("attempt", 1) for answer in given]
-        assert {*attempts} <= {1, 2}
-        assert attempts.count(2) > NUM_STREAMS // 2, "most were killed in the middle, and ran once more"
+        assert attempts == [2] * NUM_STREAMS, "killed in the middle, and ran once more"
         for reader, answer in zip([*readers, through_the_other], [*given, given[0]], strict=True):
-            reader.join(60)
+            reader.join(240)
             assert [int(event["id"]) for event in reader.events] == list(range(len(reader.events)))
             token_ids = [token_id for event in reader.events[:-1] for token_id in event["data"]["token_ids"]]
             assert (token_ids, reader.events[-1]["data"]) == (answer["token_ids"], answer)
         took = max(reader.came_back_at or 0.0 for reader in readers) - killed_at
         print(f"all go on {took:.1f} s after the death of their server")
-        assert took < LEASE_S + 5
+        assert took < DEFAULT_LEASE_S, "the lease of the command line is in force"
 
 
 def test_a_stopped_server_that_goes_on_writes_and_tells_nothing(
-    postgres: PostgresServer, expected: list[dict[str, Any]]
+    postgres: PostgresServer, expected: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    with Pair(postgres.database()) as pair:
+    with Pair(postgres.database(), steps=SlowSteps(tmp_path)) as pair:
         seq_ids = [submit(pair.first.url, number) for number in range(NUM_STREAMS)]
         readers = [Reader(f"{pair.first.url}/result/{seq_id}/stream") for seq_id in seq_ids]
         forwarded = Reader(f"{pair.second.url}/result/{seq_ids[0]}/stream")
-        while not all(reader.text for reader in [*readers, forwarded]):
-            time.sleep(0.01)
+        for reader in [*readers, forwarded]:
+            reader.until_begun()
         pair.first.signal(signal.SIGSTOP)
+        pair.steps.off()  # goes on at full speed
         given = [result(pair.second.url, seq_id) for seq_id in seq_ids]
         assert [comparable(answer) for answer in given] == expected
         whole = Reader(f"{pair.second.url}/result/{seq_ids[0]}/stream").events()
@@ -147,8 +144,11 @@ def test_a_stopped_server_that_goes_on_writes_and_tells_nothing(
         assert comparable(result(pair.second.url, again)) == expected[1], "it works on, as another holder"
 
 
-def test_what_sigterm_cuts_short_goes_on_at_once(postgres: PostgresServer, expected: list[dict[str, Any]]) -> None:
-    with Pair(postgres.database(), "--drain-timeout", "0", "--results-lease", "60") as pair:
+def test_what_sigterm_cuts_short_goes_on_at_once(
+    postgres: PostgresServer, expected: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    args = ("--drain-timeout", "0", "--results-lease", "60")
+    with Pair(postgres.database(), *args, steps=SlowSteps(tmp_path)) as pair:
         seq_ids = [submit(pair.first.url, number) for number in range(4)]
         pair.first.signal()
         given = [result(pair.second.url, seq_id) for seq_id in seq_ids]
@@ -157,12 +157,23 @@ def test_what_sigterm_cuts_short_goes_on_at_once(postgres: PostgresServer, expec
 
 
 @pytest.fixture(scope="module")
-def pair(postgres: PostgresServer) -> Iterator[Pair]:
+def pair(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two servers with two keys, which nothing befalls."""
-    with Pair(postgres.database(), "--api-key", "mine", "--api-key", "other") as pair:
+    steps = SlowSteps(tmp_path_factory.mktemp("pair"))
+    steps.off()
+    with Pair(postgres.database(), "--api-key", "mine", "--api-key", "other", steps=steps) as pair:
         yield pair
 
 
+@pytest.fixture
+def slow(pair: Pair) -> Iterator[None]:
+    """Have the steps of the pair's first server slow while the test lasts, unless it ends that."""
+    pair.steps.on()
+    yield
+    pair.steps.off()
+
+
+@pytest.mark.usefixtures("slow")
 def test_any_server_answers_and_only_the_owner(pair: Pair) -> None:
     mine, other = MINE, {"Authorization": "Bearer other"}
     seq_id = submit(pair.first.url, 0, **mine, **{"Idempotency-Key": "k"})
@@ -181,10 +192,11 @@ def test_any_server_answers_and_only_the_owner(pair: Pair) -> None:
         assert (guarded.status_code, guarded.json()["error"]["code"]) == (503, "resuming")
         assert client.delete(f"/result/{seq_id}", headers=mine).json()["status"] == "cancelled"
         assert client.get(f"/result/{seq_id}", headers=mine).status_code == 404
+    pair.steps.off()
     ended = submit(pair.first.url, 1, **mine)
     for url in (pair.first.url, pair.second.url):
-        answer = httpx.get(f"{url}/result/{ended}?wait=60", headers=mine, timeout=70)
-        assert answer.json()["status"] == "completed"
+        with httpx.Client(base_url=url, headers=mine, timeout=70) as client:
+            assert whole_result(client, ended)["status"] == "completed"
     assert httpx.delete(f"{pair.second.url}/result/{ended}", headers=mine).status_code == 200
     assert httpx.get(f"{pair.first.url}/result/{ended}", headers=mine).status_code == 404, "gone from all"
 
@@ -207,14 +219,16 @@ def test_a_response_follows_one_that_runs_elsewhere(pair: Pair) -> None:
     assert answer.json()["status"] in ("completed", "incomplete"), answer.text
 
 
+@pytest.mark.usefixtures("slow")
 def test_while_the_database_is_away_nothing_is_told_and_then_it_goes_on(
     postgres: PostgresServer, pair: Pair, expected: list[dict[str, Any]]
 ) -> None:
     seq_id = submit(pair.first.url, 1, **MINE)
     readers = [Reader(f"{server.url}/result/{seq_id}/stream", **MINE) for server in (pair.first, pair.second)]
-    while not all(reader.text for reader in readers):
-        time.sleep(0.01)
+    for reader in readers:
+        reader.until_begun()
     postgres.stop()
+    pair.steps.off()
     with httpx.Client(base_url=pair.first.url, headers=MINE, timeout=30) as client:
         while client.post("/generate", json=LONG).status_code != 503:
             pass

@@ -267,7 +267,7 @@ async def test_grammars_are_counted(live):
         await live.post("/generate", json={"prompt": PROMPT, "structured_outputs": {"regex": pattern}})
     after = await counts()
     added = {name.removesuffix("_total"): after[name] - before[name] for name in after}
-    assert added.pop("cache_bytes") > 0
+    assert added.pop("cache_bytes") != 0, "the new one's, less what had to go for it"
     assert added == {"cache_queries": 5, "cache_hits": 2, "refusals": 2}
 
 

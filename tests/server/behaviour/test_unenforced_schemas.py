@@ -35,7 +35,7 @@ async def reported(served, route, **fields):
     response = await served.client.post(route, json=BODIES[route] | fields)
     assert response.status_code in (200, 202), response.text
     if route == "/generate":
-        whole = (await served.client.get(response.json()["result_url"] + "?wait=10")).json()["outputs"][0]
+        whole = (await served.client.get(response.json()["result_url"] + "?wait=60")).json()["outputs"][0]
     elif route == "/v1/responses":
         whole = response.json()
     else:
@@ -90,12 +90,12 @@ async def test_a_kept_answer_says_it_after_a_restart(tmp_path):
         engine = FakeEngine()
         engine.script = [BAD, ""]
         app = build_app(Settings(results=str(tmp_path / "results")), engine)
-        async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+        async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
             await app.state.service.lifecycle.loading
             if not told:
                 seq_id = (await client.post("/generate", json=BODIES["/generate"])).json()["seq_id"]
                 response_id = (await client.post("/v1/responses", json=BODIES["/v1/responses"])).json()["id"]
-            output = (await client.get(f"/result/{seq_id}?wait=10")).json()["outputs"][0]
+            output = (await client.get(f"/result/{seq_id}?wait=60")).json()["outputs"][0]
             response = (await client.get(f"/v1/responses/{response_id}")).json()
             told.append([(answer["x_unenforced"], answer["x_schema_errors"]) for answer in (output, response)])
     assert told == [[(LEFT_OUT, BROKEN)] * 2] * 2

@@ -75,7 +75,7 @@ async def test_foreign_absent_expired_and_malformed_look_the_same(served, monkey
     fields = {"prompt": "x", "max_tokens": 2}
     body = (await served.client.post("/generate", json=fields, headers=bearer(ALICE))).json()
     own = body["result_url"]
-    assert (await served.client.get(own + "?wait=5", headers=bearer(ALICE))).status_code == 200
+    assert (await served.client.get(own + "?wait=60", headers=bearer(ALICE))).status_code == 200
     swapped = "/result/" + body["seq_id"].swapcase()
     absent = "/result/" + "A" * 32
     malformed = [

@@ -21,7 +21,7 @@ async def exchange(served, *parts, read=True):
         for part in parts:
             writer.write(part)
             await writer.drain()
-        return await asyncio.wait_for(reader.read(), 10)
+        return await asyncio.wait_for(reader.read(), 60)
     finally:
         writer.close()
 
@@ -127,7 +127,7 @@ async def test_a_stalled_reader_is_cut_off(served, monkeypatch):
     writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
     await served.engine.allow(20_000)
-    await asyncio.wait_for(served.engine.abort_seen.wait(), 30)
+    await asyncio.wait_for(served.engine.abort_seen.wait(), 60)
     writer.close()
 
 
@@ -155,7 +155,7 @@ async def test_a_reader_that_stalls_before_the_end_is_cut_off(served, monkeypatc
             client.setblocking(False)
             await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", httpx.URL(served.url).port))
             client.send(head)
-            await asyncio.wait_for(is_lost.wait(), 5)
+            await asyncio.wait_for(is_lost.wait(), 60)
 
 
 async def test_leaving_before_the_body_is_there(served, caplog):
@@ -290,9 +290,9 @@ async def half_closed(served, *requests, until=None):
     writer.write_eof()
     raw = b""
     if until is not None:
-        raw = await asyncio.wait_for(reader.readuntil(until), 10)
+        raw = await asyncio.wait_for(reader.readuntil(until), 60)
         await served.engine.allow()
-    raw += await asyncio.wait_for(reader.read(), 10)
+    raw += await asyncio.wait_for(reader.read(), 60)
     writer.close()
     return raw
 
@@ -341,10 +341,10 @@ async def test_a_client_that_is_gone_is_not_taken_for_a_half_closed_one(served, 
     served.engine.hold()
     _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
     writer.write(request_of("/v1/completions", version, max_tokens=400, **fields))
-    await asyncio.wait_for(served.engine.submitted.wait(), 10)
+    await asyncio.wait_for(served.engine.submitted.wait(), 60)
     writer.close()
     await served.engine.allow(3)
-    await asyncio.wait_for(served.engine.abort_seen.wait(), 10)
+    await asyncio.wait_for(served.engine.abort_seen.wait(), 60)
 
 
 POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"

@@ -52,7 +52,7 @@ async def test_every_id_begins_with_the_tag(served):
 async def test_a_tagged_result_is_found_in_both_spellings(served):
     get, post = served.client.get, served.client.post
     seq_id = (await post("/generate", json={"prompt": "abc", "max_tokens": 2})).json()["seq_id"]
-    assert (await get(f"/result/{seq_id}?wait=5")).json()["status"] == "completed"
+    assert (await get(f"/result/{seq_id}?wait=60")).json()["status"] == "completed"
     response = (await post("/v1/responses", json={"input": "abc", "max_output_tokens": 2})).json()
     assert response["id"].startswith(f"resp_{TAG}")
     assert (await get(f"/v1/responses/{response['id']}")).json()["id"] == response["id"]

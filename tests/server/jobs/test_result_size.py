@@ -62,7 +62,7 @@ async def test_a_result_stays_within_the_bound(served):
     refusal = (await served.client.post("/generate", json=fields | {"max_tokens": 60})).json()["error"]
     most = int(re.search(r"max_tokens to (\d+) or less", refusal["message"])[1])
     url = (await served.client.post("/generate", json=fields | {"max_tokens": most})).json()["result_url"]
-    assert (await served.client.get(url + "?wait=5")).json()["status"] == "completed"
+    assert (await served.client.get(url + "?wait=60")).json()["status"] == "completed"
     job: Job = served.service.results.get(url.rpartition("/")[2], owner="")
     assert 50_000 < job.num_bytes <= 100_000
     assert (await served.client.post("/generate", json=fields)).status_code == 202

@@ -63,7 +63,7 @@ def test_reads_go_on_beside_each_other(folder: Path, monkeypatch: pytest.MonkeyP
     def meets_the_others(*args: Any) -> int:
         if not getattr(met, "has", False):
             met.has = True
-            together.wait(timeout=20)  # raises if there are never three readers
+            together.wait(timeout=60)  # raises if there are never three readers
         return right(*args)
 
     monkeypatch.setattr("splitfuse.engine.execution.models.weight_reader.os.preadv", meets_the_others)

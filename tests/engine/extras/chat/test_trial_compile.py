@@ -24,7 +24,7 @@ def test_a_template_that_compiles_too_slowly_is_refused(monkeypatch):
     start = time.monotonic()
     with pytest.raises(ConfigError, match=r"of 700000 characters does not compile .* --chat-template"):
         check_compiles(recipe("{{ a }}" * 100_000))
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 15, "not the slack that it has outside tests"
 
 
 def test_the_process_limits_itself(monkeypatch):

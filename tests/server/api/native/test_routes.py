@@ -34,7 +34,7 @@ async def test_submit_answers_where_to_look(served):
 
 async def test_result_is_as_the_contract_says(served):
     seq_id = (await submit(served))["seq_id"]
-    body = (await served.client.get(f"/result/{seq_id}?wait=10")).json()
+    body = (await served.client.get(f"/result/{seq_id}?wait=60")).json()
     text = answer_text("hello", num_tokens=5)
     token_ids = list(text.encode())
     timings = body.pop("timings")
@@ -78,18 +78,18 @@ async def test_status_goes_from_queued_over_running_to_completed(served):
         body = (await served.client.get(url)).json()
         assert (body["status"], body["text"]) == ("running", answer_text("hello", num_tokens=2))
     await served.engine.allow()
-    assert (await served.client.get(url + "?wait=10")).json()["status"] == "completed"
+    assert (await served.client.get(url + "?wait=60")).json()["status"] == "completed"
 
 
 async def test_a_read_does_not_delete(served):
     url = (await submit(served))["result_url"]
-    first = await served.client.get(url + "?wait=10")
+    first = await served.client.get(url + "?wait=60")
     assert (await served.client.get(url)).content == first.content
 
 
 async def test_default_of_64_tokens(served):
     url = (await served.client.post("/generate", json={"prompt": "hi"})).json()["result_url"]
-    assert (await served.client.get(url + "?wait=10")).json()["usage"]["completion_tokens"] == 64
+    assert (await served.client.get(url + "?wait=60")).json()["usage"]["completion_tokens"] == 64
 
 
 async def test_null_fields_count_as_absent(served):
@@ -99,12 +99,12 @@ async def test_null_fields_count_as_absent(served):
 
 async def test_prompt_of_ids_equals_prompt_of_text(served):
     url = (await submit(served, prompt=list(b"hello")))["result_url"]
-    assert (await served.client.get(url + "?wait=10")).json()["text"] == answer_text("hello", num_tokens=5)
+    assert (await served.client.get(url + "?wait=60")).json()["text"] == answer_text("hello", num_tokens=5)
 
 
 async def test_n_outputs(served):
     url = (await submit(served, n=3, logprobs=1))["result_url"]
-    body = (await served.client.get(url + "?wait=10")).json()
+    body = (await served.client.get(url + "?wait=60")).json()
     assert [output["text"] for output in body["outputs"]] == [
         answer_text("hello", num_tokens=5, index=index) for index in range(3)
     ]
@@ -125,7 +125,7 @@ async def test_wait_out_of_range(served, wait):
 async def test_long_poll_wakes_at_the_end(served):
     served.engine.hold()
     url = (await submit(served))["result_url"]
-    poll = asyncio.create_task(served.client.get(url + "?wait=30"))
+    poll = asyncio.create_task(served.client.get(url + "?wait=60"))
     async with served.client.stream("GET", url + "/stream") as stream:
         await served.engine.allow(2)
         await anext(stream_events(stream))
@@ -138,7 +138,7 @@ async def test_who_waits_is_told_when_the_server_leaves_the_job_to_another(serve
     served.engine.hold()
     accepted = await submit(served)
     job = served.service.results.get(accepted["seq_id"], owner="")
-    poll = asyncio.create_task(served.client.get(accepted["result_url"] + "?wait=30"))
+    poll = asyncio.create_task(served.client.get(accepted["result_url"] + "?wait=60"))
     async with served.client.stream("GET", accepted["stream_url"]) as stream:
         await served.engine.allow(2)
         await anext(stream_events(stream))  # the poll came before it and waits now
@@ -169,7 +169,7 @@ async def test_delete_cancels_and_forgets(served):
 
 async def test_delete_of_a_finished_result(served):
     url = (await submit(served))["result_url"]
-    await served.client.get(url + "?wait=10")
+    await served.client.get(url + "?wait=60")
     assert (await served.client.delete(url)).json()["status"] == "completed"
     assert served.engine.aborted == []
     assert len(served.service.results) == 0
@@ -178,7 +178,7 @@ async def test_delete_of_a_finished_result(served):
 async def test_failure_in_the_engine(served):
     served.engine.fail_at = 2
     url = (await submit(served))["result_url"]
-    body = (await served.client.get(url + "?wait=10")).json()
+    body = (await served.client.get(url + "?wait=60")).json()
     assert (body["status"], body["finish_reason"], len(body["token_ids"])) == ("failed", "error", 2)
     error = {
         "message": "internal error; the server's log has it under eeeeeeee",
@@ -265,7 +265,7 @@ async def test_one_request_id_for_many_requests(served):
 
 async def test_results_are_listed_newest_first_and_in_pages(served):
     ids = [(await submit(served))["seq_id"] for _ in range(5)]
-    await asyncio.gather(*(served.client.get(f"/result/{seq_id}?wait=5") for seq_id in ids))
+    await asyncio.gather(*(served.client.get(f"/result/{seq_id}?wait=60") for seq_id in ids))
     first = (await served.client.get("/results?limit=3")).json()
     assert (first["object"], first["has_more"]) == ("list", True)
     assert [result["seq_id"] for result in first["data"]] == ids[:1:-1]

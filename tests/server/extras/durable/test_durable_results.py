@@ -67,7 +67,7 @@ async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
     assert results.get("old", owner="").status == "queued"
     await Resumption(results.backend, FakeEngine(), {}, Settings()).run()  # type: ignore[arg-type]
     job = await results.find("old", owner="")
-    await job.wait(5)
+    await job.wait(60)
     assert (job.status, str(job.failure())) == ("failed", "interrupted: it cannot go on here (KeyError)")
     await results.close()
 
@@ -85,7 +85,7 @@ async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) 
         handle = await engine.submit([104, 105], SamplingParams(max_tokens=3), results.sink(job), request_id=name)
         job.accept(handle)
         await results.accept(job, handle, KeptRequest(kind="generate", body={}), user="", fingerprint="fake")
-        await job.wait(5)
+        await job.wait(60)
     assert len(results) == 2
     found = await results.find("a", owner="me")
     assert (found.status, len(found.outputs[0].token_ids)) == ("completed", 3)
@@ -111,7 +111,7 @@ async def test_readers_at_once_bring_a_result_back_once(tmp_path: Path) -> None:
         handle = await engine.submit([104, 105], SamplingParams(max_tokens=3), results.sink(job), request_id=name)
         job.accept(handle)
         await results.accept(job, handle, KeptRequest(kind="generate", body={}), user="", fingerprint="fake")
-        await job.wait(5)
+        await job.wait(60)
     found = await asyncio.gather(*(results.find("a", owner="me") for _ in range(30)))
     assert len(set(map(id, found))) == 1
     results.check()
@@ -206,7 +206,7 @@ async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: 
     jobs = [begun.kept.job for begun in results.backend.to_resume]
     await Resumption(results.backend, engine, kinds, settings).run()  # type: ignore[arg-type]
     for job in jobs:
-        await job.wait(5)
+        await job.wait(60)
     assert [job.status for job in jobs] == ["completed", "failed", "failed"]
     assert (jobs[0].model, jobs[0].num_prompt_tokens) == (settings.model_name, 2)
     assert jobs[1].outputs[0].token_ids == [7], "what was told stays"

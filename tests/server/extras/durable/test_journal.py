@@ -30,7 +30,7 @@ class GatedStore(SqliteStore):
         self.commits: list[Changes] = []
 
     def commit(self, changes: Changes) -> None:
-        self.gate.wait(10)
+        self.gate.wait(60)
         if changes and self.failure is not None:  # to write nothing works on a full disk too
             raise self.failure
         if changes:
@@ -100,7 +100,7 @@ async def test_nothing_is_told_before_it_is_on_disk(kept: Kept) -> None:
     assert (job.job.events, job.job.finished) == ([], False)
     kept.store.gate.set()
     row = await later
-    await job.job.wait(5)
+    await job.job.wait(60)
     assert (job.job.status, row is not None and row.status) == ("completed", "completed")
     assert [event.token_ids for event in job.job.events] == [(1,), (2,)]
 
@@ -132,7 +132,7 @@ async def test_a_sink_that_raises_costs_no_other_job_its_end(
     for job in (broken, whole):
         kept.journal.sink(job)(delta(job, 1, end=True))
     kept.store.gate.set()
-    await whole.job.wait(5)
+    await whole.job.wait(60)
     assert whole.job.status == "completed"
     assert "a job cannot be told" in caplog.text
 
@@ -151,7 +151,7 @@ async def test_an_event_that_cannot_be_written_costs_no_other_job_its_events(
     monkeypatch.setattr(journal, "event_of", event_of)
     for job in (broken, whole):
         kept.journal.sink(job)(delta(job, 1, end=True))
-    await whole.job.wait(5)
+    await whole.job.wait(60)
     assert whole.job.status == "completed"
     await kept.journal.read(lambda store: None)  # the writer's thread lives
     assert kept.events_on_disk() == [(whole.num, [1])]
@@ -174,7 +174,7 @@ async def test_while_the_disk_is_full_running_jobs_go_on_and_no_event_is_left_ou
     assert [event.token_ids for event in job.job.events] == [(1,), (2,)]
     kept.changed.clear()
     kept.store.failure = None
-    await asyncio.wait_for(kept.changed.wait(), 10)  # by itself
+    await asyncio.wait_for(kept.changed.wait(), 60)  # by itself
     sink(delta(job, 3, end=True))
     row = await kept.journal.read(lambda store: store.find("job1"))
     assert row is not None
@@ -199,7 +199,7 @@ async def test_in_a_shared_store_nothing_is_told_while_it_cannot_be_written(tmp_
     assert job.job.events == []
     kept.store.failure = None
     kept.journal.sink(job)(delta(job, 3, end=True))
-    await job.job.wait(5)
+    await job.job.wait(60)
     assert [event.token_ids for event in job.job.events] == [(0,), (1,), (2,), (3,)]
     await kept.journal.close()
 
@@ -223,7 +223,7 @@ async def test_a_disk_that_fails_under_a_batch_is_known_too(kept: Kept) -> None:
     kept.store.failure = StoreError("the disk is full")
     with pytest.raises(StoreError):
         await kept.journal.read(write)
-    await asyncio.wait_for(kept.changed.wait(), 10)
+    await asyncio.wait_for(kept.changed.wait(), 60)
     assert kept.failures == [kept.store.failure]
 
 
@@ -255,5 +255,5 @@ async def test_a_read_that_is_cancelled_ends_nothing_else(kept: Kept) -> None:
     reads[0].cancel()
     reads[1].cancel()
     kept.store.gate.set()
-    assert await asyncio.wait_for(reads[2], 10) == (0, 0)
-    assert await asyncio.wait_for(kept.journal.read(lambda store: store.last_numbers()), 10) == (0, 0)
+    assert await asyncio.wait_for(reads[2], 60) == (0, 0)
+    assert await asyncio.wait_for(kept.journal.read(lambda store: store.last_numbers()), 60) == (0, 0)

@@ -151,7 +151,7 @@ def target(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 def dribble(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 200 OK\r\n")
-    for number in range(100):
+    for number in range(1000):  # 5 minutes, unless the other side ends it
         connection.sendall(b"X-%d: a\r\n" % number)
         time.sleep(0.3)
 
@@ -194,8 +194,8 @@ async def test_a_bad_target_delays_no_other_and_takes_no_memory(
     before = memory()
     with target(attack) as bad, target(answer) as ops:
         targets = WebhookTargets({"bad": bad, "ops": ops}, SECRET)
-        running = asyncio.create_task(Webhooks(targets, use, clock=time.time).run())
-        async with asyncio.timeout(5):
+        running = asyncio.create_task(Webhooks(targets, use, clock=time.time, timeout_s=240.0).run())
+        async with asyncio.timeout(60):
             await all_sent.wait()
         await asyncio.sleep(0.5)  # more of the attack
         running.cancel()
@@ -214,7 +214,7 @@ async def test_a_try_has_a_limit_in_all(store: SqliteStore) -> None:
         async with new_client() as client:
             began = time.monotonic()
             await asyncio.gather(*await webhooks.begin_due(client))
-    assert 0.4 < time.monotonic() - began < 3
+    assert 0.4 < time.monotonic() - began < 60, "the target takes 5 minutes"
     assert store.due_webhooks(1001.0, limit=9)[0].num_tries == 1, "it is tried again"
 
 

@@ -100,7 +100,7 @@ async def test_lines_come_as_tokens_do(served):
         first = json.loads(await anext(response.aiter_lines()))
         assert not first["done"]
         assert len(first["message"]["content"]) == 1
-    await asyncio.wait_for(served.engine.abort_seen.wait(), 10)
+    await asyncio.wait_for(served.engine.abort_seen.wait(), 60)
 
 
 async def test_silence_is_broken_by_spaces_that_lines_may_begin_with(served, monkeypatch):

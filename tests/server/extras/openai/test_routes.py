@@ -155,7 +155,7 @@ async def test_prompt_logprobs_in_the_shape_of_vllm(client, served):
     chat = await client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=2, extra_body=extra)
     assert len(chat.prompt_logprobs) == len(CHAT_PROMPT)
     accepted = (await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 2, **extra})).json()
-    result = (await served.client.get(accepted["result_url"] + "?wait=10")).json()
+    result = (await served.client.get(accepted["result_url"] + "?wait=60")).json()
     assert result["prompt_logprobs"] == answer.choices[0].prompt_logprobs
     assert "prompt_logprobs" not in (await served.client.post("/v1/completions", json={"prompt": "x"})).json()
 
@@ -275,7 +275,7 @@ async def test_a_disconnect_from_a_stream_aborts_every_prompt(client, served):
     await served.engine.allow(1)
     await anext(aiter(stream))
     await stream.close()
-    await asyncio.wait_for(served.engine.abort_seen.wait(), 10)
+    await asyncio.wait_for(served.engine.abort_seen.wait(), 60)
     assert len(served.engine.aborted) == 2
 
 
@@ -284,7 +284,7 @@ async def test_a_disconnect_from_a_plain_answer_aborts(served, caplog):
     task = asyncio.create_task(served.client.post("/v1/completions", json={"prompt": "hello"}))
     await served.engine.submitted.wait()
     task.cancel()
-    await asyncio.wait_for(served.engine.abort_seen.wait(), 10)
+    await asyncio.wait_for(served.engine.abort_seen.wait(), 60)
     assert (await served.client.get("/health")).status_code == 200
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 

@@ -82,7 +82,7 @@ async def test_it_can_be_read_again_here_and_by_the_native_route(client, served)
         result = (await served.client.get(f"/result/{name}")).json()
         assert (result["text"], result["seq_id"]) == (response.output_text, seq_id)
     job = (await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 3, "n": 2})).json()
-    await served.client.get(job["result_url"] + "?wait=10")
+    await served.client.get(job["result_url"] + "?wait=60")
     native = await client.responses.retrieve(f"resp_{job['seq_id']}")
     assert (native.output_text, native.status) == (answer_text("hello", num_tokens=3), "incomplete")
     assert native.usage.output_tokens == 6
@@ -103,7 +103,7 @@ async def test_in_the_background(client, served):
     await served.engine.allow(2)
     job = served.service.results.get(response.id.removeprefix("resp_"), owner="")
     while len(job.events) < 2:
-        await asyncio.wait_for(job.changed.wait(), 10)
+        await asyncio.wait_for(job.changed.wait(), 60)
     response = await client.responses.retrieve(response.id)
     assert (response.status, response.output_text) == ("in_progress", answer_text(PROMPT, num_tokens=2))
     assert response.output[0].status == "in_progress"
@@ -242,7 +242,7 @@ async def test_a_disconnect_ends_any_other_response(served, is_stream):
     await served.engine.submitted.wait()
     await asyncio.sleep(0.05)  # until the server listens for the end of the connection
     task.cancel()
-    await asyncio.wait_for(served.engine.abort_seen.wait(), 10)
+    await asyncio.wait_for(served.engine.abort_seen.wait(), 60)
 
 
 async def test_a_conversation_goes_on(client, thinking):

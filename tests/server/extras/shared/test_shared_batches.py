@@ -88,7 +88,7 @@ class Server:
         return await self.batches.create(asked, owner="me", key=None)
 
     async def until(self, batch: Batch, condition: Callable[[Batch], bool]) -> Batch:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition(batch):
                 await asyncio.sleep(0.01)  # a batch can only be polled
                 batch = await self.batches.find(batch.batch_id, owner="me")

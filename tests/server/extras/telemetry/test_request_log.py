@@ -26,7 +26,7 @@ class Lines(logging.Handler):
 
     async def __call__(self, number):
         """Return the next `number` lines, and check that there are no more."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             found = [await self._queue.get() for _ in range(number)]
         assert self._queue.empty()
         return found
@@ -64,7 +64,7 @@ async def test_a_submitted_prompt_is_a_line_when_its_job_ends(served, lines):
     url = (await served.client.post("/generate", json={"prompt": "x", "max_tokens": 2, "n": 2})).json()["result_url"]
     assert await lines(0) == []
     await served.engine.allow()
-    await served.client.get(url + "?wait=10")
+    await served.client.get(url + "?wait=60")
     (fields,) = await lines(1)
     assert (fields["route"], fields["status"], fields["output_tokens"]) == ("/generate", 202, 4)
 

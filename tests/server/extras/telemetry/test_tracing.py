@@ -149,7 +149,7 @@ def test_a_receiver_that_hangs_does_not_hold_the_end(monkeypatch):
         tracer.on_request_end(RequestRecord("id", Headers({}), 1.0, route="/generate", status=200, end=2.0))
         began = time.monotonic()
         tracer.close()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 9, "not the 10 s that the exporter has"
     for thread in threading.enumerate():
         if thread.name.startswith("Otel"):
             thread.join(10)
