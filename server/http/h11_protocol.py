@@ -9,6 +9,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .bounded_h11 import BoundedH11
 from .connection_limit import ConnectionLimit
+from .disconnect import HAS_LEFT
 from .errors import RETRY_AFTER_S, Problem
 from .json_response import dumps
 from .sse import FILLER, WRITE_CHUNK
@@ -129,7 +130,9 @@ class Connection(H11Protocol):
         """Stop the timers, and release a waiting writer."""
         self._is_lost = True
         self._has_room.set()
-        self._open_scope().pop(WRITE_CHUNK, None)  # a cycle would wait for the collector
+        scope = self._open_scope()
+        scope[HAS_LEFT] = True
+        scope.pop(WRITE_CHUNK, None)  # a cycle would wait for the collector
         self._set_deadline(False)
         self._stop_stall_clock()
         for timer in (self._rest_deadline, self._next_probe):
