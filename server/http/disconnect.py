@@ -8,7 +8,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 T = TypeVar("T")
-HAS_LEFT = "splitfuse.has_left"  # key in an ASGI scope, there once the connection is lost
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -9,7 +9,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .bounded_h11 import BoundedH11
 from .connection_limit import ConnectionLimit
-from .disconnect import HAS_LEFT
 from .errors import RETRY_AFTER_S, Problem
 from .json_response import dumps
 from .sse import FILLER, WRITE_CHUNK
@@ -22,6 +21,7 @@ _SLICE_BYTES = 16 * 1024  # parsed at once, so that most of a head that is far t
 # Longer than the clients' own limit: the clients close idle connections, and no request meets a closing one.
 KEEP_ALIVE_S = 75
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+HAS_LEFT = "splitfuse.has_left"  # key in an ASGI scope, there once the connection is lost
 _COMMENT = b":\n\n"  # comment in an event stream
 
 

@@ -7,7 +7,7 @@ import struct
 import httpx
 import pytest
 
-from splitfuse.server.http.disconnect import HAS_LEFT
+from splitfuse.server.http.h11_protocol import HAS_LEFT
 from splitfuse.server.http.response_middleware import ResponseMiddleware
 from splitfuse.server.loop_turns import BYTES_PER_TURN, LEAST_BYTES, REQUESTS_PER_TURN, LoopTurns, RequestTurns
 
