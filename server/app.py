@@ -23,13 +23,13 @@ from .api.missing_route import missing_route
 from .api.native import background
 from .api.native import routes as native
 from .api.request_model import refusal
-from .body_turns import BodyTurns
 from .http.auth import RequireKey
 from .http.connection_limit import ConnectionLimit
 from .http.errors import ErrorForm, ResultNotFoundError, describe
 from .http.foreign_pages import RefuseForeignPages
 from .http.lazy_routes import LazyRoutes
 from .http.response_middleware import ResponseMiddleware
+from .loop_turns import BYTES_PER_TURN, LEAST_BYTES, LoopTurns, RequestTurns
 from .metrics import Metrics
 from .server_settings import ServerSettings
 from .service import Service
@@ -81,7 +81,8 @@ def build_app(
         redoc_url=None,
         middleware=_middleware(service),
     )
-    app.state.service, app.state.connections, app.state.body_turns = service, connections, BodyTurns()
+    app.state.service, app.state.connections = service, connections
+    app.state.body_turns = LoopTurns(BYTES_PER_TURN, least=LEAST_BYTES)
     for router in (native.router, operations.router, docs.router):
         app.include_router(router)
     app.state.lazy_routes = LazyRoutes(app, [extension for extension in service.extensions.used if extension.router])
@@ -117,7 +118,7 @@ def _middleware(service: Service) -> list[Middleware]:
     key = Middleware(RequireKey, keys=service.keys, is_open=_is_open(service))
     slash = Middleware(_IgnoreTrailingSlash)
     every = Middleware(ResponseMiddleware, error_form_of=_error_form_of(service))
-    before = [every, *[guard] * (not service.keys), *[cors] * bool(origins), key, slash]
+    before = [Middleware(RequestTurns), every, *[guard] * (not service.keys), *[cors] * bool(origins), key, slash]
     return [*before, *(middleware for part in service.extensions.parts for middleware in part.middleware())]
 
 

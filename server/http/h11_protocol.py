@@ -21,6 +21,7 @@ _SLICE_BYTES = 16 * 1024  # parsed at once, so that most of a head that is far t
 # Longer than the clients' own limit: the clients close idle connections, and no request meets a closing one.
 KEEP_ALIVE_S = 75
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+HAS_LEFT = "splitfuse.has_left"  # key in an ASGI scope, there once the connection is lost
 _COMMENT = b":\n\n"  # comment in an event stream
 
 
@@ -129,7 +130,9 @@ class Connection(H11Protocol):
         """Stop the timers, and release a waiting writer."""
         self._is_lost = True
         self._has_room.set()
-        self._open_scope().pop(WRITE_CHUNK, None)  # a cycle would wait for the collector
+        scope = self._open_scope()
+        scope[HAS_LEFT] = True
+        scope.pop(WRITE_CHUNK, None)  # a cycle would wait for the collector
         self._set_deadline(False)
         self._stop_stall_clock()
         for timer in (self._rest_deadline, self._next_probe):
