@@ -38,7 +38,9 @@ VALUES: dict[str, Any] = {
     "override_generation_config": '{"temperature": 0}',
     "speculative_model": "ngram",
     "num_speculative_tokens": 3,
+    "max_seqs_per_key": 4,
     "api_key": "sesame",
+    "admin_key": "open-and-watch",
     "allowed_hosts": "127.0.0.1",
     "allowed_origins": "https://example.org",
     "max_unfinished_per_key": 100,
@@ -62,6 +64,7 @@ NOT_HERE = {
     "otlp_traces_endpoint": "a collector",
     "webhook_targets": "a receiver",
     "webhook_secret_file": "a receiver",
+    "results_key_file": "--record excludes it",
     "host": "the test finds the server at the default",
 }
 
@@ -77,10 +80,7 @@ def setting_flags(folder: Path, names: Iterable[str]) -> Iterator[str]:
         "chat_template": folder / "template.jinja",
         "record": folder / "run.jsonl",
         "results": folder / "results.db",
-        "results_key_file": folder / "key",
     }
-    (folder / "key").write_text(bytes(range(32)).hex())
-    (folder / "key").chmod(0o600)
     for setting in (_SETTINGS[name] for name in names if name != "model" and name not in NOT_HERE):
         yield from _words(setting, values.get(setting.name, setting.default))
 
@@ -160,9 +160,13 @@ def test_a_served_run_and_what_follows_from_its_files(tmp_path: Path) -> None:
         saved = ["--save-result", "--result-filename", "again.json", "--result-dir", str(tmp_path)]
         ok("bench", "serve", *traced, *saved, *key)
         check_complete(options_parser(), bench, traced, saved)
-        top = ["--url", server.url, *key, "--once"]
+        top = ["--url", server.url, "--api-key", "open-and-watch", "--once"]
         check_complete(parser_of("top"), top)
         assert "everything" in ok("top", *top)
+        there = ["--url", server.url, *key]
+        assert ok("generate", *there, "-p", "Once", "-n", "2").strip()
+        talk = [*there, "--system", "Be brief.", "--verbose", "--plain", "-n", "4"]
+        assert ok("chat", *talk, stdin="Hello\n/bye\n").strip()
         server.signal()
         assert server.wait()[0] == 0
     assert json.loads(result.read_text())["completed"] == 2
@@ -182,9 +186,9 @@ def test_generate_and_chat_with_every_flag_of_the_engine(tmp_path: Path) -> None
     dests = {action.dest for action in parser._actions}
     flags = [*setting_flags(tmp_path, [name for name in _SETTINGS if name in dests])]
     flags += ["--config", str(tmp_path / "splitfuse.yaml"), "--max-tokens", "4", "--temperature", "0"]
-    check_complete(parser, flags, ["--prompt"])
+    check_complete(parser, flags, ["--prompt"], besides=["--url", "--api-key"])
     assert ok("generate", "demo", *flags, "--prompt", "Once upon a time").strip()
-    check_complete(parser_of("chat"), flags)
+    check_complete(parser_of("chat"), flags, besides=["--url", "--api-key", "--system", "--verbose", "--plain"])
     assert ok("chat", "demo", "--max-tokens", "4", stdin="Hello\n/bye\n").strip()
     ok("generate", str(ROOT / "engine/demo_model"), "--load-format", "dummy", "-p", "Once", "-n", "2")
 
@@ -226,6 +230,17 @@ def test_bench_offline_with_every_flag(tmp_path: Path) -> None:
     check_complete(offline_parser(), flags)
     ok("bench", "offline", *flags)
     assert json.loads((tmp_path / "offline.json").read_text())
+
+
+def test_the_models_and_servers_of_this_machine() -> None:
+    assert "demo" in ok("models")
+    assert "LlamaForCausalLM" in ok("models", "--supported")
+    assert json.loads(ok("models", "--json"))
+    assert json.loads(ok("ps", "--json")) == []
+    assert ok("ps", "--api-key", "sesame")
+    ok("rm", "nobody/nothing", "--yes", code=2)
+    assert json.loads(ok("config", "demo", "--port", "9", "--json"))["port"]["source"] == "flag"
+    assert ok("help", "pull") == ok("pull", "--help")
 
 
 def test_doctor_and_completion() -> None:
