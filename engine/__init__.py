@@ -8,9 +8,11 @@ if TYPE_CHECKING:
     from .config import EngineConfig
     from .core.outputs import OutputDelta
     from .core.sampling_params import SamplingParams
+    from .extras.compat.pipeline import pipeline
     from .extras.structured_output.params import StructuredOutputs, StructuredOutputsParams
     from .serving.async_engine import AsyncEngine
-    from .serving.llm import LLM, pipeline
+    from .serving.input_processor import TextPrompt, TokensPrompt
+    from .serving.llm import LLM, LLMStream
     from .serving.request_output import CompletionOutput, RequestOutput
 
 # The OpenMP runtime reads this when torch loads it. By default its threads spin for long at every barrier, and beside
@@ -25,11 +27,14 @@ __all__ = [
     "AsyncEngine",
     "CompletionOutput",
     "EngineConfig",
+    "LLMStream",
     "OutputDelta",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputs",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "pipeline",
 ]
 
@@ -38,12 +43,15 @@ _HOME = {
     "CompletionOutput": ".serving.request_output",
     "EngineConfig": ".config",
     "LLM": ".serving.llm",
+    "LLMStream": ".serving.llm",
     "OutputDelta": ".core.outputs",
     "RequestOutput": ".serving.request_output",
     "SamplingParams": ".core.sampling_params",
     "StructuredOutputs": ".extras.structured_output.params",
     "StructuredOutputsParams": ".extras.structured_output.params",
-    "pipeline": ".serving.llm",
+    "TextPrompt": ".serving.input_processor",
+    "TokensPrompt": ".serving.input_processor",
+    "pipeline": ".extras.compat.pipeline",
 }
 
 

@@ -13,6 +13,7 @@ class Logprob(NamedTuple):
 
     logprob: float
     rank: int | None
+    decoded_token: str | None = None  # known to `LLM`, which has the tokenizer
 
 
 @dataclass(frozen=True, slots=True)
