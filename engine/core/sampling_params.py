@@ -148,13 +148,9 @@ def _check_of_vllm(best_of: int | None, processors: Any, extra_args: Any, *, n: 
         raise InvalidRequestError(
             f"best_of {best_of} is not taken: it may equal n, {n}; ask for more with n", param="best_of"
         )
-    if processors:
-        raise InvalidRequestError(
-            "logits_processors are not taken; see logit_bias, bad_words and allowed_token_ids",
-            param="logits_processors",
-        )
-    if extra_args:
-        raise InvalidRequestError("extra_args are not taken: no extension reads them", param="extra_args")
+    for name, value in (("logits_processors", processors), ("extra_args", extra_args)):
+        if value:
+            raise InvalidRequestError(f"{name} are not taken; see logit_bias and allowed_token_ids", param=name)
 
 
 _RULES = rules_of(SamplingParams)

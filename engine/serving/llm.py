@@ -18,7 +18,8 @@ from ..extension import load_extra
 from ..text.tokenizer import Tokenizer
 from .builder import load
 from .input_processor import Prompt
-from .request_output import CompletionOutput, RequestOutput, TokenTexts
+from .output_processor import TokenTexts
+from .request_output import CompletionOutput, RequestOutput
 from .wait_prediction import WaitPrediction
 
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
@@ -302,7 +303,11 @@ class LLMStream:
             self.close()
             raise
         delta = self.deltas.popleft()
-        self._by_id[delta.request_id].add(delta, self._texts)
+        output = self._by_id[delta.request_id]
+        if self._texts is None:
+            output.add(delta)
+        else:
+            self._texts.add(delta, output)
         self._num_unfinished -= delta.finish_reason is not None
         if delta.error is not None:
             self.close()
