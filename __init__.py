@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .engine import (
         LLM,
         AsyncEngine,
+        BeamSearchParams,
         CompletionOutput,
         EngineConfig,
         LLMStream,
@@ -25,6 +26,7 @@ __all__ = [
     "LLM",
     "AsyncClient",
     "AsyncEngine",
+    "BeamSearchParams",
     "Client",
     "CompletionOutput",
     "EngineConfig",

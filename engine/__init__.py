@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .config import EngineConfig
     from .core.outputs import OutputDelta
     from .core.sampling_params import SamplingParams
+    from .extras.beam_search.params import BeamSearchParams
     from .extras.compat.pipeline import pipeline
     from .extras.structured_output.params import StructuredOutputs, StructuredOutputsParams
     from .serving.async_engine import AsyncEngine
@@ -25,6 +26,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 __all__ = [
     "LLM",
     "AsyncEngine",
+    "BeamSearchParams",
     "CompletionOutput",
     "EngineConfig",
     "LLMStream",
@@ -40,6 +42,7 @@ __all__ = [
 
 _HOME = {
     "AsyncEngine": ".serving.async_engine",
+    "BeamSearchParams": ".extras.beam_search.params",
     "CompletionOutput": ".serving.request_output",
     "EngineConfig": ".config",
     "LLM": ".serving.llm",

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
 from ..config import EngineConfig
@@ -21,6 +21,10 @@ from .input_processor import Prompt
 from .output_processor import TokenTexts
 from .request_output import CompletionOutput, RequestOutput
 from .wait_prediction import WaitPrediction
+
+if TYPE_CHECKING:
+    from ..extras.beam_search.params import BeamSearchParams
+    from ..extras.beam_search.search import BeamSearchOutput
 
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
 OnDelta = Callable[[OutputDelta], None]
@@ -162,20 +166,23 @@ class LLM:
         prompts = self._rendered(messages, template=chat_template, tools=tools, variables=chat_template_kwargs)
         return self._begin(prompts, self._params_for(prompts, sampling_params, fields))
 
-    def beam_search(self, prompts: Prompt | Sequence[Prompt], params: Any) -> list[Any]:
-        """Search the likeliest outputs of each prompt by BeamSearchParams. Returns a BeamSearchOutput per prompt."""
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: "BeamSearchParams",
+        lora_request: None = None,
+        use_tqdm: Any = False,
+    ) -> "list[BeamSearchOutput]":
+        """Search the likeliest outputs of each prompt, like transformers' beam search. Raises InvalidRequestError."""
+        _refuse_adapters(lora_request)
         search = load_extra("beam_search.search", needed_for="LLM.beam_search")
-        outputs: list[Any] = search.beam_search(self, _prompts(prompts, None), params)
+        outputs: list[BeamSearchOutput] = search.beam_search(self, _prompts(prompts, None), params)
         return outputs
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
         """Ids of the model's end tokens."""
         return self._input_processor.eos_token_ids
-
-    def token_ids(self, prompt: Prompt) -> list[int]:
-        """Return a prompt as token ids. Raises InvalidRequestError."""
-        return self._input_processor.tokenize(prompt, SamplingParams()).token_ids
 
     def _rendered(
         self, messages: Sequence[Any], *, tools: Sequence[Mapping[str, Any]] | None, **options: Any
@@ -201,11 +208,7 @@ class LLM:
         lora_request: None = None,
     ) -> list[SamplingParams]:
         """Return a checked copy of the parameters for each prompt. Raises InvalidRequestError."""
-        if lora_request is not None:
-            raise InvalidRequestError(
-                "lora_request is not taken: adapters are not served yet; merge them into their model",
-                param="lora_request",
-            )
+        _refuse_adapters(lora_request)
         if fields and params is not None:
             raise InvalidRequestError(f"give sampling_params or {', '.join(fields)} as keywords, not both")
         own = self.sampling_params(fields) if params is None else params
@@ -345,6 +348,13 @@ def _prompts(
     if (prompts is None) == (token_ids is None):
         raise InvalidRequestError("give prompts or prompt_token_ids, one of the two", param="prompts")
     return _as_list(cast(Prompt, token_ids if prompts is None else prompts))
+
+
+def _refuse_adapters(lora_request: None) -> None:
+    if lora_request is not None:
+        raise InvalidRequestError(
+            "lora_request is not taken: adapters are not served yet; merge them into their model", param="lora_request"
+        )
 
 
 def _check_one_each(prompts: Sequence[Prompt], items: Sequence[Any], kind: str) -> None:
