@@ -224,8 +224,7 @@ class LLM:
         """Add requests. Without a step none of them runs. Raises InvalidRequestError, and then adds none."""
         outputs: list[RequestOutput] = []
         with self._lock:
-            if self._is_closed:
-                raise InvalidRequestError("this LLM is closed; make another one")
+            self._check_open()
             try:
                 outputs.extend(map(self._add, prompts, params))
             except BaseException:
@@ -248,14 +247,17 @@ class LLM:
             outputs=[CompletionOutput(index) for index in range(params.n)],
         )
 
-    def _step_for(self, stream: "LLMStream") -> None:
-        """Take a step, unless another thread's step gave the stream its deltas. Raises InvalidRequestError."""
+    def step(self, stream: "LLMStream | None" = None) -> None:
+        """Take a step for all streams, unless this stream has deltas by now. Raises InvalidRequestError."""
         with self._lock:
-            if self._is_closed:
-                raise InvalidRequestError("this LLM is closed; make another one")
+            self._check_open()
             self._abort_dropped()
-            if not stream.deltas:
+            if self.pipeline.has_work and not (stream and stream.deltas):
                 self._step()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidRequestError("this LLM is closed; make another one")
 
     def _step(self) -> None:
         for delta in self.pipeline.step().deltas:
@@ -301,7 +303,7 @@ class LLMStream:
             raise StopIteration
         try:
             while not self.deltas:
-                self._llm._step_for(self)
+                self._llm.step(self)
         except BaseException:
             self.close()
             raise
