@@ -196,7 +196,7 @@ class LLM:
             self.tokenizer.render_chat(read_messages(conversation), tools=read_tools(tools), **options)
             for conversation in conversations
         ]
-        return [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        return [{"prompt": text, "add_special_tokens": False} for text in texts]
 
     def _params_for(
         self,
@@ -242,7 +242,7 @@ class LLM:
         self.core.add(requests, predicted_ttft=WaitPrediction(self.core).predicted_ttft(requests[0]))
         return RequestOutput(
             request_id=request_id,
-            prompt=prompt if isinstance(prompt, str) else None,
+            prompt=prompt.get("prompt") if isinstance(prompt, Mapping) else prompt if isinstance(prompt, str) else None,
             prompt_token_ids=requests[0].token_ids[: requests[0].num_prompt_tokens],
             outputs=[CompletionOutput(index) for index in range(params.n)],
         )

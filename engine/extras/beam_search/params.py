@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from ...checks import Flag, Integer, Number
+from ...checks import Flag, Integer, Number, Rule
 from ...errors import InvalidRequestError
 
-_RULES = {
+_RULES: dict[str, Rule] = {
     "beam_width": Integer(1, 10),
     "max_tokens": Integer(1, 2**31 - 1),
     "ignore_eos": Flag(),
