@@ -1,6 +1,7 @@
 """Talk to a splitfuse server from Python; needs httpx alone and knows the server only by its HTTP interface."""
 
 from .async_client import AsyncClient, AsyncJob, AsyncStream
+from .chat import ChatAnswer, ChatDelta, ToolCall, response_format, tool
 from .client import Client, Job, Stream
 from .errors import (
     APIConnectionError,
@@ -26,6 +27,8 @@ __all__ = [
     "AsyncStream",
     "AuthenticationError",
     "BadRequestError",
+    "ChatAnswer",
+    "ChatDelta",
     "Client",
     "ErrorDetail",
     "Job",
@@ -39,6 +42,9 @@ __all__ = [
     "Stream",
     "StreamEvent",
     "Timings",
+    "ToolCall",
     "Usage",
+    "response_format",
     "serve",
+    "tool",
 ]
