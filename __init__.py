@@ -59,6 +59,8 @@ _OF_CLIENT = ("AsyncClient", "Client", "serve")
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module(".server", __name__).package_version()
+    if name == "client":
+        return import_module(".client", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".client" if name in _OF_CLIENT else ".engine", __name__), name)

@@ -150,6 +150,11 @@ class AsyncClient(BaseClient):
         answer = await self._ask(messages.delete_results(), self.retry_policy.begin())
         return int(answer.json()["deleted"])
 
+    async def models(self) -> list[str]:
+        """Return the names under which the server serves its model."""
+        answer = await self._ask(Request("GET", "/v1/models"), self.retry_policy.begin())
+        return [str(model["id"]) for model in answer.json()["data"]]
+
     async def is_ready(self) -> bool:
         """True if the server accepts requests now."""
         return await self._probe("/ready")

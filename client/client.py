@@ -142,6 +142,11 @@ class Client(BaseClient):
         answer = self._ask(messages.delete_results(), self.retry_policy.begin())
         return int(answer.json()["deleted"])
 
+    def models(self) -> list[str]:
+        """Return the names under which the server serves its model."""
+        answer = self._ask(Request("GET", "/v1/models"), self.retry_policy.begin())
+        return [str(model["id"]) for model in answer.json()["data"]]
+
     def is_ready(self) -> bool:
         """True if the server accepts requests now."""
         return self._probe("/ready")
