@@ -13,7 +13,11 @@ class Logprob(NamedTuple):
 
     logprob: float
     rank: int | None
-    decoded_token: str | None = None  # known to `LLM`, which has the tokenizer
+
+    @property
+    def decoded_token(self) -> str | None:
+        """Text of the token; None without a tokenizer."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class LLM:
         self._dropped: deque[str] = deque()  # requests to abort whose stream nobody holds any more
         self._runner = parts.runner
         self.tokenizer = parts.tokenizer
-        self._texts = None if parts.tokenizer is None else TokenTexts(parts.tokenizer)
+        self._texts = TokenTexts(parts.tokenizer)
         self._defaults = parts.default_sampling_params
         self.pipeline = parts.pipeline(self.config)
         self.core = self.pipeline.core
@@ -287,7 +287,7 @@ class LLMStream:
     RequestFailedError if a request failed. Leaving a `with` block, `close`, and dropping the stream abort its requests.
     """
 
-    def __init__(self, llm: LLM, outputs: list[RequestOutput], texts: TokenTexts | None) -> None:
+    def __init__(self, llm: LLM, outputs: list[RequestOutput], texts: TokenTexts) -> None:
         self.outputs = outputs
         self.deltas: deque[OutputDelta] = deque()  # those that nobody has read yet
         self._by_id = {output.request_id: output for output in outputs}
@@ -308,11 +308,7 @@ class LLMStream:
             self.close()
             raise
         delta = self.deltas.popleft()
-        output = self._by_id[delta.request_id]
-        if self._texts is None:
-            output.add(delta)
-        else:
-            self._texts.add(delta, output)
+        self._texts.add(delta, self._by_id[delta.request_id])
         self._num_unfinished -= delta.finish_reason is not None
         if delta.error is not None:
             self.close()

@@ -128,21 +128,33 @@ def _row_error(request: Request, failure: RowFailure) -> RequestFailedError:
     return RequestFailedError(f"{failure.message} (error id {error_id})", error_id=error_id)
 
 
+class DecodedLogprob(Logprob):
+    """Logprob with the text of its token."""
+
+    text: str | None
+
+    @property
+    def decoded_token(self) -> str | None:
+        """Text of the token; None without a tokenizer."""
+        return self.text
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedLogprobs(TokenLogprobs):
     """TokenLogprobs with the text of each token. `texts`: by token id, shared by all positions."""
 
     texts: Mapping[int, str] = field(kw_only=True, repr=False, compare=False)
 
-    def __getitem__(self, token_id: int) -> Logprob:
-        found = TokenLogprobs.__getitem__(self, token_id)  # slots=True breaks super()
-        return found._replace(decoded_token=self.texts[token_id])
+    def __getitem__(self, token_id: int) -> DecodedLogprob:
+        found = DecodedLogprob(*TokenLogprobs.__getitem__(self, token_id))  # slots=True breaks super()
+        found.text = self.texts.get(token_id)
+        return found
 
 
 class TokenTexts:
     """Cache of the texts of single tokens, which adds them to logprobs."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._texts: dict[int, str] = {}
 
@@ -155,7 +167,7 @@ class TokenTexts:
             output.prompt_logprobs = [None if item is None else self._decoded(item) for item in delta.prompt_logprobs]
 
     def _decoded(self, item: TokenLogprobs) -> DecodedLogprobs:
-        for token_id in item:
-            if token_id not in self._texts:
+        if self._tokenizer is not None:
+            for token_id in item.keys() - self._texts.keys():
                 self._texts[token_id] = self._tokenizer.decode([token_id], skip_special_tokens=False)
         return DecodedLogprobs(item.token_id, item.logprob, item.top, item.rank, texts=self._texts)

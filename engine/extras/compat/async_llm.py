@@ -22,7 +22,7 @@ class AsyncLLM:
         self.engine = AsyncEngine(config)
         self._starting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._texts: TokenTexts | None = None
+        self._texts = TokenTexts(None)
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineConfig) -> Self:
@@ -32,10 +32,12 @@ class AsyncLLM:
     async def start(self) -> None:
         """Load the model; later calls wait for the first one. Raises ConfigError."""
         if self._starting is None:
-            self._starting = asyncio.create_task(self.engine.start())
+            self._starting = asyncio.create_task(self._start())
         await asyncio.shield(self._starting)
-        if self._texts is None and self.engine.tokenizer is not None:
-            self._texts = TokenTexts(self.engine.tokenizer)
+
+    async def _start(self) -> None:
+        await self.engine.start()
+        self._texts = TokenTexts(self.engine.tokenizer)
 
     async def generate(
         self,
@@ -69,10 +71,7 @@ class AsyncLLM:
         try:
             while not output.finished:
                 delta = await deltas.get()
-                if self._texts is None:
-                    output.add(delta)
-                else:
-                    self._texts.add(delta, output)
+                self._texts.add(delta, output)
                 if delta.error is not None:
                     raise delta.error
                 if kind is RequestOutputKind.DELTA:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....engine.core.outputs import Logprob, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
+from ....engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ....engine.serving.request_output import CompletionOutput
 from ...http.errors import describe
 from ...http.json_response import dumps_list, quoted
@@ -56,11 +56,11 @@ def event_json(event: OutputDelta) -> str:
 def prompt_logprobs(scores: PromptLogprobs) -> Iterator[dict[str, Any] | None]:
     """Yield logprobs in vLLM's form: null for the first token, then {"421": {"logprob": -1.5, "rank": 2}, …}."""
     for score in scores:
-        yield None if score is None else {str(token_id): _entry(entry) for token_id, entry in score.items()}
+        yield None if score is None else {str(token_id): _entry(*entry) for token_id, entry in score.items()}
 
 
-def _entry(entry: Logprob) -> dict[str, Any]:
-    return {"logprob": finite_logprob(entry.logprob), "rank": entry.rank}
+def _entry(logprob: float, rank: int | None) -> dict[str, Any]:
+    return {"logprob": finite_logprob(logprob), "rank": rank}
 
 
 def finite_logprob(value: float) -> float:

@@ -202,7 +202,11 @@ def test_logprobs_have_the_text_of_their_tokens(tiny_folder: str) -> None:
         assert position is not None
         decoded = {token_id: item.decoded_token for token_id, item in position.items()}
         assert decoded == {token_id: llm.get_tokenizer().decode([token_id]) for token_id in position}
-    assert pickle.loads(pickle.dumps(output)) == output
+    again = pickle.loads(pickle.dumps(output))
+    assert again == output
+    assert [i.decoded_token for i in again.outputs[0].logprobs[0].values()] == [
+        i.decoded_token for i in (output.outputs[0].logprobs or [])[0].values()
+    ]
 
 
 def test_keywords_are_fields_of_the_sampling_params(tiny_folder: str) -> None:
