@@ -6,12 +6,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from ..config import EngineConfig
 from ..config.foreign_options import taken_keywords
-from ..core.outputs import OutputDelta
+from ..core.outputs import OutputDelta, TokenLogprobs
 from ..core.sampling_params import SamplingParams
 from ..errors import InvalidRequestError
 from ..extension import load_extra
@@ -22,13 +23,29 @@ from .output_processor import TokenTexts
 from .request_output import CompletionOutput, RequestOutput
 from .wait_prediction import WaitPrediction
 
-if TYPE_CHECKING:
-    from ..extras.beam_search.params import BeamSearchParams
-    from ..extras.beam_search.search import BeamSearchOutput
-
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
 OnDelta = Callable[[OutputDelta], None]
 Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+@dataclass(slots=True)
+class BeamSearchSequence:
+    """Output of a search, like vLLM's: `tokens` and `text` begin with the prompt. `score` ranks the sequences."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs]
+    cum_logprob: float
+    score: float
+    text: str | None
+    finish_reason: str
+    stop_reason: int | None = None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """Sequences of one prompt, best first."""
+
+    sequences: list[BeamSearchSequence]
 
 
 class LLM:
@@ -169,11 +186,14 @@ class LLM:
     def beam_search(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: "BeamSearchParams",
+        params: Any,
         lora_request: None = None,
         use_tqdm: Any = False,
-    ) -> "list[BeamSearchOutput]":
-        """Search the likeliest outputs of each prompt, like transformers' beam search. Raises InvalidRequestError."""
+    ) -> list[BeamSearchOutput]:
+        """Search the likeliest outputs of each prompt, like transformers' beam search; `params`: BeamSearchParams.
+
+        Raises InvalidRequestError.
+        """
         _refuse_adapters(lora_request)
         search = load_extra("beam_search.search", needed_for="LLM.beam_search")
         outputs: list[BeamSearchOutput] = search.beam_search(self, _prompts(prompts, None), params)

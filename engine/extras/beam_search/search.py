@@ -1,34 +1,12 @@
 """Beam search of many prompts at once. The prefix cache holds what beams have in common."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from ...core.outputs import TokenLogprobs
 from ...core.sampling_params import SamplingParams
 from ...serving.input_processor import Prompt
-from ...serving.llm import LLM
+from ...serving.llm import LLM, BeamSearchOutput, BeamSearchSequence
 from .beams import Beam, Beams
 from .params import BeamSearchParams
-
-
-@dataclass(slots=True)
-class BeamSearchSequence:
-    """Output of a search, like vLLM's: `tokens` and `text` begin with the prompt. `score` ranks the sequences."""
-
-    tokens: list[int]
-    logprobs: list[TokenLogprobs]
-    cum_logprob: float
-    score: float
-    text: str | None
-    finish_reason: str
-    stop_reason: int | None = None
-
-
-@dataclass(slots=True)
-class BeamSearchOutput:
-    """Sequences of one prompt, best first."""
-
-    sequences: list[BeamSearchSequence]
 
 
 def beam_search(llm: LLM, prompts: Sequence[Prompt], params: BeamSearchParams) -> list[BeamSearchOutput]:
