@@ -8,13 +8,23 @@ if TYPE_CHECKING:
     from .engine import (
         LLM,
         AsyncEngine,
+        AsyncEngineArgs,
+        AsyncLLM,
+        AsyncLLMEngine,
+        BeamSearchParams,
         CompletionOutput,
+        EngineArgs,
         EngineConfig,
+        LLMEngine,
+        LLMStream,
         OutputDelta,
         RequestOutput,
+        RequestOutputKind,
         SamplingParams,
         StructuredOutputs,
         StructuredOutputsParams,
+        TextPrompt,
+        TokensPrompt,
         pipeline,
     )
 
@@ -22,14 +32,24 @@ __all__ = [
     "LLM",
     "AsyncClient",
     "AsyncEngine",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
+    "BeamSearchParams",
     "Client",
     "CompletionOutput",
+    "EngineArgs",
     "EngineConfig",
+    "LLMEngine",
+    "LLMStream",
     "OutputDelta",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputs",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "pipeline",
     "serve",
 ]
@@ -40,6 +60,8 @@ _OF_CLIENT = ("AsyncClient", "Client", "serve")
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module(".server", __name__).package_version()
+    if name == "client":
+        return import_module(".client", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".client" if name in _OF_CLIENT else ".engine", __name__), name)

@@ -1,6 +1,11 @@
 """Talk to a splitfuse server from Python; needs httpx alone and knows the server only by its HTTP interface."""
 
+import sys
+from types import ModuleType
+from typing import Any
+
 from .async_client import AsyncClient, AsyncJob, AsyncStream
+from .chat import ChatAnswer, ChatDelta, ToolCall, response_format, tool
 from .client import Client, Job, Stream
 from .errors import (
     APIConnectionError,
@@ -15,7 +20,7 @@ from .errors import (
 )
 from .events import StreamEvent
 from .results import ErrorDetail, Output, Result, Timings, Usage
-from .server_process import Server, serve
+from .server_process import Server, client_of, serve
 
 __all__ = [
     "APIConnectionError",
@@ -26,6 +31,8 @@ __all__ = [
     "AsyncStream",
     "AuthenticationError",
     "BadRequestError",
+    "ChatAnswer",
+    "ChatDelta",
     "Client",
     "ErrorDetail",
     "Job",
@@ -39,6 +46,19 @@ __all__ = [
     "Stream",
     "StreamEvent",
     "Timings",
+    "ToolCall",
     "Usage",
+    "response_format",
     "serve",
+    "tool",
 ]
+
+
+class _CallablePackage(ModuleType):
+    """Package that DeepSpeed-MII's scripts call: `mii.client("model name")`."""
+
+    def __call__(self, model: str, **options: Any) -> Server | Client:
+        return client_of(model, **options)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

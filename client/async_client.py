@@ -10,8 +10,10 @@ from typing import Any, Self, Unpack
 import httpx
 
 from . import base, messages
+from . import chat as chats
 from ._async import DroppedStreams, StreamId, begin, close_body, send, sleep, time_limit
 from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
+from .chat import ChatAnswer, ChatDelta, ChatReader, Messages, Schema
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
 from .messages import Answer, Prompt, Request
@@ -91,6 +93,43 @@ class AsyncClient(BaseClient):
         stream = AsyncStream(self, request=messages.submit(prompt, sampling, idempotency_key))
         return begin(stream, stream._start)
 
+    async def chat(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Schema] | None = None,
+        schema: Schema | None = None,
+        **fields: Any,
+    ) -> ChatAnswer:
+        """Answer a conversation: a list of messages, or the text of one user message.
+
+        `tools`: OpenAI's form, pydantic models or JSON schemas. `schema`: form of the answer, a pydantic model or a
+        JSON schema. `fields`: those of /v1/chat/completions.
+        """
+        request = chats.request(messages, tools=tools, schema=schema, fields=fields)
+        answer = await self._ask(request, self.retry_policy.begin(), at_most=None)
+        return chats.read_answer(answer.json(), schema=schema)
+
+    async def chat_stream(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Schema] | None = None,
+        schema: Schema | None = None,
+        **fields: Any,
+    ) -> AsyncIterator[ChatDelta]:
+        """Like `chat`, but iterate over the parts; the last one has the whole answer. Leaving early cancels."""
+        deadline = self.retry_policy.begin()
+        request = chats.request(messages, tools=tools, schema=schema, fields=fields, stream=True)
+        response = await self._open_stream(request, deadline)
+        reader, chunks = ChatReader(schema), response.aiter_bytes()
+        try:
+            while not reader.has_ended:
+                for delta in reader.feed(await self._read_chunk(chunks, deadline, name="the answer")):
+                    yield delta
+        finally:
+            await close_body(response, chunks)
+
     def job(self, seq_id: str) -> "AsyncJob":
         """Return the job of a request that was submitted before, perhaps by another process."""
         return AsyncJob(self, seq_id)
@@ -110,6 +149,11 @@ class AsyncClient(BaseClient):
         """Cancel and delete all of this key's requests. Returns how many there were."""
         answer = await self._ask(messages.delete_results(), self.retry_policy.begin())
         return int(answer.json()["deleted"])
+
+    async def models(self) -> list[str]:
+        """Return the names under which the server serves its model."""
+        answer = await self._ask(Request("GET", "/v1/models"), self.retry_policy.begin())
+        return [str(model["id"]) for model in answer.json()["data"]]
 
     async def is_ready(self) -> bool:
         """True if the server accepts requests now."""
@@ -166,12 +210,14 @@ class AsyncClient(BaseClient):
             return False
         return answer.status == 200
 
-    async def _ask(self, request: Request, deadline: Deadline) -> Answer:
+    async def _ask(
+        self, request: Request, deadline: Deadline, *, at_most: float | None = base.ANSWER_TIMEOUT_S
+    ) -> Answer:
         """Send until the answer is good, the retries are used up, or an error says that a retry cannot help."""
         num_failures = 0
         while True:
             try:
-                answer = await self._send(request, deadline.left(at_most=base.ANSWER_TIMEOUT_S))
+                answer = await self._send(request, deadline.left(at_most=at_most))
                 answer.raise_for_status()
                 return answer
             except APIError as error:
@@ -196,6 +242,31 @@ class AsyncClient(BaseClient):
                 return response
         except TRANSPORT_ERRORS as exc:
             raise base.translate(exc, self.base_url) from exc
+
+    async def _open_stream(self, request: Request, deadline: Deadline) -> httpx.Response:
+        """Like `_ask`, but return once the answer begins; its body is an event stream."""
+        num_failures = 0
+        while True:
+            try:
+                response = await self._open(request, deadline.left(at_most=base.READ_TIMEOUT_S))
+                raise_unless_stream(response)
+                return response
+            except APIError as error:
+                if isinstance(error, APIConnectionError):
+                    raise
+                await response.aclose()
+                num_failures += 1
+                await self._sleep(deadline.backoff(error, num_failures=num_failures))
+
+    async def _read_chunk(self, chunks: AsyncIterator[bytes], deadline: Deadline, *, name: str) -> bytes:
+        try:
+            async with time_limit(deadline.left(at_most=base.READ_TIMEOUT_S)):
+                chunk = await anext(chunks, None)
+        except TRANSPORT_ERRORS as exc:
+            raise base.translate(exc, self.base_url) from exc
+        if chunk is None:
+            raise APIConnectionError(f"the stream of {name} ended before its last event")
+        return chunk
 
 
 class AsyncJob:
@@ -314,22 +385,14 @@ class AsyncStream(BaseStream):
 
     async def _next_chunk(self) -> bytes:
         _, chunks = self._body or await self._connect()
-        try:
-            async with time_limit(self._deadline.left(at_most=base.READ_TIMEOUT_S)):
-                chunk = await anext(chunks, None)
-        except TRANSPORT_ERRORS as exc:
-            raise base.translate(exc, self._client.base_url) from exc
-        if chunk is None:
-            raise APIConnectionError(f"the stream of {self.seq_id} ended before its last event")
-        return chunk
+        return await self._client._read_chunk(chunks, self._deadline, name=str(self.seq_id))
 
     async def _connect(self) -> tuple[httpx.Response, AsyncIterator[bytes]]:
         assert self.seq_id is not None
         request = messages.attach(self.seq_id, self._reader.last_event_id)
         response = await self._client._open(request, self._deadline.left(at_most=base.READ_TIMEOUT_S))
         body = self._body = response, response.aiter_bytes()
-        content = b"" if response.status_code == 200 else response.content
-        Answer(response.status_code, response.headers, content).raise_unless_stream()
+        raise_unless_stream(response)
         self._reader.reattach()
         return body
 
@@ -347,3 +410,9 @@ class AsyncStream(BaseStream):
                 await self._client._cancel(self.seq_id)
         finally:
             await self._disconnect()
+
+
+def raise_unless_stream(response: httpx.Response) -> None:
+    """Raise an APIError unless the body is an event stream."""
+    content = b"" if response.status_code == 200 else response.content
+    Answer(response.status_code, response.headers, content).raise_unless_stream()

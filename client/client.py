@@ -5,13 +5,15 @@ import contextlib
 import math
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 import httpx
 
 from . import base, messages
+from . import chat as chats
 from ._sync import DroppedStreams, StreamId, begin, close_body, send, sleep, time_limit
 from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
+from .chat import ChatAnswer, ChatDelta, ChatReader, Messages, Schema
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
 from .messages import Answer, Prompt, Request
@@ -85,6 +87,42 @@ class Client(BaseClient):
         stream = Stream(self, request=messages.submit(prompt, sampling, idempotency_key))
         return begin(stream, stream._start)
 
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Schema] | None = None,
+        schema: Schema | None = None,
+        **fields: Any,
+    ) -> ChatAnswer:
+        """Answer a conversation: a list of messages, or the text of one user message.
+
+        `tools`: OpenAI's form, pydantic models or JSON schemas. `schema`: form of the answer, a pydantic model or a
+        JSON schema. `fields`: those of /v1/chat/completions.
+        """
+        request = chats.request(messages, tools=tools, schema=schema, fields=fields)
+        answer = self._ask(request, self.retry_policy.begin(), at_most=None)
+        return chats.read_answer(answer.json(), schema=schema)
+
+    def chat_stream(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Schema] | None = None,
+        schema: Schema | None = None,
+        **fields: Any,
+    ) -> Iterator[ChatDelta]:
+        """Like `chat`, but iterate over the parts; the last one has the whole answer. Leaving early cancels."""
+        deadline = self.retry_policy.begin()
+        request = chats.request(messages, tools=tools, schema=schema, fields=fields, stream=True)
+        response = self._open_stream(request, deadline)
+        reader, chunks = ChatReader(schema), response.iter_bytes()
+        try:
+            while not reader.has_ended:
+                yield from reader.feed(self._read_chunk(chunks, deadline, name="the answer"))
+        finally:
+            close_body(response, chunks)
+
     def job(self, seq_id: str) -> "Job":
         """Return the job of a request that was submitted before, perhaps by another process."""
         return Job(self, seq_id)
@@ -103,6 +141,11 @@ class Client(BaseClient):
         """Cancel and delete all of this key's requests. Returns how many there were."""
         answer = self._ask(messages.delete_results(), self.retry_policy.begin())
         return int(answer.json()["deleted"])
+
+    def models(self) -> list[str]:
+        """Return the names under which the server serves its model."""
+        answer = self._ask(Request("GET", "/v1/models"), self.retry_policy.begin())
+        return [str(model["id"]) for model in answer.json()["data"]]
 
     def is_ready(self) -> bool:
         """True if the server accepts requests now."""
@@ -157,12 +200,12 @@ class Client(BaseClient):
             return False
         return answer.status == 200
 
-    def _ask(self, request: Request, deadline: Deadline) -> Answer:
+    def _ask(self, request: Request, deadline: Deadline, *, at_most: float | None = base.ANSWER_TIMEOUT_S) -> Answer:
         """Send until the answer is good, the retries are used up, or an error says that a retry cannot help."""
         num_failures = 0
         while True:
             try:
-                answer = self._send(request, deadline.left(at_most=base.ANSWER_TIMEOUT_S))
+                answer = self._send(request, deadline.left(at_most=at_most))
                 answer.raise_for_status()
                 return answer
             except APIError as error:
@@ -187,6 +230,31 @@ class Client(BaseClient):
                 return response
         except TRANSPORT_ERRORS as exc:
             raise base.translate(exc, self.base_url) from exc
+
+    def _open_stream(self, request: Request, deadline: Deadline) -> httpx.Response:
+        """Like `_ask`, but return once the answer begins; its body is an event stream."""
+        num_failures = 0
+        while True:
+            try:
+                response = self._open(request, deadline.left(at_most=base.READ_TIMEOUT_S))
+                raise_unless_stream(response)
+                return response
+            except APIError as error:
+                if isinstance(error, APIConnectionError):
+                    raise
+                response.close()
+                num_failures += 1
+                self._sleep(deadline.backoff(error, num_failures=num_failures))
+
+    def _read_chunk(self, chunks: Iterator[bytes], deadline: Deadline, *, name: str) -> bytes:
+        try:
+            with time_limit(deadline.left(at_most=base.READ_TIMEOUT_S)):
+                chunk = next(chunks, None)
+        except TRANSPORT_ERRORS as exc:
+            raise base.translate(exc, self.base_url) from exc
+        if chunk is None:
+            raise APIConnectionError(f"the stream of {name} ended before its last event")
+        return chunk
 
 
 class Job:
@@ -296,22 +364,14 @@ class Stream(BaseStream):
 
     def _next_chunk(self) -> bytes:
         _, chunks = self._body or self._connect()
-        try:
-            with time_limit(self._deadline.left(at_most=base.READ_TIMEOUT_S)):
-                chunk = next(chunks, None)
-        except TRANSPORT_ERRORS as exc:
-            raise base.translate(exc, self._client.base_url) from exc
-        if chunk is None:
-            raise APIConnectionError(f"the stream of {self.seq_id} ended before its last event")
-        return chunk
+        return self._client._read_chunk(chunks, self._deadline, name=str(self.seq_id))
 
     def _connect(self) -> tuple[httpx.Response, Iterator[bytes]]:
         assert self.seq_id is not None
         request = messages.attach(self.seq_id, self._reader.last_event_id)
         response = self._client._open(request, self._deadline.left(at_most=base.READ_TIMEOUT_S))
         body = self._body = response, response.iter_bytes()
-        content = b"" if response.status_code == 200 else response.content
-        Answer(response.status_code, response.headers, content).raise_unless_stream()
+        raise_unless_stream(response)
         self._reader.reattach()
         return body
 
@@ -329,3 +389,9 @@ class Stream(BaseStream):
                 self._client._cancel(self.seq_id)
         finally:
             self._disconnect()
+
+
+def raise_unless_stream(response: httpx.Response) -> None:
+    """Raise an APIError unless the body is an event stream."""
+    content = b"" if response.status_code == 200 else response.content
+    Answer(response.status_code, response.headers, content).raise_unless_stream()

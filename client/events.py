@@ -54,7 +54,7 @@ def _number(event_id: str | None) -> int | None:
 def _read(raw: ServerSentEvent, event_id: int | None) -> StreamEvent | None:
     if raw.event not in ("token", "done", "error"):
         return None  # an event of a newer server
-    data = _object(raw.data)
+    data = read_object(raw.data)
     if raw.event == "error":
         raise from_envelope(data.get("error", data))
     if raw.event == "done":
@@ -68,7 +68,8 @@ def _read(raw: ServerSentEvent, event_id: int | None) -> StreamEvent | None:
     )
 
 
-def _object(text: str) -> dict[str, Any]:
+def read_object(text: str) -> dict[str, Any]:
+    """Return the JSON object of an event. Raises APIError."""
     try:
         data = json.loads(text)
     except ValueError as exc:

@@ -110,6 +110,13 @@ def read_result(data: object) -> Result:
     return Result(**known)
 
 
+def read_chat_usage(data: object) -> Usage:
+    """Return the usage that OpenAI's form states; absent numbers are 0."""
+    known = _known(Usage, data)
+    details = data.get("prompt_tokens_details") if isinstance(data, Mapping) else None
+    return Usage(**known | ({"cached_tokens": details.get("cached_tokens") or 0} if details else {}))
+
+
 def read_page(data: object) -> tuple[list[Result], str | None]:
     """Return a page of results, and the id after which the next page begins (None: last page). Raises APIError."""
     if not isinstance(data, Mapping) or not isinstance(data.get("data"), list):

@@ -8,9 +8,16 @@ if TYPE_CHECKING:
     from .config import EngineConfig
     from .core.outputs import OutputDelta
     from .core.sampling_params import SamplingParams
+    from .extras.beam_search.params import BeamSearchParams
+    from .extras.compat.async_llm import AsyncLLM, AsyncLLMEngine
+    from .extras.compat.engine_args import AsyncEngineArgs, EngineArgs
+    from .extras.compat.llm_engine import LLMEngine
+    from .extras.compat.output_kind import RequestOutputKind
+    from .extras.compat.pipeline import pipeline
     from .extras.structured_output.params import StructuredOutputs, StructuredOutputsParams
     from .serving.async_engine import AsyncEngine
-    from .serving.llm import LLM, pipeline
+    from .serving.input_processor import TextPrompt, TokensPrompt
+    from .serving.llm import LLM, LLMStream
     from .serving.request_output import CompletionOutput, RequestOutput
 
 # The OpenMP runtime reads this when torch loads it. By default its threads spin for long at every barrier, and beside
@@ -23,27 +30,47 @@ if "OMP_WAIT_POLICY" not in os.environ:
 __all__ = [
     "LLM",
     "AsyncEngine",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
+    "BeamSearchParams",
     "CompletionOutput",
+    "EngineArgs",
     "EngineConfig",
+    "LLMEngine",
+    "LLMStream",
     "OutputDelta",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputs",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "pipeline",
 ]
 
 _HOME = {
     "AsyncEngine": ".serving.async_engine",
+    "AsyncEngineArgs": ".extras.compat.engine_args",
+    "AsyncLLM": ".extras.compat.async_llm",
+    "AsyncLLMEngine": ".extras.compat.async_llm",
+    "BeamSearchParams": ".extras.beam_search.params",
     "CompletionOutput": ".serving.request_output",
+    "EngineArgs": ".extras.compat.engine_args",
     "EngineConfig": ".config",
     "LLM": ".serving.llm",
+    "LLMEngine": ".extras.compat.llm_engine",
+    "LLMStream": ".serving.llm",
     "OutputDelta": ".core.outputs",
     "RequestOutput": ".serving.request_output",
+    "RequestOutputKind": ".extras.compat.output_kind",
     "SamplingParams": ".core.sampling_params",
     "StructuredOutputs": ".extras.structured_output.params",
     "StructuredOutputsParams": ".extras.structured_output.params",
-    "pipeline": ".serving.llm",
+    "TextPrompt": ".serving.input_processor",
+    "TokensPrompt": ".serving.input_processor",
+    "pipeline": ".extras.compat.pipeline",
 }
 
 

@@ -14,6 +14,11 @@ class Logprob(NamedTuple):
     logprob: float
     rank: int | None
 
+    @property
+    def decoded_token(self) -> str | None:
+        """Text of the token; None without a tokenizer."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs(Mapping[int, Logprob]):

@@ -5,7 +5,7 @@ checks the fields that need the vocabulary, once per request. Knows no tensors.
 """
 
 from collections.abc import Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -32,11 +32,12 @@ _PENALTY = Number(-2.0, 2.0)
 _STRUCTURED = ExtraRule("structured_output.params", "StructuredOutputsRule")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class SamplingParams:
     """Sampling fields under vLLM's names. Raises InvalidRequestError.
 
-    Give lists for `stop`, `bad_words` and ids; a single stop string is taken as a list of one.
+    Give lists for `stop`, `bad_words` and ids; a single stop string is taken as a list of one. Scripts may assign
+    fields before a call: `LLM` runs a clone, whose fields are checked.
     """
 
     max_tokens: int | None = ruled(None, _TOKENS, "Most tokens of output.")
@@ -80,21 +81,22 @@ class SamplingParams:
     is_background: bool = False
     # The user's names of fields, and of the prompt, where they differ ("max_completion_tokens"); for refusals.
     names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    # Fields of vLLM's, for scripts written for it. Text is always made; the last of a list of outputs is whole.
+    # Fields of vLLM's, for scripts written for it. Text is always made; AsyncLLM reads output_kind.
+    output_kind: Any = field(default=None, repr=False, compare=False)
     detokenize: InitVar[bool] = True
     spaces_between_special_tokens: InitVar[bool] = True
-    output_kind: InitVar[Any] = None
     best_of: InitVar[int | None] = None
     logits_processors: InitVar[Any] = None
     guided_decoding: InitVar[Any] = None
+    extra_args: InitVar[Any] = None
 
     def __post_init__(
-        self, _detokenize: bool, _spaces: bool, _kind: Any, best_of: int | None, processors: Any, guided: Any
+        self, _detokenize: bool, _spaces: bool, best_of: int | None, processors: Any, guided: Any, extra_args: Any
     ) -> None:
         fields, names = vars(self), self.names
         if guided is not None and self.structured_outputs is None:
             fields["structured_outputs"] = guided
-        _check_of_vllm(best_of, processors, n=self.n)
+        _check_of_vllm(best_of, processors, extra_args, n=self.n)
         for name, default, rule in _RULES:
             if (value := fields[name]) is not default:
                 fields[name] = rule.checked(names.get(name, name), value)  # in its normal form from here on
@@ -121,6 +123,10 @@ class SamplingParams:
             internal["default_max_tokens"] = values.pop("max_tokens")
         return cls(**internal, **values)
 
+    def clone(self) -> "SamplingParams":
+        """Return a copy whose fields are checked."""
+        return replace(self)
+
     def name_of(self, field_name: str) -> str:
         """Return the user's name for a field, or for the prompt."""
         return self.names.get(field_name, field_name)
@@ -136,17 +142,15 @@ class SamplingParams:
             check_token_ids(ids, vocab_size=vocab_size, param=name)
 
 
-def _check_of_vllm(best_of: int | None, processors: Any, *, n: int) -> None:
+def _check_of_vllm(best_of: int | None, processors: Any, extra_args: Any, *, n: int) -> None:
     """Raise for values that would change the answer."""
     if best_of not in (None, n):
         raise InvalidRequestError(
             f"best_of {best_of} is not taken: it may equal n, {n}; ask for more with n", param="best_of"
         )
-    if processors:
-        raise InvalidRequestError(
-            "logits_processors are not taken; see logit_bias, bad_words and allowed_token_ids",
-            param="logits_processors",
-        )
+    for name, value in (("logits_processors", processors), ("extra_args", extra_args)):
+        if value:
+            raise InvalidRequestError(f"{name} are not taken; see logit_bias and allowed_token_ids", param=name)
 
 
 _RULES = rules_of(SamplingParams)

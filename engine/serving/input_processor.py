@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from ..checks import check_text, check_token_ids
 from ..core.outputs import KnownOutput
@@ -24,6 +24,19 @@ from .workers.input_threads import InputThreads
 # Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} like vLLM's. "add_special_tokens": False says that the text
 # has special tokens already.
 Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+class TextPrompt(TypedDict):
+    """Prompt as text, by vLLM's name."""
+
+    prompt: str
+    add_special_tokens: NotRequired[bool]
+
+
+class TokensPrompt(TypedDict):
+    """Prompt as token ids, by vLLM's name."""
+
+    prompt_token_ids: Sequence[int]
 
 
 @contextmanager
@@ -70,7 +83,7 @@ class InputProcessor:
         self._grammars = grammars
         self._vocab_size = model_config.vocab_size
         # A checkpoint may name an end token that its logits do not have.
-        self._eos_token_ids = frozenset(i for i in model_config.eos_token_ids if 0 <= i < model_config.vocab_size)
+        self.eos_token_ids = frozenset(i for i in model_config.eos_token_ids if 0 <= i < model_config.vocab_size)
         capacities = (
             LengthLimit(max_model_len, "the model's context"),
             LengthLimit(max_cache_tokens, "the KV cache (see --kv-cache-memory-bytes)"),
@@ -132,7 +145,7 @@ class InputProcessor:
         if params.truncate_prompt_tokens is not None:
             token_ids = token_ids[-params.truncate_prompt_tokens :]
         limit = self._max_num_tokens(len(token_ids), params)
-        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos_token_ids)
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_token_ids)
         _check_some_token_is_left(params, stop_ids, tokenized.bad_words)
         if resumed is None:
             seed = self._next_seed() if params.seed is None else params.seed

@@ -1,28 +1,51 @@
-"""LLM, with vLLM's interface: prompts in, finished outputs out, in this thread; `pipeline` with DeepSpeed-MII's."""
+"""LLM, with vLLM's interface: prompts in, finished outputs out, in this thread, at once or as a stream."""
 
 import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from ..config import EngineConfig
 from ..config.foreign_options import taken_keywords
-from ..core.outputs import OutputDelta
+from ..core.outputs import OutputDelta, TokenLogprobs
 from ..core.sampling_params import SamplingParams
 from ..errors import InvalidRequestError
 from ..extension import load_extra
 from ..text.tokenizer import Tokenizer
 from .builder import load
 from .input_processor import Prompt
+from .output_processor import TokenTexts
 from .request_output import CompletionOutput, RequestOutput
 from .wait_prediction import WaitPrediction
 
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
 OnDelta = Callable[[OutputDelta], None]
+Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+@dataclass(slots=True)
+class BeamSearchSequence:
+    """Output of a search, like vLLM's: `tokens` and `text` begin with the prompt. `score` ranks the sequences."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs]
+    cum_logprob: float
+    score: float
+    text: str | None
+    finish_reason: str
+    stop_reason: int | None = None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """Sequences of one prompt, best first."""
+
+    sequences: list[BeamSearchSequence]
 
 
 class LLM:
@@ -36,9 +59,12 @@ class LLM:
         parts = load(self.config)
         self._input_processor = parts.input_processor
         self._ids = itertools.count()
-        self._lock = threading.Lock()  # held by the call that takes the steps
+        self._lock = threading.Lock()  # held for a step, and while requests are added or aborted
+        self._streams: WeakValueDictionary[str, LLMStream] = WeakValueDictionary()  # by request id
+        self._dropped: deque[str] = deque()  # requests to abort whose stream nobody holds any more
         self._runner = parts.runner
         self.tokenizer = parts.tokenizer
+        self._texts = TokenTexts(parts.tokenizer)
         self._defaults = parts.default_sampling_params
         self.pipeline = parts.pipeline(self.config)
         self.core = self.pipeline.core
@@ -75,176 +101,285 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = False,
+        prompts: Prompt | Sequence[Prompt] | None = None,
+        sampling_params: Params = None,
+        use_tqdm: Any = False,
         *,
+        prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        lora_request: None = None,
+        priority: int | Sequence[int] | None = None,
         on_delta: OnDelta | None = None,
+        **fields: Any,
     ) -> list[RequestOutput]:
         """Generate one RequestOutput per prompt, in the order of the prompts.
 
         A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}. Give one or a list of them,
-        and one SamplingParams for all or one per prompt; None: `get_default_sampling_params()`. `use_tqdm` is vLLM's;
-        no bar is shown. `on_delta` is called with each delta. Raises InvalidRequestError before anything runs,
-        RequestFailedError if a request failed.
+        and one SamplingParams for all or one per prompt; or fields of SamplingParams as keywords. Without any:
+        `get_default_sampling_params()`. `prompt_token_ids`: prompts as ids, like in older vLLM. `priority`: one, or one
+        per prompt. `use_tqdm` is vLLM's; no bar is shown. `on_delta` is called with each delta. Raises
+        InvalidRequestError before anything runs, RequestFailedError if a request failed.
         """
-        with self._lock:
-            return self._generate(_as_list(prompts), sampling_params, on_delta)
+        many = _prompts(prompts, prompt_token_ids)
+        params = self._params_for(many, sampling_params, fields, priority=priority, lora_request=lora_request)
+        return self._begin(many, params).joined(on_delta)
+
+    def generate_stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params = None,
+        *,
+        lora_request: None = None,
+        priority: int | Sequence[int] | None = None,
+        **fields: Any,
+    ) -> "LLMStream":
+        """Like `generate`, but return an iterator of the deltas."""
+        many = _prompts(prompts, None)
+        params = self._params_for(many, sampling_params, fields, priority=priority, lora_request=lora_request)
+        return self._begin(many, params)
 
     def chat(
         self,
         messages: Sequence[Any],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = False,
+        sampling_params: Params = None,
+        use_tqdm: Any = False,
         *,
+        lora_request: None = None,
         chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> list[RequestOutput]:
         """Answer a conversation (a list of messages) or many (a list of such lists), with one RequestOutput each.
 
         Prompts are made like in /v1/chat/completions, by `chat_template` or the model's own. The template decides
-        whether a prompt shows the tools. Raises like `generate`.
+        whether a prompt shows the tools. `chat_template_content_format` is vLLM's and not read. `fields`:
+        SamplingParams' own. Raises like `generate`.
         """
+        prompts = self._rendered(
+            messages,
+            template=chat_template,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=chat_template_kwargs,
+        )
+        params = self._params_for(prompts, sampling_params, fields, lora_request=lora_request)
+        return self._begin(prompts, params).joined()
+
+    def chat_stream(
+        self,
+        messages: Sequence[Any],
+        sampling_params: Params = None,
+        *,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> "LLMStream":
+        """Like `chat`, but return an iterator of the deltas."""
+        prompts = self._rendered(messages, template=chat_template, tools=tools, variables=chat_template_kwargs)
+        return self._begin(prompts, self._params_for(prompts, sampling_params, fields))
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Any,
+        lora_request: None = None,
+        use_tqdm: Any = False,
+    ) -> list[BeamSearchOutput]:
+        """Search the likeliest outputs of each prompt, like transformers' beam search; `params`: BeamSearchParams.
+
+        Raises InvalidRequestError.
+        """
+        _refuse_adapters(lora_request)
+        search = load_extra("beam_search.search", needed_for="LLM.beam_search")
+        outputs: list[BeamSearchOutput] = search.beam_search(self, _prompts(prompts, None), params)
+        return outputs
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Ids of the model's end tokens."""
+        return self._input_processor.eos_token_ids
+
+    def _rendered(
+        self, messages: Sequence[Any], *, tools: Sequence[Mapping[str, Any]] | None, **options: Any
+    ) -> list[Prompt]:
         if self.tokenizer is None:
             raise InvalidRequestError("chat needs a tokenizer, and this model has none", param="messages")
+        read_messages = load_extra("chat.messages", needed_for="LLM.chat").read_messages
+        read_tools = load_extra("chat.tools", needed_for="LLM.chat").read_tools
         conversations = messages if messages and isinstance(messages[0], (list, tuple)) else [messages]
         texts = [
-            self.tokenizer.render_chat(
-                load_extra("chat.messages", needed_for="LLM.chat").read_messages(conversation),
-                template=chat_template,
-                tools=load_extra("chat.tools", needed_for="LLM.chat").read_tools(tools),
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                variables=chat_template_kwargs,
-            )
+            self.tokenizer.render_chat(read_messages(conversation), tools=read_tools(tools), **options)
             for conversation in conversations
         ]
-        prompts = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        with self._lock:
-            return self._generate(list(prompts), sampling_params)
+        return [{"prompt": text, "add_special_tokens": False} for text in texts]
 
-    def _generate(
+    def _params_for(
         self,
-        many: list[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-        on_delta: OnDelta | None = None,
-    ) -> list[RequestOutput]:
-        if self._is_closed:
-            raise InvalidRequestError("this LLM is closed; make another one")
-        default = self.get_default_sampling_params()
-        params = _params_for(many, default if sampling_params is None else sampling_params)
-        outputs = [self._add(prompt, own_params) for prompt, own_params in zip(many, params, strict=True)]
-        by_id = {output.request_id: output for output in outputs}
-        try:
-            while self.pipeline.has_work:
-                for delta in self.pipeline.step().deltas:
-                    by_id[delta.request_id].add(delta)
-                    if delta.error is not None:
-                        raise delta.error
-                    if on_delta is not None:
-                        on_delta(delta)
-        finally:
-            self.core.abort_all()  # does nothing unless this call leaves early
-            while self.pipeline.is_busy:
-                self.pipeline.step()
-        for output in outputs:
-            metrics = output.outputs[0].metrics
-            output.num_cached_tokens = metrics.num_cached_tokens if metrics else 0
-        return outputs
+        prompts: Sequence[Prompt],
+        params: Params,
+        fields: Mapping[str, Any],
+        *,
+        priority: int | Sequence[int] | None = None,
+        lora_request: None = None,
+    ) -> list[SamplingParams]:
+        """Return a checked copy of the parameters for each prompt. Raises InvalidRequestError."""
+        _refuse_adapters(lora_request)
+        if fields and params is not None:
+            raise InvalidRequestError(f"give sampling_params or {', '.join(fields)} as keywords, not both")
+        own = self.sampling_params(fields) if params is None else params
+        several = [own.clone()] * len(prompts) if isinstance(own, SamplingParams) else [item.clone() for item in own]
+        _check_one_each(prompts, several, "sampling params")
+        if priority is None:
+            return several
+        priorities = [priority] * len(prompts) if isinstance(priority, int) else list(priority)
+        _check_one_each(prompts, priorities, "priorities")
+        return [dataclasses.replace(p, priority=rank) for p, rank in zip(several, priorities, strict=True)]
+
+    def _begin(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> "LLMStream":
+        """Add requests. Without a step none of them runs. Raises InvalidRequestError, and then adds none."""
+        outputs: list[RequestOutput] = []
+        with self._lock:
+            self._check_open()
+            try:
+                outputs.extend(map(self._add, prompts, params))
+            except BaseException:
+                self._dropped.extend(output.request_id for output in outputs)
+                self._abort_dropped()
+                raise
+            stream = LLMStream(self, outputs, self._texts)
+            self._streams.update((output.request_id, stream) for output in outputs)
+            return stream
 
     def _add(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
         request_id = str(next(self._ids))
-        try:
-            tokenized = self._input_processor.tokenize(prompt, params)
-            requests = self._input_processor.requests(request_id, tokenized, now=time.monotonic())
-        except InvalidRequestError:
-            self.core.abort_all()
-            raise
+        tokenized = self._input_processor.tokenize(prompt, params)
+        requests = self._input_processor.requests(request_id, tokenized, now=time.monotonic())
         self.core.add(requests, predicted_ttft=WaitPrediction(self.core).predicted_ttft(requests[0]))
         return RequestOutput(
             request_id=request_id,
-            prompt=prompt if isinstance(prompt, str) else None,
+            prompt=prompt.get("prompt") if isinstance(prompt, Mapping) else prompt if isinstance(prompt, str) else None,
             prompt_token_ids=requests[0].token_ids[: requests[0].num_prompt_tokens],
             outputs=[CompletionOutput(index) for index in range(params.n)],
         )
+
+    def step(self, stream: "LLMStream | None" = None) -> None:
+        """Take a step for all streams, unless this stream has deltas by now. Raises InvalidRequestError."""
+        with self._lock:
+            self._check_open()
+            self._abort_dropped()
+            if self.pipeline.has_work and not (stream and stream.deltas):
+                self._step()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidRequestError("this LLM is closed; make another one")
+
+    def _step(self) -> None:
+        for delta in self.pipeline.step().deltas:
+            stream = self._streams.get(delta.request_id)
+            if stream is not None:
+                stream.deltas.append(delta)
+
+    def _abort(self, request_ids: Sequence[str]) -> None:
+        self._dropped.extend(request_ids)
+        with self._lock:
+            if not self._is_closed:
+                self._abort_dropped()
+
+    def _abort_dropped(self) -> None:
+        if not self._dropped:
+            return
+        while self._dropped:
+            self.core.abort(self._dropped.popleft())
+        while self.pipeline.is_busy and not self.core.num_unfinished:
+            self._step()  # takes the steps in flight to their end
+
+
+class LLMStream:
+    """Iterator of the deltas of one call's requests. `outputs` joins them, one RequestOutput per prompt.
+
+    Steps are taken while somebody iterates a stream of the LLM, and a step serves all streams. An iteration raises
+    RequestFailedError if a request failed. Leaving a `with` block, `close`, and dropping the stream abort its requests.
+    """
+
+    def __init__(self, llm: LLM, outputs: list[RequestOutput], texts: TokenTexts) -> None:
+        self.outputs = outputs
+        self.deltas: deque[OutputDelta] = deque()  # those that nobody has read yet
+        self._by_id = {output.request_id: output for output in outputs}
+        self._num_unfinished = sum(len(output.outputs) for output in outputs)
+        self._llm = llm
+        self._texts = texts
+
+    def __iter__(self) -> Iterator[OutputDelta]:
+        return self
+
+    def __next__(self) -> OutputDelta:
+        if not self._num_unfinished:
+            raise StopIteration
+        try:
+            while not self.deltas:
+                self._llm.step(self)
+        except BaseException:
+            self.close()
+            raise
+        delta = self.deltas.popleft()
+        self._texts.add(delta, self._by_id[delta.request_id])
+        self._num_unfinished -= delta.finish_reason is not None
+        if delta.error is not None:
+            self.close()
+            raise delta.error
+        return delta
+
+    def joined(self, on_delta: OnDelta | None = None) -> list[RequestOutput]:
+        """Iterate to the end and return the outputs."""
+        with self:
+            for delta in self:
+                if on_delta is not None:
+                    on_delta(delta)
+        return self.outputs
+
+    def close(self) -> None:
+        """Abort the requests that have not finished, and end the iteration."""
+        if self._num_unfinished:
+            self._num_unfinished = 0
+            self._llm._abort(list(self._by_id))
+
+    def __enter__(self) -> "LLMStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._num_unfinished:  # no lock here: this thread may hold it
+            self._llm._dropped.extend(self._by_id)
+
+
+def _prompts(
+    prompts: Prompt | Sequence[Prompt] | None, token_ids: Sequence[int] | Sequence[Sequence[int]] | None
+) -> list[Prompt]:
+    if (prompts is None) == (token_ids is None):
+        raise InvalidRequestError("give prompts or prompt_token_ids, one of the two", param="prompts")
+    return _as_list(cast(Prompt, token_ids if prompts is None else prompts))
+
+
+def _refuse_adapters(lora_request: None) -> None:
+    if lora_request is not None:
+        raise InvalidRequestError(
+            "lora_request is not taken: adapters are not served yet; merge them into their model", param="lora_request"
+        )
+
+
+def _check_one_each(prompts: Sequence[Prompt], items: Sequence[Any], kind: str) -> None:
+    if len(items) != len(prompts):
+        raise InvalidRequestError(f"{len(prompts)} prompts but {len(items)} {kind}; give one, or one each")
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     is_one = isinstance(prompts, (str, dict)) or (bool(prompts) and isinstance(cast(Sequence[Any], prompts)[0], int))
     return [cast(Prompt, prompts)] if is_one else list(cast(Sequence[Prompt], prompts))
-
-
-def _params_for(prompts: list[Prompt], params: SamplingParams | Sequence[SamplingParams]) -> list[SamplingParams]:
-    if isinstance(params, SamplingParams):
-        return [params] * len(prompts)
-    if len(params) != len(prompts):
-        raise InvalidRequestError(f"{len(prompts)} prompts but {len(params)} sampling params; give one, or one each")
-    return list(params)
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """Answer to a prompt. Lengths are in tokens."""
-
-    generated_text: str
-    prompt_length: int
-    generated_length: int
-    finish_reason: str | None
-
-    def __str__(self) -> str:
-        return self.generated_text
-
-
-class Pipeline:
-    """Callable with a prompt or a list of prompts, which always returns a list."""
-
-    def __init__(self, llm: LLM) -> None:
-        self.llm = llm
-
-    def __call__(
-        self,
-        prompts: str | Sequence[str],
-        *,
-        max_new_tokens: int | None = None,
-        min_new_tokens: int | None = None,
-        do_sample: bool = True,
-        return_full_text: bool = False,
-        streaming_fn: Callable[[list[Response]], None] | None = None,
-        **fields: Any,
-    ) -> list[Response]:
-        """Answer prompts. `do_sample`: False is greedy. `return_full_text`: puts the prompt before the answer.
-        `streaming_fn`: called with the new part of an output, in a list. `fields`: SamplingParams' own.
-        Raises InvalidRequestError.
-        """
-        fields = {"max_tokens": max_new_tokens, "min_tokens": min_new_tokens, **fields}
-        params = self.llm.sampling_params(fields if do_sample else {**fields, "temperature": 0.0})
-        on_delta = None if streaming_fn is None else partial(_stream, streaming_fn)
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        outputs = self.llm.generate(texts, params, on_delta=on_delta)
-        return [
-            Response(
-                text + completion.text if return_full_text else completion.text,
-                len(output.prompt_token_ids),
-                len(completion.token_ids),
-                completion.finish_reason,
-            )
-            for text, output in zip(texts, outputs, strict=True)
-            for completion in output.outputs
-        ]
-
-    def destroy(self) -> None:
-        """Free the model's memory."""
-        self.llm.close()
-
-
-def _stream(streaming_fn: Callable[[list[Response]], None], delta: OutputDelta) -> None:
-    num_prompt_tokens = delta.metrics.num_prompt_tokens if delta.metrics else 0
-    streaming_fn([Response(delta.text, num_prompt_tokens, len(delta.token_ids), delta.finish_reason)])
-
-
-def pipeline(model: str | None = None, **settings: Any) -> Pipeline:
-    """Create a pipeline on a model folder or hub id. Settings are EngineConfig's. Raises ConfigError."""
-    return Pipeline(LLM(model, **settings))

@@ -4,15 +4,17 @@ It only decides; EngineCore applies stop strings and failures to the scheduler.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..core.batch import Batch, Progress, RowFailure, RowOutput
-from ..core.outputs import OutputDelta, PromptLogprobs
+from ..core.outputs import Logprob, OutputDelta, PromptLogprobs, TokenLogprobs
 from ..core.ports import Decoded
 from ..core.request import Request
 from ..errors import FAILED_ON_REQUEST, ConstraintError, RequestFailedError, new_error_id
 from ..text.detokenizer import TextStream
 from ..text.tokenizer import Tokenizer
+from .request_output import RequestOutput
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -124,3 +126,48 @@ def _row_error(request: Request, failure: RowFailure) -> RequestFailedError:
     if failure.error_id is None:  # nothing has been logged yet
         _log.error("request %s failed: %s, error id %s", request.request_id, failure.message, error_id)
     return RequestFailedError(f"{failure.message} (error id {error_id})", error_id=error_id)
+
+
+class DecodedLogprob(Logprob):
+    """Logprob with the text of its token."""
+
+    text: str | None
+
+    @property
+    def decoded_token(self) -> str | None:
+        """Text of the token; None without a tokenizer."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedLogprobs(TokenLogprobs):
+    """TokenLogprobs with the text of each token. `texts`: by token id, shared by all positions."""
+
+    texts: Mapping[int, str] = field(kw_only=True, repr=False, compare=False)
+
+    def __getitem__(self, token_id: int) -> DecodedLogprob:
+        found = DecodedLogprob(*TokenLogprobs.__getitem__(self, token_id))  # slots=True breaks super()
+        found.text = self.texts.get(token_id)
+        return found
+
+
+class TokenTexts:
+    """Cache of the texts of single tokens, which adds them to logprobs."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._texts: dict[int, str] = {}
+
+    def add(self, delta: OutputDelta, output: RequestOutput) -> None:
+        """Append a delta to an output, both with DecodedLogprobs."""
+        if delta.logprobs is not None:
+            delta.logprobs = tuple(map(self._decoded, delta.logprobs))
+        output.add(delta)
+        if delta.prompt_logprobs is not None:
+            output.prompt_logprobs = [None if item is None else self._decoded(item) for item in delta.prompt_logprobs]
+
+    def _decoded(self, item: TokenLogprobs) -> DecodedLogprobs:
+        if self._tokenizer is not None:
+            for token_id in item.keys() - self._texts.keys():
+                self._texts[token_id] = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        return DecodedLogprobs(item.token_id, item.logprob, item.top, item.rank, texts=self._texts)

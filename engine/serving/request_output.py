@@ -51,6 +51,8 @@ class RequestOutput:
         self.outputs[delta.index].add(delta)
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = list(delta.prompt_logprobs)
+        if delta.index == 0 and delta.metrics is not None:
+            self.num_cached_tokens = delta.metrics.num_cached_tokens
 
     @property
     def finished(self) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import importlib
 import itertools
 
 import httpx
@@ -151,3 +152,16 @@ def test_bench_serve_runs(server: Server, capsys: pytest.CaptureFixture[str]) ->
 def test_every_sampling_field_of_the_engine_has_a_keyword() -> None:
     of_the_endpoint = {"model", "response_format", "ttl_s"}  # response_format becomes structured_outputs
     assert set(Sampling.__annotations__) - of_the_endpoint == FIELD_NAMES
+
+
+def test_a_client_is_found_by_the_name_of_its_model(server: Server) -> None:
+    mii = importlib.import_module("splitfuse")
+    options = {"base_url": server.base_url, "api_key": KEY}
+    (name,) = server.client.models()
+    with mii.client(name, **options) as client:
+        assert [r.generated_length for r in client(["Once", "A"], max_new_tokens=3, stream=False, ignore_eos=True)] == [
+            3,
+            3,
+        ]
+    with pytest.raises(NotFoundError, match=f"does not serve opt-125m; it serves {name}"):
+        mii.client("opt-125m", **options)

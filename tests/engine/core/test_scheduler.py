@@ -43,6 +43,25 @@ def test_every_step_is_full_while_there_is_work() -> None:
     assert all(batch.num_tokens == 64 for batch in bench.batches[: prompts_left - 1])
 
 
+def test_equal_passes_would_delay_the_prompt_that_comes_next() -> None:
+    """A prompt of 80 tokens, and after its first step one of 40: FastGen's equal passes of 40 cost a further step."""
+    num_steps = {}
+    for chunk in (0, 40):  # 0: as much as fits
+        bench = Bench.make(max_num_batched_tokens=64, long_prefill_token_threshold=chunk, block_size=4)
+        prompts = [request(80, 1, name="first"), request(40, 1, name="next")]
+        bench.add(prompts[0])
+        bench.step()
+        bench.add(prompts[1])
+        ended = [prompts[0].is_finished, prompts[1].is_finished]
+        steps = [1, 1]
+        while not all(ended):
+            bench.step()
+            steps = [number + (not has_ended) for number, has_ended in zip(steps, ended, strict=True)]
+            ended = [prompt.is_finished for prompt in prompts]
+        num_steps[chunk] = steps
+    assert num_steps == {0: [2, 2], 40: [2, 3]}
+
+
 def test_decodes_never_wait_for_prompts() -> None:
     bench = Bench.make(max_num_batched_tokens=16)
     bench.add(request(4, 50, name="decoding"))

@@ -1,11 +1,12 @@
 """LLM and pipeline: the shapes that scripts written for vLLM and MII expect."""
 
+import pickle
 import threading
 from typing import Any
 
 import pytest
 
-from splitfuse.engine import LLM, SamplingParams, pipeline
+from splitfuse.engine import LLM, SamplingParams, TextPrompt, TokensPrompt, pipeline
 from splitfuse.engine.errors import ConfigError, InvalidRequestError
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -189,3 +190,114 @@ def test_a_chat_that_makes_no_sense_is_refused(tiny_folder: str) -> None:
         llm.chat([{"role": "nobody", "content": "hello"}])
     with pytest.raises(InvalidRequestError, match="at least one"):
         llm.chat([])
+
+
+def test_logprobs_have_the_text_of_their_tokens(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    params = SamplingParams(max_tokens=3, logprobs=2, prompt_logprobs=1, ignore_eos=True)
+    (output,) = llm.generate("hello", params)
+    positions = [*(output.outputs[0].logprobs or ()), *(output.prompt_logprobs or [])[1:]]
+    assert len(positions) == 3 + 4
+    for position in positions:
+        assert position is not None
+        decoded = {token_id: item.decoded_token for token_id, item in position.items()}
+        assert decoded == {token_id: llm.get_tokenizer().decode([token_id]) for token_id in position}
+    again = pickle.loads(pickle.dumps(output))
+    assert again == output
+    assert [i.decoded_token for i in again.outputs[0].logprobs[0].values()] == [
+        i.decoded_token for i in (output.outputs[0].logprobs or [])[0].values()
+    ]
+
+
+def test_keywords_are_fields_of_the_sampling_params(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    expected = llm.generate(["hello", "b"], SamplingParams(temperature=0, max_tokens=5, ignore_eos=True))
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 5, "ignore_eos": True}
+    for outputs in (
+        llm.generate(["hello", "b"], **fields),
+        llm.generate(prompt_token_ids=[output.prompt_token_ids for output in expected], **fields),
+        llm.generate([TextPrompt(prompt="hello"), TokensPrompt(prompt_token_ids=[98])], **fields),
+    ):
+        assert [o.outputs[0].token_ids for o in outputs[:1]] == [o.outputs[0].token_ids for o in expected[:1]]
+        assert [len(output.outputs[0].token_ids) for output in outputs] == [5, 5]
+    with pytest.raises(InvalidRequestError, match="did you mean max_tokens"):
+        llm.generate("hello", max_token=5)
+    with pytest.raises(InvalidRequestError, match="give sampling_params or seed as keywords"):
+        llm.generate("hello", SamplingParams(), seed=3)
+    with pytest.raises(InvalidRequestError, match="prompts or prompt_token_ids"):
+        llm.generate()
+
+
+def test_adapters_and_extra_arguments_are_refused_by_name(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    assert llm.generate("hello", SamplingParams(max_tokens=1, extra_args=None), lora_request=None)
+    with pytest.raises(InvalidRequestError, match="lora_request is not taken"):
+        llm.generate("hello", lora_request=object())  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="extra_args are not taken"):
+        SamplingParams(extra_args={"a": 1})
+
+
+def test_prompts_have_their_own_priority(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32", scheduling_policy="priority", max_num_seqs=1)
+    order = [delta.request_id for delta in llm.generate_stream(["a", "b", "c"], priority=[3, 2, 1], max_tokens=1)]
+    assert order == sorted(order, reverse=True)
+    with pytest.raises(InvalidRequestError, match="2 prompts but 1 priorities"):
+        llm.generate(["a", "b"], priority=[1])
+
+
+def test_params_can_be_assigned_and_are_checked_by_the_call(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    params = llm.get_default_sampling_params()
+    params.max_tokens, params.ignore_eos = 3, True
+    assert params.clone() == params
+    assert params.clone() is not params
+    stream = llm.generate_stream("hello", params)
+    params.max_tokens = -1
+    assert len(list(stream)) == 3, "a call keeps the parameters that it began with"
+    with pytest.raises(InvalidRequestError, match="max_tokens"):
+        llm.generate("hello", params)
+
+
+def test_a_stream_is_an_iterator_of_deltas(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32", chat_template=TEMPLATE)
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
+    expected = llm.generate(["hello", "b"], **fields)
+    stream = llm.generate_stream(["hello", "b"], **fields)
+    first, second = (output.request_id for output in stream.outputs)
+    texts = {first: "", second: ""}
+    for delta in stream:
+        texts[delta.request_id] += delta.text
+    assert [*texts.values()] == [output.outputs[0].text for output in expected]
+    assert [output.outputs[0].token_ids for output in stream.outputs] == [o.outputs[0].token_ids for o in expected]
+    chat = llm.chat_stream([{"role": "user", "content": "hello"}], **fields)
+    assert "".join(delta.text for delta in chat) == expected[0].outputs[0].text
+
+
+def test_streams_and_calls_run_side_by_side(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+    expected = llm.generate("hello", **fields)[0].outputs[0].token_ids
+    streams = [llm.generate_stream("hello", **fields) for _ in range(2)]
+    next(streams[0])
+    assert llm.generate("hello", **fields)[0].outputs[0].token_ids == expected, "a call while streams are open"
+    assert [list(stream)[-1].finish_reason for stream in streams] == ["length"] * 2
+    assert [stream.outputs[0].outputs[0].token_ids for stream in streams] == [expected] * 2
+
+
+@pytest.mark.parametrize("leave", ["close", "with", "drop"])
+def test_leaving_a_stream_aborts_its_requests(tiny_folder: str, leave: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    stream = llm.generate_stream(["a", "b"], max_tokens=50, ignore_eos=True)
+    next(stream)
+    if leave == "with":
+        with stream:
+            pass
+    elif leave == "close":
+        stream.close()
+    if leave != "drop":
+        assert llm.core.num_unfinished == 0
+        assert list(stream) == []
+    del stream
+    llm.generate("c", max_tokens=1)
+    assert llm.core.num_unfinished == 0
+    assert llm.core.blocks.device.num_used_blocks == 0
