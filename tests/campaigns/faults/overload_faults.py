@@ -15,7 +15,7 @@ from faults.fault import Fault, Seen, post_bytes
 from served import Served
 
 NUM_GRAMMARS = 80
-NUM_ROUNDS, STREAMS_PER_ROUND = 5, 6000
+NUM_ROUNDS, STREAMS_PER_ROUND, ROUND_S = 5, 6000, 15.0
 NUM_CLIENTS, STORM_S = 500, 30.0
 _STREAM = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
@@ -124,7 +124,7 @@ def abort_memory() -> Seen:
     with Served("--num-threads", "1") as served:
         sizes.append(served.usage().rss_mb)
         for _ in range(NUM_ROUNDS):
-            storm = _storm(served.port, num_streams=STREAMS_PER_ROUND, num_clients=NUM_CLIENTS, seconds=60)
+            storm = _storm(served.port, num_streams=STREAMS_PER_ROUND, num_clients=NUM_CLIENTS, seconds=ROUND_S)
             num_streams += asyncio.run(storm)
             served.until_idle()
             sizes.append(served.usage().rss_mb)
