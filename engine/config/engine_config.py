@@ -41,6 +41,7 @@ class EngineConfig:
     served_model_name: str | None = setting(
         None, help="served names of the model, with commas; claude-* stands for every name with that beginning"
     )
+    revision: str | None = setting(None, help="branch, tag or commit of the model on the hub")
     device: str = setting("auto", choices=("auto", "cpu", "cuda"), help="where the model runs")
     dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="for weights and activations")
     load_format: str = setting("auto", choices=("auto", "safetensors", "dummy"), help="dummy: random weights")

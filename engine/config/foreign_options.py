@@ -98,7 +98,7 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "--task": (("auto", "generate"), _GENERATION),
     "--tokenizer": ((SAME_AS_MODEL,), "the tokenizer is the model's own; put its files into the model's folder"),
     "--tokenizer-mode": (("auto", "fast", "hf"), "the tokenizer is the tokenizer.json in the model's folder"),
-    **dict.fromkeys(("--revision", "--code-revision", "--tokenizer-revision"), (("main",), _REVISION)),
+    **dict.fromkeys(("--code-revision", "--tokenizer-revision"), (("main",), _REVISION)),
     **dict.fromkeys(
         ("--api-server-count", "-asc", "--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"),
         (("1",), _ONE_DEVICE),

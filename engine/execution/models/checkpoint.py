@@ -55,7 +55,8 @@ def model_folder(config: EngineConfig, model: str | None) -> Path:
     from ...config.short_names import hub_name
 
     hub_id, _, file = hub_name(str(model)).partition(":")
-    return _download(hub_id, file, with_weights=config.load_format != "dummy")
+    revision = config.revision if model == config.model else None
+    return _download(hub_id, file, revision=revision, with_weights=config.load_format != "dummy")
 
 
 def _model_in(folder: Path) -> Path:
@@ -70,14 +71,14 @@ def _model_in(folder: Path) -> Path:
     return folder
 
 
-def _download(hub_id: str, file: str, *, with_weights: bool) -> Path:
+def _download(hub_id: str, file: str, *, revision: str | None, with_weights: bool) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
 
     patterns = [*HUB_FILES, *([WEIGHT_FILES] if with_weights else [])]
     try:
         if file:
-            return Path(hf_hub_download(hub_id, file))
-        folder = Path(snapshot_download(hub_id, allow_patterns=patterns))
+            return Path(hf_hub_download(hub_id, file, revision=revision))
+        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
     except Exception as exc:  # the hub's client raises many types, and all mean "not available"
         first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
         from .missing_model import unavailable_hint

@@ -31,13 +31,13 @@ def test_at_least_a_dozen_names_and_no_file_twice() -> None:
 def test_the_files_of_a_short_name_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[tuple[str, ...]] = []
 
-    def download(*args: str) -> str:
-        calls.append(args)
+    def download(*args: str, revision: str) -> str:
+        calls.append((*args, revision))
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    assert model_folder(EngineConfig(model="qwen3:0.6b"), "qwen3:0.6b") == tmp_path
-    assert calls == [("Qwen/Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0.gguf")]
+    assert model_folder(EngineConfig(model="qwen3:0.6b", revision="v2"), "qwen3:0.6b") == tmp_path
+    assert calls == [("Qwen/Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0.gguf", "v2")]
 
 
 def test_a_folder_wins_over_a_short_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
