@@ -28,13 +28,14 @@ from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat
 from ..chat.generation import Generation, chat_generation, streamed
 from ..chat.model_text import ModelText, ShownToken
+from ..chat.timed_route import TimedRoute
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
 from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from .response import Head, ResponseBuilder, TokenText
 from .stream import OpenAIStreamWriter
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"])
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=TimedRoute)
 
 
 @router.get("/models", response_description="A list with the model, once per name.", responses=errors(*KEYED, 503))
