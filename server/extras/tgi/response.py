@@ -42,7 +42,8 @@ class Form:
     def tokens(self, job: Job) -> list[Token]:
         """Describe all tokens of a job that has ended."""
         output = job.outputs[0]
-        pairs = zip(output.token_ids, output.logprobs or [None] * len(output.token_ids), strict=True)
+        values: Sequence[TokenLogprobs | None] = output.logprobs or [None] * len(output.token_ids)
+        pairs = zip(output.token_ids, values, strict=True)
         return [token(token_id, self.token_text(token_id), logprobs) for token_id, logprobs in pairs]
 
     def whole(self, job: Job, *, has_details: bool) -> dict[str, Any]:

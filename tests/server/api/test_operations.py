@@ -264,6 +264,7 @@ async def test_allow_is_right_on_every_path(served):
     taken = {path: {method.upper() for method in methods} for path, methods in paths.items()}
     for path in ("/health", "/ready", "/version"):
         taken[path] |= {"HEAD"}
+    taken["/"] |= {"GET", "HEAD"}
     taken["/v1/responses/input_tokens"] |= {"GET", "DELETE"}  # of a response with this id, which there is never
     taken |= {"/docs": {"GET"}, "/openapi.json": {"GET", "HEAD"}}
     for path, methods in taken.items():
