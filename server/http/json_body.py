@@ -2,13 +2,13 @@
 
 Refused with 400: invalid UTF-8 or JSON, NaN and infinities in any spelling, duplicate keys, lone surrogates, numbers of
 absurd length, deep nesting, anything but an object. Refused with 413: more than the limit. Refused with 415: any
-Content-Encoding. Content-Type is ignored.
+Content-Encoding but gzip. Content-Type is ignored.
 """
 
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -49,18 +49,24 @@ async def in_time(reading: Awaitable[T], deadline_s: float) -> T:
 
 
 async def body_chunks(request: Request, *, max_bytes: int, setting: str) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives, at most `max_bytes` of it. Raises BodyTooLargeError, UnreadEncodingError."""
+    """Yield the body as it arrives, unpacked, at most `max_bytes`. Raises like `read_body`, and UnreadEncodingError."""
     error: SplitfuseError = BodyTooLargeError(
         f"the body is longer than {max_bytes} bytes; send less or raise {setting}"
     )
-    if encoding := unread_encoding(request):
+    chunks: AsyncIterator[bytes] = request.stream()
+    encoding = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
+    if encoding == "gzip":
+        from .gzip_body import unpacked  # here: few bodies are packed
+
+        chunks = unpacked(chunks, max_bytes=max_bytes, max_dropped=DROPPED_BYTES, too_large=error)
+    elif encoding not in ("", "identity"):
         error, max_bytes = UnreadEncodingError(encoding), -1
     declared = request.headers.get("content-length", "")
     is_waiting = "expect" in request.headers
     if declared.isdigit() and int(declared[:20]) > (max_bytes if is_waiting else max_bytes + DROPPED_BYTES):
         raise error
     num_bytes = 0
-    async for chunk in request.stream():
+    async for chunk in chunks:
         num_bytes += len(chunk)
         if num_bytes <= max_bytes:
             yield chunk
@@ -68,12 +74,6 @@ async def body_chunks(request: Request, *, max_bytes: int, setting: str) -> Asyn
             break
     if num_bytes > max_bytes:
         raise error
-
-
-def unread_encoding(request: Request) -> str:
-    """Return the encodings of a body whose bytes are not its content; an empty string for any other body."""
-    encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
-    return "" if encoding.lower() == "identity" else encoding
 
 
 def parse(body: bytes) -> dict[str, Any]:

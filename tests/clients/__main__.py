@@ -39,7 +39,7 @@ def main() -> int:
     num_failed = 0
     for has_key in (True, False):
         with ExitStack() as stack:
-            args = ("--ollama-api", "--allowed-origins", PAGE, *(("--api-key", KEY) if has_key else ()))
+            args = ("--allowed-origins", PAGE, *(("--api-key", KEY) if has_key else ()))
             clients = [client for client in chosen if client.has_key == has_key]
             urls = {model: _served(stack, model, *args) for model in models if clients}
             for client in clients:

@@ -1,4 +1,4 @@
-"""The `ollama` package against a server with --ollama-api: `python tests/clients/ollama_sdk.py BASE_URL`."""
+"""The `ollama` package against a server: `python tests/clients/ollama_sdk.py BASE_URL`."""
 
 import asyncio
 import sys

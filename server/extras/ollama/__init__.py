@@ -1,4 +1,4 @@
-"""Ollama's API at /api, served only with --ollama-api."""
+"""Ollama's API at /api, left out with --no-ollama-api."""
 
 from ...extension import Extension
 from .settings import OllamaSettings

@@ -10,4 +10,4 @@ from ...server_settings import ServerSettings
 class OllamaSettings(ServerSettings):
     """Switch of the API."""
 
-    ollama_api: bool = setting(False, help="serve Ollama's API too, under /api")
+    ollama_api: bool = setting(True, help="serve Ollama's API under /api")

@@ -7,42 +7,44 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ... import package_version
 from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
 from ...api.request_model import read_fields
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
-from ...http.response_middleware import answer_headers
 from ...jobs.job import Job
 from ...service import Service, service_of
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat
 from ..chat.generation import Generation, chat_generation, streamed
 from ..chat.model_text import ModelText, ShownToken
+from ..chat.timed_route import TimedRoute
+from ..chat.token_limit import announce_cut, cut_to_fit
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
+from .model_list import described, is_anthropic, page_of_models
 from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from .response import Head, ResponseBuilder, TokenText
 from .stream import OpenAIStreamWriter
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"])
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=TimedRoute)
 
 
 @router.get("/models", response_description="A list with the model, once per name.", responses=errors(*KEYED, 503))
 async def models(request: Request) -> Response:
-    """The served model, under each of its names."""
+    """The served model, under each of its names, in the form of the API that the headers name."""
     service = service_of(request)
     names = service.settings.listed_model_names
-    return JsonResponse({"object": "list", "data": [_model(service, name) for name in names]})
+    data = [described(request, name) for name in names]
+    return JsonResponse(page_of_models(data) if is_anthropic(request) else {"object": "list", "data": data})
 
 
 @router.get("/models/{name:path}", response_description="The model.", responses=errors(*LOOKUP))
@@ -50,7 +52,7 @@ async def model(request: Request, name: Annotated[str, Path(description="The ser
     """Describe the model by name; 404 for any other name."""
     service = service_of(request)
     service.check_model(name)
-    return JsonResponse(_model(service, name))
+    return JsonResponse(described(request, name))
 
 
 _CHUNKS = """data: {"id": "…", "object": "…", "created": 1, "model": "…", "choices": [{"index": 0, …}]}
@@ -120,21 +122,11 @@ class _Answer:
         return streamed(request, jobs, writer)
 
     def _announce_cut(self, request: Request, jobs: Sequence[Job]) -> None:
-        """Say in X-Max-Tokens how many tokens an answer can have if the context holds fewer than requested."""
-        rest = service_of(request).engine.max_model_len - max(job.num_prompt_tokens for job in jobs)
-        if rest < (self.generation.params.default_max_tokens or 0):
-            answer_headers(request)["X-Max-Tokens"] = str(rest)
-
-
-def _cut_to_fit(service: Service, params: SamplingParams) -> SamplingParams:
-    """Make max_tokens a limit that is cut to what fits, unless the server is strict."""
-    if params.max_tokens is None or service.settings.strict_fields:
-        return params
-    return replace(params, max_tokens=None, default_max_tokens=params.max_tokens)
+        announce_cut(request, jobs, limit=self.generation.params.default_max_tokens)
 
 
 def _completion(service: Service, body: CompletionRequest) -> _Answer:
-    params, echo = _cut_to_fit(service, body.params()), body.echoed()
+    params, echo = cut_to_fit(body.params(), is_strict=service.settings.strict_fields), body.echoed()
     builder = CompletionResponseBuilder(
         _head(service, "cmpl-"),
         _token_text(service, body),
@@ -153,7 +145,7 @@ def _completion(service: Service, body: CompletionRequest) -> _Answer:
 
 
 async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _Answer:
-    chat, params = body.chat(), _cut_to_fit(service, body.params())
+    chat, params = body.chat(), cut_to_fit(body.params(), is_strict=service.settings.strict_fields)
     generation, answer = await chat_generation(
         service,
         chat,
@@ -190,14 +182,3 @@ def _fingerprint(service: Service) -> str:
     config = service.engine.config
     about = f"{package_version()} {service.settings.model_name} {config.device} {config.dtype}"
     return "fp_" + hashlib.sha256(about.encode()).hexdigest()[:10]
-
-
-def _model(service: Service, name: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": int(service.start_time),
-        "owned_by": "splitfuse-demo" if service.settings.is_demo else "splitfuse",
-        "max_model_len": service.engine.max_model_len,
-        "default_sampling_params": service.engine.default_sampling_params,
-    }

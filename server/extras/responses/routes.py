@@ -16,7 +16,7 @@ from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message
 from ...api.listing import Page, list_object, page_of
-from ...api.openapi import KEEPING, LOOKUP, errors, events
+from ...api.openapi import GENERATION, KEEPING, LOOKUP, errors, events
 from ...api.parameters import REPLAYED, EventId, IdempotencyHeader, event_id, key_of
 from ...api.request_model import read_fields
 from ...api.streaming import stream as stream_of
@@ -34,13 +34,15 @@ from ...service import Service, service_of
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat, constrained, rendered
 from ..chat.model_text import ModelText
+from ..chat.timed_route import LimitedRoute
+from ..chat.token_limit import announce_cut, cut_to_fit
 from .input_items import input_items, page_of_items
 from .request import ResponsesRequest, StoredRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
 from .stream import ResponsesStreamWriter
 from .truncation import response_prompt
 
-router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
+router = APIRouter(prefix="/v1/responses", tags=["OpenAI"], route_class=LimitedRoute)
 KIND = "response"  # kind of kept requests
 
 CANCEL_S = 10.0
@@ -74,9 +76,28 @@ async def create(
             await _wait(request, service, job, is_owned=key is None)
         response = await _object(service, job)
     response.headers.update(REPLAYED if earlier else {})
+    limit = body.max_output_tokens
+    announce_cut(request, [job], limit=limit if type(limit) is int else None)
     if job.check is not None:
         response.headers["X-Unenforced"] = job.check.header
     return response
+
+
+@router.post(
+    "/input_tokens",
+    response_description="The number of tokens, as `input_tokens`.",
+    responses=errors(*GENERATION),
+)
+async def count_input_tokens(
+    request: Request, body: Annotated[ResponsesRequest, Depends(ResponsesRequest.from_request)]
+) -> Response:
+    """Count the tokens of an input, with the conversation that it continues, without answering it."""
+    service = service_of(request)
+    body.params(is_forced=True)  # a wrong field is refused like on POST /v1/responses
+    messages = await _messages(service, body, owner=owner_of(request))
+    text, _ = await response_prompt(service.engine, service.settings, body, messages)
+    tokens = await ModelText(service).encode(text, add_special_tokens=False)
+    return JsonResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
 
 async def respond_batched(
@@ -102,17 +123,23 @@ class _New:
 
 
 async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None = None) -> _New:
-    previous_id = body.previous_response_id
-    earlier = [] if previous_id is None else await _conversation(service, previous_id, owner=owner)
-    messages = body.messages(earlier)
-    _ = service.tokenizer  # raises if the model has no tokenizer
+    messages = await _messages(service, body, owner=owner)
     text, answer = await response_prompt(service.engine, service.settings, body, messages)
-    params = body.params(is_forced=answer.is_forced)
+    params = cut_to_fit(body.params(is_forced=answer.is_forced), is_strict=service.settings.strict_fields)
     job = service.new_job(params, owner=owner, idempotency_key=key)
     check = AnswerCheck.of(params, answer)
     attachment = dataclasses.replace(body.stored(messages, params), answer=answer, schema=check and check.schema)
     job.attach(attachment)
     return _New(body=body, job=job, prompt=rendered(text), params=constrained(params, answer), attachment=attachment)
+
+
+async def _messages(service: Service, body: ResponsesRequest, *, owner: str) -> list[Message]:
+    """Return the input behind the conversation that it continues. Raises InvalidRequestError."""
+    previous_id = body.previous_response_id
+    earlier = [] if previous_id is None else await _conversation(service, previous_id, owner=owner)
+    messages = body.messages(earlier)
+    _ = service.tokenizer  # raises if the model has no tokenizer
+    return messages
 
 
 async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
@@ -149,7 +176,7 @@ class KeptResponse:
         """Rebuild the sampling parameters from the stored request."""
         assert isinstance(attachment, StoredRequest)
         params = ResponsesRequest.read(body, defaults=defaults).params(is_forced=attachment.answer.is_forced)
-        return constrained(params, attachment.answer)
+        return constrained(cut_to_fit(params), attachment.answer)  # a strict server has refused what does not fit
 
     async def renewed(self, engine: Any, settings: ServerSettings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
         """Render the conversation again in this model's template."""

@@ -49,4 +49,6 @@ async def _fits(engine: "AsyncEngine", body: ResponsesRequest, text: str, *, def
     num_output_tokens = body.max_output_tokens if type(body.max_output_tokens) is int else default_output_tokens
     cache = engine.loaded.cache
     limit = min(engine.max_model_len, cache.num_blocks * cache.block_size)
+    if num_output_tokens >= limit:  # fits beside no text, and is cut
+        num_output_tokens = default_output_tokens
     return bool(len(await engine.prompts.encode(text, add_special_tokens=False)) + num_output_tokens <= limit)

@@ -56,14 +56,14 @@ async def test_a_file_is_an_attachment(served, name):
     assert answer.content == LINE
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "GZIP", "identity, gzip", "x"])
+@pytest.mark.parametrize("encoding", ["br", "zstd", "BR", "gzip, gzip", "identity, gzip", "x"])
 async def test_an_encoding_that_is_not_read_is_refused(served, encoding):
     body = json.dumps({"prompt": "x"}).encode()
     for content in (body, gzip.compress(body)):
         for path in ("/generate", "/v1/chat/completions", "/v1/messages", "/tokenize"):
             answer = await served.client.post(path, content=content, headers={"Content-Encoding": encoding})
             assert answer.status_code == 415, path
-            assert encoding in answer.json()["error"]["message"]
+            assert encoding.lower() in answer.json()["error"]["message"]
     assert (await upload(served, headers={"Content-Encoding": encoding})).status_code == 415
     assert not served.engine.num_submitted
 

@@ -10,7 +10,6 @@ import fake_engine
 import pytest
 
 from splitfuse.engine.extras.chat.template import ChatTemplate
-from splitfuse.server.settings import Settings
 
 NUM_ANSWERS = int(os.environ.get("SPLITFUSE_HISTORIES", "60"))  # per API and template
 # One template adds arguments to a text, the other lists them, like Qwen3-Coder's.
@@ -85,7 +84,6 @@ def _long_prompts(monkeypatch):
     monkeypatch.setattr(fake_engine, "MAX_MODEL_LEN", 8192)
 
 
-@pytest.mark.parametrize("settings", [Settings(ollama_api=True)])
 @pytest.mark.parametrize(("arguments", "calls"), [(ADDED, HERMES), (LISTED, XML)], ids=["hermes", "qwen3_coder"])
 @pytest.mark.parametrize("api", APIS)
 async def test_any_answer_is_accepted_as_history(served, api, arguments, calls):

@@ -45,11 +45,6 @@ def body_with(route: str, **fields: Any) -> dict[str, Any]:
     return body | fields
 
 
-@pytest.fixture
-def settings() -> Settings:
-    return Settings(ollama_api=True)
-
-
 async def params_of(served: Served, route: str, **fields: Any) -> SamplingParams:
     """Return the parameters with which a request reaches the engine."""
     response = await served.client.post(route, json=body_with(route, **fields))
@@ -162,7 +157,7 @@ def greedy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     path = folder / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"top_k": 1}))
     override = json.dumps({"max_new_tokens": 12})
-    with ServerProcess(str(folder), "--ollama-api", "--override-generation-config", override) as server:
+    with ServerProcess(str(folder), "--override-generation-config", override) as server:
         yield server
 
 

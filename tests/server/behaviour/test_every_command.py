@@ -49,7 +49,6 @@ VALUES: dict[str, Any] = {
     "port": 0,
     "id_tag": "t",
     "log_steps": True,
-    "ollama_api": True,
 }
 # Settings that need another machine, service or model, and those that name what another one names.
 NOT_HERE = {

@@ -149,7 +149,6 @@ HEAVY = (
 )
 
 
-@pytest.mark.parametrize("settings", [Settings(ollama_api=True)])
 @pytest.mark.parametrize("route", APIS)
 async def test_an_unknown_field_is_ignored_by_name_unless_it_may_change_the_answer(served, route):
     response = await served.client.post(route, json=APIS[route] | FREE | {"y_new": [], "z_new": None})
@@ -167,7 +166,7 @@ async def test_our_own_api_ignores_nothing_unknown(served):
         refused(await post(served, "/generate", **{name: 1}), name)
 
 
-@pytest.mark.parametrize("settings", [Settings(ollama_api=True, strict_fields=True)])
+@pytest.mark.parametrize("settings", [Settings(strict_fields=True)])
 @pytest.mark.parametrize("route", APIS)
 async def test_strict_fields_refuse_unknown_ones(served, route):
     response = await served.client.post(route, json=APIS[route] | {"banana": 1})
@@ -175,7 +174,6 @@ async def test_strict_fields_refuse_unknown_ones(served, route):
     assert "banana" in response.text
 
 
-@pytest.mark.parametrize("settings", [Settings(ollama_api=True)])
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
 async def test_unknown_keys_of_messages_are_ignored_by_name(served, route):
     messages = [{**MESSAGES[0], "banana": 1}]

@@ -44,7 +44,8 @@ async def test_every_route_needs_a_key(served):
             response = await served.client.request(method, path, headers=headers)
             assert response.status_code == 401, (method, path, headers)
             assert response.headers["www-authenticate"] == "Bearer"
-            assert response.json()["error"]["type"] == "authentication_error"
+            error = response.json()["error"]  # a sentence on Ollama's routes
+            assert path.startswith("/api/") or error["type"] == "authentication_error"
         response = await served.client.request(method, path, headers=bearer(ALICE))
         assert response.status_code != 401, (method, path)
 

@@ -325,7 +325,6 @@ async def test_a_half_closed_client_can_wait_long_for_its_answer(served):
     assert raw.endswith(b"\n\n\r\n0\r\n\r\n")
 
 
-@pytest.mark.parametrize("settings", [Settings(ollama_api=True)])
 async def test_between_lines_of_json_a_space_is_written_meanwhile(served):
     served.engine.hold()
     body = json.dumps({"prompt": "hello", "raw": True, "options": {"num_predict": 3}}).encode()

@@ -26,11 +26,6 @@ TWO_CALLS = [
 
 
 @pytest.fixture
-def settings():
-    return Settings(ollama_api=True)
-
-
-@pytest.fixture
 def templated(served):
     served.engine.tokenizer.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
     return served
@@ -260,7 +255,7 @@ async def test_a_failure_inside_the_stream_is_a_line(served):
     assert (response.status_code, set(response.json())) == (500, {"error"})
 
 
-@pytest.mark.parametrize("settings", [Settings(ollama_api=True, api_key=("secret",))])
+@pytest.mark.parametrize("settings", [Settings(api_key=("secret",))])
 async def test_the_key(served):
     refused = await served.client.get("/api/tags")
     assert (refused.status_code, set(refused.json())) == (401, {"error"})
@@ -278,7 +273,7 @@ async def test_the_document_has_it(served):
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
 
 
-@pytest.mark.parametrize("settings", [Settings()])
-async def test_it_is_off_by_default(served):
+@pytest.mark.parametrize("settings", [Settings(ollama_api=False)])
+async def test_it_can_be_left_out(served):
     response = await served.client.get("/api/tags")
     assert (response.status_code, response.json()["error"]["type"]) == (404, "not_found_error")

@@ -384,3 +384,35 @@ async def test_it_needs_a_ready_engine(served):
     served.engine.is_draining = True
     assert (await served.client.post("/v1/responses", json={"input": "x"})).status_code == 503
     assert len(served.service.results) == 0
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_limit_beyond_the_context_is_cut_and_said(served, is_stream):
+    asked = {"input": "Hello", "max_output_tokens": 5000, "stream": is_stream}
+    response = await served.client.post("/v1/responses", json=asked)
+    assert (response.status_code, response.headers["x-max-tokens"]) == (200, str(512 - len(PROMPT)))
+    response = await served.client.post("/v1/responses", json=asked | {"max_output_tokens": 5})
+    assert (response.status_code, "x-max-tokens" in response.headers) == (200, False)
+
+
+@pytest.mark.parametrize("settings", [Settings(strict_fields=True)])
+async def test_a_strict_server_refuses_such_a_limit(served):
+    response = await served.client.post("/v1/responses", json={"input": "Hello", "max_output_tokens": 5000})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_the_tokens_of_an_input_are_counted(served):
+    url = "/v1/responses/input_tokens"
+    assert (await served.client.post(url, json={"input": "Hello"})).json() == {
+        "object": "response.input_tokens",
+        "input_tokens": len(PROMPT),
+    }
+    assert not served.engine.num_submitted
+    body = {"input": "Hello", "max_output_tokens": 2}
+    first = (await served.client.post("/v1/responses", json=body)).json()
+    more = {"input": "More", "instructions": "Be kind.", "previous_response_id": first["id"]}
+    counted = (await served.client.post(url, json=more)).json()["input_tokens"]
+    second = (await served.client.post("/v1/responses", json={**more, "max_output_tokens": 2})).json()
+    assert counted == second["usage"]["input_tokens"]
+    for wrong in ({}, {"input": "x", "previous_response_id": "none"}, {"input": "x", "temperature": 900}):
+        assert (await served.client.post(url, json=wrong)).status_code == 400

@@ -68,3 +68,9 @@ async def test_a_conversation_goes_on_from_all_of_it(served, prompts):
     assert prompts[1].endswith("<user>And?\n<assistant>")
     items = (await served.client.get(f"/v1/responses/{again.json()['id']}/input_items?limit=100")).json()["data"]
     assert len(items) == len(LONG) + 2
+
+
+async def test_a_limit_that_fits_beside_no_text_leaves_out_no_more_than_none(served, prompts):
+    for limit in (None, 32_000):
+        assert (await ask(served, input=LONG, truncation="auto", max_output_tokens=limit)).status_code == 200
+    assert prompts[0] == prompts[1]
