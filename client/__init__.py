@@ -20,7 +20,8 @@ from .errors import (
 )
 from .events import StreamEvent
 from .results import ErrorDetail, Output, Result, Timings, Usage
-from .server_process import Server, client_of, serve
+from .server_process import Server, serve
+from .server_process import client_of as _client_of
 
 __all__ = [
     "APIConnectionError",
@@ -58,7 +59,7 @@ class _CallablePackage(ModuleType):
     """Package that DeepSpeed-MII's scripts call: `mii.client("model name")`."""
 
     def __call__(self, model: str, **options: Any) -> Server | Client:
-        return client_of(model, **options)
+        return _client_of(model, **options)
 
 
 sys.modules[__name__].__class__ = _CallablePackage

@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A command without a model would serve a real one where its wheel is installed.
 os.environ.setdefault("SPLITFUSE_MODEL", "demo")
-os.environ.setdefault("SPLITFUSE_RUNTIME_DIR", "/nowhere")  # else `chat` could find the server of another test
+os.environ.setdefault("SPLITFUSE_RUNTIME_DIR", "/dev/null/nowhere")  # else `chat` could find the server of another test
 
 
 # A shell starts background processes with SIGINT ignored, nohup with SIGHUP ignored, and every server of a test

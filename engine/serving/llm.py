@@ -274,10 +274,16 @@ class LLM:
             self._abort_dropped()
             if self.pipeline.has_work and not (stream and stream.deltas):
                 self._step()
+                self._land()
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise InvalidRequestError("this LLM is closed; make another one")
+
+    def _land(self) -> None:
+        """Take the steps in flight to their end if no request is left."""
+        while self.pipeline.is_busy and not self.core.num_unfinished:
+            self._step()
 
     def _step(self) -> None:
         for delta in self.pipeline.step().deltas:
@@ -296,8 +302,7 @@ class LLM:
             return
         while self._dropped:
             self.core.abort(self._dropped.popleft())
-        while self.pipeline.is_busy and not self.core.num_unfinished:
-            self._step()  # takes the steps in flight to their end
+        self._land()
 
 
 class LLMStream:

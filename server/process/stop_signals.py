@@ -103,8 +103,9 @@ def _numbers() -> list[signal.Signals]:
 
 
 def _unused_numbers() -> list[signal.Signals]:
-    """Signals that other programs use to reopen logs, and that end a process which does not know them."""
-    return [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+    """Signals that other programs use to reopen logs, and that end a process without a handler for them."""
+    numbers = [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

@@ -12,8 +12,11 @@ from ...service import service_of
 
 
 def cut_to_fit(params: SamplingParams, *, is_strict: bool = False) -> SamplingParams:
-    """Make max_tokens a limit that is cut to what fits, unless the server is strict."""
-    if params.max_tokens is None or is_strict:
+    """Make max_tokens a limit that is cut to what fits, unless the server is strict.
+
+    With logprobs the size of a result bounds max_tokens too. Then too large a max_tokens is refused, as on /generate.
+    """
+    if params.max_tokens is None or params.logprobs is not None or is_strict:
         return params
     return replace(params, max_tokens=None, default_max_tokens=params.max_tokens)
 

@@ -12,7 +12,7 @@ from serving import serving
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 
-MINE, YOURS = ({"Authorization": f"Bearer {key}"} for key in ("mine", "yours"))
+MINE, YOURS, ADMIN = ({"Authorization": f"Bearer {key}"} for key in ("mine", "yours", "admin"))
 NUM_SEQS, NUM_TOKENS = 4, 64
 GREEDY = {"prompt": "Once upon a time", "n": NUM_SEQS, "max_tokens": NUM_TOKENS, "ignore_eos": True, "seed": 5}
 SHORT = {"prompt": "hello", "max_tokens": 1, "ignore_eos": True, "temperature": 0}
@@ -21,7 +21,16 @@ SHORT = {"prompt": "hello", "max_tokens": 1, "ignore_eos": True, "temperature": 
 @pytest.fixture
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[SimpleNamespace]:
     more = getattr(request, "param", {})
-    app = build_app(Settings(dtype="float32", num_threads=1, max_num_seqs=NUM_SEQS, api_key=("mine", "yours"), **more))
+    app = build_app(
+        Settings(
+            dtype="float32",
+            num_threads=1,
+            max_num_seqs=NUM_SEQS,
+            api_key=("mine", "yours"),
+            admin_key=("admin",),
+            **more,
+        )
+    )
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         await app.state.service.lifecycle.loading
         yield SimpleNamespace(client=client)
@@ -30,9 +39,9 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[SimpleNamespac
 async def greedy_answers(served: Any, *, interrupted: bool = False) -> list[list[list[int]]]:
     """Send two greedy requests of one key; meanwhile, if `interrupted`, five short requests of another key."""
     urls = [(await served.client.post("/generate", json=GREEDY, headers=MINE)).json() for _ in range(2)]
-    stats = (await served.client.get("/stats", headers=MINE)).json()
+    stats = (await served.client.get("/stats", headers=ADMIN)).json()
     while interrupted and stats["num_running"] < NUM_SEQS:
-        stats = (await served.client.get("/stats", headers=MINE)).json()
+        stats = (await served.client.get("/stats", headers=ADMIN)).json()
     for _ in range(5 * interrupted):
         short = (await served.client.post("/v1/completions", json=SHORT, headers=YOURS)).json()
         assert short["usage"]["completion_tokens"] == 1
@@ -47,10 +56,10 @@ async def greedy_answers(served: Any, *, interrupted: bool = False) -> list[list
 
 async def test_a_key_with_every_seat_gives_one_up(served: Any) -> None:
     alone = await greedy_answers(served)
-    before = (await served.client.get("/stats", headers=MINE)).json()
+    before = (await served.client.get("/stats", headers=ADMIN)).json()
     assert (before["scheduling_policy"], before["num_preemptions"]) == ("fair", 0)
     assert await greedy_answers(served, interrupted=True) == alone
-    after = (await served.client.get("/stats", headers=MINE)).json()
+    after = (await served.client.get("/stats", headers=ADMIN)).json()
     # The place stays closed to its tenant for a while, so not every short request costs a preemption.
     assert 1 <= after["num_preemptions"] < 5
 
@@ -63,5 +72,5 @@ async def test_a_key_has_so_many_sequences(served: Any) -> None:
     for url in urls:
         end = (await served.client.get(url["result_url"], params={"wait": 60}, headers=MINE)).json()
         assert [len(output["token_ids"]) for output in end["outputs"]] == [NUM_TOKENS] * NUM_SEQS
-    steps = (await served.client.get("/stats", headers=MINE)).json()["steps"]
+    steps = (await served.client.get("/stats", headers=ADMIN)).json()["steps"]
     assert max(step["num_running"] for step in steps) == NUM_SEQS - 1

@@ -15,6 +15,7 @@ from serving import parse_events
 from splitfuse.engine.core.outputs import OutputDelta, RequestMetrics, TokenLogprobs
 from splitfuse.engine.serving.request_output import CompletionOutput
 from splitfuse.server.extras.chat.answer_format import AnswerFormat
+from splitfuse.server.extras.chat.model_text import ShownToken
 from splitfuse.server.extras.openai.chat_response import ChatResponseBuilder
 from splitfuse.server.extras.openai.completion_response import CompletionResponseBuilder
 from splitfuse.server.extras.openai.request import Echo, Shown
@@ -241,11 +242,11 @@ async def test_beyond_its_memory_nothing_is_shared(served, num_slices):
 @pytest.mark.parametrize("kind", [CompletionResponseBuilder, ChatResponseBuilder])
 def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
     items = [TokenLogprobs(97 + number, -0.5, ((98, -1.0), (300, -2.0))) for number in range(3)]
-    head = Head(id="i", model="m", created=1)
+    head = Head(id="i", model="m", created=1, fingerprint="f")
     more = {"shown": Shown(), "answer": AnswerFormat()}
     if kind is CompletionResponseBuilder:
         more = {"shown": Shown(), "echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
-    builder = kind(head, lambda token_id: chr(token_id) * 2, **more)
+    builder = kind(head, lambda token_id: ShownToken(chr(token_id) * 2, b""), **more)
     output = CompletionOutput(0, "abc", [97, 98, 99], items, "length")
     delta = OutputDelta("r", 0, "abc", (97, 98, 99), tuple(items), "length")
     whole = json.loads(dumps(builder.choice(0, output, Job("r", model="m"))))["logprobs"]

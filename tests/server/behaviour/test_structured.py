@@ -179,7 +179,6 @@ BAD = [
     ({"response_format": {"type": "xml"}}, "response_format.type"),
     ({"response_format": {"type": ["text"]}}, "response_format.type"),
     ({"response_format": {"type": "text", "x": 1}}, "response_format.x"),
-    ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "response_format.json_schema.name"),
     (

@@ -48,7 +48,7 @@ async def test_fields_that_change_nothing_are_accepted(client):
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [TOOL]}}
-MANY_BYTES = {"type": "function", "function": {"name": "f", "parameters": {"description": "x" * 200_000}}}
+MANY_BYTES = {"type": "function", "function": {"name": "f", "parameters": {"enum": ["x" * 1_100_000]}}}
 REFUSED = {
     "completions": [
         ("echo", {"echo": 0}),

@@ -60,7 +60,7 @@ REFUSED = [
     ("text.format.strict", {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}, "strict": 1}}}),
     (
         "text.format.schema",
-        {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"enum": ["a" * 200_000]}}}},
+        {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"enum": ["a" * 1_100_000]}}}},
     ),
     ("text.format", {"text": {"format": {"type": "json_object"}}, "structured_outputs": {"regex": "a"}}),
     ("structured_outputs", {"structured_outputs": {"regex": "a", "json": {}}}),
