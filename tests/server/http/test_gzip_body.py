@@ -44,6 +44,7 @@ async def test_an_upload_may_be_packed(served):
         (gzip.compress(BODY) + b"x", "behind its gzip stream"),
         (gzip.compress(b"[1]"), "must be a JSON object"),
     ],
+    ids=["plain", "zlib", "cut", "empty", "more behind", "a list"],  # gzip's header holds the time
 )
 async def test_a_broken_one_is_refused(served, content, word):
     answer = await post(served, content)
