@@ -30,8 +30,8 @@ class Scheduler(RequestQueues):
 
     Up to `max_steps_in_flight` steps may be decided before `update` gets the results of the first of them.
 
-    Progress: the first request in queue order is never preempted for another, and only requests that fit the pool alone
-    are admitted, so it always ends; then the next is first.
+    Progress: a tenant's first request in queue order never gives way to another of that tenant, and every request that
+    is admitted fits the pool alone. So the first request ends, and then the next one is first.
     """
 
     def __init__(
