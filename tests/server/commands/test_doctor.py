@@ -44,15 +44,25 @@ def test_doctor_says_what_serve_would_say_of_the_model(capfd, tmp_path):
 
 
 def doctors_line(name, **env):
+    return line_of(name, doctors_report(**env))
+
+
+def doctors_report(**env):
     result = run_cli("doctor", env=env)
     assert (result.returncode, result.stderr) == (0, "")
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith(name)]
+    return result.stdout
+
+
+def line_of(name, report):
+    (line,) = [line for line in report.splitlines() if line.startswith(name)]
     return line
 
 
 def test_doctor_tries_the_cpu_library(tmp_path):
     assert "ok      built with /" in doctors_line("CPU library") or not build.find_compiler()
-    assert "no C++ compiler" in doctors_line("CPU library", PATH="/nowhere", CXX="")
+    without = doctors_report(PATH="/nowhere", CXX="", CC="")
+    assert "no C++ compiler" in line_of("CPU library", without)
+    assert "none; Triton" in line_of("C compiler", without)
     broken = tmp_path / "broken-compiler"
     broken.write_text("#!/bin/sh\necho it is broken >&2; exit 1\n")
     broken.chmod(0o755)
@@ -63,10 +73,9 @@ def test_doctor_tries_the_cpu_library(tmp_path):
     result = run_cli("doctor", "--build", env=environment)
     assert (result.returncode, result.stderr.count("\n")) == (0, 1)
     assert result.stderr.startswith("splitfuse: building the CPU library for this processor, once, about ")
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("CPU library")]
+    line = line_of("CPU library", result.stdout)
     assert f"no      the native CPU library cannot be used ({broken}: it is broken)" in line
     assert "switched off" in doctors_line("CPU library", SPLITFUSE_NATIVE="0")
-    assert "none; Triton" in doctors_line("C compiler", PATH="/nowhere", CC="")
 
 
 def test_what_doctor_advises_can_be_installed(capfd, monkeypatch):
