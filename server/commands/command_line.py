@@ -336,7 +336,7 @@ def _chat(args: argparse.Namespace) -> int:
     settings = _with_model(resolved.settings)
     changes = {name for name, source in resolved.sources.items() if source.kind == "flag"} - {"model"}
     # A flag of the engine asks for an engine of one's own.
-    if not changes and (url := server_of(settings.model_name, port=settings.port)) is not None:
+    if not changes and (url := server_of(settings.model_name, port=settings.port, api_key=args.client_key)) is not None:
         print(f"{settings.model_name} runs at {url}, so the model is not loaded again", file=sys.stderr)
         return chat_at(url, options, api_key=args.client_key)
     return chat(settings, options)

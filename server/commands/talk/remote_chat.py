@@ -1,5 +1,6 @@
 """RemoteChat: the model of a running server, over OpenAI's API. Imports no engine."""
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -16,11 +17,13 @@ from .chat_model import Messages, Show, Usage
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 
 
-def server_of(model: str, *, port: int) -> str | None:
-    """Return the URL of a running server of this user with this model, that on `port` first; None without one."""
+def server_of(model: str, *, port: int, api_key: str | None) -> str | None:
+    """Return the URL of a server of this user with this model that the key opens, that on `port` first, or None."""
     found = [server for server in running_servers() if server.model == model]
-    found.sort(key=lambda server: server.port != port)
-    return found[0].url if found else None
+    for server in sorted(found, key=lambda server: server.port != port):
+        with contextlib.suppress(ConfigError), RemoteChat(server.url, api_key=api_key):
+            return server.url
+    return None
 
 
 class RemoteChat:

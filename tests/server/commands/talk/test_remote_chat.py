@@ -1,0 +1,44 @@
+"""`chat` by itself talks to a running server only if the server lets it in."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from splitfuse.server.commands.talk.remote_chat import server_of
+from splitfuse.server.process.runtime_file import announced
+
+
+class Locked(BaseHTTPRequestHandler):
+    """Server of a model list that needs a key."""
+
+    def do_GET(self) -> None:
+        is_open = self.headers["Authorization"] == "Bearer sesame"
+        self.send_response(200 if is_open else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps({"data": [{"id": "m"}]} if is_open else {"error": {"message": "no"}}).encode())
+
+    def log_message(self, *args: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Locked) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_a_server_that_the_key_does_not_open_is_passed_over(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPLITFUSE_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.delenv("SPLITFUSE_API_KEY", raising=False)
+    with announced(host="127.0.0.1", port=port, model="m"):
+        assert server_of("m", port=port, api_key=None) is None
+        assert server_of("m", port=port, api_key="sesame") == f"http://127.0.0.1:{port}"
+        assert server_of("another", port=port, api_key="sesame") is None
