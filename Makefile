@@ -23,7 +23,7 @@ serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARG
 	$(BIN)/splitfuse serve $(ARGS)
 
 test: $(VENV)/.test  ## the test suite, files on two processes; ARGS="tests/engine -k parity" for a part
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Folders and files that need no torch; `slow` marks the few tests in them that take seconds.
 FAST := $(addprefix tests/, client/bench client/test_hosts.py client/test_retry.py client/test_sse.py \
@@ -66,7 +66,7 @@ unasync: $(VENV)/.test  ## client/client.py, generated from client/async_client.
 thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compile for, 40 minutes
 	SPLITFUSE_TEST_ALL=1 SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=6 SPLITFUSE_TEST_SEEDS=300 \
 		SPLITFUSE_TEST_OVERLAPPED_SEEDS=40 SPLITFUSE_TEST_KILLS=9 \
-		SPLITFUSE_TEST_REQUESTS=1000 SPLITFUSE_TEST_ARCHES=80,89,90,100,120 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+		SPLITFUSE_TEST_REQUESTS=1000 SPLITFUSE_TEST_ARCHES=80,89,90,100,120 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them
 	SPLITFUSE_TEST_SEEDS=$(SEEDS) SPLITFUSE_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -q tests/engine/behaviour/test_worlds.py $(ARGS)

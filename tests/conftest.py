@@ -53,6 +53,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         extra |= _not_sampled(items)
     config.hook.pytest_deselected(items=list(extra))
     items[:] = [item for item in items if item not in extra]
+    if hasattr(config, "workerinput"):
+        items.sort(key=_starts_late)
+
+
+def _starts_late(item: pytest.Item) -> bool:
+    """True if the file of a test may start last: a long file that starts last leaves the other process idle."""
+    return not {"behaviour", "docker", "replicas"} & set(item.path.parts)
 
 
 def _not_sampled(items: list[pytest.Item]) -> set[pytest.Item]:
