@@ -149,6 +149,11 @@ def relu(x: Tensor) -> Tensor:
     return _backend(x).relu(x)
 
 
+def relu_squared(x: Tensor) -> Tensor:
+    """max(x, 0)² (So et al. 2021, Primer). x [T, I]."""
+    return _backend(x).relu_squared(x)
+
+
 def softcap(x: Tensor, cap: float) -> Tensor:
     """cap · tanh(x / cap): nearly x for small x, never beyond ±cap (Gemma Team 2024, Gemma 2). x [S, V]."""
     return _backend(x).softcap(x, cap)

@@ -49,8 +49,8 @@ class QuantizedWeight(NamedTuple):
         moved: dict[str, Any] = {name: part.to(device) for name, part in parts if isinstance(part, Tensor)}
         return self._replace(**moved)
 
-    def rows(self, outputs: slice) -> "QuantizedWeight":
-        """Return the part with these outputs."""
+    def rows(self, outputs: slice | Tensor) -> "QuantizedWeight":
+        """Return the part with these outputs, in the order of a tensor of indices."""
         parts = self._asdict().items()
         kept: dict[str, Any] = {
             name: (part[outputs] if name == "values" else part[:, outputs]).contiguous()

@@ -74,6 +74,10 @@ def relu(x: Tensor) -> Tensor:
     return x.clamp(min=0)
 
 
+def relu_squared(x: Tensor) -> Tensor:
+    return x.to(_compute_dtype(x)).clamp(min=0).square().to(x.dtype)
+
+
 def softcap(x: Tensor, cap: float) -> Tensor:
     return (cap * torch.tanh(x.to(_compute_dtype(x)) / cap)).to(x.dtype)
 

@@ -157,6 +157,10 @@ def relu(x: Tensor) -> Tensor:
     return _activation(x, torch_fallback.relu, kind=2)
 
 
+def relu_squared(x: Tensor) -> Tensor:
+    return _activation(x, torch_fallback.relu_squared, kind=3)
+
+
 def _activation(x: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int) -> Tensor:
     """Apply an activation; `kind` is its number in elementwise.cpp."""
     run = _op("activation", build.DTYPES.get(x.dtype))

@@ -52,6 +52,10 @@ def relu(x: Tensor) -> Tensor:
     return F.relu(x)
 
 
+def relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square_()
+
+
 def softcap(x: Tensor, cap: float) -> Tensor:
     return (x / cap).tanh_().mul_(cap)
 

@@ -35,6 +35,8 @@ def _activated(x, cap, KIND: tl.constexpr):
         y = 0.5 * x * (1.0 + tl.math.erf(x * 0.7071067811865476))
     elif KIND == "relu":
         y = tl.maximum(x, 0.0)
+    elif KIND == "relu_squared":
+        y = tl.maximum(x, 0.0) * tl.maximum(x, 0.0)
     else:
         tl.static_assert(KIND == "softcap")
         y = cap * tanh(x / cap)
@@ -116,6 +118,11 @@ def gelu(x: Tensor) -> Tensor:
 def relu(x: Tensor) -> Tensor:
     """x [T, I] with contiguous rows → [T, I]."""
     return _plain(x, "relu")
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """x [T, I] with contiguous rows → [T, I]."""
+    return _plain(x, "relu_squared")
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

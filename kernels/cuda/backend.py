@@ -19,6 +19,7 @@ from .activation import gelu as gelu
 from .activation import gelu_tanh as gelu_tanh
 from .activation import gelu_tanh_mul as gelu_tanh_mul
 from .activation import relu as relu
+from .activation import relu_squared as relu_squared
 from .activation import silu_mul as silu_mul
 from .activation import softcap as softcap
 from .attention_decode import decode_attention

@@ -138,12 +138,16 @@ class Attention:
     args: ops.AttentionArgs
     # Norms of q and k before the rotation, for models that need more than RopeArgs' norm (one weight for all heads).
     qk_norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None
+    # Change of q and k by their tokens' positions before the rotation; the native plan does not know it.
+    by_position: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def __call__(self, x: Tensor, inputs: Inputs, cache: ops.CacheView) -> Tensor:
         heads = ops.linear(x, self.qkv_proj).view(len(x), -1, self.head_dim)
         q, k, v = heads.split_with_sizes([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
         if self.qk_norms is not None:
             q, k = self.qk_norms[0](q), self.qk_norms[1](k)
+        if self.by_position is not None:
+            q, k = self.by_position(q, k, inputs.positions)
         q = ops.rope_and_cache(q, k, v, inputs.positions, inputs.slot_mapping, self.rope, cache)
         out = ops.paged_attention(q, cache, inputs.ragged, self.args)
         return ops.linear(out.reshape(len(x), -1), self.o_proj)
@@ -176,6 +180,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": ops.gelu_tanh,
     "gelu_pytorch_tanh": ops.gelu_tanh,
     "relu": ops.relu,
+    "relu2": ops.relu_squared,
 }
 
 

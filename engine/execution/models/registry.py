@@ -28,6 +28,20 @@ class Family(NamedTuple):
 
 # Keys are the values of `architectures` in config.json.
 MODELS = {
+    "ApertusForCausalLM": Family(".apertus", "Apertus", "swiss-ai/Apertus-8B-Instruct-2509", ""),
+    "ArceeForCausalLM": Family(".arcee", "Arcee AFM", "arcee-ai/AFM-4.5B", ""),
+    "Cohere2ForCausalLM": Family(
+        ".cohere2", "Command R7B, A", "CohereLabs/c4ai-command-r7b-12-2024", "windows in three layers of four"
+    ),
+    "CohereForCausalLM": Family(".cohere", "Command R", "CohereLabs/c4ai-command-r-v01", "and Aya"),
+    "Ernie4_5ForCausalLM": Family(".ernie4_5", "ERNIE 4.5", "baidu/ERNIE-4.5-0.3B-PT", "not its MoE models"),
+    "Exaone4ForCausalLM": Family(".exaone4", "EXAONE 4", "LGAI-EXAONE/EXAONE-4.0-1.2B", "1.2B, 32B"),
+    "Glm4ForCausalLM": Family(".glm4", "GLM-4-0414", "zai-org/GLM-4-9B-0414", "and GLM-Z1"),
+    "GlmForCausalLM": Family(".glm", "GLM-4, GLM-Edge", "zai-org/glm-4-9b-chat-hf", ""),
+    "Ministral3ForCausalLM": Family(".ministral3", "Ministral 3", "mistralai/Ministral-3-8B-Base-2512", "text part"),
+    "NemotronForCausalLM": Family(".nemotron", "Nemotron-4, Minitron", "nvidia/Minitron-4B-Base", ""),
+    "Olmo3ForCausalLM": Family(".olmo3", "OLMo 3", "allenai/Olmo-3-7B-Instruct", "windows in three layers of four"),
+    "SeedOssForCausalLM": Family(".seed_oss", "Seed-OSS", "ByteDance-Seed/Seed-OSS-36B-Instruct", ""),
     "FalconForCausalLM": Family(".falcon", "Falcon", "tiiuae/falcon-7b", "7B, 11B, 40B; no ALiBi"),
     "Gemma2ForCausalLM": Family(".gemma2", "Gemma 2", "google/gemma-2-2b-it", "soft-caps, windows in turn"),
     "Gemma3ForCausalLM": Family(".gemma3", "Gemma 3", "google/gemma-3-1b-it", "text models"),
@@ -35,6 +49,9 @@ MODELS = {
     "GPT2LMHeadModel": Family(".gpt2", "GPT-2", "openai-community/gpt2", ""),
     "GPTNeoXForCausalLM": Family(".gpt_neox", "GPT-NeoX", "EleutherAI/pythia-410m", "and Pythia"),
     "GraniteForCausalLM": Family(".granite", "Granite 3", "ibm-granite/granite-3.3-2b-instruct", "not its MoE models"),
+    "HunYuanDenseV1ForCausalLM": Family(
+        ".hunyuan_v1_dense", "Hunyuan, dense", "tencent/Hunyuan-1.8B-Instruct", "not its MoE models"
+    ),
     "LlamaForCausalLM": Family(
         ".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and similar models: SmolLM2, Falcon 3"
     ),
@@ -64,11 +81,14 @@ MODELS = {
 
 
 def model_class(architecture: str, *, model_type: str = "") -> "type[Decoder]":
-    """Import the class for config.json's architecture. Raises ConfigError that lists the known and the nearest name."""
+    """Import the class for config.json's architecture. Raises ConfigError that names the nearest known one."""
     if architecture not in MODELS:
         nearest = _nearest(architecture, model_type)
         hint = f"; nearest by name: {MODELS[nearest].name} ({nearest})" if nearest else ""
-        raise ConfigError(f"architecture {architecture!r} is not known{hint}; known: {', '.join(sorted(MODELS))}")
+        raise ConfigError(
+            f"architecture {architecture!r} is not known{hint}; "
+            f"`splitfuse models --supported` lists the {len(MODELS)} that are"
+        )
     module = import_module(MODELS[architecture].module, __package__)
     found: type[Decoder] = getattr(module, architecture)
     return found

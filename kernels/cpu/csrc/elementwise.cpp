@@ -245,7 +245,8 @@ void activate_row(const Activation<T>& a, int64_t row) {
     T* out = a.out + row * a.width;
     if (a.kind == 0) each_vector(out, x, a.width, [](vec v, int64_t) { return gelu(v); });
     else if (a.kind == 1) each_vector(out, x, a.width, [](vec v, int64_t) { return gelu_tanh(v); });
-    else each_vector(out, x, a.width, [](vec v, int64_t) { return where(v < splat(0.0f), vec{}, v); });
+    else if (a.kind == 2) each_vector(out, x, a.width, [](vec v, int64_t) { return where(v < splat(0.0f), vec{}, v); });
+    else each_vector(out, x, a.width, [](vec v, int64_t) { return where(v < splat(0.0f), vec{}, v * v); });
 }
 
 template <typename T>

@@ -11,7 +11,7 @@ from tiny_models import CONFIGS, VARIANTS, VOCAB_SIZE, greedy, save_model
 
 from splitfuse.engine import LLM, SamplingParams
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 NUM_NEW = 24
 # A longer run: SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=50 pytest tests/engine/behaviour/test_parity.py

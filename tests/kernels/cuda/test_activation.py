@@ -23,7 +23,7 @@ def test_gated(name: str, shape: tuple[int, int], dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu", "relu_squared"])
 def test_plain(name: str, shape: tuple[int, int], dtype: torch.dtype) -> None:
     x = random_tensor(*shape, seed=1, dtype=dtype) * 3
     got = getattr(activation, name)(x)
@@ -46,6 +46,6 @@ def test_rows_may_lie_apart() -> None:
 def test_extreme_gates() -> None:
     gate = torch.tensor([-100.0, -10.0, 0.0, 10.0, 100.0])
     gate_up = torch.cat((gate, torch.ones(5)))[None].to(random_tensor(1, seed=0, dtype=torch.float32).device)
-    for name in ("silu_mul", "gelu_tanh_mul", "gelu_tanh", "gelu", "relu"):
+    for name in ("silu_mul", "gelu_tanh_mul", "gelu_tanh", "gelu", "relu", "relu_squared"):
         assert_near(getattr(activation, name)(gate_up), getattr(reference, name)(gate_up.double()))
     assert_near(activation.softcap(gate_up, 2.0), reference.softcap(gate_up.double(), 2.0))

@@ -1,0 +1,59 @@
+"""Apertus (Swiss AI 2025): a Llama with norms of q and k and an MLP of two matrices around xIELU."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .decoder import Names
+from .layers import Activation
+from .ungated_decoder import UngatedDecoder
+
+_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 12e6,
+    "factor": 8.0,
+    "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+_BETA = 0.5
+_EPS = -1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class XIELU:
+    """Activation with two learned bends (Huang & Schlag 2024): a parabola above 0, a bent exponential below."""
+
+    above: float  # alpha_p
+    below: float  # alpha_n
+
+    def __call__(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        negative = (wide.clamp(max=_EPS).expm1() - wide) * self.below
+        return (torch.where(wide > 0, self.above * wide * wide, negative) + _BETA * wide).to(x.dtype)
+
+
+class ApertusForCausalLM(UngatedDecoder):
+    """Llama without a gate, with other names of its norms."""
+
+    names = Names(attention_norm="attention_layernorm", mlp_norm="feedforward_layernorm")
+    qk_norm = True
+    ignored = (*UngatedDecoder.ignored, "act_fn.beta", "act_fn.eps")  # constants of the activation
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = super().normalize_config({"hidden_act": "xielu", "rms_norm_eps": 1e-5, **raw})
+        has_rope = any(fields.get(name) for name in ("rope_parameters", "rope_scaling", "rope_theta"))
+        return fields if has_rope else {**fields, "rope_parameters": _ROPE}
+
+    def _activation(self, mlp: str) -> Activation:
+        if self.config.hidden_act != "xielu":
+            return super()._activation(mlp)
+        above, below = (F.softplus(self._take(f"{mlp}.act_fn.{name}", 1).float()) for name in ("alpha_p", "alpha_n"))
+        if above.is_meta:
+            return XIELU(1.0, 1.0)
+        return XIELU(above.item(), _BETA + below.item())
