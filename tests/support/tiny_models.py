@@ -12,6 +12,8 @@ from transformers import (
     AutoModelForCausalLM,
     Cohere2Config,
     CohereConfig,
+    Dots1Config,
+    Ernie4_5_MoeConfig,
     Ernie4_5Config,
     Exaone4Config,
     FalconConfig,
@@ -19,12 +21,16 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     Glm4Config,
+    Glm4MoeConfig,
     GlmConfig,
     GPT2Config,
     GPTNeoXConfig,
     GraniteConfig,
+    GraniteMoeConfig,
     HunYuanDenseV1Config,
+    HunYuanMoEV1Config,
     LlamaConfig,
+    MiniMaxM2Config,
     Ministral3Config,
     MinistralConfig,
     MistralConfig,
@@ -32,6 +38,7 @@ from transformers import (
     NemotronConfig,
     Olmo2Config,
     Olmo3Config,
+    OlmoeConfig,
     OPTConfig,
     Phi3Config,
     PretrainedConfig,
@@ -328,6 +335,63 @@ CONFIGS: dict[str, PretrainedConfig] = {
         head_dim=24,
         rope_parameters={"rope_type": "dynamic", "rope_theta": 1000.0, "alpha": 50.0, "factor": 1.0},
     ),
+    "olmoe": OlmoeConfig(**_SHAPE, num_key_value_heads=2, num_experts=7, num_experts_per_tok=3),
+    "granite-moe": GraniteMoeConfig(
+        **_SHAPE,
+        num_key_value_heads=2,
+        num_local_experts=5,
+        num_experts_per_tok=2,
+        embedding_multiplier=7.0,
+        attention_multiplier=0.15,
+        residual_multiplier=0.4,
+        logits_scaling=3.0,
+        tie_word_embeddings=True,
+    ),
+    "glm4-moe": Glm4MoeConfig(
+        **{**_SHAPE, "num_hidden_layers": 3},
+        num_key_value_heads=2,
+        head_dim=24,
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        n_group=4,
+        topk_group=2,
+        moe_intermediate_size=40,
+        routed_scaling_factor=1.5,
+        use_qk_norm=True,
+        attention_bias=True,
+    ),
+    "minimax-m2": MiniMaxM2Config(
+        **_SHAPE, num_key_value_heads=2, head_dim=24, rotary_dim=12, num_local_experts=6, num_experts_per_tok=2
+    ),
+    "ernie4_5-moe": Ernie4_5_MoeConfig(
+        **{**_SHAPE, "num_hidden_layers": 3},
+        num_key_value_heads=2,
+        moe_num_experts=6,
+        moe_k=2,
+        moe_intermediate_size=40,
+        moe_num_shared_experts=2,
+    ),
+    "dots1": Dots1Config(
+        **{**_SHAPE, "num_hidden_layers": 3},
+        num_key_value_heads=2,
+        n_routed_experts=6,
+        n_shared_experts=2,
+        num_experts_per_tok=2,
+        first_k_dense_replace=1,
+        moe_intermediate_size=40,
+        norm_topk_prob=True,
+        routed_scaling_factor=2.5,
+        sliding_window=37,
+        max_window_layers=2,
+    ),
+    "hunyuan-moe": HunYuanMoEV1Config(
+        **_SHAPE,
+        num_key_value_heads=2,
+        head_dim=24,
+        num_experts=5,
+        moe_topk=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+    ),
     "starcoder2-window": Starcoder2Config(**_SHAPE, num_key_value_heads=2, sliding_window=37),
     "starcoder2-no-bias": Starcoder2Config(
         **_SHAPE, num_key_value_heads=1, use_bias=False, tie_word_embeddings=False, hidden_act="gelu"
@@ -376,6 +440,13 @@ VARIANTS = {
     "cohere2",
     "ministral3",
     "hunyuan-dense",
+    "olmoe",
+    "granite-moe",
+    "glm4-moe",
+    "minimax-m2",
+    "ernie4_5-moe",
+    "dots1",
+    "hunyuan-moe",
 }
 
 
@@ -393,6 +464,9 @@ def make_model(name: str) -> PreTrainedModel:
                 parameter.uniform_(0.5, 1.5)
                 if name.startswith("gemma"):  # Gemma stores weights less 1, and begins with large embeddings
                     parameter.add_(2.0 if "post_" in key and name != "gemma" else -1.0)
+        for key, buffer in model.named_buffers():
+            if key.endswith("e_score_correction_bias"):
+                buffer.normal_(0.0, 0.1)
     return model
 
 

@@ -100,13 +100,17 @@ class Decoder:
             rope: rope_table(rope, num_positions=max_model_len, device=device) for rope in dict.fromkeys(config.ropes)
         }
         self._load()
-        if unread := [name for name in source.unread() if not name.endswith(self.ignored)]:
+        if unread := [name for name in source.unread() if not self._is_ignored(name)]:
             raise ConfigError(
                 f"the weights have tensors that {config.architecture} would not read, {unread[0]!r} for one of "
                 f"{len(unread)}; do they belong to this config.json?"
             )
         del self._source
         self.plan = ForwardPlan(self._run_layers, width=config.hidden_size, dtype=dtype, device=device)
+
+    def _is_ignored(self, name: str) -> bool:
+        """True if a tensor with this name may stay unread."""
+        return name.endswith(self.ignored)
 
     def _load(self) -> None:
         config = self.config

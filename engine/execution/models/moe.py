@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from .checkpoint import positive_int
+from .checkpoint import positive_int, positive_number
 from .decoder import Decoder
+from .routing import Routing
 from .tensor_parallel import ALONE, TensorParallel
 
 
@@ -28,6 +29,9 @@ class ExpertsConfig:
     intermediate_size: int  # inner width of one expert
     norm_topk_prob: bool  # True if the chosen experts' weights are scaled to sum to 1
     layers: frozenset[int]  # layers with experts; the other layers have a plain MLP
+    num_groups: int = 1
+    num_kept_groups: int = 1
+    scale: float = 1.0  # factor of the experts' weights
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "ExpertsConfig":
@@ -43,7 +47,18 @@ class ExpertsConfig:
             intermediate_size=positive_int(fields, "moe_intermediate_size"),
             norm_topk_prob=bool(fields["norm_topk_prob"]),
             layers=frozenset(layer for layer in layers if layer not in plain and (layer + 1) % step == 0),
+            **_groups(fields, num_experts, num_chosen),
+            scale=positive_number(fields, "routed_scaling_factor", 1.0),
         )
+
+
+def _groups(fields: Mapping[str, Any], num_experts: int, num_chosen: int) -> dict[str, int]:
+    groups, kept = positive_int(fields, "n_group", 1), positive_int(fields, "topk_group", 1)
+    if num_experts % groups or kept > groups or (groups > 1 and num_experts // groups < 2):
+        raise ConfigError(f"n_group {groups} and topk_group {kept} do not divide {num_experts} experts into groups")
+    if num_chosen > num_experts // groups * kept:
+        raise ConfigError(f"num_experts_per_tok {num_chosen} is more than the experts of {kept} of {groups} groups")
+    return {"num_groups": groups, "num_kept_groups": kept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +67,26 @@ class SparseMLP:
 
     router: Any  # packed by `ops.pack_linear`; its logits have the model's dtype, their softmax float32
     experts: Sequence[Any]  # packed by `ops.pack_experts`, one entry for each of this rank's slices
-    config: ExpertsConfig
+    routing: Routing
     parallel: TensorParallel = ALONE
 
     def __call__(self, x: Tensor) -> Tensor:
-        top_k, renormalize = self.config.num_experts_per_tok, self.config.norm_topk_prob
-        weights, expert_ids = ops.route(ops.linear(x, self.router), top_k=top_k, renormalize=renormalize)
+        weights, expert_ids = self.routing(ops.linear(x, self.router))
         return self.parallel.sum([ops.experts(x, weights, expert_ids, packed) for packed in self.experts])
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpertMLP:
+    """MLP with a shared expert that processes every token: sparse(x) + sigmoid(gate · x) · shared(x)."""
+
+    sparse: SparseMLP
+    shared: Callable[[Tensor], Tensor]
+    gate: Any = None  # matrix of one output, packed by `ops.pack_linear`; None: the shared expert counts in full
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.gate is None:
+            return self.sparse(x).add_(self.shared(x))
+        return self.sparse(x).addcmul_(ops.linear(x, self.gate).sigmoid_(), self.shared(x))
 
 
 class SparseDecoder(Decoder):
@@ -66,6 +94,9 @@ class SparseDecoder(Decoder):
 
     sparse_block: ClassVar[str] = "mlp"  # the mixture's name within its layer
     expert_names: ClassVar[tuple[str, str, str]] = ("gate_proj", "up_proj", "down_proj")
+    router_name: ClassVar[str] = "gate"  # within the mixture
+    routes_by_sigmoid: ClassVar[bool] = False
+    routing_bias: ClassVar[str] = ""  # name of the bias within the mixture; "": none
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,11 +118,23 @@ class SparseDecoder(Decoder):
         config: ExpertsConfig = self.config.hf_config["experts"]
         if index not in config.layers:
             return super()._load_mlp(index)
+        sparse, shared = self._load_sparse_mlp(index, config), self._load_shared_expert(index)
+        return sparse if shared is None else SharedExpertMLP(sparse, shared, self._load_shared_gate(index))
+
+    def _load_shared_expert(self, index: int) -> Callable[[Tensor], Tensor] | None:
+        """Return the expert that processes every token; None if there is none."""
+        return None
+
+    def _load_shared_gate(self, index: int) -> Any:
+        """Return the packed gate of the shared expert; None if there is none."""
+        return None
+
+    def _load_sparse_mlp(self, index: int, config: ExpertsConfig) -> SparseMLP:
         layer = self._layer_name(index)
         block, fused = f"{layer}.{self.sparse_block}", f"{layer}.mlp"
         first = f"{block}.experts.0.{self.expert_names[0]}.weight"
         is_fused = self._source.has(f"{fused}.experts.gate_up_proj") and not self._source.has(first)
-        router = [(f"{fused if is_fused else block}.gate", config.num_experts)]
+        router = [(f"{fused if is_fused else block}.{self.router_name}", config.num_experts)]
         take = partial(self._fused_experts, fused, config) if is_fused else partial(self._experts, block, config)
         return SparseMLP(
             router=self._linear(router, self.config.hidden_size, bias=False),
@@ -99,8 +142,20 @@ class SparseDecoder(Decoder):
                 ops.pack_experts(self._cut(take(), rows), num_experts=config.num_experts, device=self._device)
                 for rows in self._parallel.slices(config.intermediate_size)
             ],
-            config=config,
+            routing=self._load_routing(block, config),
             parallel=self._parallel,
+        )
+
+    def _load_routing(self, block: str, config: ExpertsConfig) -> Routing:
+        bias = self._take(f"{block}.{self.routing_bias}", config.num_experts).float() if self.routing_bias else None
+        return Routing(
+            top_k=config.num_experts_per_tok,
+            renormalize=config.norm_topk_prob,
+            is_sigmoid=self.routes_by_sigmoid,
+            bias=bias,
+            num_groups=config.num_groups,
+            num_kept_groups=config.num_kept_groups,
+            scale=config.scale,
         )
 
     def _experts(self, block: str, config: ExpertsConfig) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,15 +1,12 @@
 """Qwen2-MoE (Qwen Team 2024): a Qwen2 with mixtures of experts and a shared expert that processes every token."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ....kernels import ops
 from .checkpoint import positive_int
-from .layers import MLP
-from .moe import SparseDecoder, SparseMLP
+from .moe import SparseDecoder
 
 _DEFAULTS = {
     "num_experts": 60,
@@ -21,18 +18,6 @@ _DEFAULTS = {
     "sliding_window": 4096,
     "max_window_layers": 28,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SharedExpertMLP:
-    """MLP with a shared expert: sparse(x) + sigmoid(gate · x) · shared(x)."""
-
-    sparse: SparseMLP
-    shared: MLP
-    gate: Any  # matrix of one output, packed by `ops.pack_linear`
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.sparse(x).addcmul_(ops.linear(x, self.gate).sigmoid_(), self.shared(x))
 
 
 class Qwen2MoeForCausalLM(SparseDecoder):
@@ -51,10 +36,10 @@ class Qwen2MoeForCausalLM(SparseDecoder):
             fields["layer_types"] = ["sliding_attention" if window else "full_attention" for window in windows]
         return super().normalize_config(fields)
 
-    def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
-        mlp, name = super()._load_mlp(index), f"{self._layer_name(index)}.mlp"
-        if not isinstance(mlp, SparseMLP):
-            return mlp
+    def _load_shared_expert(self, index: int) -> Callable[[Tensor], Tensor]:
         size = positive_int(self.config.hf_config, "shared_expert_intermediate_size")
-        gate = self._linear([(f"{name}.shared_expert_gate", 1)], self.config.hidden_size, bias=False)
-        return SharedExpertMLP(mlp, self._load_gated_mlp(f"{name}.shared_expert", size), gate)
+        return self._load_gated_mlp(f"{self._layer_name(index)}.mlp.shared_expert", size)
+
+    def _load_shared_gate(self, index: int) -> Any:
+        gate = f"{self._layer_name(index)}.mlp.shared_expert_gate"
+        return self._linear([(gate, 1)], self.config.hidden_size, bias=False)

@@ -34,9 +34,14 @@ MODELS = {
         ".cohere2", "Command R7B, A", "CohereLabs/c4ai-command-r7b-12-2024", "windows in three layers of four"
     ),
     "CohereForCausalLM": Family(".cohere", "Command R", "CohereLabs/c4ai-command-r-v01", "and Aya"),
-    "Ernie4_5ForCausalLM": Family(".ernie4_5", "ERNIE 4.5", "baidu/ERNIE-4.5-0.3B-PT", "not its MoE models"),
+    "Dots1ForCausalLM": Family(".dots1", "dots.llm1", "rednote-hilab/dots.llm1.inst", "mixture of experts"),
+    "Ernie4_5ForCausalLM": Family(".ernie4_5", "ERNIE 4.5", "baidu/ERNIE-4.5-0.3B-PT", ""),
+    "Ernie4_5_MoeForCausalLM": Family(
+        ".ernie4_5_moe", "ERNIE 4.5 MoE", "baidu/ERNIE-4.5-21B-A3B-PT", "mixture of experts"
+    ),
     "Exaone4ForCausalLM": Family(".exaone4", "EXAONE 4", "LGAI-EXAONE/EXAONE-4.0-1.2B", "1.2B, 32B"),
     "Glm4ForCausalLM": Family(".glm4", "GLM-4-0414", "zai-org/GLM-4-9B-0414", "and GLM-Z1"),
+    "Glm4MoeForCausalLM": Family(".glm4_moe", "GLM-4.5 to 4.7", "zai-org/GLM-4.5-Air", "mixture of experts"),
     "GlmForCausalLM": Family(".glm", "GLM-4, GLM-Edge", "zai-org/glm-4-9b-chat-hf", ""),
     "Ministral3ForCausalLM": Family(".ministral3", "Ministral 3", "mistralai/Ministral-3-8B-Base-2512", "text part"),
     "NemotronForCausalLM": Family(".nemotron", "Nemotron-4, Minitron", "nvidia/Minitron-4B-Base", ""),
@@ -48,10 +53,16 @@ MODELS = {
     "GemmaForCausalLM": Family(".gemma", "Gemma 1", "google/gemma-2b-it", "and CodeGemma"),
     "GPT2LMHeadModel": Family(".gpt2", "GPT-2", "openai-community/gpt2", ""),
     "GPTNeoXForCausalLM": Family(".gpt_neox", "GPT-NeoX", "EleutherAI/pythia-410m", "and Pythia"),
-    "GraniteForCausalLM": Family(".granite", "Granite 3", "ibm-granite/granite-3.3-2b-instruct", "not its MoE models"),
-    "HunYuanDenseV1ForCausalLM": Family(
-        ".hunyuan_v1_dense", "Hunyuan, dense", "tencent/Hunyuan-1.8B-Instruct", "not its MoE models"
+    "GraniteForCausalLM": Family(".granite", "Granite 3", "ibm-granite/granite-3.3-2b-instruct", ""),
+    "GraniteMoeForCausalLM": Family(
+        ".granite_moe", "Granite 3 MoE", "ibm-granite/granite-3.1-3b-a800m-instruct", "mixture of experts"
     ),
+    "HunYuanDenseV1ForCausalLM": Family(".hunyuan_v1_dense", "Hunyuan, dense", "tencent/Hunyuan-1.8B-Instruct", ""),
+    "HunYuanMoEV1ForCausalLM": Family(
+        ".hunyuan_v1_moe", "Hunyuan MoE", "tencent/Hunyuan-A13B-Instruct", "mixture of experts"
+    ),
+    "MiniMaxM2ForCausalLM": Family(".minimax_m2", "MiniMax M2", "MiniMaxAI/MiniMax-M2", "mixture of experts"),
+    "OlmoeForCausalLM": Family(".olmoe", "OLMoE", "allenai/OLMoE-1B-7B-0924-Instruct", "mixture of experts"),
     "LlamaForCausalLM": Family(
         ".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and similar models: SmolLM2, Falcon 3"
     ),

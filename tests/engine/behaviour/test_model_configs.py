@@ -123,6 +123,9 @@ OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
     ("cohere2", {"layer_types": None, "sliding_window_pattern": 2}),
     ("ernie4_5", {"rope_parameters": None, "rope_theta": 77.0}),
     ("hunyuan-dense", {"rope_parameters": None, "rope_theta": 77.0}),
+    ("olmoe", {"norm_topk_prob": True}),
+    ("glm4-moe", {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0}),
+    ("hunyuan-moe", {"moe_topk": [2, 2], "num_experts": 5}),
     ("hunyuan-dense", {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "alpha": 9.0, "factor": 1.0}}),
 ]
 
@@ -186,6 +189,10 @@ REFUSED_BY_FAMILY: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral-window", {"num_local_experts": 4}, r"gate.weight has shape \[5, 64\]"),
     ("mixtral-window", {"hidden_act": "gelu"}, "gelu"),
     ("qwen3-moe", {"moe_intermediate_size": "40"}, "moe_intermediate_size"),
+    ("glm4-moe", {"n_group": 3}, "n_group 3"),
+    ("glm4-moe", {"topk_group": 1}, "more than the experts of 1 of 4 groups"),
+    ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
+    ("hunyuan-moe", {"moe_topk": [2, 1]}, "moe_topk differs"),
     ("qwen3-moe", {"mlp_only_layers": []}, r"layers\.1\.mlp\.gate"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("gpt-neox", {"attention_bias": False}, "would not read"),

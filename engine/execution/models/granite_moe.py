@@ -1,0 +1,30 @@
+"""Granite 3 mixtures (IBM 2024): a Granite with experts in every layer, whose weights are a softmax of the chosen."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from .granite import GraniteForCausalLM
+from .moe import ExpertsConfig, SparseDecoder
+
+_DEFAULTS = {"num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+class GraniteMoeForCausalLM(GraniteForCausalLM, SparseDecoder):
+    """Granite whose checkpoints have one tensor for all experts of a layer."""
+
+    sparse_block = "block_sparse_moe"
+    router_name = "router.layer"
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {**_DEFAULTS, **raw}
+        size = fields["intermediate_size"]
+        return super().normalize_config({**fields, "moe_intermediate_size": size, "norm_topk_prob": True})
+
+    def _experts(self, block: str, config: ExpertsConfig) -> Iterator[tuple[Tensor, Tensor]]:
+        hidden, inner = self.config.hidden_size, config.intermediate_size
+        gate_up = self._take(f"{block}.input_linear.weight", config.num_experts, 2 * inner, hidden)
+        down = self._take(f"{block}.output_linear.weight", config.num_experts, hidden, inner)
+        yield from zip(gate_up, down, strict=True)
