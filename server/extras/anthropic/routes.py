@@ -17,12 +17,13 @@ from ...service import service_of
 from ..chat.answer_format import chat_prompt
 from ..chat.generation import chat_generation, streamed
 from ..chat.model_text import ModelText
+from ..chat.timed_route import AnthropicRoute
 from .errors import SCHEMA
 from .message import message
 from .request import CountTokensRequest, MessagesRequest
 from .stream import MessagesStreamWriter
 
-router = APIRouter(prefix="/v1/messages", tags=["Anthropic"])
+router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=AnthropicRoute)
 
 _EVENTS = """event: content_block_delta
 data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}}

@@ -34,7 +34,7 @@ from ...service import Service, service_of
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat, constrained, rendered
 from ..chat.model_text import ModelText
-from ..chat.timed_route import LimitedRoute
+from ..chat.timed_route import KeptRoute
 from ..chat.token_limit import announce_cut, cut_to_fit
 from .input_items import input_items, page_of_items
 from .request import ResponsesRequest, StoredRequest, stored_request
@@ -42,7 +42,7 @@ from .response import ResponseLife, conversation_of, response_object
 from .stream import ResponsesStreamWriter
 from .truncation import response_prompt
 
-router = APIRouter(prefix="/v1/responses", tags=["OpenAI"], route_class=LimitedRoute)
+router = APIRouter(prefix="/v1/responses", tags=["OpenAI"], route_class=KeptRoute)
 KIND = "response"  # kind of kept requests
 
 CANCEL_S = 10.0
