@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from ...api.rights import caller_of
 from ...http.auth import owner_of
+from ...http.errors import REQUEST_ID
 from ...http.response_middleware import answer_headers
 from ...service import service_of
 
@@ -70,7 +71,11 @@ class KeptRoute(TimedRoute):
 
 
 class AnthropicRoute(LimitedRoute):
-    """Like LimitedRoute, with Anthropic's names of the headers."""
+    """Like LimitedRoute, with Anthropic's names of the headers, and `request-id`."""
 
     limit_name = "anthropic-ratelimit-requests-limit"
     rest_name = "anthropic-ratelimit-requests-remaining"
+
+    def headers(self, request: Request, duration_s: float) -> Mapping[str, str]:
+        """Build the headers."""
+        return {"request-id": request.scope[REQUEST_ID], **super().headers(request, duration_s)}

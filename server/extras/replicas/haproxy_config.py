@@ -128,7 +128,7 @@ _FILE = "req.body,json_query('$.input_file_id')"
 
 
 def _rules(name: str, tag: str) -> str:
-    return f"""    use-server {name} if {{ path_reg ^/[a-z0-9/]*/(resp_|file-|batch_)?{tag} }}
+    return f"""    use-server {name} if {{ path_reg ^/[a-z0-9/]*/(resp_|file-|batch_|msgbatch_)?{tag} }}
     use-server {name} if {{ {_PREVIOUS} -m beg resp_{tag} }}
     use-server {name} if {{ {_FILE} -m beg file-{tag} }}
 """
