@@ -17,7 +17,6 @@ _NOT_SERVED: Mapping[str, str] = {
     "/v1/score": f"scoring is {_TEXT_ONLY}",
     "/v1/fine_tuning": f"fine-tuning is {_TEXT_ONLY}",
     "/v1/fine-tunes": f"fine-tuning is {_TEXT_ONLY}",
-    "/v1/conversations": "conversations are not kept here: /v1/responses takes previous_response_id",
     "/v1/assistants": "assistants are not served here: use /v1/responses",
     "/v1/threads": "threads are not kept here: /v1/responses takes previous_response_id",
     "/v1/vector_stores": f"vector stores are {_TEXT_ONLY}",
