@@ -11,12 +11,17 @@ from starlette.responses import Response
 from ...api.rights import caller_of
 from ...http.auth import owner_of
 from ...http.errors import REQUEST_ID
-from ...http.response_middleware import answer_headers
+from ...http.response_middleware import answer_headers, listed
 from ...service import service_of
+
+_OTHER_QUERIES = frozenset({"beta", "api-version"})  # Anthropic's and Azure's SDKs send them with every request
 
 
 class LimitedRoute(APIRoute):
-    """Route that adds the limit of unfinished requests and the rest of the limit, to refusals too."""
+    """Route that adds the limit of unfinished requests and the rest of the limit, to refusals too.
+
+    Unknown parameters of the query are named in X-Ignored-Fields.
+    """
 
     limit_name: ClassVar = "x-ratelimit-limit-requests"
     rest_name: ClassVar = "x-ratelimit-remaining-requests"
@@ -24,9 +29,13 @@ class LimitedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap the handler."""
         handler = super().get_route_handler()
+        dependants = (self.dependant, *self.dependant.dependencies)
+        known = _OTHER_QUERIES.union(param.alias for node in dependants for param in node.query_params)
 
         async def limited(request: Request) -> Response:
             start = time.perf_counter()
+            if unknown := request.query_params.keys() - known:
+                answer_headers(request)["X-Ignored-Fields"] = listed(sorted(unknown))
             try:
                 return await handler(request)
             finally:
