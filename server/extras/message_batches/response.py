@@ -49,14 +49,9 @@ def _time(seconds: float) -> str:
 
 async def results_of(batch: Batch, files: Files) -> AsyncIterator[bytes]:
     """Yield the results as lines of JSON, those that have a message first."""
-    for file_id in (batch.output_file_id, batch.error_file_id):
-        async for _, line in files.lines(file_id) if file_id is not None else _nothing():
+    for file_id in filter(None, (batch.output_file_id, batch.error_file_id)):
+        async for _, line in files.lines(file_id):
             yield dumps(_result(json.loads(line))).encode() + b"\n"
-
-
-async def _nothing() -> AsyncIterator[tuple[int, bytes]]:
-    for line in ():
-        yield line
 
 
 def _result(line: dict[str, Any]) -> dict[str, Any]:

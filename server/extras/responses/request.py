@@ -21,6 +21,7 @@ from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat
 from ..chat.chat_request import Chat, Effort, ToolFields
 from ..chat.message_fields import look_into_items
+from .compaction import with_summaries
 
 _LOGPROBS = "message.output_text.logprobs"
 Summary = Literal["auto", "concise", "detailed"]
@@ -181,7 +182,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
             raise InvalidRequestError(
                 "send conversation or previous_response_id; both say what comes before", param="previous_response_id"
             )
-        input_messages = read_items(self.input)
+        input_messages = read_items(with_summaries(self.input))
         if not input_messages:
             raise InvalidRequestError("input holds nothing but reasoning; send what is to be answered", param="input")
         return [*earlier, *input_messages]
