@@ -20,7 +20,6 @@ from ...api.openapi import GENERATION, KEEPING, LOOKUP, errors, events
 from ...api.parameters import REPLAYED, EventId, IdempotencyHeader, event_id, key_of
 from ...api.request_model import read_fields
 from ...api.streaming import stream as stream_of
-from ...extension import has_extension
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import MovedError, ResultNotFoundError
@@ -185,7 +184,7 @@ async def _earlier(service: Service, body: ResponsesRequest, *, owner: str) -> l
 
 def _conversations(service: Service) -> "ConversationsPart":
     """Return the part that keeps conversations. Raises InvalidRequestError where there is none."""
-    if not has_extension("conversations"):
+    if all(extension.name != "conversations" for extension in service.extensions.used):
         raise InvalidRequestError("conversation is not supported here; leave it out", param="conversation")
     from ..conversations.part import ConversationsPart
 

@@ -3,8 +3,6 @@
 import openai
 import pytest
 
-from splitfuse.server.extras.responses import routes
-
 MODEL = "splitfuse-demo-5m"
 INPUT = [
     {"role": "user", "content": "Weather?"},
@@ -65,6 +63,6 @@ async def test_responses_that_are_not_there_or_came_by_another_route(served):
 
 
 async def test_conversations_are_refused_by_name_where_there_are_none(served, monkeypatch):
-    monkeypatch.setattr(routes, "has_extension", lambda name: False)
+    monkeypatch.setattr(served.service.extensions, "used", [])
     error = (await served.client.post("/v1/responses", json={"input": "x", "conversation": "c"})).json()["error"]
     assert (error["param"], "conversation is not supported" in error["message"]) == ("conversation", True)
