@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast core lint types check torches unasync docs simulation audit schemas histories schemathesis fuzz soak faults kills page clients \
+.PHONY: serve test thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories schemathesis fuzz soak faults kills page clients \
 	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
@@ -107,6 +107,9 @@ page: $(VENV)/.test  ## the chat and the engine view in a Chromium (apt-get inst
 
 docs:  ## the pages that are written from the sources: server/docs/extras.md
 	$(GPU_PYTHON) tests/tools/extras_pages.py
+
+compatibility: $(VENV)/.test  ## server/docs/compatibility.md, the fate of each field of the openai and anthropic packages
+	$(BIN)/python tests/tools/compatibility_page.py
 
 kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16 --encrypted"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)

@@ -39,13 +39,9 @@ if TYPE_CHECKING:
 
 # To the pages of --allowed-origins.
 _EXPOSED_HEADERS = (
-    "Location",
-    "Retry-After",
-    "X-Ignored-Fields",
-    "X-Max-Tokens",
-    "X-Request-Id",
-    "X-Seq-Id",
-    "X-Unenforced",
+    *("Location", "Retry-After", "X-Ignored-Fields", "X-Max-Tokens", "X-Request-Id", "X-Seq-Id", "X-Unenforced"),
+    *("openai-processing-ms", "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "request-id"),
+    *("anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining"),
 )
 _RESULTS = ("/result/", "/v1/responses/")
 

@@ -17,7 +17,6 @@ _NOT_SERVED: Mapping[str, str] = {
     "/v1/score": f"scoring is {_TEXT_ONLY}",
     "/v1/fine_tuning": f"fine-tuning is {_TEXT_ONLY}",
     "/v1/fine-tunes": f"fine-tuning is {_TEXT_ONLY}",
-    "/v1/conversations": "conversations are not kept here: /v1/responses takes previous_response_id",
     "/v1/assistants": "assistants are not served here: use /v1/responses",
     "/v1/threads": "threads are not kept here: /v1/responses takes previous_response_id",
     "/v1/vector_stores": f"vector stores are {_TEXT_ONLY}",
@@ -26,10 +25,17 @@ _NOT_SERVED: Mapping[str, str] = {
 }
 
 
+_OLLAMA = "/api/"
+_NO_OLLAMA = "Ollama's API is off here: start the server without --no-ollama-api"
+
+
 def missing_route(path: str, known: Iterable[str]) -> str:
     """Return a sentence about a path that has no route. `known`: the paths of all routes."""
     import difflib  # takes 3 ms, which only a refusal pays
 
+    known = list(known)
+    if path.startswith(_OLLAMA) and not any(other.startswith(_OLLAMA) for other in known):
+        return _NO_OLLAMA
     for beginning, sentence in _NOT_SERVED.items():
         if path == beginning or path.startswith(beginning + "/"):
             return sentence

@@ -6,6 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from fastapi import Header, Path, Query
 from pydantic import Field
 
+from ....engine.errors import InvalidRequestError
+from ...service import Service
 from ..known_fields import NOTHING
 from ..parameters import DIGITS, EventId, event_id, says
 from ..prompt import Prompt, without_special_tokens
@@ -47,6 +49,14 @@ Status = Annotated[
 ]
 
 
+class ForeignBodyError(InvalidRequestError):
+    """Another server's body of POST /generate, with `inputs` in place of `prompt`; an extension may answer it."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__("unknown field 'inputs'; did you mean prompt?", param="inputs")
+        self.fields = fields
+
+
 class GenerateRequest(SamplingRequest):
     """A prompt to continue. With `stream` the answer is a stream of events."""
 
@@ -58,6 +68,12 @@ class GenerateRequest(SamplingRequest):
     ttl_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds to keep the result.")] = None
     webhook: Annotated[str | None, Field(description="Name of the server's target that is notified of the end.")] = None
     durable: Annotated[bool, Field(description="Keep a stream like a job, on a server with results on disk.")] = False
+
+    @classmethod
+    def _renamed(cls, service: Service, fields: dict[str, Any]) -> dict[str, Any]:
+        if "inputs" in fields and "prompt" not in fields:
+            raise ForeignBodyError(fields)
+        return fields
 
     def engine_prompt(self) -> Any:
         """Return the prompt in the engine's form."""

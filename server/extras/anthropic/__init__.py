@@ -8,4 +8,5 @@ EXTENSION = Extension(
     paths=("/v1/messages",),
     router="routes:router",
     error_form="errors:error_answer",
+    endpoints={"/v1/messages": "routes:message_batched"},
 )

@@ -8,7 +8,6 @@ from typing import Any
 
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message
-from ....engine.extras.chat.tools import Tool
 from ...api.request_model import ParseContext
 from ...api.tolerance import ignore_unknown
 from ..chat.served_tools import ServedTools
@@ -23,10 +22,11 @@ _TEXTS = ("content", "reasoning_content")
 _TURN_FIELDS = frozenset({"role", "content", "id", "type", "model", "usage", "stop_reason", "stop_sequence"})
 _BLOCK_FIELDS = frozenset(
     {
-        *("type", "text", "thinking", "signature", "data", "id", "name", "input", "tool_use_id", "content", "is_error"),
+        *("type", "text", "thinking", "signature", "data", "id", "name", "input", "tool_use_id", "content"),
         *("source", "title", "context", "cache_control", "citations", "caller"),
     }
 )
+_TOOL_FIELDS = frozenset({"type", "name", "description", "input_schema", "strict", "cache_control"})
 
 
 def read_conversation(messages: object, *, system: object = None) -> list[Message]:
@@ -52,19 +52,14 @@ def read_conversation(messages: object, *, system: object = None) -> list[Messag
     return [_join(run) for run in runs]
 
 
-def read_custom_tools(tools: object) -> list[Tool]:
-    """Convert the tools to the form of chat templates, without those that Anthropic's servers run.
-
-    Raises InvalidRequestError.
-    """
-    return sorted_tools(tools).read()
-
-
 def sorted_tools(tools: object) -> ServedTools:
     """Sort the tools into functions and those that are left out. Raises InvalidRequestError."""
     if tools is not None and not isinstance(tools, list):
         raise InvalidRequestError("tools must be a list", param="tools")
-    return ServedTools.of([_flat(tool, at=f"tools[{n}]") for n, tool in enumerate(tools or ())], are_flat=True)
+    served = ServedTools.of([_flat(tool, at=f"tools[{n}]") for n, tool in enumerate(tools or ())], are_flat=True)
+    own = [tool for tool in tools or () if "input_schema" in tool]
+    served.ignored += sorted({f"tools[].{key}" for tool in own for key in tool if key not in _TOOL_FIELDS})
+    return served
 
 
 def look_into_turns(messages: object, reading: ParseContext) -> None:
@@ -75,6 +70,13 @@ def look_into_turns(messages: object, reading: ParseContext) -> None:
         content = message.get("content") if isinstance(message, Mapping) else None
         for place, block in enumerate(content if isinstance(content, list) else ()):
             _look_at(block, _BLOCK_FIELDS, "messages[].content[].", f"{at}.content[{place}].", reading)
+            if isinstance(block, Mapping) and _asks_for_citations(block):
+                reading.ignore("messages[].content[].citations")
+
+
+def _asks_for_citations(block: Mapping[str, Any]) -> bool:
+    citations = block.get("citations")
+    return isinstance(citations, Mapping) and citations.get("enabled") is True
 
 
 def _look_at(value: object, known: frozenset[str], path: str, place: str, reading: ParseContext) -> None:

@@ -15,7 +15,7 @@ from ....engine.extras.structured_output.params import StructuredOutputs
 from ...api.request_model import ModelName, ParseContext, RequestModel, User
 from ...api.sampling_request import SamplingRequest, schema_of
 from ..chat.chat_request import Chat, Variable
-from .conversation import look_into_turns, read_conversation, read_custom_tools, sorted_tools
+from .conversation import look_into_turns, read_conversation, sorted_tools
 from .errors import NO_THREADS
 
 # Fields that cannot change an answer here: caching is automatic, and no conversation is kept.
@@ -48,7 +48,7 @@ class Thinking(RequestModel):
     is_tolerant = True
     path = "thinking."
     ignored: ClassVar = dict.fromkeys(("budget_tokens", "display"), ())
-    type: Literal["enabled", "adaptive", "disabled"]
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
 
 
 class JsonFormat(RequestModel):
@@ -112,7 +112,8 @@ class ConversationFields(RequestModel):
 
         Raises InvalidRequestError.
         """
-        messages, tools = read_conversation(self.messages, system=self.system), read_custom_tools(self.tools)
+        messages, served = read_conversation(self.messages, system=self.system), sorted_tools(self.tools)
+        tools = served.read()
         choice, goes_on = self.tool_choice or Choice(type="auto"), messages[-1]["role"] == "assistant"
         if goes_on and "tool_calls" in messages[-1]:
             raise InvalidRequestError("messages end with a call; send its tool_result", param="messages")
@@ -121,6 +122,7 @@ class ConversationFields(RequestModel):
             tools=tools,
             choice=choice.among(tools),
             is_parallel=not choice.disable_parallel_tool_use,
+            strict_names=served.strict_names,
             add_generation_prompt=not goes_on,
             continue_final_message=goes_on,
             variables=self._variables(),

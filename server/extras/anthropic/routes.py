@@ -3,26 +3,29 @@
 A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ...api.openapi import GENERATION, errors, events
+from ...api.request_model import read_fields
 from ...http.errors import REQUEST_ID
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
-from ...service import service_of
+from ...service import Service, service_of
 from ..chat.answer_format import chat_prompt
 from ..chat.generation import chat_generation, streamed
 from ..chat.model_text import ModelText
+from ..chat.timed_route import AnthropicRoute
 from .errors import SCHEMA
 from .message import message
 from .request import CountTokensRequest, MessagesRequest
 from .stream import MessagesStreamWriter
 
-router = APIRouter(prefix="/v1/messages", tags=["Anthropic"])
+router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=AnthropicRoute)
 
 _EVENTS = """event: content_block_delta
 data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}}
@@ -40,17 +43,23 @@ async def messages(
     """Answer a conversation."""
     service = service_of(request)
     generation, answer = await chat_generation(service, body.chat(), body.params(), user=body.tenant)
-    response: Response
     if body.stream:
         jobs = await generation.begin(request)
         request_id, max_tokens = request.scope[REQUEST_ID], body.max_tokens
         writer = MessagesStreamWriter(jobs[0], answer, max_tokens=max_tokens, request_id=request_id)
-        response = streamed(request, jobs, writer)
-    else:
-        jobs = await generation.answered(request)
-        response = SlicedResponse.of(await service.json.write(message(jobs[0], answer, max_tokens=body.max_tokens)))
-    response.headers["request-id"] = request.scope[REQUEST_ID]
-    return response
+        return streamed(request, jobs, writer)
+    jobs = await generation.answered(request)
+    return SlicedResponse.of(await service.json.write(message(jobs[0], answer, max_tokens=body.max_tokens)))
+
+
+async def message_batched(
+    service: Service, fields: Mapping[str, Any], *, owner: str, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Answer like POST /v1/messages, in the background. Raises like the route."""
+    body = read_fields(service, fields, MessagesRequest, defaults=defaults)
+    generation, answer = await chat_generation(service, body.chat(), body.params(), user=body.tenant)
+    (job,) = await generation.complete(service, owner=owner, is_background=True)
+    return message(job, answer, max_tokens=body.max_tokens)
 
 
 @router.post(
@@ -65,4 +74,4 @@ async def count_tokens(
     service = service_of(request)
     text, _ = await chat_prompt(service, body.chat())
     tokens = await ModelText(service).encode(text, add_special_tokens=False)
-    return JsonResponse({"input_tokens": len(tokens)}, headers={"request-id": request.scope[REQUEST_ID]})
+    return JsonResponse({"input_tokens": len(tokens)})

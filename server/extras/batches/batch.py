@@ -11,6 +11,7 @@ from ..durable.batch_rows import BatchRow
 from ..durable.integrity.checksum import DamagedError
 
 _log = logging.getLogger("splitfuse.batches")
+ID_PREFIX = "batch_"
 OVER = ("completed", "failed", "expired", "cancelled")
 
 
@@ -33,6 +34,7 @@ class Batch:
     total: int = 0  # number of lines
     completed: int = 0  # lines; counted when the batch is over, like `failed`
     failed: int = 0
+    unanswered: int = 0  # lines among `failed` that were cancelled or expired
     output_file_id: str | None = None
     error_file_id: str | None = None
     # Values of sampling fields that lines lack; a version without them sampled neutrally.
@@ -81,6 +83,8 @@ class AskedBatch:
     metadata: Mapping[str, str] | None
     files_expire_after: float
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    id_prefix: str = ID_PREFIX
+    total: int = 0  # lines, where known
 
     def begun(self, batch_id: str, owner: str, now: float) -> Batch:
         """Create the batch, which begins now."""
@@ -95,4 +99,5 @@ class AskedBatch:
             metadata=self.metadata,
             files_expire_after=self.files_expire_after,
             defaults=self.defaults,
+            total=self.total,
         )

@@ -18,7 +18,7 @@ from ..durable.unfinished_job import MAX_CRASHES
 from .batch import Batch
 from .files import OUTPUT_PURPOSE, Files
 from .group_writer import GroupWriter
-from .lines import Line, answer_line, line_error, read_line, refusal_line, unanswered_line
+from .lines import Line, answer_line, is_unanswered, line_error, read_line, refusal_line, unanswered_line
 
 _WRITTEN_AT_ONCE = 256  # unanswered lines per transaction
 _MAX_ERRORS = 100  # most errors that a batch reports of its lines
@@ -208,11 +208,12 @@ class BatchRun:
 
     async def _finish(self) -> None:
         progress = await self.lines_done()
-        status = "cancelled" if self.batch.status == "cancelling" else "completed"
+        num_unanswered, status = 0, "cancelled" if self.batch.status == "cancelling" else "completed"
         if len(progress.completed) + len(progress.failed) < self.batch.total:
             status = "cancelled" if status == "cancelled" else "expired"
             await self._leave_unanswered(progress, *_NOT_ANSWERED[status])
             progress = await self.lines_done()
+            num_unanswered = await self._num_unanswered()
         if status == "completed" and self.batch.status != "finalizing":
             await self._enter("finalizing")
         output = await self._final_file(self.batch.output_file_id, len(progress.completed))
@@ -222,6 +223,7 @@ class BatchRun:
             files=tuple(file for file in (output, error) if file is not None),
             completed=len(progress.completed),
             failed=len(progress.failed),
+            unanswered=num_unanswered,
             output_file_id=self.batch.output_file_id if progress.completed else None,
             error_file_id=self.batch.error_file_id if progress.failed else None,
         )
@@ -238,6 +240,12 @@ class BatchRun:
                 await self._write_answers(parts)
                 parts.clear()
         await self._write_answers(parts)
+
+    async def _num_unanswered(self) -> int:
+        """Count the lines that were left unanswered, by an earlier process too."""
+        assert self.batch.error_file_id is not None
+        async with contextlib.aclosing(self._context.files.lines(self.batch.error_file_id)) as lines:
+            return sum([is_unanswered(line) async for _, line in lines])
 
     async def _write_answers(self, parts: Sequence[tuple[str, int, bytes]]) -> None:
         line_keys = tuple((self.batch.batch_id, number) for _, number, _ in parts)

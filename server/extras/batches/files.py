@@ -64,6 +64,8 @@ class Files:
         file = await self._store.use(lambda store: store.find_file(file_id)) if has_id_form(file_id) else None
         if file is None or file.owner != owner or file.state != "ready" or file.expires <= self._clock():
             raise ResultNotFoundError("file")
+        if file.purpose not in (PURPOSE, OUTPUT_PURPOSE):
+            raise ResultNotFoundError("file")
         return file
 
     async def list(self, owner: str, page: Page, *, purpose: str | None = None) -> list[FileRow]:

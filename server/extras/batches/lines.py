@@ -74,6 +74,11 @@ def unanswered_line(custom_id: str, *, code: str, message: str) -> bytes:
     return dumps({"id": _new_id(), "custom_id": custom_id, "response": None, "error": error}).encode() + b"\n"
 
 
+def is_unanswered(line: bytes) -> bool:
+    """True if this is a line of `unanswered_line`. Quotes within strings are escaped, so no other line has the text."""
+    return b'"response":null' in line
+
+
 def _new_id() -> str:
     return "batch_req_" + secrets.token_hex(16)
 

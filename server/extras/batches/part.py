@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...extension import Part
 from ..durable.durable_backend import DurableBackend
-from ..durable.memory_store import MemoryStore
+from ..durable.memory_store import MemoryStore, StoreUser
 from .batch import Batch
 from .batches import Batches
 from .settings import BatchSettings
@@ -24,15 +24,19 @@ class BatchesPart(Part):
     @cached_property
     def batches(self) -> Batches:
         """The batches. In a shared store some run elsewhere."""
-        settings, answer = self.service.settings.section(BatchSettings), self._answer
+        settings, answer, store = self.service.settings.section(BatchSettings), self._answer, self.store
         backend = self.service.results.backend
-        if not isinstance(backend, DurableBackend):
-            return Batches(self._memory, settings, answer, clock=time.time)
-        if not backend.is_shared:
-            return Batches(backend, settings, answer, clock=time.time)
+        if not isinstance(backend, DurableBackend) or not backend.is_shared:
+            return Batches(store, settings, answer, clock=time.time)
         from ..shared.shared_batches import SharedBatches  # imports what only servers on a database need
 
         return SharedBatches(backend, settings, answer, clock=time.time, may_claim=self._is_ready)
+
+    @property
+    def store(self) -> StoreUser:
+        """The store on disk, else in memory."""
+        backend = self.service.results.backend
+        return backend if isinstance(backend, DurableBackend) else self._memory
 
     @cached_property
     def _memory(self) -> MemoryStore:

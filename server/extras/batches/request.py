@@ -43,6 +43,9 @@ def _metadata(value: dict[str, Any]) -> dict[str, str]:
     return value
 
 
+Metadata = Annotated[dict[str, Any], AfterValidator(_metadata)]
+
+
 def _window(text: str) -> str:
     if _seconds(text) is None:
         raise PydanticCustomError("window", 'must be a time such as "24h" or "90m", at most 30 days')
@@ -74,7 +77,7 @@ class BatchRequest(RequestModel):
     input_file_id: str
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"]
     completion_window: Annotated[str, AfterValidator(_window), Field(description="24h, 90m; at most 30d.")]
-    metadata: Annotated[dict[str, Any], AfterValidator(_metadata)] | None = None
+    metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
 
     @classmethod

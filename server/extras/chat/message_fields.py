@@ -30,12 +30,12 @@ def look_into_messages(messages: object, reading: ParseContext, *, known: frozen
         _look_into_parts(message.get("content"), f"{at}.content", "messages[].content[]", reading)
 
 
-def look_into_items(items: object, reading: ParseContext) -> None:
-    """Check the input of a response. Raises InvalidRequestError."""
-    for at, item in _objects(items, "input"):
-        _look_at(item, at, "input[]", ITEM_FIELDS, reading)
+def look_into_items(items: object, reading: ParseContext, *, field: str = "input") -> None:
+    """Check the input of a response, or the items of another `field`. Raises InvalidRequestError."""
+    for at, item in _objects(items, field):
+        _look_at(item, at, f"{field}[]", ITEM_FIELDS, reading)
         for name in ("content", "output"):
-            _look_into_parts(item.get(name), f"{at}.{name}", f"input[].{name}[]", reading)
+            _look_into_parts(item.get(name), f"{at}.{name}", f"{field}[].{name}[]", reading)
 
 
 def look_into_tools(tools: object, reading: ParseContext, *, are_flat: bool = False) -> None:

@@ -13,6 +13,7 @@ _INPUT = {
     "required": ["input"],
     "additionalProperties": False,
 }
+_CUSTOM_KEYS = ("type", "custom", "name", "description", "format")
 _FUNCTION_KEYS = ("function", "parameters")  # a tool with one of them is meant to be a function
 
 
@@ -80,6 +81,7 @@ class ServedTools:
         if syntax and (description is None or isinstance(description, str)):
             self.ignored.append("tools[].format")
             description = f"{description or ''}\nThe input keeps to this grammar:\n{syntax}".strip()
+        self.ignored += [f"tools[].{key}" for key in sorted({**tool, **custom}) if key not in _CUSTOM_KEYS]
         function = {"name": custom.get("name"), "description": description, "parameters": _INPUT, "strict": True}
         self._add_function(
             {"type": "function", **function} if self.are_flat else {"function": function}, at=at, namespace=namespace

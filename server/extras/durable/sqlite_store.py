@@ -289,11 +289,12 @@ class SqliteStore(BatchStore):
         return self._opened(next(self._rows(BatchRow, query, owner, idempotency_key), None))
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
-        where = "state = 'ready' AND coalesce(?, purpose) = purpose"
+        where = "state = 'ready' AND coalesce(?, iif(purpose LIKE 'conv%', NULL, purpose)) = purpose"
         return self._page(FileRow, "files", page, owner, now, where, purpose)
 
-    def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
-        return self._page(BatchRow, "batches", page, owner, now)
+    def list_batches(self, owner: str, page: Page, *, now: float, id_prefix: str) -> list[BatchRow]:
+        where = "substr(batch_id, 1, ?) = ?"
+        return self._page(BatchRow, "batches", page, owner, now, where, len(id_prefix), id_prefix)
 
     def _page(
         self, kind: type[Row], table: str, page: Page, owner: str, now: float, where: str = "true", *values: object

@@ -96,10 +96,10 @@ class BatchStore(Store, Protocol):
         """Find the owner's batch with this key."""
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
-        """Return the owner's ready, unexpired files."""
+        """Return the owner's ready, unexpired files; without a purpose none of conversations."""
 
-    def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
-        """Return the owner's unexpired batches."""
+    def list_batches(self, owner: str, page: Page, *, now: float, id_prefix: str) -> list[BatchRow]:
+        """Return the owner's unexpired batches whose ids begin like this."""
 
     def unfinished_batches(self) -> list[BatchRow]:
         """Return the batches that are not over, oldest first."""

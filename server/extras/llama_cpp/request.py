@@ -69,3 +69,17 @@ class LlamaCompletionRequest(RequestModel):
         if self.grammar:
             return StructuredOutputs(grammar=self.grammar, param="grammar")
         return None if self.json_schema is None else StructuredOutputs(json=self.json_schema, param="json_schema")
+
+
+class InfillRequest(LlamaCompletionRequest):
+    """A prefix and a suffix, between which the answer belongs. `prompt` is its beginning."""
+
+    example: ClassVar = {"input_prefix": "def add(a, b):\n", "input_suffix": "\n    return c\n", "n_predict": 32}
+    unsupported: ClassVar = {
+        name: values
+        for name, values in LlamaCompletionRequest.unsupported.items()
+        if name not in ("input_prefix", "input_suffix")
+    } | {"input_extra": ([],)}
+    prompt: str = ""
+    input_prefix: str = ""
+    input_suffix: str = ""

@@ -3,13 +3,15 @@
 A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
-from typing import Annotated, ClassVar
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Depends
 from pydantic import SkipValidation
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ....engine.core.sampling_params import SamplingParams
 from ....engine.extras.chat.messages import read_messages
 from ... import package_version
 from ...api.openapi import GENERATION, KEYED, errors, events
@@ -20,9 +22,10 @@ from ...service import service_of
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat, chat_prompt
 from ..chat.chat_request import ChatFields, ChatMessage
+from ..chat.fill_in_middle import fill_in
 from ..chat.generation import Generation, streamed
 from ..chat.token_limit import announce_cut
-from .request import LlamaCompletionRequest
+from .request import InfillRequest, LlamaCompletionRequest
 from .response import CompletionStreamWriter, whole
 
 router = APIRouter(tags=["llama.cpp"])
@@ -45,8 +48,22 @@ async def completion(
     request: Request, body: Annotated[LlamaCompletionRequest, Depends(LlamaCompletionRequest.from_request)]
 ) -> Response:
     """Continue a prompt."""
+    return await _answer(request, body, body.prompt, body.params())
+
+
+@router.post("/infill", responses=_ANSWERED | errors(*GENERATION))
+async def infill(request: Request, body: Annotated[InfillRequest, Depends(InfillRequest.from_request)]) -> Response:
+    """Fill in the text between a prefix and a suffix, if the model has tokens for it."""
     params = body.params()
-    generation = Generation(prompts=[body.prompt], params=params, check=AnswerCheck.of(params, AnswerFormat()))
+    found = await fill_in(
+        service_of(request), body.input_prefix, body.input_suffix, param="input_suffix", after=body.prompt
+    )
+    params = replace(params, stop_token_ids=(*params.stop_token_ids, *found.stop_token_ids))
+    return await _answer(request, body, found.token_ids, params)
+
+
+async def _answer(request: Request, body: LlamaCompletionRequest, prompt: Any, params: SamplingParams) -> Response:
+    generation = Generation(prompts=[prompt], params=params, check=AnswerCheck.of(params, AnswerFormat()))
     jobs = await (generation.begin(request) if body.stream else generation.answered(request))
     announce_cut(request, jobs, limit=None if body.n_predict is None else params.default_max_tokens)
     if body.stream:

@@ -43,6 +43,7 @@ def _anthropic(service: Service, name: str) -> dict[str, Any]:
         "id": name,
         "display_name": name,
         "created_at": created,
+        "lifecycle": "active",
         "max_input_tokens": limit,
         "max_tokens": limit,
     }

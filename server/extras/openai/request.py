@@ -99,6 +99,7 @@ class CompletionRequest(OpenAIRequest):
     example: ClassVar = {"prompt": "Once upon a time", "max_tokens": 32}
     default_max_tokens = 16
     prompt: Prompts
+    suffix: str = ""
     echo: bool = False
     best_of: Annotated[Any, schema_of("n")] = None
     logprobs: Annotated[Any, schema_of("logprobs")] = None
@@ -118,6 +119,8 @@ class CompletionRequest(OpenAIRequest):
 
     def params(self) -> SamplingParams:
         """Build the parameters. With an echo, `logprobs` also covers the prompt. Raises."""
+        if self.suffix and self.echo:
+            raise InvalidRequestError("echo does not go with a suffix; leave one of them out", param="echo")
         n = (self.__pydantic_extra__ or {}).get("n", 1)
         if self.best_of is not None and (type(self.best_of) is not int or self.best_of != n):
             raise InvalidRequestError("best_of other than n is not supported; leave it out", param="best_of")

@@ -7,7 +7,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path
@@ -24,6 +24,7 @@ from ...jobs.job import Job
 from ...service import Service, service_of
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat
+from ..chat.fill_in_middle import FillIn, fill_in
 from ..chat.generation import Generation, chat_generation, streamed
 from ..chat.model_text import ModelText, ShownToken
 from ..chat.timed_route import TimedRoute
@@ -67,7 +68,8 @@ async def completions(
     request: Request, body: Annotated[CompletionRequest, Depends(CompletionRequest.from_request)]
 ) -> Response:
     """Continue one or more prompts."""
-    return await _completion(service_of(request), body).response(request)
+    answer = await _completion(service_of(request), body)
+    return await answer.response(request)
 
 
 @router.post("/chat/completions", responses=_STREAMED | errors(*GENERATION))
@@ -83,7 +85,7 @@ async def complete_batched(
     service: Service, fields: Mapping[str, Any], *, owner: str, defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Answer like POST /v1/completions, in the background. Raises like the route."""
-    answer = _completion(service, read_fields(service, fields, CompletionRequest, defaults=defaults))
+    answer = await _completion(service, read_fields(service, fields, CompletionRequest, defaults=defaults))
     return await answer.whole(service, owner=owner)
 
 
@@ -125,7 +127,7 @@ class _Answer:
         announce_cut(request, jobs, limit=self.generation.params.default_max_tokens)
 
 
-def _completion(service: Service, body: CompletionRequest) -> _Answer:
+async def _completion(service: Service, body: CompletionRequest) -> _Answer:
     params, echo = cut_to_fit(body.params(), is_strict=service.settings.strict_fields), body.echoed()
     builder = CompletionResponseBuilder(
         _head(service, "cmpl-"),
@@ -134,14 +136,25 @@ def _completion(service: Service, body: CompletionRequest) -> _Answer:
         echo=echo,
         prompt_text=ModelText(service).prompt,
     )
+    prompts = body.prompts()
+    if body.suffix:
+        fills = [await _filled(service, prompt, body.suffix) for prompt in body.prompt]
+        prompts = [fill.token_ids for fill in fills]
+        params = replace(params, stop_token_ids=(*params.stop_token_ids, *fills[0].stop_token_ids))
     generation = Generation(
-        prompts=body.prompts(),
+        prompts=prompts,
         params=params,
         user=body.user,
         keeps_prompt=echo.is_wanted or body.return_token_ids,
         check=AnswerCheck.of(params, AnswerFormat()),
     )
     return _Answer(body=body, builder=builder, generation=generation, echoes=echo.is_wanted)
+
+
+async def _filled(service: Service, prompt: object, suffix: str) -> FillIn:
+    if not isinstance(prompt, str):
+        raise InvalidRequestError("suffix goes with a prompt that is text", param="suffix")
+    return await fill_in(service, prompt, suffix, param="suffix")
 
 
 async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _Answer:

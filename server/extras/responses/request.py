@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, SkipValidation
+from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ....engine.core.sampling_params import SamplingParams
@@ -21,6 +21,7 @@ from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat
 from ..chat.chat_request import Chat, Effort, ToolFields
 from ..chat.message_fields import look_into_items
+from .compaction import with_summaries
 
 _LOGPROBS = "message.output_text.logprobs"
 Summary = Literal["auto", "concise", "detailed"]
@@ -43,6 +44,19 @@ def _bounded(value: Any) -> Any:
     return value
 
 
+def _id_of(value: Any) -> Any:
+    """Return the id in an object with an id alone."""
+    return value["id"] if isinstance(value, dict) and set(value) == {"id"} else value
+
+
+_CONVERSATION = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+        {"type": "null"},
+    ],
+    "description": "Id of a conversation, to which the input and the output are added.",
+}
 # Accepted, and repeated if the response has a place for it, but otherwise without effect.
 Repeated = Annotated[Any, AfterValidator(_bounded)]
 
@@ -58,6 +72,7 @@ class StoredRequest:
     is_background: bool = False
     is_stored: bool = True
     schema: Any = None  # the content's schema, for AnswerCheck
+    num_earlier: int = 0  # messages of the conversation before the input
 
     @cached_property
     def check(self) -> AnswerCheck | None:
@@ -91,7 +106,7 @@ class Reasoning(RequestModel):
 
     is_tolerant = True
     path = "reasoning."
-    ignored: ClassVar = {"summary": (), "generate_summary": ()}
+    ignored: ClassVar = {"summary": (), "generate_summary": (), "context": (), "mode": ()}
     effort: Effort | None = None
     summary: Summary | None = None
     generate_summary: Summary | None = None
@@ -112,10 +127,8 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     is_tolerant = True
     has_flat_tools = True
     ignored: ClassVar = {name: values for name, values in HINTS.items() if name not in ("metadata", "store")} | {
-        "max_tool_calls": ()
-    }
-    way_out: ClassVar = ToolFields.way_out | {
-        "conversation": "conversations are not kept here: send previous_response_id or the whole conversation as input"
+        "max_tool_calls": (),
+        "image": (),  # how images are read; images are refused themselves
     }
     # Fields of other routes, or not built. Ignoring one of them would give a wrong answer.
     unsupported: ClassVar = {
@@ -123,7 +136,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         **ToolFields.unsupported,
         **dict.fromkeys(
             (
-                *("conversation", "prompt", "moderation", "n", "messages", "logprobs", "prompt_logprobs", "max_tokens"),
+                *("prompt", "moderation", "n", "messages", "logprobs", "prompt_logprobs", "max_tokens"),
                 *("reasoning_effort", "response_format"),
             ),
             (),
@@ -132,6 +145,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     input: SkipValidation[str | list[dict[str, Any]]]
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: Annotated[str | None, BeforeValidator(_id_of), WithJsonSchema(_CONVERSATION)] = None
     background: bool = False
     store: bool = True
     webhook: str | None = None
@@ -144,7 +158,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     metadata: Annotated[dict[str, Any], AfterValidator(_bounded)] = Field({})
     prompt_cache_key: Repeated = None
     safety_identifier: Repeated = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "batch"] | None = None
+    service_tier: str | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     max_tool_calls: Annotated[int | None, Field(ge=1)] = None
 
@@ -164,7 +178,11 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         """Append the input to the earlier conversation. Raises InvalidRequestError."""
         if self.background and not self.store:
             raise InvalidRequestError("background goes with store true only", param="background")
-        input_messages = read_items(self.input)
+        if self.conversation is not None and self.previous_response_id is not None:
+            raise InvalidRequestError(
+                "send conversation or previous_response_id; both say what comes before", param="previous_response_id"
+            )
+        input_messages = read_items(with_summaries(self.input))
         if not input_messages:
             raise InvalidRequestError("input holds nothing but reasoning; send what is to be answered", param="input")
         return [*earlier, *input_messages]
@@ -195,7 +213,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
             text_format=None if is_forced else self.text.format,
         )
 
-    def stored(self, messages: Sequence[Message], params: SamplingParams) -> StoredRequest:
+    def stored(self, messages: Sequence[Message], params: SamplingParams, *, num_earlier: int = 0) -> StoredRequest:
         """Return the part of the request to keep with the response."""
         names = {"instructions", "max_output_tokens", "top_logprobs", "background", "store", "previous_response_id"}
         names |= {"metadata", "truncation", "parallel_tool_calls"}
@@ -209,10 +227,13 @@ class ResponsesRequest(SamplingRequest, ToolFields):
             "top_p": params.top_p,
             "text": {"format": {"type": "text"}} | text,
         }
+        if self.conversation is not None:
+            repeated["conversation"] = {"id": self.conversation}
         return StoredRequest(
             messages=messages,
             repeated=repeated,
             has_logprobs=self.has_logprobs,
             is_background=self.background,
             is_stored=self.store,
+            num_earlier=num_earlier,
         )

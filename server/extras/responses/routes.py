@@ -5,7 +5,7 @@ A response in the background continues after a disconnect; any other response is
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BeforeValidator
@@ -34,15 +34,19 @@ from ...service import Service, service_of
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat, constrained, rendered
 from ..chat.model_text import ModelText
-from ..chat.timed_route import LimitedRoute
+from ..chat.timed_route import KeptRoute
 from ..chat.token_limit import announce_cut, cut_to_fit
+from . import compaction
 from .input_items import input_items, page_of_items
 from .request import ResponsesRequest, StoredRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
 from .stream import ResponsesStreamWriter
 from .truncation import response_prompt
 
-router = APIRouter(prefix="/v1/responses", tags=["OpenAI"], route_class=LimitedRoute)
+if TYPE_CHECKING:
+    from ..conversations.part import ConversationsPart
+
+router = APIRouter(prefix="/v1/responses", tags=["OpenAI"], route_class=KeptRoute)
 KIND = "response"  # kind of kept requests
 
 CANCEL_S = 10.0
@@ -94,10 +98,41 @@ async def count_input_tokens(
     """Count the tokens of an input, with the conversation that it continues, without answering it."""
     service = service_of(request)
     body.params(is_forced=True)  # a wrong field is refused like on POST /v1/responses
-    messages = await _messages(service, body, owner=owner_of(request))
-    text, _ = await response_prompt(service.engine, service.settings, body, messages)
+    earlier = await _earlier(service, body, owner=owner_of(request))
+    text, _ = await response_prompt(service.engine, service.settings, body, body.messages(earlier))
     tokens = await ModelText(service).encode(text, add_special_tokens=False)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
+
+@router.post(
+    "/compact",
+    response_description="The user's messages, and an item that stands for the rest.",
+    responses=errors(*GENERATION),
+)
+async def compact(
+    request: Request, body: Annotated[ResponsesRequest, Depends(ResponsesRequest.from_request)]
+) -> Response:
+    """Shorten a dialogue to the user's messages and a summary, which the model writes."""
+    service, owner = service_of(request), owner_of(request)
+    messages = body.messages(await _earlier(service, body, owner=owner))
+    text, _ = await response_prompt(service.engine, service.settings, body, [*messages, compaction.REQUEST])
+    params = body.params(is_forced=True)
+    if params.max_tokens is None:
+        params = dataclasses.replace(params, default_max_tokens=compaction.MAX_TOKENS)
+    job = service.new_job(params, owner=owner)
+    await unless_disconnected(request.receive, service.complete([job], [rendered(text)], params, user=body.user))
+    answer = await response_object(job, ModelText(service).shown)
+    said = [item for item in answer["output"] if item["type"] == "message"]
+    summary = "".join(part["text"] for item in said for part in item["content"])
+    return JsonResponse(
+        {
+            "id": answer["id"],
+            "object": "response.compaction",
+            "created_at": answer["created_at"],
+            "output": compaction.compacted(messages, summary, response_id=job.seq_id),
+            "usage": answer["usage"],
+        }
+    )
 
 
 async def respond_batched(
@@ -108,6 +143,8 @@ async def respond_batched(
     service.settings.webhooks.check(body.webhook, is_kept=False)
     new = await _new(service, body, owner=owner)
     await service.complete([new.job], [new.prompt], new.params, user=new.body.user, is_background=True)
+    if body.conversation is not None:
+        _conversations(service).follow(new.job, body.conversation)
     return await response_object(new.job, ModelText(service).shown)
 
 
@@ -123,23 +160,35 @@ class _New:
 
 
 async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None = None) -> _New:
-    messages = await _messages(service, body, owner=owner)
+    earlier = await _earlier(service, body, owner=owner)
+    messages = body.messages(earlier)
     text, answer = await response_prompt(service.engine, service.settings, body, messages)
     params = cut_to_fit(body.params(is_forced=answer.is_forced), is_strict=service.settings.strict_fields)
     job = service.new_job(params, owner=owner, idempotency_key=key)
     check = AnswerCheck.of(params, answer)
-    attachment = dataclasses.replace(body.stored(messages, params), answer=answer, schema=check and check.schema)
+    stored = body.stored(messages, params, num_earlier=len(earlier))
+    attachment = dataclasses.replace(stored, answer=answer, schema=check and check.schema)
     job.attach(attachment)
     return _New(body=body, job=job, prompt=rendered(text), params=constrained(params, answer), attachment=attachment)
 
 
-async def _messages(service: Service, body: ResponsesRequest, *, owner: str) -> list[Message]:
-    """Return the input behind the conversation that it continues. Raises InvalidRequestError."""
-    previous_id = body.previous_response_id
-    earlier = [] if previous_id is None else await _conversation(service, previous_id, owner=owner)
-    messages = body.messages(earlier)
+async def _earlier(service: Service, body: ResponsesRequest, *, owner: str) -> list[Message]:
+    """Return the conversation that the input continues. Raises InvalidRequestError, ResultNotFoundError."""
+    body.messages([])  # a wrong input is reported first
     _ = service.tokenizer  # raises if the model has no tokenizer
-    return messages
+    if body.conversation is not None:
+        return await _conversations(service).messages(body.conversation, owner=owner)
+    previous_id = body.previous_response_id
+    return [] if previous_id is None else await _conversation(service, previous_id, owner=owner)
+
+
+def _conversations(service: Service) -> "ConversationsPart":
+    """Return the part that keeps conversations. Raises InvalidRequestError where there is none."""
+    if all(extension.name != "conversations" for extension in service.extensions.used):
+        raise InvalidRequestError("conversation is not supported here; leave it out", param="conversation")
+    from ..conversations.part import ConversationsPart
+
+    return service.part(ConversationsPart)
 
 
 async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
@@ -150,7 +199,10 @@ async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: 
     if body.store:
         await service.results.check_quota(owner)
         service.results.add(job)
+    conversation_id = body.conversation
     try:
+        if conversation_id is not None and body.store and service.settings.has_durable_results:
+            await _conversations(service).begin(job, conversation_id)
         stored = dataclasses.asdict(new.attachment)
         kept = KeptRequest(
             kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook, defaults=body.defaults
@@ -160,6 +212,8 @@ async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: 
         service.abort(job)
         service.results.forget(job)
         raise
+    if conversation_id is not None:
+        _conversations(service).follow(job, conversation_id)
     return job
 
 

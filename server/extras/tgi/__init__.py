@@ -1,4 +1,4 @@
-"""API of Hugging Face's TGI at /, /generate_stream and /info."""
+"""API of Hugging Face's TGI at /, /generate (by its `inputs`), /generate_stream and /info."""
 
 from ...extension import Extension
 
@@ -7,4 +7,5 @@ EXTENSION = Extension(
     requires=("server/extras/chat", "engine/extras/chat", "engine/extras/structured_output"),
     paths=("/", "/generate_stream", "/info"),
     router="routes:router",
+    part="part:TgiPart",
 )

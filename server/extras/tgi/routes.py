@@ -1,9 +1,10 @@
-"""TGI's routes over the same jobs as the other routes. POST /generate is the server's own.
+"""TGI's routes over the same jobs as the other routes. POST /generate is the server's own, and hands TGI's body over.
 
 A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.responses import Response
 
 from ... import package_version
 from ...api.openapi import GENERATION, KEYED, errors, events
+from ...api.request_model import read_fields
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...service import service_of
@@ -42,6 +44,13 @@ async def generate_stream(request: Request, body: Body) -> Response:
     return await _answer(request, body, is_stream=True)
 
 
+async def generate_by_inputs(request: Request, fields: Mapping[str, Any]) -> Response:
+    """Answer POST /generate with TGI's body. The answer is an object, not the list of POST /."""
+    body = read_fields(service_of(request), fields, TgiRequest)
+    body.name_ignored(request)
+    return await _answer(request, body, is_stream=body.stream, is_listed=False)
+
+
 @router.get("/info", response_description="The model and its limits.", responses=errors(*KEYED, 503))
 async def info(request: Request) -> Response:
     """The model and its limits."""
@@ -66,7 +75,7 @@ async def info(request: Request) -> Response:
     )
 
 
-async def _answer(request: Request, body: TgiRequest, *, is_stream: bool) -> Response:
+async def _answer(request: Request, body: TgiRequest, *, is_stream: bool, is_listed: bool = True) -> Response:
     service, asked = service_of(request), body.parameters
     params = asked.params(defaults=body.defaults, has_logprobs=is_stream or asked.details)
     params = cut_to_fit(params, is_strict=service.settings.strict_fields)
@@ -81,4 +90,4 @@ async def _answer(request: Request, body: TgiRequest, *, is_stream: bool) -> Res
     if is_stream:
         return streamed(request, jobs, TgiStreamWriter(jobs[0], form))
     answer = form.whole(jobs[0], has_details=asked.details)
-    return SlicedResponse.of(await service.json.write([answer]))
+    return SlicedResponse.of(await service.json.write([answer] if is_listed else answer))

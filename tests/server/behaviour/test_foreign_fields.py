@@ -94,7 +94,7 @@ async def test_nested_objects_are_read_the_same_way(served):
         ("/v1/responses", {"truncation": "foo"}, "truncation"),
         ("/v1/responses", {"max_tool_calls": "x"}, "max_tool_calls"),
         ("/v1/responses", {"include": ["foo"]}, "include[0]"),
-        ("/v1/responses", {"service_tier": "banana"}, "service_tier"),
+        ("/v1/responses", {"service_tier": 5}, "service_tier"),
         ("/v1/responses", {"reasoning": {"effort": "banana"}}, "reasoning.effort"),
         ("/v1/responses", {"reasoning": {"efort": "low"}}, "reasoning.efort"),
         ("/v1/responses", {"stream_options": {"max_chunk": 1}}, "stream_options.max_chunk"),

@@ -134,6 +134,7 @@ async def test_pages_that_are_allowed(served, key):
         assert response.headers["access-control-allow-origin"] == FRIEND
         exposed = set(response.headers["access-control-expose-headers"].split(", "))
         assert exposed >= {"Location", "Retry-After", "X-Seq-Id", "X-Ignored-Fields", "X-Unenforced"}
+        assert exposed >= {"openai-processing-ms", "x-ratelimit-remaining-requests", "request-id"}
     if key is None:
         is_refused(await ask(served, Origin=EVIL), "origin")
         is_refused(await served.client.options("/generate", headers={"Origin": EVIL} | PREFLIGHT), "origin")

@@ -124,11 +124,12 @@ class BatchTables(BatchStore):
         return self._opened(self._read(BatchRow, query, owner, idempotency_key))
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
-        where = "state = 'ready' AND coalesce(%s, purpose) = purpose"
+        own = "CASE WHEN starts_with(purpose, 'conv') THEN NULL ELSE purpose END"
+        where = f"state = 'ready' AND coalesce(%s, {own}) = purpose"
         return self._page_of(FileRow, "files", page, owner, now, where, None if purpose is None else _text(purpose))
 
-    def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
-        return self._page_of(BatchRow, "batches", page, owner, now)
+    def list_batches(self, owner: str, page: Page, *, now: float, id_prefix: str) -> list[BatchRow]:
+        return self._page_of(BatchRow, "batches", page, owner, now, "starts_with(batch_id, %s)", id_prefix)
 
     def _page_of(
         self, kind: type[Row], table: str, page: Page, owner: str, now: float, where: str = "TRUE", *values: object

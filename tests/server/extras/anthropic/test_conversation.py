@@ -3,7 +3,7 @@
 import pytest
 
 from splitfuse.engine.errors import InvalidRequestError
-from splitfuse.server.extras.anthropic.conversation import read_conversation, read_custom_tools, sorted_tools
+from splitfuse.server.extras.anthropic.conversation import read_conversation, sorted_tools
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
 
@@ -155,11 +155,11 @@ def test_tools():
         {"name": "weather", "description": "In a town", "input_schema": schema, **CACHED, "defer_loading": True},
         {"type": "custom", "name": "now", "input_schema": {"type": "object"}, "strict": True},
     ]
-    assert read_custom_tools(tools) == [
+    assert sorted_tools(tools).read() == [
         {"type": "function", "function": {"name": "weather", "description": "In a town", "parameters": schema}},
         {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}},
     ]
-    assert read_custom_tools(None) == read_custom_tools([]) == []
+    assert sorted_tools(None).read() == sorted_tools([]).read() == []
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_tools():
 )
 def test_a_tool_that_cannot_be_is_named(tool, param, said):
     with pytest.raises(InvalidRequestError) as info:
-        read_custom_tools([tool])
+        sorted_tools([tool]).read()
     assert info.value.param == param
     assert said in str(info.value)
 
@@ -188,7 +188,7 @@ def test_tools_that_the_client_runs_are_functions_and_those_of_servers_are_left_
         {"type": "computer_20250124", "name": "computer", "display_width_px": 800, "display_height_px": 600},
         {"type": "new_20990101", "name": "new", "input_schema": {"type": "object"}},
     ]
-    functions = [tool["function"] for tool in read_custom_tools(tools)]
+    functions = [tool["function"] for tool in sorted_tools(tools).read()]
     assert [f["name"] for f in functions] == ["bash", "str_replace_editor", "memory", "computer", "new"]
     assert functions[0]["parameters"]["properties"].keys() == {"command", "restart"}
     assert functions[3]["description"].endswith("800 x 600 pixels.")

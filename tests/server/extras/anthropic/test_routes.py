@@ -362,7 +362,7 @@ async def test_refusals_have_anthropics_envelope(served, fields, said):
 async def test_every_failure_has_the_envelope(served, monkeypatch):
     assert MODEL in error_of(await ask(served, model="claude"), 404, "not_found_error")
     error_of(await served.client.get("/v1/messages"), 405, "invalid_request_error")
-    error_of(await ask(served, "/v1/messages/batches"), 404, "not_found_error")
+    error_of(await ask(served, "/v1/messages/nothing"), 404, "not_found_error")
     served.engine.queue_is_full = True
     full = await ask(served)
     error_of(full, 429, "rate_limit_error")

@@ -277,3 +277,4 @@ async def test_the_document_has_it(served):
 async def test_it_can_be_left_out(served):
     response = await served.client.get("/api/tags")
     assert (response.status_code, response.json()["error"]["type"]) == (404, "not_found_error")
+    assert "--no-ollama-api" in response.json()["error"]["message"]

@@ -56,7 +56,6 @@ REFUSED = {
         ("prompt_logprobs", {"prompt_logprobs": 21}),
         ("max_tokens", {"max_tokens": 0}),
         ("max_tokens", {"max_tokens": False, "echo": True}),
-        ("suffix", {"suffix": "end"}),
         ("best_of", {"best_of": 2}),
         ("best_of", {"best_of": True}),
         ("messages", {"messages": MESSAGES}),

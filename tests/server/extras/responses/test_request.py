@@ -36,7 +36,6 @@ REFUSED = [
     ("include[0]", {"include": [5]}),
     ("metadata", {"metadata": [1]}),
     ("metadata", {"metadata": {"a": "x" * 20_000}}),
-    ("conversation", {"conversation": "conv_1"}),
     ("prompt", {"prompt": {"id": "pmpt_1"}}),
     ("response_format", {"response_format": {"type": "json_object"}}),
     ("background", {"background": True, "store": False}),

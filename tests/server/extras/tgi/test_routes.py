@@ -25,6 +25,20 @@ async def test_a_text_is_continued(served):
     assert all(token["logprob"] <= 0 for token in details["tokens"])
 
 
+async def test_generate_takes_its_body_by_the_field(served):
+    text = answer_text(PROMPT, num_tokens=5)
+    answer = await post(served, "/generate", repetition_penalty=1.1, watermark=True)
+    assert answer.json() == {"generated_text": text}
+    assert answer.headers["X-Ignored-Fields"] == "parameters.watermark"
+    body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 5}, "stream": True}
+    events = parse_events((await served.client.post("/generate", json=body)).text)
+    assert events[-1]["data"]["generated_text"] == text
+    for fields, param in (({"prompt": PROMPT, "inputs": PROMPT}, "inputs"), ({"inputs": 5}, "inputs")):
+        refused = await served.client.post("/generate", json=fields)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert len(served.service.results) == 0
+
+
 @pytest.mark.parametrize("path", ["/generate_stream", "/"])
 async def test_a_stream_has_an_event_per_token_and_the_text_in_the_last(served, path):
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 5}, "stream": True}
