@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 _LARGEST_INT = 2**53 - 1  # larger integers change in languages whose numbers are doubles
-_PLAIN = range(-7, 21)  # decimal exponents of numbers that are spelled without one
+_PLAIN = range(-6, 21)  # decimal exponents of numbers that are spelled without one
 
 
 def canonical(value: Any) -> bytes:
