@@ -11,7 +11,11 @@ from splitfuse.engine.extras.receipts.identity import Identity
 from splitfuse.engine.extras.receipts.receipt import Receipt, ReceiptOutput
 
 _TEXTS = ("Once upon a time", "The little dog", "A cat sat on", "Tom and Lily went to the park. They", "One day,")
-_SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["age"]}
+_SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["age"],
+}
 
 
 def random_params(rng: random.Random) -> dict[str, Any]:

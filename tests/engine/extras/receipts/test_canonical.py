@@ -34,7 +34,14 @@ def test_numbers(bits: str, text: str) -> None:
 
 
 def test_texts_and_the_order_of_keys() -> None:
-    value = {"\u20ac": "Euro", "\r": "\n", "\ufb33": 1, "1": [True, None, "\u20ac$\u000f\n\"\\/"], "\U0001f600": {}, "\u0080": ""}
+    value = {
+        "\u20ac": "Euro",
+        "\r": "\n",
+        "\ufb33": 1,
+        "1": [True, None, '\u20ac$\u000f\n"\\/'],
+        "\U0001f600": {},
+        "\u0080": "",
+    }
     text = canonical(value).decode()
     assert list(json.loads(text)) == ["\r", "1", "\u0080", "\u20ac", "\U0001f600", "\ufb33"]
     assert text.startswith('{"\\r":"\\n","1":[true,null,"\u20ac$\\u000f\\n\\"\\\\/"],')

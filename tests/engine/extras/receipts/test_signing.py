@@ -42,5 +42,5 @@ def test_a_file_without_a_key_is_refused_with_the_way_out(tmp_path: Path, fault:
     elif fault != "missing":
         write_key(path, "x25519" if fault == "other kind" else "ed25519")
     path.exists() and path.chmod(0o666 if fault == "open to others" else 0o600)
-    with pytest.raises(ConfigError, match="cannot be read|openssl genpkey|chmod"):
+    with pytest.raises(ConfigError, match=r"cannot be read|openssl genpkey|chmod"):
         ReceiptKey.read(path)
