@@ -61,7 +61,7 @@ class Receipt:
     prompt_token_ids: Sequence[int]
     outputs: Sequence[ReceiptOutput]
     signature: Mapping[str, str] | None = None
-    claimed_sha256: str | None = None  # as read; None for a receipt that was made here
+    claimed_sha256: str | None = None  # hash that was read; None for a receipt that was made here
 
     @classmethod
     def of(
