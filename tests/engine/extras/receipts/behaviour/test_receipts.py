@@ -28,7 +28,10 @@ NUM_CHANGES = 10 * NUM_RECEIPTS
 Served = tuple[AsyncEngine, Identity]
 
 
-@pytest.fixture(params=[{}, {"speculative_model": "ngram", "num_kv_blocks": 96}], ids=["plain", "ngram"])
+@pytest.fixture(
+    params=[{"speculative_model": "ngram", "num_kv_blocks": 96}, {"async_scheduling": True}],
+    ids=["ngram", "overlapped"],
+)
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with running_engine(str(DEMO_FOLDER), max_model_len=512, **request.param) as engine:
         yield engine, await asyncio.to_thread(Identity.of, engine)
