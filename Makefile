@@ -15,7 +15,11 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
+<<<<<<< HEAD
 .PHONY: serve test thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories schemathesis fuzz soak faults kills page clients \
+=======
+.PHONY: serve test thorough fast core lint types check torches unasync docs simulation audit schemas histories receipts schemathesis fuzz soak faults kills page clients \
+>>>>>>> r-receipts
 	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
@@ -78,6 +82,9 @@ audit: $(VENV)/.test  ## faults of dependencies, dangerous calls, secrets: whate
 
 schemas: $(VENV)/.test  ## all real schemas of the corpus, with random answers to each: 2 minutes
 	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q --durations=5 tests/engine/extras/structured_output/behaviour/test_schema_corpus.py $(ARGS)
+
+receipts: $(VENV)/.test  ## 1,000 receipts of random answers verify, 10,000 changes of receipts are found; 6 minutes
+	SPLITFUSE_RECEIPTS=1000 $(BIN)/python -m pytest -q --durations=5 tests/engine/extras/receipts/behaviour $(ARGS)
 
 histories: $(VENV)/.test  ## 2,000 answers of every API, cut anywhere, come back as history
 	SPLITFUSE_HISTORIES=1000 $(VENV)/bin/pytest tests/server/behaviour/test_answers_as_history.py

@@ -19,7 +19,7 @@ from .errors import (
     ServerStartError,
 )
 from .events import StreamEvent
-from .results import ErrorDetail, Output, Result, Timings, Usage
+from .results import ErrorDetail, Output, Result, Timings, Usage, Verdict
 from .server_process import Server, serve
 from .server_process import client_of as _client_of
 
@@ -49,6 +49,7 @@ __all__ = [
     "Timings",
     "ToolCall",
     "Usage",
+    "Verdict",
     "response_format",
     "serve",
     "tool",

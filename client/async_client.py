@@ -4,7 +4,7 @@
 import contextlib
 import math
 import weakref
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 import httpx
@@ -17,7 +17,7 @@ from .chat import ChatAnswer, ChatDelta, ChatReader, Messages, Schema
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
 from .messages import Answer, Prompt, Request
-from .results import Result, read_page, read_result
+from .results import Result, Verdict, read_page, read_result, read_verdict
 from .retry import Deadline
 from .sampling import Sampling, mii_fields, prompt_list
 
@@ -149,6 +149,11 @@ class AsyncClient(BaseClient):
         """Cancel and delete all of this key's requests. Returns how many there were."""
         answer = await self._ask(messages.delete_results(), self.retry_policy.begin())
         return int(answer.json()["deleted"])
+
+    async def verify(self, receipt: Mapping[str, Any]) -> Verdict:
+        """Check a receipt: its hash, its signature, and every token of its answer."""
+        answer = await self._ask(messages.verify(receipt), self.retry_policy.begin())
+        return read_verdict(answer.json())
 
     async def models(self) -> list[str]:
         """Return the names under which the server serves its model."""

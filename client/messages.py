@@ -110,6 +110,11 @@ def results(*, status: str | None, after: str | None) -> Request:
     return Request("GET", f"/results?{urlencode({name: value for name, value in query.items() if value is not None})}")
 
 
+def verify(receipt: Mapping[str, Any]) -> Request:
+    """Return POST /verify."""
+    return Request("POST", "/verify", {"content-type": "application/json"}, json.dumps({"receipt": receipt}).encode())
+
+
 def delete_results() -> Request:
     """Return DELETE /results."""
     return Request("DELETE", "/results")

@@ -31,6 +31,7 @@ class Usage:
     completion_tokens: int = 0
     total_tokens: int = 0
     cached_tokens: int = 0
+    reused_tokens: int = 0  # tokens of an earlier answer (--reuse-answers)
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Result:
     timings: Timings = Timings()
     error: ErrorDetail | None = None
     prompt_logprobs: Any = None
+    receipt: dict[str, Any] | None = None  # with `receipt=True`, once the request has ended
     attempt: int = 1  # number of server processes that have run the request
     created_at: int | None = None  # Unix time; only in lists of results
 
@@ -95,6 +97,27 @@ class Result:
     def is_finished(self) -> bool:
         """True if the request has ended."""
         return self.status in FINISHED
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Answer to a receipt that a server has checked."""
+
+    valid: bool
+    first_mismatch: int | None = None  # position of the first token of `output` that does not follow
+    output: int | None = None
+    token_id: int | None = None  # the receipt's token there
+    drawn_token_id: int | None = None  # the model's token there
+    reason: str | None = None
+    signed_by: str | None = None  # public key, if the signature is right
+
+
+def read_verdict(data: object) -> Verdict:
+    """Return the verdict that JSON states. Raises APIError if the JSON is none."""
+    known = _known(Verdict, data)
+    if not isinstance(known.get("valid"), bool):
+        raise APIError("the server answered with something that is not a verdict; is this a splitfuse server?")
+    return Verdict(**known)
 
 
 def read_result(data: object) -> Result:

@@ -23,10 +23,13 @@ from ..engine.extension import importing_for
 if TYPE_CHECKING:
     from starlette.middleware import Middleware
 
+    from ..engine.core.sampling_params import SamplingParams
     from ..engine.serving.async_engine import AsyncEngine
+    from ..engine.serving.input_processor import Prompt
     from .jobs.job import Job
     from .jobs.job_index import JobIndex
     from .jobs.result_backend import ResultBackend
+    from .jobs.reuse import Reuse
 
 logger = logging.getLogger(__name__)
 ENTRY_POINTS = "splitfuse.extensions"
@@ -47,6 +50,7 @@ class Extension:
     endpoints: Mapping[str, str] = field(default_factory=dict)  # Endpoint by path, for batches
     kept_kinds: Mapping[str, str] = field(default_factory=dict)  # KeptKind by name
     answer_check: str | None = None  # makes the Check of an answer from sampling parameters
+    receipts: str | None = None  # Part class that makes the receipts of answers
     index: str | None = None  # makes the answer to a browser that opens /
     is_open: str | None = None  # true of scopes that need no key
     serve: str | None = None  # runs `splitfuse serve` in place of one server: takes the settings and the signals
@@ -107,6 +111,10 @@ class Part:
 
     def job_created(self, job: "Job") -> None:
         """Hear of a job that is not submitted yet."""
+
+    def reuse(self, job: "Job", prompt: "Prompt", params: "SamplingParams", *, tenant: str) -> "Reuse | None":
+        """Look for an earlier answer to a request that is about to be submitted; None if there can be none."""
+        return None
 
     async def open(self) -> None:
         """Begin before the model is loaded; the results are open."""

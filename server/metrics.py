@@ -114,7 +114,7 @@ class Metrics:
         }
         for histogram in self._histograms.values():
             self._registry.register(histogram)
-        counters = dict(_COUNTERS)
+        counters, self._num_positions = dict(_COUNTERS), num_speculative_tokens
         if num_speculative_tokens:
             counters |= {name: (text, None, ()) for name, text in _DRAFT_COUNTERS.items()}
             positions = tuple(map(str, range(num_speculative_tokens)))
@@ -147,11 +147,11 @@ class Metrics:
         self._observe("iteration_tokens_total", stats.num_prefill_tokens + stats.num_decode_tokens)
         self._observe("time_to_first_token_seconds", *stats.ttfts)
         self._observe("inter_token_latency_seconds", *stats.itls)
-        if stats.num_drafts:
+        if stats.num_drafts and self._num_positions:  # without speculation receipts alone are drafted
             self._count("spec_decode_num_drafts", stats.num_drafts)
             self._count("spec_decode_num_draft_tokens", stats.num_draft_tokens)
             self._count("spec_decode_num_accepted_tokens", sum(stats.num_accepted_tokens_per_pos))
-            for position, count in enumerate(stats.num_accepted_tokens_per_pos):
+            for position, count in enumerate(stats.num_accepted_tokens_per_pos[: self._num_positions]):
                 self._count("spec_decode_num_accepted_tokens_per_pos", count, str(position))
 
     def on_ignored_fields(self, count: int) -> None:

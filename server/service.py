@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
     from ..engine.serving.input_processor import Prompt
     from ..engine.text.tokenizer import Tokenizer
+    from .jobs.reuse import Reuse
     from .metrics import Metrics
     from .server_settings import ServerSettings
 
@@ -135,12 +136,34 @@ class Service(JobObserver):
         """
         if self.state != "ready":
             raise self.lifecycle.not_ready()
-        params = self.results.bounded(params)
+        params, tenant = self.results.bounded(params), job.owner or user
+        receipts = await self._receipts(params)
         sink = job.sink if kept is None else self.results.sink(job, webhook=kept.webhook)
-        handle = await self.engine.submit(prompt, params, sink, request_id=job.seq_id, tenant=job.owner or user)
+        reuse = self._reuse(job, prompt, params, tenant=tenant)
+        handle = None if reuse is None else reuse.earlier
+        if handle is None:
+            handle = await self.engine.submit(prompt, params, sink, request_id=job.seq_id, tenant=tenant)
         job.accept(handle)
+        if receipts is not None:
+            job.receipt = receipts.maker(handle)
         if kept is not None:
             await self.results.accept(job, handle, kept, user=user, fingerprint=self.engine.fingerprint)
+        if reuse is not None:
+            await reuse.accepted(handle, sink)
+
+    async def _receipts(self, params: SamplingParams) -> Any:
+        """Return the maker of receipts, ready for this request; None if none is wanted. Raises InvalidRequestError."""
+        if not params.wants_receipt:
+            return None
+        if (kind := self.extensions.first("receipts")) is None:
+            raise InvalidRequestError("receipt is not served: this installation lacks receipts", param="receipt")
+        receipts = self.part(kind)
+        await receipts.prepare()
+        return receipts
+
+    def _reuse(self, job: Job, prompt: "Prompt", params: SamplingParams, *, tenant: str) -> "Reuse | None":
+        found = (part.reuse(job, prompt, params, tenant=tenant) for part in self.extensions.parts)
+        return next((reuse for reuse in found if reuse is not None), None)
 
     async def complete(
         self,

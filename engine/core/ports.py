@@ -123,8 +123,8 @@ class Speculator(Protocol):
     def forget_ended(self) -> None:
         """Drop the state of ended requests; not while the step's thread drafts."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return counts for /stats."""
+    def to_dict(self) -> dict[str, Any] | None:
+        """Return counts for /stats, if there are any."""
 
 
 class Decoded(NamedTuple):

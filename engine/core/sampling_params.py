@@ -79,6 +79,8 @@ class SamplingParams:
     default_max_tokens: int | None = 64
     # No field of a request: queues behind all interactive requests, whatever the scheduling policy.
     is_background: bool = False
+    # No field of a request: the server proves the answer by a receipt.
+    wants_receipt: bool = False
     # The user's names of fields, and of the prompt, where they differ ("max_completion_tokens"); for refusals.
     names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     # Fields of vLLM's, for scripts written for it. Text is always made; AsyncLLM reads output_kind.
@@ -114,7 +116,7 @@ class SamplingParams:
         """Build from a request's JSON fields. A field set to null counts as absent. Unknown names are refused by name.
 
         `defaults`: values of absent fields; a max_tokens among them replaces default_max_tokens.
-        `internal`: fields that no request has: default_max_tokens, is_background and names.
+        `internal`: fields that no request has: default_max_tokens, is_background, wants_receipt and names.
         """
         for name in sorted(fields.keys() - FIELD_NAMES):
             raise unknown_field(name, FIELD_NAMES)

@@ -17,6 +17,7 @@ from ..core.sampling_params import SamplingParams
 from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError, UnavailableError
 from ..execution.models.config import ModelConfig
+from ..extension import has_extra, load_extra
 from ..text.tokenizer import Tokenizer
 from .delta_dispatch import DeltaSink
 from .engine_state import STALL_S, EngineState
@@ -47,6 +48,7 @@ class AsyncEngine(EngineState):
         super().__init__(config)
         self.tokenizer: Tokenizer | None = None
         self.fingerprint = ""  # the model's; with another model a resumed request could go on to other tokens
+        self.replays: Any = None  # expected outputs, which the receipts extra verifies
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -80,7 +82,11 @@ class AsyncEngine(EngineState):
         from .builder import load  # imports torch
 
         parts = load(self.config)
-        return parts, parts.pipeline(self.config.for_streams(str(parts.runner.loaded.device)))
+        if has_extra("receipts"):
+            replay = load_extra("receipts.replay", needed_for="receipts")
+            self.replays = replay.Replays(vocab_size=parts.runner.loaded.model_config.vocab_size)
+        config = self.config.for_streams(str(parts.runner.loaded.device))
+        return parts, parts.pipeline(config, replays=self.replays)
 
     async def prepare(self) -> None:
         """Prepare structured output, which start leaves to the first request for it. Best while no request runs."""

@@ -43,10 +43,11 @@ class EngineParts:
     fingerprint: str = ""  # the model's
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)  # values of fields that a request lacks
 
-    def pipeline(self, config: EngineConfig) -> StepPipeline:
+    def pipeline(self, config: EngineConfig, *, replays: Any = None) -> StepPipeline:
         """Test the parts with a few tokens, and build a core over them with its step pipeline.
 
-        Raises ConfigError if the test fails, or a recording cannot be written.
+        `replays`: a Replays, whose inner speculator is the configured one. Raises ConfigError if the test fails, or a
+        recording cannot be written.
         """
         loaded = self.runner.loaded
         config = config.for_device(loaded.device.type)
@@ -57,13 +58,14 @@ class EngineParts:
         self._test(StepPipeline(test_core, self.runner, launcher))
         if launcher is not None:
             launcher.count_late_work()
+        speculation = self.speculation(config)
         core = EngineCore(
             config,
             loaded.cache,
             OutputProcessor(self.tokenizer),
             max_steps_in_flight=max_steps_in_flight,
             listener=_recorder(config, loaded.cache, max_steps_in_flight),
-            speculation=self.speculation(config),
+            speculation=speculation if replays is None else replays.over(speculation),
             observer=_observer(config),
         )
         return StepPipeline(core, self.runner, launcher)

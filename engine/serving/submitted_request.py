@@ -17,12 +17,17 @@ class SubmittedRequest:
         self.params: SamplingParams = requests[0].params
         self.arrival_time = requests[0].arrival_time
         self.seed = requests[0].seed  # the first output's; the seeds of the others follow from it
-        self._requests = requests
+        self.requests = requests
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that each of its outputs can have."""
+        return self.requests[0].max_num_tokens - self.requests[0].num_prompt_tokens
 
     @property
     def started(self) -> bool:
         """True if any of its outputs has been scheduled; it is queued otherwise."""
-        return any(request.first_scheduled_time is not None for request in self._requests)
+        return any(request.first_scheduled_time is not None for request in self.requests)
 
 
 @dataclass(frozen=True, slots=True)

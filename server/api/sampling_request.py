@@ -58,6 +58,7 @@ class SamplingRequest(RequestModel):
         Field(description="The answer's X-Request-Id, if the request has no such header."),
     ] = None
     response_format: ResponseFormat | None = None
+    receipt: Annotated[bool, Field(description="Return a receipt, by which POST /verify checks the answer.")] = False
 
     def sampling(
         self, *, names: Mapping[str, str] | None = None, text_format: TextFormat | None = None, **changed: Any
@@ -75,7 +76,11 @@ class SamplingRequest(RequestModel):
                 f"{' and '.join(sources)} both say what the output must be; send one of them", param=sources[0]
             )
         fields["structured_outputs"] = constraints[sources[0]] if sources else None
-        internal = {"default_max_tokens": self.default_max_tokens, "names": names or {}}
+        internal = {
+            "default_max_tokens": self.default_max_tokens,
+            "names": names or {},
+            "wants_receipt": self.receipt,
+        }
         params = SamplingParams.from_fields(fields, defaults=self.defaults, **internal)
         if params.structured_outputs is None:
             return params

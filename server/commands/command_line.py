@@ -37,7 +37,15 @@ _MODEL_HELP = (
 )
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 _HELP_WIDTH = 120
-_WITH_SETTINGS = ("serve", "generate", "chat", "plan", "config", "simulate")  # commands whose --help has pages
+_WITH_SETTINGS = (
+    "serve",
+    "generate",
+    "chat",
+    "plan",
+    "config",
+    "simulate",
+    "verify",
+)  # commands whose --help has pages
 _OWN_FLAGS = ("--help", "--version", "--debug")  # flags without a command
 _BENCH_HELP = """usage: splitfuse bench serve|offline [flags]
 
@@ -192,7 +200,7 @@ def _build_parser(
         "config": command_of("config", _config, "the settings in force, and where each comes from", ALL_FIELDS),
         "doctor": command_of("doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
     }
-    made |= _add_machine(commands)
+    made |= {"verify": _add_verify(commands, topic)} | _add_machine(commands)
     made["help"] = commands.add_parser("help", help="the help of a command: help COMMAND [PAGE]")
     commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
     made |= _add_rehearsals(commands, command, topic)
@@ -219,6 +227,25 @@ def _build_parser(
     made["chat"].add_argument("--verbose", action="store_true", help="print the speed after each answer")
     made["chat"].add_argument("--plain", action="store_true", help="print answers as they come, without Markdown")
     return parser, made
+
+
+def _add_verify(commands: Any, topic: str) -> argparse.ArgumentParser:
+    text = "check an answer's receipt, with a model in this process or at a URL"
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "verify", help=text, description=text, allow_abbrev=False, formatter_class=_HelpFormatter
+    )
+    parser.usage = "splitfuse verify RECEIPT [flags]"
+    parser.add_argument("file", metavar="RECEIPT", help="JSON file with a receipt, or with an answer that has one; -")
+    parser.add_argument("--model", metavar="MODEL", help=_MODEL_HELP)
+    parser.add_argument("--url", help="a running server, as http://localhost:8000, in place of a model here")
+    parser.add_argument(
+        "--api-key", dest="client_key", metavar="KEY", help="if that server has keys; or SPLITFUSE_API_KEY"
+    )
+    parser.add_argument("--public-key", metavar="HEX", help="require a signature by this key")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print the verdict as JSON")
+    add_flags(parser, MODEL_FIELDS, topic=topic, common=("model", "memory"))
+    parser.set_defaults(run=_verify)
+    return parser
 
 
 def _add_machine(commands: Any) -> dict[str, argparse.ArgumentParser]:
@@ -340,6 +367,17 @@ def _chat(args: argparse.Namespace) -> int:
         print(f"{settings.model_name} runs at {url}, so the model is not loaded again", file=sys.stderr)
         return chat_at(url, options, api_key=args.client_key)
     return chat(settings, options)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from .verify import read_receipt, show, verify, verify_at
+
+    receipt = read_receipt(args.file)
+    if args.url is not None:
+        verdict = verify_at(args.url, receipt, api_key=args.client_key)
+    else:
+        verdict = verify(_settings_with_model(args), receipt)
+    return show(verdict, receipt, public_key=args.public_key, as_json=args.as_json)
 
 
 def _plan(args: argparse.Namespace) -> int:

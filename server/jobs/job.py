@@ -55,6 +55,13 @@ class Check(Protocol):
         """Return the check as JSON values, to be kept with a job."""
 
 
+class ReceiptMaker(Protocol):
+    """Maker of the receipt of one job."""
+
+    def of(self, job: "Job") -> dict[str, Any]:
+        """Return the receipt of the job's complete answer. Equal at every call."""
+
+
 class JobObserver:
     """Observer of jobs. Methods are called on the event loop and must be quick."""
 
@@ -105,6 +112,8 @@ class Job:
         self.ttl_s = ttl_s  # seconds to keep it after its end, if fewer than the store's
         self.attachment: Attachment | None = None
         self.check = check
+        self.receipt: ReceiptMaker | None = None
+        self.num_reused_tokens = 0  # tokens of an earlier answer, which were not computed again
         self.changed = changed or Signal()
         self.ended = Latch()
         self.is_suspended = False  # another process goes on with it
@@ -224,6 +233,10 @@ class Job:
                 observer.answer_checked(self._reports[index])
         return self._reports[index]
 
+    def additions(self) -> dict[str, Any]:
+        """Return the fields that extensions add to a complete answer."""
+        return {} if self.receipt is None or self.status != "completed" else {"receipt": self.receipt.of(self)}
+
     async def wait(self, seconds: float) -> None:
         """Return when the job has ended, or after this many seconds."""
         with contextlib.suppress(TimeoutError):
@@ -283,4 +296,17 @@ def usage(*jobs: Job) -> dict[str, int]:
         "prompt_tokens": num_prompt,
         "completion_tokens": num_completion,
         "total_tokens": num_prompt + num_completion,
+        **reused(*jobs),
     }
+
+
+def reused(*jobs: Job) -> dict[str, int]:
+    """Count the tokens of an earlier answer in the usage; empty if there is none."""
+    num_reused = sum(job.num_reused_tokens for job in jobs)
+    return {"reused_tokens": num_reused} if num_reused else {}
+
+
+def additions(*jobs: Job) -> dict[str, Any]:
+    """Return the fields that extensions add to an answer; lists of them if several jobs make it up."""
+    first, *rest = (job.additions() for job in jobs)
+    return {name: [value, *(other[name] for other in rest)] for name, value in first.items()} if rest else first

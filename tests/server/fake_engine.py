@@ -69,6 +69,7 @@ class FakeHandle:
     arrival_time: float
     seed: int = 0
     started: bool = False
+    max_tokens: int = 64
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
 
 

@@ -136,11 +136,32 @@ def sample_token_ids(logits: Tensor, arrays: Mapping[str, Tensor]) -> tuple[Tens
         temperature = arrays["temperature"]
         # The row's largest logit is subtracted first, so that a tiny temperature cannot overflow.
         scaled = (logits - largest[:, None]) / temperature[:, None].clamp_min(1e-5)
-        if "top_k" in arrays:
-            scaled = ops.filter_logits(scaled, arrays["top_k"], arrays["top_p"], arrays["min_p"])
+        drawn = _drawn(scaled, token_ids, arrays)
         is_sampled = (temperature > 0.0) & (token_ids != NOT_FINITE_TOKEN)
-        token_ids = torch.where(is_sampled, ops.gumbel_argmax(scaled, arrays["keys"]), token_ids)
+        token_ids = torch.where(is_sampled, drawn, token_ids)
     return token_ids, largest
+
+
+def _drawn(scaled: Tensor, likeliest: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
+    """Return the tokens that the filters and the noise leave of scaled logits [S, V], which may be overwritten.
+
+    No filter removes a row's likeliest token [S]. So on a CPU, a row whose likeliest token wins without filters is not
+    filtered: finding what top-p keeps takes 1 ms for 49,152 logits, the noise 0.15 ms.
+    """
+    if "top_k" not in arrays:
+        return ops.gumbel_argmax(scaled, arrays["keys"])
+    fields = arrays["keys"], arrays["top_k"], arrays["top_p"], arrays["min_p"]
+    if scaled.device.type != "cpu":  # waiting for the winners would cost more
+        return _filtered(scaled, *fields)
+    drawn = ops.gumbel_argmax(scaled, arrays["keys"])
+    rows = (drawn != likeliest).nonzero().flatten()
+    if len(rows):
+        drawn[rows] = _filtered(scaled.index_select(0, rows), *(field.index_select(0, rows) for field in fields))
+    return drawn
+
+
+def _filtered(scaled: Tensor, keys: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    return ops.gumbel_argmax(ops.filter_logits(scaled, top_k, top_p, min_p), keys)
 
 
 def _logprobs(raw: Tensor, token_ids: Tensor, num_top: int) -> SampledLogprobs:

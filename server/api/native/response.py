@@ -24,6 +24,7 @@ def result_object(job: Job) -> dict[str, Any]:
         **{name: outputs[0][name] for name in ("finish_reason", "stop_reason")},
         "outputs": outputs,
         **({} if job.prompt_logprobs is None else {"prompt_logprobs": prompt_logprobs(job.prompt_logprobs)}),
+        **job.additions(),
         "usage": usage(job) | {"cached_tokens": job.num_cached_tokens},
         "timings": _timings(job),
         "error": describe(failure).error() if failure else None,
@@ -33,7 +34,7 @@ def result_object(job: Job) -> dict[str, Any]:
 
 def listed(job: Job) -> dict[str, Any]:
     """Build the result object without the outputs."""
-    left_out = ("text", "token_ids", "outputs", "prompt_logprobs")
+    left_out = ("text", "token_ids", "outputs", "prompt_logprobs", "receipt")
     return {name: value for name, value in result_object(job).items() if name not in left_out} | {
         "created_at": job.created_at
     }

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ....engine.extras.chat.answer_parts import AnswerPart, read_whole
-from ...jobs.job import Job
+from ...jobs.job import Job, reused
 from ..chat.answer_format import AnswerFormat
 from ..chat.tool_input import tool_input
 
@@ -19,7 +19,7 @@ def message(job: Job, answer: AnswerFormat, *, max_tokens: int) -> dict[str, Any
     blocks = _blocks(parts)
     has_called = any(block["type"] == "tool_use" for block in blocks)
     end = ending(job, has_called=has_called, max_tokens=max_tokens)
-    return head(job) | {"content": blocks, **end, "usage": usage(job)}
+    return head(job) | {"content": blocks, **end, "usage": usage(job), **job.additions()}
 
 
 def head(job: Job) -> dict[str, Any]:
@@ -44,6 +44,7 @@ def usage(job: Job) -> dict[str, int]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": num_cached,
         "output_tokens": job.num_completion_tokens,
+        **reused(job),
     }
 
 

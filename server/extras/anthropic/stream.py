@@ -46,7 +46,8 @@ class MessagesStreamWriter(StreamWriter):
         rest = self._blocks.push(self._reader.finish()) if self._reader is not None else ""
         rest += self._blocks.close()
         delta = ending(self._job, has_called=self._blocks.has_called, max_tokens=self._max_tokens)
-        rest += _event("message_delta", delta=delta, usage=usage(self._job)) + _event("message_stop")
+        rest += _event("message_delta", delta=delta, usage=usage(self._job), **self._job.additions())
+        rest += _event("message_stop")
         return [rest.encode("ascii")]
 
     def error(self, problem: Problem) -> bytes:

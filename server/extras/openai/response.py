@@ -12,7 +12,7 @@ from ....engine.core.outputs import OutputDelta, TokenLogprobs
 from ....engine.serving.request_output import CompletionOutput
 from ...api.native.response import finite_logprob
 from ...http.json_response import dumps
-from ...jobs.job import Job, usage
+from ...jobs.job import Job, additions, usage
 from ..chat.model_text import ShownToken
 from .request import Shown
 
@@ -60,7 +60,7 @@ class ResponseBuilder:
             for number, job in enumerate(jobs)
             for output in job.outputs
         ]
-        return {**self._head.fields(self.kind), "choices": choices, "usage": self.usage(jobs)}
+        return {**self._head.fields(self.kind), "choices": choices, "usage": self.usage(jobs), **additions(*jobs)}
 
     def chunk(self, index: int, delta: OutputDelta, *, text_offset: int, report: Mapping[str, Any]) -> str | None:
         """Build one event's chunk for choice `index`, after `text_offset` characters.
@@ -85,9 +85,10 @@ class ResponseBuilder:
         counts = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
         self._suffix = '],"usage":' + dumps(counts) + "}"
 
-    def usage_chunk(self, jobs: Sequence[Job]) -> str:
-        """Build the last chunk, which carries the usage if it was requested."""
-        return self._prefix + '],"usage":' + dumps(self.usage(jobs)) + "}"
+    def last_chunk(self, jobs: Sequence[Job]) -> str | None:
+        """Build the chunk with the usage, if it was requested, and with additions; None if there is neither."""
+        fields = ({"usage": self.usage(jobs)} if self._shown.usage else {}) | additions(*jobs)
+        return self._prefix + "]," + dumps(fields)[1:] if fields else None
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Count the answer's tokens."""

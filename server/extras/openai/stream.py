@@ -39,8 +39,8 @@ class OpenAIStreamWriter(StreamWriter):
                     reason, stop_reason = output.finish_reason, output.stop_reason
                     delta = OutputDelta(job.seq_id, output.index, "", (), None, reason, stop_reason)
                     chunks += self._chunks(job_index, delta)
-        if self._shown.usage:
-            chunks.append(self._builder.usage_chunk(self._jobs))
+        if (last := self._builder.last_chunk(self._jobs)) is not None:
+            chunks.append(last)
         return [_frames([*chunks, "[DONE]"])]
 
     def error(self, problem: Problem) -> bytes:

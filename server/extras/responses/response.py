@@ -9,7 +9,7 @@ from ....engine.errors import InvalidRequestError, SplitfuseError
 from ....engine.extras.chat.messages import Message, read_items
 from ...api.streaming import MAX_BATCH
 from ...http.errors import describe
-from ...jobs.job import Job, usage
+from ...jobs.job import Job, reused, usage
 from ...jobs.result_store import ID_PREFIX
 from ..openai.response import TokenText, scored_token
 from .output_items import Event, OutputItems
@@ -89,7 +89,7 @@ class ResponseLife:
             "output": [] if status else self._output.items,
             "usage": self._usage() if is_over else None,
             **self._request.repeated,
-            **(self._job.report(0) if is_over else {}),
+            **(self._job.report(0) | self._job.additions() if is_over else {}),
         }
 
     def _status(self) -> str:
@@ -113,6 +113,7 @@ class ResponseLife:
             "output_tokens": counts["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": self._num_reasoning_tokens},
             "total_tokens": counts["total_tokens"],
+            **reused(self._job),
         }
 
     def _numbered(self, events: Sequence[Event]) -> list[Event]:

@@ -192,6 +192,15 @@ def test_generate_and_chat_with_every_flag_of_the_engine(tmp_path: Path) -> None
     ok("generate", str(ROOT / "engine/demo_model"), "--load-format", "dummy", "-p", "Once", "-n", "2")
 
 
+def test_verify_with_every_flag_of_the_engine(tmp_path: Path) -> None:
+    parser = parser_of("verify")
+    dests = {action.dest for action in parser._actions} - {"model"}
+    flags = [*setting_flags(tmp_path, [name for name in _SETTINGS if name in dests]), "--model", "demo", "--json"]
+    check_complete(parser, flags, ["--config", "--url", "--api-key", "--public-key"])
+    (tmp_path / "receipt.json").write_text("{}")
+    ok("verify", str(tmp_path / "receipt.json"), *flags, code=2)  # its form is refused before a model is loaded
+
+
 def test_plan_also_where_nothing_fits(tmp_path: Path) -> None:
     check_complete(parser_of("plan"), setting_flags(tmp_path, _SETTINGS), ["--memory", "--config"])
     assert "KV cache" in ok("plan", "demo", "--memory", "24GB", "--dtype", "float32")

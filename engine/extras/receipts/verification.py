@@ -1,0 +1,152 @@
+"""Verification: answers a receipt's request again, with its tokens as drafts, and finds the first that is wrong."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ...core.outputs import OutputDelta
+from ...errors import ConstraintError, RequestFailedError
+from .identity import Identity
+from .receipt import Receipt, ReceiptOutput
+from .signing import is_signed
+
+if TYPE_CHECKING:
+    from ...serving.async_engine import AsyncEngine
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """First place at which an output does not follow. `token_id`: the receipt's token; `drawn`: the model's.
+
+    None stands for the end of the output.
+    """
+
+    output: int
+    position: int
+    token_id: int | None
+    drawn: int | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Result of a verification. `reason`: empty if the receipt is valid. `signed_by`: key of a right signature."""
+
+    mismatch: Mismatch | None = None
+    reason: str = ""
+    signed_by: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the body of POST /verify."""
+        found = self.mismatch
+        return {
+            "valid": not self.reason,
+            "first_mismatch": None if found is None else found.position,
+            "output": None if found is None else found.output,
+            "token_id": None if found is None else found.token_id,
+            "drawn_token_id": None if found is None else found.drawn,
+            "reason": self.reason or None,
+            "signed_by": self.signed_by,
+        }
+
+
+async def verify(engine: "AsyncEngine", receipt: Receipt, identity: Identity, *, tenant: str = "") -> Verdict:
+    """Verify a receipt on an engine with this identity; its tokens are computed whatever its hash says.
+
+    Raises InvalidRequestError if the receipt is of another model or does not fit, and like AsyncEngine.submit.
+    """
+    identity.check(receipt.identity)
+    reasons, signature = [], receipt.signature
+    if receipt.sha256 != receipt.claimed_sha256:
+        reasons.append("sha256 is not the hash of the receipt's content")
+    is_right = signature is not None and is_signed(receipt.sha256, signature)
+    if signature is not None and not is_right:
+        reasons.append("the signature is not one of this content by its public_key")
+    mismatch = await find_mismatch(engine, receipt, tenant=tenant)
+    if mismatch is not None:
+        reasons.append(mismatch.reason)
+    signed_by = signature["public_key"] if signature is not None and is_right else None
+    return Verdict(mismatch=mismatch, reason="; ".join(reasons), signed_by=signed_by)
+
+
+async def find_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str = "") -> Mismatch | None:
+    """Return the first place at which the answer does not follow from its request; None if all of it follows."""
+    comparison = _Comparison(receipt.outputs)
+    # A salt of its own: nothing of the answer's own pass is taken from the prefix cache.
+    params = replace(receipt.params, max_tokens=receipt.max_tokens, cache_salt=secrets.token_hex(16))
+    handle = await engine.submit(list(receipt.prompt_token_ids), params, comparison.sink, tenant=tenant)
+    # No step has been scheduled since: the event loop has not run.
+    engine.replays.expect(handle.requests, [output.token_ids for output in receipt.outputs])
+    try:
+        await comparison.ended.wait()
+    finally:
+        engine.abort(handle.request_id)
+    if comparison.error is not None:
+        raise comparison.error
+    return comparison.mismatch
+
+
+class _Comparison:
+    """Sink that compares deltas with the outputs of a receipt, and ends at the first mismatch of the first output."""
+
+    def __init__(self, outputs: Sequence[ReceiptOutput]) -> None:
+        self.ended = asyncio.Event()
+        self.error: RequestFailedError | None = None
+        self._outputs = outputs
+        self._num_seen = [0] * len(outputs)
+        self._mismatches: dict[int, Mismatch] = {}
+        self._running = set(range(len(outputs)))
+
+    @property
+    def mismatch(self) -> Mismatch | None:
+        """Mismatch of the first output that has one."""
+        return self._mismatches[min(self._mismatches)] if self._mismatches else None
+
+    def sink(self, delta: OutputDelta) -> None:
+        """Compare a delta."""
+        if self.ended.is_set() or delta.index not in self._running:
+            return
+        if delta.error is not None and not isinstance(delta.error, ConstraintError):
+            self.error = delta.error
+            self.ended.set()
+            return
+        mismatch = self._first_mismatch(delta)
+        if mismatch is not None:
+            self._mismatches[delta.index] = mismatch
+        if mismatch is not None or self._is_over(delta):
+            self._running.discard(delta.index)
+        if not any(index <= min(self._mismatches, default=index) for index in self._running):
+            self.ended.set()
+
+    def _is_over(self, delta: OutputDelta) -> bool:
+        """True if nothing more can be compared: an answer that a timeout cut could have gone on."""
+        output = self._outputs[delta.index]
+        was_cut = output.finish_reason == "timeout" and self._num_seen[delta.index] == len(output.token_ids)
+        return was_cut or delta.finish_reason is not None
+
+    def _first_mismatch(self, delta: OutputDelta) -> Mismatch | None:
+        output, index = self._outputs[delta.index], delta.index
+        for drawn in delta.token_ids:
+            position = self._num_seen[index]
+            expected = output.token_ids[position] if position < len(output.token_ids) else None
+            if expected is None and output.finish_reason == "timeout":
+                return None
+            if drawn != expected:
+                text = "the output goes on there" if expected is None else f"{drawn} follows, not {expected}"
+                return Mismatch(index, position, expected, drawn, f"output {index}, token {position}: {text}")
+            self._num_seen[index] += 1
+        return None if delta.finish_reason is None else self._wrong_end(delta)
+
+    def _wrong_end(self, delta: OutputDelta) -> Mismatch | None:
+        output, index = self._outputs[delta.index], delta.index
+        position = self._num_seen[index]
+        if position < len(output.token_ids):
+            expected, text = output.token_ids[position], f"the output ends before it ({delta.finish_reason})"
+            return Mismatch(index, position, expected, None, f"output {index}, token {position}: {text}")
+        if (delta.finish_reason, delta.stop_reason) == (output.finish_reason, output.stop_reason):
+            return None
+        there, here = (f"{end.finish_reason} ({end.stop_reason})" for end in (output, delta))
+        text = f"output {index} ends at token {position} by {here}, not by {there}"
+        return Mismatch(index, position, None, None, text)

@@ -1,0 +1,15 @@
+"""Receipts of answers, and POST /verify, which checks an answer in one pass over its tokens."""
+
+from ...extension import Extension
+from .settings import ReceiptSettings
+
+EXTENSION = Extension(
+    package=__name__,
+    requires=("engine/extras/receipts",),
+    settings=ReceiptSettings,
+    paths=("/verify",),
+    router="routes:router",
+    receipts="part:Receipts",
+    part="part:Receipts",
+    starts=lambda settings: settings.receipt_key_file is not None,
+)
