@@ -15,6 +15,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from splitfuse.engine.execution.models.config import ModelConfig
+from splitfuse.engine.execution.models.decoder import Decoder
 from splitfuse.engine.execution.models.layers import Attention, Normed, Scaled
 from splitfuse.engine.execution.models.registry import MODELS, families_table, model_class, parse_model_config
 from splitfuse.engine.execution.models.rope import rope_table
