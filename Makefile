@@ -15,11 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-<<<<<<< HEAD
-.PHONY: serve test thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories schemathesis fuzz soak faults kills page clients \
-=======
-.PHONY: serve test thorough fast core lint types check torches unasync docs simulation audit schemas histories receipts schemathesis fuzz soak faults kills page clients \
->>>>>>> r-receipts
+.PHONY: serve test thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts schemathesis fuzz soak faults kills page clients \
 	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
