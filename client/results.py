@@ -73,6 +73,9 @@ class Result:
     timings: Timings = Timings()
     error: ErrorDetail | None = None
     prompt_logprobs: Any = None
+    prompt_token_ids: list[int] | None = None  # with return_token_ids
+    weights_version: int | None = None  # version of the weights that sampled the last token
+    first_weights_version: int | None = None  # version that sampled the first token, if it was another one
     attempt: int = 1  # number of server processes that have run the request
     created_at: int | None = None  # Unix time; only in lists of results
 

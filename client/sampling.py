@@ -40,6 +40,7 @@ class Sampling(TypedDict, total=False):
     timeout_ms: int | None
     max_queue_ms: int | None
     ttl_s: float | None
+    return_token_ids: bool | None
 
 
 def mii_fields(sampling: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:

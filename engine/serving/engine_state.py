@@ -35,6 +35,9 @@ class EngineState:
         self.lost: RankLostError | None = None  # the reason why the engine died, if a rank was lost
         self.is_loaded = False
         self.is_draining = False
+        self.admits = asyncio.Event()  # cleared while new requests have to wait before they are queued
+        self.admits.set()
+        self._control: Any = None  # EngineControl, once one is needed
         self._loop_task: asyncio.Task[None] | None = None
         self._dead = asyncio.Event()
         self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
@@ -62,6 +65,16 @@ class EngineState:
         return self.is_loaded and not self.is_draining and self.is_healthy
 
     @property
+    def weights_version(self) -> int:
+        """Number of updates of the weights since the start."""
+        return 0 if self._control is None else int(self._control.version)
+
+    @property
+    def paused(self) -> str | None:
+        """Reason why no step is taken: paused or sleeping; None if steps are taken."""
+        return None if self._control is None else self._control.reason
+
+    @property
     def is_healthy(self) -> bool:
         """False when the loop died, or no step ended for 10 s (or five times the longest one) while work was there."""
         if not self.is_loaded:
@@ -69,7 +82,9 @@ class EngineState:
         if not self._is_stepping and not self.is_draining:
             return False
         longest = max((step.duration for step in self._steps), default=_FIRST_STALL_S / 5)
-        return not self.has_work or time.monotonic() - self._last_progress < max(STALL_S, 5 * longest)
+        if not self.has_work or self._pipeline.is_paused:
+            return True
+        return time.monotonic() - self._last_progress < max(STALL_S, 5 * longest)
 
     @property
     def is_failing(self) -> bool:
@@ -94,6 +109,8 @@ class EngineState:
             "status": "draining" if self.is_draining else "serving",
             "model": self.config.model_name,
             "max_model_len": self.max_model_len,
+            "weights_version": self.weights_version,
+            "paused": self.paused,
             "default_sampling_params": self.default_sampling_params,
             **self._input_processor.stats(),
             **self.view.stats(self._steps),

@@ -49,8 +49,8 @@ class ModelRunner:
         device = loaded.device
         self.loaded = loaded
         self.ranks = ranks
-        self._model = model
-        self._cache = cache
+        self.model = model
+        self.cache = cache
         self._sampler = Sampler(device)
         self._stages = Stages(
             model,
@@ -70,7 +70,7 @@ class ModelRunner:
 
         device = self.loaded.device
         launcher = AsyncRunner(
-            self._model, self._cache, stream_of(device), device=device, sampler=self._sampler, **limits
+            self.model, self.cache, stream_of(device), device=device, sampler=self._sampler, **limits
         )
         self._stages = launcher.stages
         return launcher
@@ -83,7 +83,7 @@ class ModelRunner:
     @torch.inference_mode()
     def move(self, moves: Moves) -> None:
         """Copy the blocks that a step needs elsewhere, before the step runs."""
-        self._cache.copy_blocks(**moves._asdict())
+        self.cache.copy_blocks(**moves._asdict())
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[RowOutput]:
