@@ -65,7 +65,7 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
         cache=spec,
         op_by_op=model.plan.refusal(cache) if choices.device.type == "cpu" else None,
     )
-    return ModelRunner(model, cache, loaded, ranks=ranks)
+    return ModelRunner(model, cache, loaded, ranks=ranks, logprobs_mode=config.logprobs_mode)
 
 
 def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":

@@ -44,14 +44,22 @@ class LoadedModel:
 class ModelRunner:
     """Runner of one model, loaded by `loading.load_runner`. Use it from one thread."""
 
-    def __init__(self, model: Any, cache: KVCache, loaded: LoadedModel, *, ranks: Any = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        cache: KVCache,
+        loaded: LoadedModel,
+        *,
+        ranks: Any = None,
+        logprobs_mode: str = "raw_logprobs",
+    ) -> None:
         """`model` is a Decoder, or a ParallelModel over these `ranks`, which end with the runner."""
         device = loaded.device
         self.loaded = loaded
         self.ranks = ranks
         self.model = model
         self.cache = cache
-        self._sampler = Sampler(device)
+        self._sampler = Sampler(device, logprobs_mode=logprobs_mode)
         self._stages = Stages(
             model,
             cache,

@@ -1,16 +1,24 @@
 """EngineControl: pauses, sleep and updates of the weights of an AsyncEngine, one after the other, between its steps."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import contextlib
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from ...errors import ConfigError, InvalidRequestError
 from ...serving.async_engine import AsyncEngine
 from .live_model import LEVELS, MODES, LiveModel, NewWeights
+
+T = TypeVar("T")
+_NICENESS = 10  # of the thread that loads, and of its threads: the steps come first
 
 
 class EngineControl:
@@ -21,6 +29,7 @@ class EngineControl:
         self._model: LiveModel | None = None
         self._lock = asyncio.Lock()  # one change at a time
         self._is_paused = False  # by `pause`; sleep pauses too
+        self.last_hold_s = 0.0  # seconds for which the last change held the steps
 
     @property
     def version(self) -> int:
@@ -65,7 +74,7 @@ class EngineControl:
         async with self._lock:
             model = self._live()
             await self._hold(mode)
-            async with self._engine.between_steps() as pipeline:
+            async with self._held() as pipeline:
                 model.sleep(level, pipeline.core)
                 pipeline.is_paused = True
             self._engine.admits.set()
@@ -78,7 +87,7 @@ class EngineControl:
         async with self._lock:
             model = self._live()
             weights = None if tags and "weights" not in tags else await self._prepared(model.restored)
-            async with self._engine.between_steps():
+            async with self._held():
                 model.wake_up(weights, is_whole=not tags or "kv_cache" in tags)
             await self._settle()
 
@@ -88,17 +97,16 @@ class EngineControl:
         *,
         mode: str = "keep",
     ) -> int:
-        """Change to the weights of a folder or of named tensors, and return their version. An engine that sleeps goes on
-        sleeping.
+        """Change to the weights of a folder or of named tensors, and return their version.
 
-        Raises InvalidRequestError; then nothing has changed.
+        A sleeping engine goes on sleeping. Raises InvalidRequestError; then nothing has changed.
         """
         async with self._lock:
             model = self._live()
             prepare = model.load if isinstance(source, Path) else model.build
             weights: NewWeights = await self._prepared(partial(prepare, source))  # type: ignore[arg-type]
             await self._hold(mode)
-            async with self._engine.between_steps() as pipeline:
+            async with self._held() as pipeline:
                 version = model.take(weights, pipeline.core)
                 self._engine.fingerprint = weights.fingerprint
             self._engine.admits.set()
@@ -118,6 +126,14 @@ class EngineControl:
                 self._engine.admits.set()
                 raise
 
+    @contextlib.asynccontextmanager
+    async def _held(self) -> AsyncIterator[Any]:
+        """Hold the steps for a block, and measure the time."""
+        async with self._engine.between_steps() as pipeline:
+            begin = time.perf_counter()
+            yield pipeline
+            self.last_hold_s = time.perf_counter() - begin
+
     async def _settle(self) -> None:
         async with self._engine.between_steps() as pipeline:
             pipeline.is_paused = self.reason is not None
@@ -127,9 +143,17 @@ class EngineControl:
             self._model = LiveModel(self._engine.config, self._engine.runner)
         return self._model
 
-    async def _prepared(self, prepare: Any) -> Any:
-        """Prepare weights beside the steps."""
+    async def _prepared(self, prepare: Callable[[], T]) -> T:
+        """Prepare weights beside the steps, in a thread of lower priority. Raises InvalidRequestError."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix="splitfuse-weights", initializer=_be_nice)
         try:
-            return await asyncio.to_thread(prepare)
+            return await asyncio.get_running_loop().run_in_executor(thread, prepare)
         except ConfigError as exc:
             raise InvalidRequestError(str(exc), param="path") from exc
+        finally:
+            thread.shutdown(wait=False)
+
+
+def _be_nice() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # on Linux the priority is a thread's own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

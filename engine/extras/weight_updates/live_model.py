@@ -168,4 +168,6 @@ class LiveModel:
         layout = WeightLayout(dtype=self._loaded.dtype, quantization=self._config.quantization, is_gpu=False)
         needed = planned_weight_bytes(path, config, layout, max_model_len=self._loaded.max_model_len)
         if needed > (free := available_memory()):
-            raise ConfigError(f"new weights take {needed:,} bytes beside the old ones, and {free:,} are free; sleep first")
+            raise ConfigError(
+                f"new weights take {needed:,} bytes beside the old ones, and {free:,} are free; sleep first"
+            )

@@ -21,9 +21,9 @@ class TensorSource:
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = self._tensors.get(name)
         if tensor is None:
-            raise ConfigError(f"no tensor {name!r} in the update; it takes all weights, by their checkpoint names")
+            raise ConfigError(f"no tensor {name!r} in the update; give all weights, by their checkpoint names")
         if tuple(tensor.shape) != shape:
-            raise ConfigError(f"{name} has shape {list(tensor.shape)}, but the model that is served needs {list(shape)}")
+            raise ConfigError(f"{name} has shape {list(tensor.shape)}, but the served model needs {list(shape)}")
         if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
             raise ConfigError(f"{name} is {tensor.dtype}; give float32, bfloat16 or float16")
         self._taken.add(name)

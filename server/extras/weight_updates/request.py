@@ -30,14 +30,16 @@ class WeightsRequest(RequestModel):
     """Weights to change to."""
 
     example: ClassVar = {"path": "/checkpoints/step-12"}
-    path: Annotated[str, Field(description="Folder of safetensors, or GGUF file, on the server's machine.")]
+    location: Annotated[
+        str, Field(alias="path", description="Folder of safetensors, or GGUF file, on the server's machine.")
+    ]
     mode: Annotated[ModeName, Field(description=f"{_MODE[0].upper()}{_MODE[1:]}.")] = "keep"
 
     def folder(self, weights_dir: str | None) -> Path:
         """Return the folder or file, with its links followed. Raises InvalidRequestError."""
         base = None if weights_dir is None else Path(weights_dir).expanduser().resolve()
         try:
-            path = Path(self.path) if base is None else base / self.path
+            path = Path(self.location) if base is None else base / self.location
             if not path.is_absolute():
                 raise InvalidRequestError("path must be absolute, or the server needs --weights-dir", param="path")
             path = path.resolve()

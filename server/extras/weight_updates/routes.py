@@ -45,8 +45,10 @@ async def weights(request: Request, body: Annotated[WeightsRequest, Depends(Weig
     """
     service, begin = service_of(request), time.monotonic()
     path = body.folder(service.settings.section(WeightSettings).weights_dir)
-    version = await service.engine.control.update(path, mode=body.mode)
-    return JsonResponse({"weights_version": version, "seconds": round(time.monotonic() - begin, 3)})
+    control = service.engine.control
+    version = await control.update(path, mode=body.mode)
+    seconds = {"seconds": time.monotonic() - begin, "hold_s": control.last_hold_s}
+    return JsonResponse({"weights_version": version, **{name: round(value, 4) for name, value in seconds.items()}})
 
 
 @router.post("/pause", response_description="No further step is taken.", responses=_CHANGE)
