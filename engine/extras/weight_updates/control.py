@@ -18,7 +18,7 @@ from ...serving.async_engine import AsyncEngine
 from .live_model import LEVELS, MODES, LiveModel, NewWeights
 
 T = TypeVar("T")
-_NICENESS = 10  # of the thread that loads, and of its threads: the steps come first
+_NICENESS = 5  # of the thread that loads, and of its threads: the steps come first
 
 
 class EngineControl:
@@ -118,7 +118,9 @@ class EngineControl:
             raise InvalidRequestError(f"mode must be one of {', '.join(MODES)}", param="mode")
         if mode == "abort":
             self._engine.abort_all()
-        if mode == "wait" and self.reason is None:
+        if mode == "wait" and self.reason is not None:
+            raise InvalidRequestError(f"the engine is {self.reason}, so no request can finish", param="mode")
+        if mode == "wait":
             self._engine.admits.clear()
             try:
                 await self._engine.wait_idle()
