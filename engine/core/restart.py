@@ -20,7 +20,7 @@ def restart(scheduler: Scheduler) -> None:
         scheduler.observer.preempted(request, now, is_swapped=False, prices=NO_CHOICE, gave_way=False)
         scheduler.preempt(request, is_swapped=False)
     for request in scheduler.waiting:
-        blocks.release(request)  # those on the host
+        blocks.release(request)  # it may have blocks on the host
         if not request.num_output_tokens:
             request.num_read_tokens = 0
     if blocks.cache is not None:

@@ -18,7 +18,6 @@ from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError, UnavailableError
 from ..execution.models.config import ModelConfig
 from ..execution.runner.model_runner import ModelRunner
-from ..extension import load_extra
 from ..text.tokenizer import Tokenizer
 from .delta_dispatch import DeltaSink
 from .engine_state import STALL_S, EngineState
@@ -51,10 +50,6 @@ class AsyncEngine(EngineState):
         super().__init__(config)
         self.tokenizer: Tokenizer | None = None
         self.fingerprint = ""  # the model's; with another model a resumed request could go on to other tokens
-        self._work = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._turn = asyncio.Lock()  # held for a step, and by `between_steps`
         self._ranks: Any = None  # other processes of a tensor-parallel model
         self._input_threads = InputThreads(max_length=config.max_queue_chars)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-step")
@@ -190,14 +185,6 @@ class AsyncEngine(EngineState):
 
     # Steps.
 
-    @property
-    def control(self) -> Any:
-        """EngineControl of this engine, made when first asked for: pauses, sleep, other weights. Raises ConfigError."""
-        if self._control is None:
-            extra = load_extra("weight_updates.control", needed_for="pausing and changing weights")
-            self._control = extra.EngineControl(self)
-        return self._control
-
     @contextlib.asynccontextmanager
     async def between_steps(self) -> AsyncIterator[StepPipeline]:
         """Hold the steps for a block that begins when none is in flight. The block may pause or resume the pipeline."""
@@ -212,15 +199,6 @@ class AsyncEngine(EngineState):
             yield pipeline
             self._last_progress = time.monotonic()
             self._work.set()
-
-    async def wait_idle(self) -> None:
-        """Return when no request is unfinished."""
-        await self._idle.wait()
-
-    def abort_all(self) -> None:
-        """End every request; its outputs get the finish_reason "abort"."""
-        self._dispatch.send(self._pipeline.core.abort_all())
-        self._work.set()
 
     async def _loop(self) -> None:
         try:

@@ -10,6 +10,7 @@ from ..config import EngineConfig
 from ..core.outputs import StepStats
 from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError
+from ..extension import load_extra
 from .delta_dispatch import DeltaDispatch
 from .engine_view import EngineView
 from .input_processor import InputProcessor
@@ -39,6 +40,10 @@ class EngineState:
         self.admits.set()
         self._control: Any = None  # EngineControl, once one is needed
         self._loop_task: asyncio.Task[None] | None = None
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._turn = asyncio.Lock()  # held for a step, and by `between_steps`
         self._dead = asyncio.Event()
         self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
         self._last_progress = time.monotonic()
@@ -63,6 +68,14 @@ class EngineState:
     def is_ready(self) -> bool:
         """True if it has started, does not drain, and its loop is alive."""
         return self.is_loaded and not self.is_draining and self.is_healthy
+
+    @property
+    def control(self) -> Any:
+        """EngineControl of this engine, made when first asked for: pauses, sleep, other weights. Raises ConfigError."""
+        if self._control is None:
+            extra = load_extra("weight_updates.control", needed_for="pausing and changing weights")
+            self._control = extra.EngineControl(self)
+        return self._control
 
     @property
     def weights_version(self) -> int:
@@ -100,6 +113,15 @@ class EngineState:
     def num_unfinished(self) -> int:
         """Number of requests that have not ended."""
         return self._pipeline.core.num_unfinished if self.is_loaded else 0
+
+    async def wait_idle(self) -> None:
+        """Return when no request is unfinished."""
+        await self._idle.wait()
+
+    def abort_all(self) -> None:
+        """End every request; its outputs get the finish_reason "abort"."""
+        self._dispatch.send(self._pipeline.core.abort_all())
+        self._work.set()
 
     def stats(self) -> dict[str, Any]:
         """Return a snapshot for JSON: queue, blocks, the last steps and the rate over them."""

@@ -18,7 +18,7 @@ from ...serving.async_engine import AsyncEngine
 from .live_model import LEVELS, MODES, LiveModel, NewWeights
 
 T = TypeVar("T")
-_NICENESS = 5  # of the thread that loads, and of its threads: the steps come first
+_NICENESS = 5  # the loading thread's, so that the steps come first
 
 
 class EngineControl:

@@ -34,7 +34,8 @@ from .sources import FiniteSource, TensorSource
 # Fields in which an update's config.json may differ from the served model's.
 _FREE = {"quantization", "dtype", "eos_token_ids", "description", "hf_config", "max_position_embeddings"}
 MODES = ("keep", "wait", "abort")  # what becomes of running requests, in vLLM's words
-LEVELS = (1, 2)  # of sleep: without the cache; without the cache and the weights
+# Levels of sleep: without the cache; without the cache and the weights.
+LEVELS = (1, 2)
 
 
 @dataclass(frozen=True)
