@@ -90,7 +90,7 @@ def train(model: str, *, steps: int, output: Path, client: Client, max_tokens: i
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    class PushWeights(TrainerCallback):
+    class PushWeights(TrainerCallback):  # type: ignore[misc]  # transformers' classes are Any
         """Push the weights to the server after each step."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:

@@ -7,6 +7,7 @@ The new weights are read, checked, packed and planned before `take`, so a fault 
 change of pointers alone. Both models are in memory meanwhile.
 """
 
+import gc
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -107,6 +108,7 @@ class LiveModel:
         if level == 2 and self.has_weights:
             self._runner.model.become(None)
         self.sleep_level = max(level, self.sleep_level)
+        gc.collect()
         return_freed_memory()
 
     def restored(self) -> NewWeights | None:
