@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts schemathesis fuzz soak faults kills page clients \
+.PHONY: serve test thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills page clients \
 	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
@@ -84,6 +84,10 @@ receipts: $(VENV)/.test  ## 1,000 receipts of random answers verify, 10,000 chan
 
 histories: $(VENV)/.test  ## 2,000 answers of every API, cut anywhere, come back as history
 	SPLITFUSE_HISTORIES=1000 $(VENV)/bin/pytest tests/server/behaviour/test_answers_as_history.py
+
+weights: $(VENV)/.test  ## 50 changes of the weights under 16 streams; 1,000 sampled tokens' logprobs, scored again
+	SPLITFUSE_TEST_SWAPS=50 SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q --durations=5 \
+		tests/server/extras/weight_updates tests/engine/behaviour/test_rollout_logprobs.py $(ARGS)
 
 schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITFUSE_TEST_SECONDS=1800 for a long run
 	$(PYTHON) -m venv $(VENV)/schemathesis

@@ -160,6 +160,31 @@ class AsyncClient(BaseClient):
         answer = await self._ask(Request("GET", "/v1/models"), self.retry_policy.begin())
         return [str(model["id"]) for model in answer.json()["data"]]
 
+    async def update_weights(self, path: str, *, mode: str = "keep") -> int:
+        """Change the server to the weights of a folder on its machine, and return their version; for admins.
+
+        `mode`: running requests go on (keep), finish first (wait), or end (abort).
+        """
+        request = messages.post("/weights", {"path": path, "mode": mode})
+        answer = await self._ask(request, self.retry_policy.begin(), at_most=None)
+        return int(answer.json()["weights_version"])
+
+    async def pause(self, *, mode: str = "keep") -> None:
+        """Let the server take no step until `resume`; requests wait. For admins, like the following calls."""
+        await self._ask(messages.post(f"/pause?mode={mode}"), self.retry_policy.begin(), at_most=None)
+
+    async def resume(self) -> None:
+        """End a pause."""
+        await self._ask(messages.post("/resume"), self.retry_policy.begin())
+
+    async def sleep(self, level: int = 1, *, mode: str = "keep") -> None:
+        """Let the server give back the memory of its cache, at level 2 of the weights too; requests wait."""
+        await self._ask(messages.post(f"/sleep?level={level}&mode={mode}"), self.retry_policy.begin(), at_most=None)
+
+    async def wake_up(self) -> None:
+        """End a sleep."""
+        await self._ask(messages.post("/wake_up"), self.retry_policy.begin(), at_most=None)
+
     async def is_ready(self) -> bool:
         """True if the server accepts requests now."""
         return await self._probe("/ready")

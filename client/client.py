@@ -152,6 +152,31 @@ class Client(BaseClient):
         answer = self._ask(Request("GET", "/v1/models"), self.retry_policy.begin())
         return [str(model["id"]) for model in answer.json()["data"]]
 
+    def update_weights(self, path: str, *, mode: str = "keep") -> int:
+        """Change the server to the weights of a folder on its machine, and return their version; for admins.
+
+        `mode`: running requests go on (keep), finish first (wait), or end (abort).
+        """
+        request = messages.post("/weights", {"path": path, "mode": mode})
+        answer = self._ask(request, self.retry_policy.begin(), at_most=None)
+        return int(answer.json()["weights_version"])
+
+    def pause(self, *, mode: str = "keep") -> None:
+        """Let the server take no step until `resume`; requests wait. For admins, like the following calls."""
+        self._ask(messages.post(f"/pause?mode={mode}"), self.retry_policy.begin(), at_most=None)
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._ask(messages.post("/resume"), self.retry_policy.begin())
+
+    def sleep(self, level: int = 1, *, mode: str = "keep") -> None:
+        """Let the server give back the memory of its cache, at level 2 of the weights too; requests wait."""
+        self._ask(messages.post(f"/sleep?level={level}&mode={mode}"), self.retry_policy.begin(), at_most=None)
+
+    def wake_up(self) -> None:
+        """End a sleep."""
+        self._ask(messages.post("/wake_up"), self.retry_policy.begin(), at_most=None)
+
     def is_ready(self) -> bool:
         """True if the server accepts requests now."""
         return self._probe("/ready")

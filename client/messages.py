@@ -120,6 +120,12 @@ def delete_results() -> Request:
     return Request("DELETE", "/results")
 
 
+def post(path: str, body: Mapping[str, Any] | None = None) -> Request:
+    """Return a POST of an admin, which is not repeated."""
+    content = None if body is None else json.dumps(body).encode()
+    return Request("POST", path, {"content-type": "application/json"}, content)
+
+
 def cancel(seq_id: str) -> Request:
     """Return DELETE /result/{seq_id}."""
     return Request("DELETE", f"/result/{quote(seq_id, safe='')}")

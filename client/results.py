@@ -75,6 +75,9 @@ class Result:
     error: ErrorDetail | None = None
     prompt_logprobs: Any = None
     receipt: dict[str, Any] | None = None  # with `receipt=True`, once the request has ended
+    prompt_token_ids: list[int] | None = None  # with return_token_ids
+    weights_version: int | None = None  # version of the weights that sampled the last token
+    first_weights_version: int | None = None  # version that sampled the first token, if it was another one
     attempt: int = 1  # number of server processes that have run the request
     created_at: int | None = None  # Unix time; only in lists of results
 

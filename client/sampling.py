@@ -41,6 +41,7 @@ class Sampling(TypedDict, total=False):
     max_queue_ms: int | None
     ttl_s: float | None
     receipt: bool | None
+    return_token_ids: bool | None
 
 
 def mii_fields(sampling: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:

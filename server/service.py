@@ -102,11 +102,15 @@ class Service(JobObserver):
             owner=owner,
             stream_interval=self.settings.stream_interval,
             observers=[self],
+            weights_version=self._weights_version,
             **fields,
         )
         for part in self.extensions.parts:
             part.job_created(job)
         return job
+
+    def _weights_version(self) -> int:
+        return self.engine.weights_version
 
     def job_ended(self, job: Job) -> None:
         """Count the job."""

@@ -117,6 +117,11 @@ class EngineConfig:
         None, at_least=1, help="slices of a matrix in its sums: equal bits for any number of processes that divides it"
     )
     enforce_eager: bool = setting(False, help="run without CUDA graphs")
+    logprobs_mode: str = setting(
+        "raw_logprobs",
+        choices=("raw_logprobs", "processed_logprobs"),
+        help="logprobs of sampled tokens: the model's own, or those after penalties, masks, temperature and filters",
+    )
     seed: int = setting(0, decides=True, help="seed of requests without one")
     num_threads: int | None = setting(
         None, at_least=1, help="CPU threads of the model; nothing = the cores of this process"

@@ -54,8 +54,9 @@ _SWITCHES_WITHOUT_EFFECT = """
 --aggregate-engine-logging --calculate-kv-scales --disable-cascade-attn --disable-chunked-mm-input
 --disable-custom-all-reduce --disable-frontend-multiprocessing --disable-hybrid-kv-cache-manager --disable-log-stats
 --enable-auto-tool-choice --enable-prompt-tokens-details --enable-request-id-headers --enable-server-load-tracking
---interleave-mm-strings --kv-cache-metrics --kv-sharing-fast-prefill --log-error-stack --multi-step-stream-outputs
---no-enable-log-outputs --no-trust-remote-code --ray-workers-use-nsight --skip-mm-profiling --use-tqdm-on-load
+--enable-sleep-mode --interleave-mm-strings --kv-cache-metrics --kv-sharing-fast-prefill --log-error-stack
+--multi-step-stream-outputs --no-enable-log-outputs --no-trust-remote-code --ray-workers-use-nsight --skip-mm-profiling
+--use-tqdm-on-load
 """
 _WITHOUT_EFFECT = """
 -O --additional-config --allowed-headers --allowed-local-media-path --allowed-media-domains --allowed-methods
@@ -72,7 +73,7 @@ _SWITCHES_REFUSED = {
     _CONFIG: "--disable-sliding-window",
     _REQUEST: "--enable-force-include-usage --exclude-tools-when-tool-choice-none --return-tokens-as-token-ids "
     "--tokens-only",
-    _NOT_BUILT: "--enable-prompt-embeds --enable-sleep-mode",
+    _NOT_BUILT: "--enable-prompt-embeds",
     "keys come in headers, never in cookies": "--allow-credentials",
     "/docs tells no secrets; block it in a proxy": "--disable-fastapi-docs",
     "prompts and outputs are never logged": "--enable-log-outputs",
@@ -87,7 +88,6 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "--convert": (("auto", "none"), _GENERATION),
     "--cpu-offload-gb": (("0", "0.0"), "weights stay on the device; --quantization int4 makes them smaller"),
     "--distributed-executor-backend": (("mp", "uni"), _ONE_DEVICE),
-    "--logprobs-mode": (("raw_logprobs",), "logprobs are those before temperature and filters"),
     "--max-long-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
     "--max-num-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
     "--max-logprobs": (("20",), "requests get at most 20"),

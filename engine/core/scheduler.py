@@ -97,7 +97,7 @@ class Scheduler(RequestQueues):
         for request, is_swapped in plan.preempted.items():
             prices, gave_way = plan.prices[request], request in plan.gave_way
             self.observer.preempted(request, now, is_swapped=is_swapped, prices=prices, gave_way=gave_way)
-            self._preempt(request, is_swapped=is_swapped)
+            self.preempt(request, is_swapped=is_swapped)
         if self._counters is not None:
             self._counters.decided(plan.gave_way, self.running)
         for request, prefix in plan.admitted.items():
@@ -129,7 +129,7 @@ class Scheduler(RequestQueues):
             (short if num_tokens == 1 else long).append(row)
         return short + long
 
-    def _preempt(self, request: Request, *, is_swapped: bool) -> None:
+    def preempt(self, request: Request, *, is_swapped: bool) -> None:  # also called by restart.py
         self.running.remove(request)
         if is_swapped:
             self.blocks.swap_out(request)

@@ -60,6 +60,7 @@ class StepPipeline:
         self.core = core
         self._runner = IsolatingRunner(runner, None if core.speculation is None else core.speculation.draft)
         self.launcher = launcher
+        self.is_paused = False  # no further step is scheduled
         self._steps: deque[InFlightStep] = deque()  # oldest first
         self._last_end = float("-inf")
 
@@ -85,7 +86,7 @@ class StepPipeline:
         oldest = self._steps[0] if self._steps else None
         if oldest is not None and oldest.state is not StepState.LAUNCHED:
             return Work(None, oldest)
-        scheduled = self.core.schedule()
+        scheduled = None if self.is_paused else self.core.schedule()
         if scheduled is None:
             return None if oldest is None else Work(None, oldest)
         step = InFlightStep(scheduled, scheduled.batch)

@@ -17,6 +17,7 @@ from ..core.sampling_params import SamplingParams
 from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError, UnavailableError
 from ..execution.models.config import ModelConfig
+from ..execution.runner.model_runner import ModelRunner
 from ..extension import has_extra, load_extra
 from ..text.tokenizer import Tokenizer
 from .delta_dispatch import DeltaSink
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .builder import EngineParts
 
 _log = logging.getLogger("splitfuse.engine")
+_REST_S = 1.0  # time between looks at the clock while paused
 
 
 class AsyncEngine(EngineState):
@@ -43,15 +45,13 @@ class AsyncEngine(EngineState):
 
     model_config: ModelConfig
     prompts: PromptReader
+    runner: ModelRunner
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         self.tokenizer: Tokenizer | None = None
         self.fingerprint = ""  # the model's; with another model a resumed request could go on to other tokens
         self.replays: Any = None  # expected outputs, which the receipts extra verifies
-        self._work = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._ranks: Any = None  # other processes of a tensor-parallel model
         self._input_threads = InputThreads(max_length=config.max_queue_chars)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-step")
@@ -63,7 +63,7 @@ class AsyncEngine(EngineState):
         loop = asyncio.get_running_loop()
         parts, self._pipeline = await loop.run_in_executor(self._executor, self._load)
         core = self._pipeline.core
-        self.loaded, self.fingerprint = parts.runner.loaded, parts.fingerprint
+        self.runner, self.loaded, self.fingerprint = parts.runner, parts.runner.loaded, parts.fingerprint
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.default_sampling_params = parts.default_sampling_params
@@ -103,8 +103,7 @@ class AsyncEngine(EngineState):
         self.is_draining = True
         if self._loop_task is not None:
             if self._is_stepping:
-                self._dispatch.send(self._pipeline.core.abort_all())
-                self._work.set()
+                self.abort_all()
                 await self.drain(STALL_S)
             self._loop_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -140,6 +139,7 @@ class AsyncEngine(EngineState):
         """
         is_new = resumed is None
         self._check_admission(params, is_new=is_new)
+        await self.admits.wait()
         tokenized = await self.prompts.tokenize(prompt, params, is_new=is_new)
         self._check_admission(params, is_new=is_new)  # again: the queue may have filled meanwhile
         request_id, core = request_id or uuid.uuid4().hex, self._pipeline.core
@@ -191,6 +191,21 @@ class AsyncEngine(EngineState):
 
     # Steps.
 
+    @contextlib.asynccontextmanager
+    async def between_steps(self) -> AsyncIterator[StepPipeline]:
+        """Hold the steps for a block that begins when none is in flight. The block may pause or resume the pipeline."""
+        async with self._turn:
+            pipeline = self._pipeline
+            was_paused, pipeline.is_paused = pipeline.is_paused, True
+            try:
+                while pipeline.is_busy:
+                    await self._step()
+            finally:
+                pipeline.is_paused = was_paused
+            yield pipeline
+            self._last_progress = time.monotonic()
+            self._work.set()
+
     async def _loop(self) -> None:
         try:
             while True:
@@ -198,7 +213,7 @@ class AsyncEngine(EngineState):
                 if self.lost is not None:
                     raise self.lost
                 if self._pipeline.has_work:
-                    await self._step()
+                    await (self._rest() if self._pipeline.is_paused else self._take_turn())
                     continue
                 self._idle.set()
                 launcher = self._pipeline.launcher
@@ -219,6 +234,16 @@ class AsyncEngine(EngineState):
             _log.log(logging.ERROR, "the engine loop stopped: %s", exc, exc_info=self.lost is None)
             if not isinstance(exc, Exception):
                 raise
+
+    async def _take_turn(self) -> None:
+        async with self._turn:
+            await self._step()
+
+    async def _rest(self) -> None:
+        """Wait for work or some time. Requests that have run out of time end meanwhile."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._work.wait(), _REST_S)
+        self._dispatch.send(self._pipeline.core.expire())
 
     async def _step(self) -> None:
         pipeline = self._pipeline

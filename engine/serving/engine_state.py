@@ -10,6 +10,7 @@ from ..config import EngineConfig
 from ..core.outputs import StepStats
 from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError
+from ..extension import load_extra
 from .delta_dispatch import DeltaDispatch
 from .engine_view import EngineView
 from .input_processor import InputProcessor
@@ -35,7 +36,14 @@ class EngineState:
         self.lost: RankLostError | None = None  # the reason why the engine died, if a rank was lost
         self.is_loaded = False
         self.is_draining = False
+        self.admits = asyncio.Event()  # cleared while new requests have to wait before they are queued
+        self.admits.set()
+        self._control: Any = None  # EngineControl, once one is needed
         self._loop_task: asyncio.Task[None] | None = None
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._turn = asyncio.Lock()  # held for a step, and by `between_steps`
         self._dead = asyncio.Event()
         self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
         self._last_progress = time.monotonic()
@@ -62,6 +70,24 @@ class EngineState:
         return self.is_loaded and not self.is_draining and self.is_healthy
 
     @property
+    def control(self) -> Any:
+        """EngineControl of this engine, made when first asked for: pauses, sleep, other weights. Raises ConfigError."""
+        if self._control is None:
+            extra = load_extra("weight_updates.control", needed_for="pausing and changing weights")
+            self._control = extra.EngineControl(self)
+        return self._control
+
+    @property
+    def weights_version(self) -> int:
+        """Number of updates of the weights since the start."""
+        return 0 if self._control is None else int(self._control.version)
+
+    @property
+    def paused(self) -> str | None:
+        """Reason why no step is taken: paused or sleeping; None if steps are taken."""
+        return None if self._control is None else self._control.reason
+
+    @property
     def is_healthy(self) -> bool:
         """False when the loop died, or no step ended for 10 s (or five times the longest one) while work was there."""
         if not self.is_loaded:
@@ -69,7 +95,9 @@ class EngineState:
         if not self._is_stepping and not self.is_draining:
             return False
         longest = max((step.duration for step in self._steps), default=_FIRST_STALL_S / 5)
-        return not self.has_work or time.monotonic() - self._last_progress < max(STALL_S, 5 * longest)
+        if not self.has_work or self._pipeline.is_paused:
+            return True
+        return time.monotonic() - self._last_progress < max(STALL_S, 5 * longest)
 
     @property
     def is_failing(self) -> bool:
@@ -86,6 +114,15 @@ class EngineState:
         """Number of requests that have not ended."""
         return self._pipeline.core.num_unfinished if self.is_loaded else 0
 
+    async def wait_idle(self) -> None:
+        """Return when no request is unfinished."""
+        await self._idle.wait()
+
+    def abort_all(self) -> None:
+        """End every request; its outputs get the finish_reason "abort"."""
+        self._dispatch.send(self._pipeline.core.abort_all())
+        self._work.set()
+
     def stats(self) -> dict[str, Any]:
         """Return a snapshot for JSON: queue, blocks, the last steps and the rate over them."""
         if not self.is_loaded:
@@ -94,6 +131,8 @@ class EngineState:
             "status": "draining" if self.is_draining else "serving",
             "model": self.config.model_name,
             "max_model_len": self.max_model_len,
+            "weights_version": self.weights_version,
+            "paused": self.paused,
             "default_sampling_params": self.default_sampling_params,
             **self._input_processor.stats(),
             **self.view.stats(self._steps),

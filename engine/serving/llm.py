@@ -5,9 +5,11 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
 from ..config import EngineConfig
@@ -22,6 +24,9 @@ from .input_processor import Prompt
 from .output_processor import TokenTexts
 from .request_output import CompletionOutput, RequestOutput
 from .wait_prediction import WaitPrediction
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
 OnDelta = Callable[[OutputDelta], None]
@@ -68,6 +73,7 @@ class LLM:
         self._defaults = parts.default_sampling_params
         self.pipeline = parts.pipeline(self.config)
         self.core = self.pipeline.core
+        self._live: Any = None  # LiveModel, once the weights change or the model sleeps
         self._is_closed = False
 
     def __enter__(self) -> "LLM":
@@ -82,8 +88,69 @@ class LLM:
             if not self._is_closed:
                 self._runner.close()
             self._is_closed = True
-            for name in ("pipeline", "core", "_input_processor", "_runner"):
+            for name in ("pipeline", "core", "_input_processor", "_runner", "_live"):
                 self.__dict__.pop(name, None)
+
+    # Other weights, and sleep.
+
+    @property
+    def weights_version(self) -> int:
+        """Number of updates of the weights so far."""
+        return 0 if self._live is None else int(self._live.version)
+
+    @property
+    def is_sleeping(self) -> bool:
+        """True between `sleep` and `wake_up`."""
+        return self._live is not None and bool(self._live.sleep_level)
+
+    def update_weights(self, weights: "str | Path | Iterable[tuple[str, Tensor]]") -> int:
+        """Change to all weights of a folder or of tensors by checkpoint name, and return their version.
+
+        Streams go on: their tokens stay, and further tokens follow from the new weights alone. Raises ConfigError; then
+        nothing has changed.
+        """
+        live = self._live_model()
+        new = live.load(Path(weights)) if isinstance(weights, (str, Path)) else live.build(weights)
+        with self._between_steps():
+            version: int = live.take(new, self.core)
+        return version
+
+    def sleep(self, level: int = 1) -> None:
+        """Give back the memory of the cache, at level 2 that of the weights too. Raises InvalidRequestError."""
+        live = self._live_model()
+        with self._between_steps():
+            live.sleep(level, self.core)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """End the sleep, or with vLLM's tag "weights" alone that of the weights. Raises ConfigError.
+
+        Weights that were given back are read again.
+        """
+        live = self._live_model()
+        weights = None if tags and "weights" not in tags else live.restored()
+        with self._between_steps():
+            live.wake_up(weights, is_whole=not tags or "kv_cache" in tags)
+
+    def _live_model(self) -> Any:
+        if self._live is None:
+            with self._lock:
+                self._check_open()
+                extra = load_extra("weight_updates.live_model", needed_for="changing weights")
+                self._live = extra.LiveModel(self.config, self._runner)
+        return self._live
+
+    @contextmanager
+    def _between_steps(self) -> Iterator[None]:
+        """Hold the steps for a block that begins when none is in flight."""
+        with self._lock:
+            self._check_open()
+            self.pipeline.is_paused = True
+            try:
+                while self.pipeline.is_busy:
+                    self._step()
+                yield
+            finally:
+                self.pipeline.is_paused = False
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer. Raises InvalidRequestError if it has none."""
@@ -272,6 +339,8 @@ class LLM:
         with self._lock:
             self._check_open()
             self._abort_dropped()
+            if self.is_sleeping:
+                raise InvalidRequestError("this LLM sleeps; call wake_up first")
             if self.pipeline.has_work and not (stream and stream.deltas):
                 self._step()
                 self._land()
@@ -290,6 +359,8 @@ class LLM:
             stream = self._streams.get(delta.request_id)
             if stream is not None:
                 stream.deltas.append(delta)
+                if delta.token_ids:
+                    stream.output_of(delta).note_weights(self.weights_version)
 
     def _abort(self, request_ids: Sequence[str]) -> None:
         self._dropped.extend(request_ids)
@@ -333,12 +404,16 @@ class LLMStream:
             self.close()
             raise
         delta = self.deltas.popleft()
-        self._texts.add(delta, self._by_id[delta.request_id])
+        self._texts.add(delta, self.output_of(delta))
         self._num_unfinished -= delta.finish_reason is not None
         if delta.error is not None:
             self.close()
             raise delta.error
         return delta
+
+    def output_of(self, delta: OutputDelta) -> RequestOutput:
+        """Return the output that a delta belongs to."""
+        return self._by_id[delta.request_id]
 
     def joined(self, on_delta: OnDelta | None = None) -> list[RequestOutput]:
         """Iterate to the end and return the outputs."""

@@ -20,7 +20,7 @@ from ..execution.models.device_memory import DeviceMemory, memory_of, refusing_o
 from ..execution.models.kv_cache import KVCache, kv_bytes_per_token, num_cache_blocks
 from ..execution.models.registry import model_class, read_model_config
 from ..execution.models.tensor_parallel import ALONE, TensorParallel
-from ..execution.models.weights import weight_source
+from ..execution.models.weights import WeightSource, weight_source
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import load_extra
 
@@ -65,7 +65,7 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
         cache=spec,
         op_by_op=model.plan.refusal(cache) if choices.device.type == "cpu" else None,
     )
-    return ModelRunner(model, cache, loaded, ranks=ranks)
+    return ModelRunner(model, cache, loaded, ranks=ranks, logprobs_mode=config.logprobs_mode)
 
 
 def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
@@ -187,7 +187,6 @@ def load_model(
     # process must not wait for the build.
     preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare", daemon=True)
     preparing.start()
-    build = model_class(model_config.architecture)
     source = weight_source(
         folder,
         load_format=config.load_format,
@@ -196,8 +195,27 @@ def load_model(
         device=device,
         quantization=model_config.quantization,
     )
-    with source as weights, refusing_out_of_memory(_TOO_LARGE):
-        model = build(
+    with source as weights:
+        model = build_model(
+            config, weights, model_config, device=device, dtype=dtype, max_model_len=max_model_len, parallel=parallel
+        )
+    preparing.join()
+    return model
+
+
+def build_model(
+    config: EngineConfig,
+    weights: WeightSource,
+    model_config: ModelConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_model_len: int,
+    parallel: TensorParallel = ALONE,
+) -> Any:
+    """Build a model of the weights that a source has, packed as the settings say. Raises ConfigError."""
+    with refusing_out_of_memory(_TOO_LARGE):
+        return model_class(model_config.architecture)(
             model_config,
             weights,
             device=device,
@@ -208,8 +226,6 @@ def load_model(
             has_fp8_weights=config.quantization == "fp8",
             parallel=parallel,
         )
-    preparing.join()
-    return model
 
 
 def _step_limits(config: EngineConfig, max_model_len: int) -> dict[str, int]:

@@ -45,6 +45,14 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     num_cached_tokens: int = 0
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # None for the first token
+    weights_version: int = 0  # version that sampled the last token
+    first_weights_version: int | None = None  # version that sampled the first token
+
+    def note_weights(self, version: int) -> None:
+        """Note the version of the weights that sampled further tokens."""
+        self.weights_version = version
+        if self.first_weights_version is None:
+            self.first_weights_version = version
 
     def add(self, delta: OutputDelta) -> None:
         """Append a delta."""

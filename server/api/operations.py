@@ -48,14 +48,18 @@ async def ready(request: Request) -> Response:
     if service.results.backend.failure is not None:
         fault = NotReadyError("results cannot be written; the server's log says why", code="store")
         return describe(fault).response()
+    if (reason := service.engine.paused) is not None:
+        way_out = {"paused": "POST /resume", "sleeping": "POST /wake_up"}[reason]
+        return describe(NotReadyError(f"the engine is {reason} until {way_out}; requests wait", code=reason)).response()
     return JsonResponse({"status": "ready"})
 
 
 @router.head("/version", include_in_schema=False)
 @router.get("/version", response_description="The version.", responses=errors(*ALWAYS))
-async def version() -> Response:
-    """The version of splitfuse."""
-    return JsonResponse({"version": package_version()})
+async def version(request: Request) -> Response:
+    """The versions of splitfuse and of the weights, which each update raises by one."""
+    engine = service_of(request).lifecycle.loaded
+    return JsonResponse({"version": package_version(), "weights_version": engine.weights_version if engine else 0})
 
 
 @router.get(

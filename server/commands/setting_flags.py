@@ -15,7 +15,8 @@ ALL = "all"
 SECTIONS: dict[str, str] = {
     "model": "profile served_model_name revision device dtype load_format quantization quantization_activations "
     "speculative_config speculative_model num_speculative_tokens generation_config override_generation_config "
-    "chat_template seed num_threads enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices",
+    "chat_template logprobs_mode seed num_threads enforce_eager async_scheduling tensor_parallel_size "
+    "tensor_parallel_slices",
     "memory": "max_model_len kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks block_size "
     "swap_space enable_prefix_caching",
     "scheduling": "max_num_seqs max_num_batched_tokens long_prefill_token_threshold batching_policy scheduling_policy "
@@ -25,7 +26,7 @@ SECTIONS: dict[str, str] = {
     "webhook_secret_file max_results max_unfinished_per_key max_result_bytes_per_key max_result_bytes max_file_bytes "
     "max_total_file_bytes file_ttl max_batch_lines max_batch_requests reuse_answers max_reused_answers "
     "max_reused_bytes",
-    "security": "api_key api_key_file admin_key admin_key_file allowed_hosts allowed_origins receipt_key_file",
+    "security": "api_key api_key_file admin_key admin_key_file allowed_hosts allowed_origins receipt_key_file weights_dir",
     "logging": "request_log log_format log_steps record metrics_prefix otlp_traces_endpoint",
     "compatibility": "enable_chunked_prefill tool_call_parser reasoning_parser",
 }

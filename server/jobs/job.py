@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
@@ -93,9 +93,12 @@ class Job:
         idempotency_key: IdempotencyKey | None = None,
         ttl_s: float | None = None,
         check: Check | None = None,
+        weights_version: Callable[[], int] | None = None,
         observers: Iterable[JobObserver] = (),
     ) -> None:
         self.seq_id = seq_id
+        self._weights_version = weights_version  # returns the version that samples now; None if it is not known
+        self._weights: dict[str, int] = {}
         self.created = time.time() if created is None else created  # wall clock
         self.attempt = attempt  # number of processes that have run it
         self.owner = owner
@@ -159,6 +162,9 @@ class Job:
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         is_last = delta.finish_reason is not None
+        if delta.token_ids and self._weights_version is not None:
+            self._weights["weights_version"] = self._weights_version()
+            self._weights.setdefault("first_weights_version", self._weights["weights_version"])
         if delta.token_ids or delta.text or delta.index in self._pending:
             self._log(delta, flush=is_last)
         if is_last:
@@ -207,6 +213,12 @@ class Job:
     def num_cached_tokens(self) -> int:
         """Number of prompt tokens that came from the prefix cache, where known."""
         return max((m.num_cached_tokens for m in self.metrics), default=0)
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """Versions of the weights that sampled the last and the first token; empty if they are not known."""
+        is_one = len(set(self._weights.values())) == 1
+        return {"weights_version": self._weights["weights_version"]} if is_one else self._weights
 
     @property
     def metrics(self) -> list[RequestMetrics]:

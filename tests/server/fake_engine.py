@@ -108,6 +108,8 @@ class FakeEngine:
         self.is_started = False
         self.is_draining = False
         self.fingerprint = "fake"
+        self.weights_version = 0
+        self.paused: str | None = None
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.start_error: Exception | None = None

@@ -112,6 +112,15 @@ class Decoder:
         """True if a tensor with this name may stay unread."""
         return name.endswith(self.ignored)
 
+    def become(self, other: "Decoder | None") -> None:
+        """Continue as another decoder of the same config, or without weights (None), for all who hold this one.
+
+        The old weights are freed at once if nobody else holds them: clearing breaks the cycle with the plan.
+        """
+        old = self.__dict__
+        self.__dict__ = {"config": self.config} if other is None else other.__dict__
+        old.clear()
+
     def _load(self) -> None:
         config = self.config
         table = (config.vocab_size, self._embedding_size())

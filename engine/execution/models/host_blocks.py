@@ -29,7 +29,7 @@ class HostBlocks:
         block_bytes = len(caches) * block.numel() * block.element_size()
         self._blocks_per_piece = max(1, _PIECE_BYTES // block_bytes)
         self._num_staged = max(1, _STAGED_BYTES // block_bytes)
-        self._pieces = [
+        self.pieces = [
             torch.empty(
                 (min(self._blocks_per_piece, num_blocks - first), *self._shape),
                 dtype=block.dtype,
@@ -40,7 +40,7 @@ class HostBlocks:
 
     def _block(self, number: int) -> Tensor:
         piece, place = divmod(number, self._blocks_per_piece)
-        return self._pieces[piece][place]
+        return self.pieces[piece][place]
 
     def swap_out(self, pairs: BlockPairs) -> None:
         """Copy blocks to the host; pairs are (device block, host block)."""

@@ -67,6 +67,10 @@ class KVCache:
             sources, targets = to_device(torch.tensor(copies).T.contiguous(), self._device)
             ops.copy_blocks(self._caches, sources, targets)
 
+    def memory(self) -> list[torch.Tensor]:
+        """Return every tensor of blocks, on the device and on the host."""
+        return self._caches + ([] if self._host_blocks is None else self._host_blocks.pieces)
+
     def measure_swap(self) -> float | None:
         """Measure the seconds to copy one block one way; None without swap space. Overwrites some blocks."""
         if self._host_blocks is None:

@@ -44,14 +44,22 @@ class LoadedModel:
 class ModelRunner:
     """Runner of one model, loaded by `loading.load_runner`. Use it from one thread."""
 
-    def __init__(self, model: Any, cache: KVCache, loaded: LoadedModel, *, ranks: Any = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        cache: KVCache,
+        loaded: LoadedModel,
+        *,
+        ranks: Any = None,
+        logprobs_mode: str = "raw_logprobs",
+    ) -> None:
         """`model` is a Decoder, or a ParallelModel over these `ranks`, which end with the runner."""
         device = loaded.device
         self.loaded = loaded
         self.ranks = ranks
-        self._model = model
-        self._cache = cache
-        self._sampler = Sampler(device)
+        self.model = model
+        self.cache = cache
+        self._sampler = Sampler(device, logprobs_mode=logprobs_mode)
         self._stages = Stages(
             model,
             cache,
@@ -70,7 +78,7 @@ class ModelRunner:
 
         device = self.loaded.device
         launcher = AsyncRunner(
-            self._model, self._cache, stream_of(device), device=device, sampler=self._sampler, **limits
+            self.model, self.cache, stream_of(device), device=device, sampler=self._sampler, **limits
         )
         self._stages = launcher.stages
         return launcher
@@ -83,7 +91,7 @@ class ModelRunner:
     @torch.inference_mode()
     def move(self, moves: Moves) -> None:
         """Copy the blocks that a step needs elsewhere, before the step runs."""
-        self._cache.copy_blocks(**moves._asdict())
+        self.cache.copy_blocks(**moves._asdict())
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[RowOutput]:

@@ -43,5 +43,5 @@ class Stages:
             vocab_size=model.config.vocab_size,
         )
         self.forward_pass = ForwardPass(model, cache, stream, device=device, tokens=tokens)
-        self.sampling_pass = SamplingPass(model, stream, sampler.masks, tokens)
+        self.sampling_pass = SamplingPass(model, stream, sampler.masks, tokens, logprobs_mode=sampler.logprobs_mode)
         self.collection = Collection(model, stream, device)

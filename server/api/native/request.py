@@ -8,7 +8,6 @@ from pydantic import Field
 
 from ....engine.errors import InvalidRequestError
 from ...service import Service
-from ..known_fields import NOTHING
 from ..parameters import DIGITS, EventId, event_id, says
 from ..prompt import Prompt, without_special_tokens
 from ..sampling_request import SamplingRequest
@@ -62,9 +61,9 @@ class GenerateRequest(SamplingRequest):
 
     example: ClassVar = {"prompt": "Once upon a time", "max_tokens": 32, "stream": False}
     default_max_tokens = 64
-    unsupported: ClassVar = {**SamplingRequest.unsupported, "return_token_ids": (*NOTHING, True)}  # always done
     prompt: Prompt
     add_special_tokens: bool = True
+    return_token_ids: Annotated[bool, Field(description="Return the prompt's token ids beside the answer's.")] = False
     ttl_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds to keep the result.")] = None
     webhook: Annotated[str | None, Field(description="Name of the server's target that is notified of the end.")] = None
     durable: Annotated[bool, Field(description="Keep a stream like a job, on a server with results on disk.")] = False

@@ -25,8 +25,10 @@ def result_object(job: Job) -> dict[str, Any]:
         "outputs": outputs,
         **({} if job.prompt_logprobs is None else {"prompt_logprobs": prompt_logprobs(job.prompt_logprobs)}),
         **job.additions(),
+        **({"prompt_token_ids": iter(job.prompt_token_ids)} if job.prompt_token_ids else {}),
         "usage": usage(job) | {"cached_tokens": job.num_cached_tokens},
         "timings": _timings(job),
+        **job.weights,
         "error": describe(failure).error() if failure else None,
         **({"attempt": job.attempt} if job.attempt > 1 else {}),
     }
@@ -34,7 +36,7 @@ def result_object(job: Job) -> dict[str, Any]:
 
 def listed(job: Job) -> dict[str, Any]:
     """Build the result object without the outputs."""
-    left_out = ("text", "token_ids", "outputs", "prompt_logprobs", "receipt")
+    left_out = ("text", "token_ids", "outputs", "prompt_logprobs", "prompt_token_ids", "receipt")
     return {name: value for name, value in result_object(job).items() if name not in left_out} | {
         "created_at": job.created_at
     }

@@ -98,7 +98,14 @@ async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: I
     is_kept = body.durable or not body.stream
     service.settings.webhooks.check(body.webhook, is_kept=is_kept)
     await service.results.check_quota(owner)
-    job = service.new_job(params, owner=owner, idempotency_key=key, ttl_s=body.ttl_s, check=check)
+    job = service.new_job(
+        params,
+        owner=owner,
+        idempotency_key=key,
+        ttl_s=body.ttl_s,
+        check=check,
+        keeps_prompt=body.return_token_ids,
+    )
     service.results.add(job)
     try:
         stored = None if check is None else check.to_dict()

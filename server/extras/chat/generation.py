@@ -90,11 +90,16 @@ async def chat_generation(
     user: str,
     keeps_prompt: bool = False,
     add_special_tokens: bool = False,
+    prompt_token_ids: list[int] | None = None,
 ) -> tuple[Generation, AnswerFormat]:
-    """Prepare an answer in a conversation, and its format. Raises like `chat_prompt` and `constrained`."""
+    """Prepare an answer in a conversation, and its format. Raises like `chat_prompt` and `constrained`.
+
+    `prompt_token_ids`: the prompt, in place of the text that the template makes.
+    """
     text, answer = await chat_prompt(service, chat)
+    prompt: Prompt = text if add_special_tokens else rendered(text)
     generation = Generation(
-        prompts=[text if add_special_tokens else rendered(text)],
+        prompts=[prompt if prompt_token_ids is None else prompt_token_ids],
         params=constrained(params, answer),
         user=user,
         keeps_prompt=keeps_prompt,

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import SkipValidation, model_validator
+from pydantic import Field, SkipValidation, model_validator
 from pydantic_core import PydanticCustomError
 
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import read_messages
 from ...api.known_fields import NOTHING
-from ...api.prompt import Prompts, without_special_tokens
+from ...api.prompt import Prompts, is_token_ids, without_special_tokens
 from ...api.request_model import ParseContext, RequestModel
 from ...api.sampling_request import SamplingRequest, schema_of
 from ..chat.chat_request import Chat, ChatFields, ChatMessage, ToolFields
@@ -144,6 +144,10 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
         "moderation": (),
     }
     messages: SkipValidation[list[ChatMessage]]
+    prompt_token_ids: Annotated[
+        SkipValidation[list[int] | None],
+        Field(description="Prompt instead of the rendered messages, which decide how the answer is read."),
+    ] = None
     functions: SkipValidation[list[dict[str, Any]] | None] = None
     function_call: SkipValidation[str | dict[str, Any] | None] = None
     include_reasoning: bool = True
@@ -164,6 +168,8 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
 
     def chat(self) -> Chat:
         """Build the conversation. Raises InvalidRequestError."""
+        if self.prompt_token_ids is not None and not is_token_ids(self.prompt_token_ids):
+            raise InvalidRequestError("prompt_token_ids must be a list of token ids", param="prompt_token_ids")
         return self.chat_of(read_messages(self.messages))
 
     def params(self) -> SamplingParams:

@@ -46,7 +46,9 @@ class ResponseBuilder:
         self._token_text = token_text
         self._shown = shown
         self._prefix = dumps(head.fields(self.chunk_kind))[:-1] + ',"choices":['
-        self._suffix = '],"usage":null}' if shown.usage else "]}"
+        self._usage = ',"usage":null' if shown.usage else ""
+        self._weights = ""
+        self._suffix = f"]{self._usage}}}"
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Build the whole answer once all jobs have ended, for `json_slices`, which looks up token texts lazily."""
@@ -60,7 +62,13 @@ class ResponseBuilder:
             for number, job in enumerate(jobs)
             for output in job.outputs
         ]
-        return {**self._head.fields(self.kind), "choices": choices, "usage": self.usage(jobs), **additions(*jobs)}
+        return {
+            **self._head.fields(self.kind),
+            "choices": choices,
+            "usage": self.usage(jobs),
+            **weights_of(jobs),
+            **additions(*jobs),
+        }
 
     def chunk(self, index: int, delta: OutputDelta, *, text_offset: int, report: Mapping[str, Any]) -> str | None:
         """Build one event's chunk for choice `index`, after `text_offset` characters.
@@ -83,12 +91,18 @@ class ResponseBuilder:
         """Put the usage after `num_tokens` output tokens into all following chunks."""
         num_prompt = sum(job.num_prompt_tokens for job in jobs)
         counts = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
-        self._suffix = '],"usage":' + dumps(counts) + "}"
+        self._usage = ',"usage":' + dumps(counts)
+        self._suffix = f"]{self._usage}{self._weights}}}"
+
+    def show_weights(self, job: Job) -> None:
+        """Put the versions of the weights behind a job's tokens into all following chunks."""
+        self._weights = "".join(f',"{name}":{version}' for name, version in job.weights.items())
+        self._suffix = f"]{self._usage}{self._weights}}}"
 
     def last_chunk(self, jobs: Sequence[Job]) -> str | None:
         """Build the chunk with the usage, if it was requested, and with additions; None if there is neither."""
         fields = ({"usage": self.usage(jobs)} if self._shown.usage else {}) | additions(*jobs)
-        return self._prefix + "]," + dumps(fields)[1:] if fields else None
+        return f"{self._prefix}],{dumps(fields)[1:-1]}{self._weights}}}" if fields else None
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Count the answer's tokens."""
@@ -114,6 +128,13 @@ class ResponseBuilder:
 def full_usage(jobs: Sequence[Job]) -> dict[str, Any]:
     """Count tokens, including those of the prompts that came from the prefix cache."""
     return {**usage(*jobs), "prompt_tokens_details": {"cached_tokens": sum(job.num_cached_tokens for job in jobs)}}
+
+
+def weights_of(jobs: Sequence[Job]) -> dict[str, int]:
+    """Return the versions of the weights behind these jobs, the highest last and the lowest first."""
+    versions = [version for job in jobs for version in job.weights.values()]
+    last = {"weights_version": max(versions)} if versions else {}
+    return last | ({"first_weights_version": min(versions)} if len(set(versions)) > 1 else {})
 
 
 def ending(output: OutputDelta | CompletionOutput) -> dict[str, Any]:

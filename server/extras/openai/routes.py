@@ -166,6 +166,7 @@ async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _An
         user=body.user,
         keeps_prompt=body.return_token_ids,
         add_special_tokens=bool(body.add_special_tokens),
+        prompt_token_ids=body.prompt_token_ids,
     )
     builder = ChatResponseBuilder(
         _head(service, "chatcmpl-"), _token_text(service, body), shown=body.shown, answer=answer

@@ -58,6 +58,7 @@ class OpenAIStreamWriter(StreamWriter):
         report: Mapping[str, Any] = _NO_REPORT
         if delta.finish_reason is not None:
             self._closed.add(index)
+            self._builder.show_weights(job)
             report = job.report(delta.index)
         chunk = self._builder.chunk(index, delta, text_offset=text_offset, report=report)
         return [text for text in (first, chunk) if text is not None]

@@ -275,7 +275,7 @@ async def test_allow_is_right_on_every_path(served):
 
 
 async def test_version(served):
-    assert set((await served.client.get("/version")).json()) == {"version"}
+    assert set((await served.client.get("/version")).json()) == {"version", "weights_version"}
 
 
 async def test_stats(served):

@@ -60,6 +60,7 @@ async def test_result_is_as_the_contract_says(served):
             }
         ],
         "usage": {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10, "cached_tokens": 2},
+        "weights_version": 0,
         "error": None,
     }
 

@@ -1,0 +1,161 @@
+"""EngineControl: pauses, sleep and updates of the weights of an AsyncEngine, one after the other, between its steps."""
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from ...errors import ConfigError, InvalidRequestError
+from ...serving.async_engine import AsyncEngine
+from .live_model import LEVELS, MODES, LiveModel, NewWeights
+
+T = TypeVar("T")
+_NICENESS = 5  # the loading thread's, so that the steps come first
+
+
+class EngineControl:
+    """Control of one engine. New requests wait while the engine is paused; nothing is lost."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._model: LiveModel | None = None
+        self._lock = asyncio.Lock()  # one change at a time
+        self._is_paused = False  # by `pause`; sleep pauses too
+        self.last_hold_s = 0.0  # seconds for which the last change held the steps
+
+    @property
+    def version(self) -> int:
+        """Number of updates so far."""
+        return 0 if self._model is None else self._model.version
+
+    @property
+    def sleep_level(self) -> int:
+        """Level of the sleep; 0 while awake."""
+        return 0 if self._model is None else self._model.sleep_level
+
+    @property
+    def reason(self) -> str | None:
+        """Reason why no step is taken: paused or sleeping; None if steps are taken."""
+        return "sleeping" if self.sleep_level else "paused" if self._is_paused else None
+
+    async def pause(self, *, mode: str = "keep") -> None:
+        """Take no further step until `resume`. Raises InvalidRequestError.
+
+        `mode` is for running requests: "keep" continues them after the pause, "wait" lets them finish first, "abort"
+        ends them.
+        """
+        async with self._lock:
+            await self._hold(mode)
+            async with self._engine.between_steps() as pipeline:
+                pipeline.is_paused = self._is_paused = True
+            self._engine.admits.set()
+
+    async def resume(self) -> None:
+        """Take steps again, unless the engine sleeps."""
+        async with self._lock:
+            self._is_paused = False
+            await self._settle()
+
+    async def sleep(self, level: int = 1, *, mode: str = "keep") -> None:
+        """Pause, and give back the memory of the cache; at level 2 that of the weights too.
+
+        Raises InvalidRequestError.
+        """
+        if level not in LEVELS:
+            raise InvalidRequestError(f"level must be 1 or 2, not {level!r}", param="level")
+        async with self._lock:
+            model = self._live()
+            await self._hold(mode)
+            async with self._held() as pipeline:
+                model.sleep(level, pipeline.core)
+                pipeline.is_paused = True
+            self._engine.admits.set()
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """End the sleep, or with the tag "weights" alone that of the weights. Raises InvalidRequestError.
+
+        Weights that were given back are read again.
+        """
+        async with self._lock:
+            model = self._live()
+            weights = None if tags and "weights" not in tags else await self._prepared(model.restored)
+            async with self._held():
+                model.wake_up(weights, is_whole=not tags or "kv_cache" in tags)
+            await self._settle()
+
+    async def update(
+        self,
+        source: Path | Iterable[tuple[str, Tensor]],
+        *,
+        mode: str = "keep",
+    ) -> int:
+        """Change to the weights of a folder or of named tensors, and return their version.
+
+        A sleeping engine goes on sleeping. Raises InvalidRequestError; then nothing has changed.
+        """
+        async with self._lock:
+            model = self._live()
+            prepare = model.load if isinstance(source, Path) else model.build
+            weights: NewWeights = await self._prepared(partial(prepare, source))  # type: ignore[arg-type]
+            await self._hold(mode)
+            async with self._held() as pipeline:
+                version = model.take(weights, pipeline.core)
+                self._engine.fingerprint = weights.fingerprint
+            self._engine.admits.set()
+            return version
+
+    async def _hold(self, mode: str) -> None:
+        """Wait for running requests, or end them. After "wait", new requests wait until `admits` is set."""
+        if mode not in MODES:
+            raise InvalidRequestError(f"mode must be one of {', '.join(MODES)}", param="mode")
+        if mode == "abort":
+            self._engine.abort_all()
+        if mode == "wait" and self.reason is not None:
+            raise InvalidRequestError(f"the engine is {self.reason}, so no request can finish", param="mode")
+        if mode == "wait":
+            self._engine.admits.clear()
+            try:
+                await self._engine.wait_idle()
+            except BaseException:
+                self._engine.admits.set()
+                raise
+
+    @contextlib.asynccontextmanager
+    async def _held(self) -> AsyncIterator[Any]:
+        """Hold the steps for a block, and measure the time."""
+        async with self._engine.between_steps() as pipeline:
+            begin = time.perf_counter()
+            yield pipeline
+            self.last_hold_s = time.perf_counter() - begin
+
+    async def _settle(self) -> None:
+        async with self._engine.between_steps() as pipeline:
+            pipeline.is_paused = self.reason is not None
+
+    def _live(self) -> LiveModel:
+        if self._model is None:
+            self._model = LiveModel(self._engine.config, self._engine.runner)
+        return self._model
+
+    async def _prepared(self, prepare: Callable[[], T]) -> T:
+        """Prepare weights beside the steps, in a thread of lower priority. Raises InvalidRequestError."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix="splitfuse-weights", initializer=_be_nice)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, prepare)
+        except ConfigError as exc:
+            raise InvalidRequestError(str(exc), param="path") from exc
+        finally:
+            thread.shutdown(wait=False)
+
+
+def _be_nice() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # on Linux the priority is a thread's own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

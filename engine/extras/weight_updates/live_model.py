@@ -1,0 +1,176 @@
+"""LiveModel: a served model whose weights change while it serves. Knows no event loop.
+
+    load or build, in any thread       steps go on with the old weights
+    take, between two steps            the decoder becomes the new one; every request computes its tokens again
+
+The new weights are read, checked, packed and planned before `take`, so a fault changes nothing, and steps wait for a
+change of pointers alone. Both models are in memory meanwhile.
+"""
+
+import gc
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ...config import EngineConfig
+from ...config.host_memory import available_memory
+from ...core.engine_core import EngineCore
+from ...core.restart import restart
+from ...errors import ConfigError, InvalidRequestError
+from ...execution.models.checkpoint import model_folder
+from ...execution.models.config import ModelConfig
+from ...execution.models.fingerprint import fingerprint
+from ...execution.models.planned_weights import WeightLayout, planned_weight_bytes
+from ...execution.models.registry import read_model_config
+from ...execution.models.weights import WeightSource, weight_source
+from ...execution.runner.model_runner import ModelRunner
+from ...serving.loading import build_model
+from ...serving.workers.heap import return_freed_memory
+from .memory import discard
+from .sources import FiniteSource, TensorSource
+
+# Fields in which an update's config.json may differ from the served model's.
+_FREE = {"quantization", "dtype", "eos_token_ids", "description", "hf_config", "max_position_embeddings"}
+MODES = ("keep", "wait", "abort")  # what becomes of running requests, in vLLM's words
+# Levels of sleep: without the cache; without the cache and the weights.
+LEVELS = (1, 2)
+
+
+@dataclass(frozen=True)
+class NewWeights:
+    """Weights that are ready to be taken."""
+
+    decoder: Any
+    path: Path | None  # folder or GGUF file from which they can be read again
+    fingerprint: str
+
+
+class LiveModel:
+    """Weights of one runner: their version, their updates, and their absence while the model sleeps."""
+
+    def __init__(self, config: EngineConfig, runner: ModelRunner) -> None:
+        """Raise InvalidRequestError where weights cannot change."""
+        if runner.loaded.device.type != "cpu":
+            raise InvalidRequestError("weights can change and models can sleep on --device cpu only so far")
+        if runner.ranks is not None:
+            raise InvalidRequestError("weights cannot change with --tensor-parallel-size or slices so far")
+        self.version = 0
+        self.sleep_level = 0  # 0: awake
+        self._config, self._runner, self._loaded = config, runner, runner.loaded
+        self._load_format = config.load_format
+        self._path: Path | None = model_folder(config, config.model)
+
+    @property
+    def has_weights(self) -> bool:
+        """True unless they were given back."""
+        return self.sleep_level < 2
+
+    def load(self, path: Path) -> NewWeights:
+        """Read weights from a folder of safetensors, or from a GGUF file. Raises ConfigError; nothing has changed."""
+        if self._config.record:
+            raise ConfigError("--record cannot record a change of weights; start without it")
+        config = self._config_of(path)
+        self._check_memory(path, config)
+        return self._read(path, config, load_format="auto")
+
+    def build(self, tensors: Iterable[tuple[str, Tensor]]) -> NewWeights:
+        """Copy weights from named tensors. Raises ConfigError; nothing has changed."""
+        if self._config.record:
+            raise ConfigError("--record cannot record a change of weights; start without it")
+        source = TensorSource(tensors, dtype=self._loaded.dtype)
+        config = replace(self._loaded.model_config, quantization=None)
+        return NewWeights(self._decoder(source, config), None, f"update-{self.version + 1}")
+
+    def take(self, weights: NewWeights, core: EngineCore) -> int:
+        """Change to these weights, and return their version. No step may be in flight.
+
+        Every unfinished request computes all its tokens again, so no token follows from two versions' keys and values.
+        """
+        self._runner.model.become(weights.decoder)
+        self._path, self._load_format = weights.path, "auto"
+        self.version += 1
+        self.sleep_level = min(self.sleep_level, 1)
+        restart(core.scheduler)
+        return self.version
+
+    def sleep(self, level: int, core: EngineCore) -> None:
+        """Give the cache's memory back to the system, at level 2 the weights' too. No step may be in flight.
+
+        Raises InvalidRequestError if the weights could not be read again.
+        """
+        if level not in LEVELS:
+            raise InvalidRequestError(f"level must be 1 or 2, not {level!r}", param="level")
+        restart(core.scheduler)
+        discard(self._runner.cache.memory())
+        if level == 2 and self.has_weights:
+            self._runner.model.become(None)
+        self.sleep_level = max(level, self.sleep_level)
+        gc.collect()
+        return_freed_memory()
+
+    def restored(self) -> NewWeights | None:
+        """Read the weights that were given back; None if they are there. Raises ConfigError."""
+        if self.has_weights:
+            return None
+        if self._path is None:
+            raise ConfigError("the weights came as tensors and were given back; update them before waking up")
+        return self._read(self._path, self._config_of(self._path), load_format=self._load_format)
+
+    def wake_up(self, weights: NewWeights | None, *, is_whole: bool = True) -> None:
+        """End the sleep with the weights of `restored`, unless a part is missing. No step may be in flight."""
+        if weights is not None:
+            self._runner.model.become(weights.decoder)
+            self.sleep_level = 1
+        if is_whole and self.has_weights:
+            self.sleep_level = 0
+
+    def _read(self, path: Path, config: ModelConfig, *, load_format: str) -> NewWeights:
+        loaded = self._loaded
+        source = weight_source(
+            path,
+            load_format=load_format,
+            dtype=loaded.dtype,
+            seed=self._config.seed,
+            device=loaded.device,
+            quantization=config.quantization,
+        )
+        with source as weights:
+            decoder = self._decoder(weights, config)
+        return NewWeights(decoder, path, fingerprint(path, self._config, dtype=str(loaded.dtype)))
+
+    def _decoder(self, source: WeightSource, config: ModelConfig) -> Any:
+        """Build a decoder, and record its plan over the cache that is there."""
+        loaded = self._loaded
+        decoder = build_model(
+            self._config,
+            FiniteSource(source),
+            config,
+            device=loaded.device,
+            dtype=loaded.dtype,
+            max_model_len=loaded.max_model_len,
+        )
+        decoder.plan.refusal(self._runner.cache)
+        return decoder
+
+    def _config_of(self, path: Path) -> ModelConfig:
+        """Return the served config, with the quantization of these files. Raises ConfigError for another model's."""
+        served = self._loaded.model_config
+        if path.is_dir() and not (path / "config.json").exists():
+            return replace(served, quantization=None)
+        theirs = read_model_config(path)
+        for name in (field.name for field in fields(ModelConfig) if field.name not in _FREE):
+            here, there = (repr(getattr(config, name)) for config in (served, theirs))  # ropes have no equality
+            if here != there:
+                raise ConfigError(f"{path} is another model: its {name} is {there[:80]}, not {here[:80]}")
+        return replace(served, quantization=theirs.quantization)
+
+    def _check_memory(self, path: Path, config: ModelConfig) -> None:
+        layout = WeightLayout(dtype=self._loaded.dtype, quantization=self._config.quantization, is_gpu=False)
+        needed = planned_weight_bytes(path, config, layout, max_model_len=self._loaded.max_model_len)
+        if needed > (free := available_memory()):
+            raise ConfigError(
+                f"new weights take {needed:,} bytes beside the old ones, and {free:,} are free; sleep first"
+            )

@@ -1,0 +1,100 @@
+"""Routes of an admin that change a running engine. The paths other than /weights are vLLM's."""
+
+import ipaddress
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from ...api.openapi import BODY, KEYED, errors
+from ...api.rights import require_admin
+from ...http.errors import PermissionDeniedError
+from ...http.json_response import JsonResponse
+from ...service import Service, service_of
+from .request import Level, Mode, Tags, WeightsRequest
+from .settings import WeightSettings
+
+
+def _require_admin(connection: HTTPConnection) -> None:
+    """Refuse other keys, and everybody on a server without keys that other machines reach."""
+    require_admin(connection)
+    service = service_of(connection)
+    if not service.keys and not service.settings.admin_keys and not _is_loopback(service.settings.host):
+        raise PermissionDeniedError
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+router = APIRouter(tags=["weights"], dependencies=[Depends(_require_admin)])
+_CHANGE = errors(*BODY)
+_STATE = errors(*KEYED, 503)
+
+
+@router.post("/weights", response_description="The new version of the weights.", responses=_CHANGE)
+async def weights(request: Request, body: Annotated[WeightsRequest, Depends(WeightsRequest.from_request)]) -> Response:
+    """Change to the weights of a folder between two steps. They are read and checked beside the running steps.
+
+    A request that runs meanwhile keeps its tokens, and computes all of them again with the new weights.
+    """
+    service, begin = service_of(request), time.monotonic()
+    path = body.folder(service.settings.section(WeightSettings).weights_dir)
+    control = service.engine.control
+    version = await control.update(path, mode=body.mode)
+    seconds = {"seconds": time.monotonic() - begin, "hold_s": control.last_hold_s}
+    return JsonResponse({"weights_version": version, **{name: round(value, 4) for name, value in seconds.items()}})
+
+
+@router.post("/pause", response_description="No further step is taken.", responses=_CHANGE)
+async def pause(request: Request, mode: Mode = "keep") -> Response:
+    """Take no further step until /resume; requests wait."""
+    service = service_of(request)
+    await service.engine.control.pause(mode=mode)
+    return _state(service)
+
+
+@router.post("/resume", response_description="Steps are taken again, unless the engine sleeps.", responses=_STATE)
+async def resume(request: Request) -> Response:
+    """End a pause."""
+    service = service_of(request)
+    await service.engine.control.resume()
+    return _state(service)
+
+
+@router.post("/sleep", response_description="The memory is given back.", responses=_CHANGE)
+async def sleep(request: Request, level: Level = 1, mode: Mode = "keep") -> Response:
+    """Pause, and give back the memory of the cache (level 1), and of the weights (level 2); requests wait."""
+    service = service_of(request)
+    await service.engine.control.sleep(level, mode=mode)
+    return _state(service)
+
+
+@router.post("/wake_up", response_description="The engine is awake.", responses=_CHANGE)
+async def wake_up(request: Request, tags: Tags = None) -> Response:
+    """End the sleep. Weights that were given back are read again."""
+    service = service_of(request)
+    await service.engine.control.wake_up(tags)
+    return _state(service)
+
+
+@router.get("/is_sleeping", response_description="True while the engine sleeps.", responses=_STATE)
+async def is_sleeping(request: Request) -> Response:
+    """Tell if the engine sleeps."""
+    return JsonResponse({"is_sleeping": service_of(request).engine.paused == "sleeping"})
+
+
+@router.get("/is_paused", response_description="True while no step is taken.", responses=_STATE)
+async def is_paused(request: Request) -> Response:
+    """Tell if the engine takes no steps, asleep or not."""
+    return JsonResponse({"is_paused": service_of(request).engine.paused is not None})
+
+
+def _state(service: Service) -> Response:
+    engine = service.engine
+    return JsonResponse({"paused": engine.paused, "weights_version": engine.weights_version})

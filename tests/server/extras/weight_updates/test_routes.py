@@ -1,0 +1,206 @@
+"""Weights change under streams, and the engine pauses and sleeps, by requests of an admin."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from serving import parse_events, serving
+
+from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.config.named_models import DEMO_FOLDER
+from splitfuse.server.app import build_app
+from splitfuse.server.settings import Settings
+
+ADMIN, USER = {"Authorization": "Bearer admin"}, {"Authorization": "Bearer user"}
+NUM_SWAPS = int(os.environ.get("SPLITFUSE_TEST_SWAPS", "5"))
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Folders of the demo's draft model, and of other weights for it; the second one has no config.json."""
+    base = tmp_path_factory.mktemp("weights")
+    shutil.copytree(DEMO_FOLDER / "draft", base / "old")
+    for path in DEMO_FOLDER.glob("*token*"):
+        shutil.copy(path, base / "old")
+    shutil.copy(DEMO_FOLDER / "chat_template.jinja", base / "old")
+    (base / "new").mkdir()
+    tensors = load_file(base / "old" / "model.safetensors")
+    torch.manual_seed(0)
+    moved = {name: tensor + 0.02 * torch.randn(tensor.shape) for name, tensor in tensors.items()}
+    save_file(moved, base / "new" / "model.safetensors")
+    return [base / "old", base / "new"]
+
+
+@pytest.fixture
+async def client(folders: list[Path]) -> AsyncIterator[httpx.AsyncClient]:
+    """Client of a server with the demo model, as its admin."""
+    settings = Settings(
+        model=str(folders[0]),
+        dtype="float32",
+        device="cpu",
+        num_threads=1,
+        num_kv_blocks=256,
+        max_num_seqs=16,
+        max_num_batched_tokens=64,
+        api_key=("user",),
+        admin_key=("admin",),
+        weights_dir=str(folders[0].parent),
+    )
+    app = build_app(settings)
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60, headers=ADMIN) as client:
+        await app.state.service.lifecycle.loading
+        yield client
+
+
+@pytest.fixture(scope="module")
+def models(folders: list[Path]) -> Iterator[list[LLM]]:
+    """Engines of the two versions: the weights' version modulo 2 is the index."""
+    llms = [LLM(str(folders[0]), dtype="float32", device="cpu", num_kv_blocks=256) for _ in range(2)]
+    llms[1].update_weights(folders[1])
+    yield llms
+    for llm in llms:
+        llm.close()
+
+
+def next_tokens(llm: LLM, prompts: list[list[int]]) -> list[int]:
+    outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+    return [output.outputs[0].token_ids[0] for output in outputs]
+
+
+async def test_swaps_under_sixteen_streams_lose_nothing(
+    client: httpx.AsyncClient, folders: list[Path], models: list[LLM]
+) -> None:
+    is_over = asyncio.Event()
+    results: list[dict[str, Any]] = []
+
+    async def stream(number: int) -> None:
+        while not is_over.is_set():
+            body = {"prompt": [20 + number, 30, 40], "stream": True, "return_token_ids": True, **GREEDY}
+            answer = await client.post("/generate", json=body)
+            events = parse_events(answer.text)
+            tokens = [token for event in events[:-1] for token in event["data"]["token_ids"]]
+            assert tokens == events[-1]["data"]["token_ids"]
+            results.append(events[-1]["data"])
+
+    streams = [asyncio.create_task(stream(number)) for number in range(16)]
+    for version in range(1, NUM_SWAPS + 1):
+        answer = await client.post("/weights", json={"path": str(folders[version % 2])})
+        assert answer.json()["weights_version"] == version, answer.text
+        assert answer.json()["hold_s"] < 0.5
+    is_over.set()
+    await asyncio.gather(*streams)
+    assert {result["status"] for result in results} == {"completed"}
+    assert all(len(result["token_ids"]) == GREEDY["max_tokens"] for result in results)
+    seen = {result["weights_version"] for result in results} | {r.get("first_weights_version") for r in results}
+    assert len(seen - {None}) > 1
+    for index, llm in enumerate(models):
+        last = [r for r in results if r["weights_version"] % 2 == index]
+        first = [r for r in results if r.get("first_weights_version", r["weights_version"]) % 2 == index]
+        before = [r["prompt_token_ids"] + r["token_ids"][:-1] for r in last]
+        assert next_tokens(llm, before) == [r["token_ids"][-1] for r in last]
+        assert next_tokens(llm, [r["prompt_token_ids"] for r in first]) == [r["token_ids"][0] for r in first]
+    for path in ("/version", "/stats"):
+        assert (await client.get(path)).json()["weights_version"] == NUM_SWAPS
+
+
+async def test_openai_answers_carry_the_version_and_take_token_ids(
+    client: httpx.AsyncClient, folders: list[Path]
+) -> None:
+    await client.post("/weights", json={"path": "new"})
+    prompt, fields = [30, 31, 32], {"max_tokens": 3, "temperature": 0, "return_token_ids": True}
+    chat = {"messages": [{"role": "user", "content": "unused"}], "prompt_token_ids": prompt, **fields}
+    answers = [
+        (await client.post("/v1/completions", json={"prompt": prompt, **fields})).json(),
+        (await client.post("/v1/chat/completions", json=chat)).json(),
+    ]
+    assert [answer["weights_version"] for answer in answers] == [1, 1]
+    assert answers[1]["prompt_token_ids"] == answers[0]["choices"][0]["prompt_token_ids"] == prompt
+    assert answers[0]["choices"][0]["token_ids"] == answers[1]["choices"][0]["token_ids"]
+    streamed = await client.post("/v1/chat/completions", json={**chat, "stream": True})
+    chunks = [event["data"] for event in parse_events(streamed.text)]
+    assert chunks[-2]["weights_version"] == 1
+    assert "weights_version" not in chunks[0]
+    refused = await client.post("/v1/chat/completions", json={**chat, "prompt_token_ids": [1, True]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt_token_ids")
+
+
+@pytest.mark.parametrize("way", ["/pause", "/sleep?level=1", "/sleep?level=2"])
+async def test_requests_wait_while_the_engine_rests(client: httpx.AsyncClient, way: str) -> None:
+    expected = (await client.post("/v1/completions", json={"prompt": "Once", **GREEDY})).json()["choices"]
+    reason, wake_up = ("paused", "/resume") if way == "/pause" else ("sleeping", "/wake_up")
+    assert (await client.post(way)).json()["paused"] == reason
+    ready = await client.get("/ready")
+    assert (ready.status_code, ready.json()["error"]["code"]) == (503, reason)
+    assert (await client.get("/health")).status_code == 200
+    assert (await client.get("/is_sleeping")).json() == {"is_sleeping": reason == "sleeping"}
+    assert (await client.get("/is_paused")).json() == {"is_paused": True}
+    waiting = asyncio.create_task(client.post("/v1/completions", json={"prompt": "Once", **GREEDY}))
+    timed_out = await client.post("/v1/completions", json={"prompt": "Once", "timeout_ms": 1, **GREEDY})
+    assert timed_out.json()["choices"][0]["stop_reason"] == "timeout"
+    assert not waiting.done()
+    assert (await client.post(wake_up)).json()["paused"] is None
+    assert (await waiting).json()["choices"] == expected
+    assert (await client.get("/ready")).status_code == 200
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("wait", "length"), ("abort", "abort"), ("keep", "length")])
+async def test_modes_of_running_requests(
+    client: httpx.AsyncClient, folders: list[Path], mode: str, reason: str
+) -> None:
+    body = {"prompt": [50, 51], **GREEDY, "max_tokens": 200}
+    url = (await client.post("/generate", json=body)).json()["result_url"]
+    while not (await client.get(url)).json()["token_ids"]:
+        pass
+    if mode != "wait":  # the request cannot end while the weights are read
+        await client.post("/pause")
+    assert (await client.post("/weights", json={"path": "new", "mode": mode})).status_code == 200
+    await client.post("/resume")
+    result = (await client.get(url, params={"wait": 30})).json()
+    assert result["finish_reason"] == reason
+    assert result["weights_version"] == (1 if mode == "keep" else 0)
+    assert result.get("first_weights_version") == (0 if mode == "keep" else None)
+    later = await client.post("/generate", json={**body, "max_tokens": 1}, headers={"Prefer": "wait=30"})
+    assert later.json()["weights_version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("../../etc", "within the server's --weights-dir"),
+        ("/etc", "within the server's --weights-dir"),
+        ("link", "within the server's --weights-dir"),
+        ("missing", "no folder or file"),
+        ("a\0b", "cannot be read"),
+        (".", "neither model.safetensors nor"),
+    ],
+)
+async def test_wrong_paths_change_nothing(
+    client: httpx.AsyncClient, folders: list[Path], path: str, message: str
+) -> None:
+    link = folders[0].parent / "link"
+    if not link.is_symlink():
+        link.symlink_to("/etc")
+    answer = await client.post("/weights", json={"path": path})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "path"), error
+    assert message in error["message"]
+    assert "\n" not in error["message"]
+    assert (await client.get("/version")).json()["weights_version"] == 0
+
+
+@pytest.mark.parametrize("path", ["/weights", "/pause", "/resume", "/sleep", "/wake_up"])
+async def test_other_keys_may_not_change_the_server(client: httpx.AsyncClient, path: str) -> None:
+    assert (await client.post(path, json={"path": "new"}, headers=USER)).status_code == 403
+
+
+@pytest.mark.parametrize("settings", [Settings(host="0.0.0.0")])
+async def test_without_keys_only_this_machine_may(served: Any) -> None:
+    assert (await served.client.post("/weights", json={"path": "/"})).status_code == 403
