@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from .builder import EngineParts
 
 _log = logging.getLogger("splitfuse.engine")
-_REST_S = 1.0  # time between looks at the clock while paused
 
 
 class AsyncEngine(EngineState):
@@ -113,11 +112,6 @@ class AsyncEngine(EngineState):
         self._input_threads.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _lose(self, error: RankLostError) -> None:
-        """End the loop, also if it is idle."""
-        self.lost = error
-        self._work.set()
-
     # Requests.
 
     async def submit(
@@ -191,21 +185,6 @@ class AsyncEngine(EngineState):
 
     # Steps.
 
-    @contextlib.asynccontextmanager
-    async def between_steps(self) -> AsyncIterator[StepPipeline]:
-        """Hold the steps for a block that begins when none is in flight. The block may pause or resume the pipeline."""
-        async with self._turn:
-            pipeline = self._pipeline
-            was_paused, pipeline.is_paused = pipeline.is_paused, True
-            try:
-                while pipeline.is_busy:
-                    await self._step()
-            finally:
-                pipeline.is_paused = was_paused
-            yield pipeline
-            self._last_progress = time.monotonic()
-            self._work.set()
-
     async def _loop(self) -> None:
         try:
             while True:
@@ -234,16 +213,6 @@ class AsyncEngine(EngineState):
             _log.log(logging.ERROR, "the engine loop stopped: %s", exc, exc_info=self.lost is None)
             if not isinstance(exc, Exception):
                 raise
-
-    async def _take_turn(self) -> None:
-        async with self._turn:
-            await self._step()
-
-    async def _rest(self) -> None:
-        """Wait for work or some time. Requests that have run out of time end meanwhile."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._work.wait(), _REST_S)
-        self._dispatch.send(self._pipeline.core.expire())
 
     async def _step(self) -> None:
         pipeline = self._pipeline

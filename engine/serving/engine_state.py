@@ -1,9 +1,10 @@
 """EngineState: state of an AsyncEngine, for health checks and statistics: loading, serving, draining, hung or dead."""
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from ..config import EngineConfig
@@ -19,6 +20,7 @@ from .queue_limits import QueueLimits
 # A longer time without a step counts as hung; more if steps have been seen to take long, or no step has been seen.
 STALL_S = 10.0
 _FIRST_STALL_S = 60.0
+_REST_S = 1.0  # time between looks at the clock while paused
 _NUM_STEPS_KEPT = 100
 
 
@@ -121,6 +123,40 @@ class EngineState:
     def abort_all(self) -> None:
         """End every request; its outputs get the finish_reason "abort"."""
         self._dispatch.send(self._pipeline.core.abort_all())
+        self._work.set()
+
+    @contextlib.asynccontextmanager
+    async def between_steps(self) -> AsyncIterator[StepPipeline]:
+        """Hold the steps for a block that begins when none is in flight. The block may pause or resume the pipeline."""
+        async with self._turn:
+            pipeline = self._pipeline
+            was_paused, pipeline.is_paused = pipeline.is_paused, True
+            try:
+                while pipeline.is_busy:
+                    await self._step()
+            finally:
+                pipeline.is_paused = was_paused
+            yield pipeline
+            self._last_progress = time.monotonic()
+            self._work.set()
+
+    async def _take_turn(self) -> None:
+        async with self._turn:
+            await self._step()
+
+    async def _rest(self) -> None:
+        """Wait for work or some time. Requests that have run out of time end meanwhile."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._work.wait(), _REST_S)
+        self._dispatch.send(self._pipeline.core.expire())
+
+    async def _step(self) -> None:
+        """Take one step."""
+        raise NotImplementedError
+
+    def _lose(self, error: RankLostError) -> None:
+        """End the loop, also if it is idle."""
+        self.lost = error
         self._work.set()
 
     def stats(self) -> dict[str, Any]:

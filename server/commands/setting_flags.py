@@ -26,7 +26,8 @@ SECTIONS: dict[str, str] = {
     "webhook_secret_file max_results max_unfinished_per_key max_result_bytes_per_key max_result_bytes max_file_bytes "
     "max_total_file_bytes file_ttl max_batch_lines max_batch_requests reuse_answers max_reused_answers "
     "max_reused_bytes",
-    "security": "api_key api_key_file admin_key admin_key_file allowed_hosts allowed_origins receipt_key_file weights_dir",
+    "security": "api_key api_key_file admin_key admin_key_file allowed_hosts allowed_origins receipt_key_file "
+    "weights_dir",
     "logging": "request_log log_format log_steps record metrics_prefix otlp_traces_endpoint",
     "compatibility": "enable_chunked_prefill tool_call_parser reasoning_parser",
 }

@@ -150,7 +150,13 @@ def test_bench_serve_runs(server: Server, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_sampling_field_of_the_engine_has_a_keyword() -> None:
-    of_the_endpoint = {"model", "response_format", "ttl_s"}  # response_format becomes structured_outputs
+    of_the_endpoint = {
+        "model",
+        "receipt",
+        "response_format",
+        "return_token_ids",
+        "ttl_s",
+    }  # response_format becomes structured_outputs
     assert set(Sampling.__annotations__) - of_the_endpoint == FIELD_NAMES
 
 

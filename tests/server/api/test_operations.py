@@ -189,7 +189,9 @@ async def test_documentation(served):
     assert (await served.client.get("/docs")).status_code == 200
     paths = (await served.client.get("/openapi.json")).json()["paths"]
     assert {"/generate", "/result/{seq_id}", "/v1/chat/completions", "/metrics"} <= set(paths)
-    keyed = {"/generate", "/v1/responses", "/v1/batches"}
+    conversations = ("", "/{conversation_id}", "/{conversation_id}/items")
+    keyed = {"/generate", "/v1/responses", "/v1/batches", "/v1/messages/batches"}
+    keyed |= {f"/v1/conversations{path}" for path in conversations}
     assert {path for path in paths if "'422'" in str(paths[path])} == keyed, "reused keys"
     assert "ValidationError" not in str(paths), "never FastAPI's own 422"
     assert paths["/result/{seq_id}"]["get"]["parameters"][0]["name"] == "seq_id"
@@ -265,7 +267,8 @@ async def test_allow_is_right_on_every_path(served):
     for path in ("/health", "/ready", "/version"):
         taken[path] |= {"HEAD"}
     taken["/"] |= {"GET", "HEAD"}
-    taken["/v1/responses/input_tokens"] |= {"GET", "DELETE"}  # of a response with this id, which there is never
+    for action in ("input_tokens", "compact"):  # GET and DELETE of a response with this id, which there is never
+        taken[f"/v1/responses/{action}"] |= {"GET", "DELETE"}
     taken |= {"/docs": {"GET"}, "/openapi.json": {"GET", "HEAD"}}
     for path, methods in taken.items():
         for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} - methods:
