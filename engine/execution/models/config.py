@@ -12,6 +12,9 @@ from .rope_config import RopeConfig
 if TYPE_CHECKING:
     from .checkpoint_format import CheckpointFormat
 
+_MAX_WINDOW = 2**30  # kernels count positions in int32
+_MAX_HEAD_DIM = 2**14  # tables of rope take memory for each element before a weight's shape is checked
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -50,9 +53,11 @@ class ModelConfig:
             )
         hidden_size = positive_int(fields, "hidden_size")
         head_dim = positive_int(fields, "head_dim", hidden_size // num_heads)
+        if head_dim > _MAX_HEAD_DIM:
+            raise ConfigError(f"head_dim {head_dim} is more than {_MAX_HEAD_DIM}")
         layer_types = _layer_types(fields)
         ropes = {kind: RopeConfig.of_layers(fields, layer_type=kind, head_dim=head_dim) for kind in set(layer_types)}
-        window = positive_int(fields, "sliding_window") if fields.get("sliding_window") else 0
+        window = min(positive_int(fields, "sliding_window"), _MAX_WINDOW) if fields.get("sliding_window") else 0
         eos = generation.get("eos_token_id", fields.get("eos_token_id"))
         return cls(
             architecture=fields["architectures"][0],
@@ -73,7 +78,7 @@ class ModelConfig:
             quantization=_checkpoint_format(fields.get("quantization_config")),
             sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
             dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
-            eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+            eos_token_ids=tuple(map(int, eos if isinstance(eos, list) else [] if eos is None else [eos])),
             description=str(fields.get("description", "")),
             hf_config=fields,
         )
