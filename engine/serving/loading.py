@@ -276,7 +276,7 @@ def resolve_max_model_len(config: EngineConfig, model_config: ModelConfig) -> in
     rope_bytes = 4 * max_model_len * sum({rope: rope.rotary_dim for rope in model_config.ropes}.values())
     if rope_bytes > _MAX_ROPE_BYTES:
         raise ConfigError(
-            f"the tables of rope for {max_model_len} positions take {rope_bytes / 2**30:.1f} GiB; give a smaller "
+            f"the tables of rope for {max_model_len} positions take {rope_bytes >> 30} GiB; give a smaller "
             f"--max-model-len, or fetch the model's files again"
         )
     return max_model_len

@@ -130,10 +130,12 @@ def test_the_verdict_on_a_load(outcome: str, seconds: float, grown: int, fault: 
 
 def test_a_case_is_the_same_for_the_same_number() -> None:
     assert [case(number) for number in range(300)] == [case(number) for number in range(300)]
-    assert {case(number).kind for number in range(300)} == {"bad body", "fields", "mutation", "bytes", "head"}
+    assert {case(number).kind for number in range(300)} == {
+        *("bad body", "fields", "mutation", "bytes", "head", "framing")
+    }
 
 
-def answered(data: bytes | None) -> Any:
+def answered(data: bytes | None, kind: str = "head") -> Any:
     """Return the verdict on a server that answers these bytes and closes, or does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         done = threading.Event()
@@ -154,7 +156,7 @@ def answered(data: bytes | None) -> Any:
             status=lambda *_, **__: None,
         )
         try:
-            return verdict(served, Case(0, "head", b"GET / HTTP/1.1\r\n\r\n"), limit_s=0.3)
+            return verdict(served, Case(0, kind, b"GET / HTTP/1.1\r\n\r\n"), limit_s=0.3)
         finally:
             done.set()
             thread.join()
@@ -175,6 +177,19 @@ def answered(data: bytes | None) -> Any:
 def test_the_verdict_on_an_answer(data: bytes | None, status: int | None, fault: str | None) -> None:
     judged = answered(data)
     assert judged.status == status
+    assert judged.fault is None if fault is None else judged.fault.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"HTTP/1.1 400 x\r\nContent-Length: 2\r\n\r\nno", None),
+        (b"HTTP/1.1 200 x\r\nContent-Length: 2\r\n\r\nok", "200 for a request whose end is unclear"),
+        (b"HTTP/1.1 400 x\r\nContent-Length: 2\r\n\r\nno" + b"HTTP/1.1 200 x\r\n\r\n", "a second answer"),
+    ],
+)
+def test_the_verdict_on_an_unclear_end(data: bytes, fault: str | None) -> None:
+    judged = answered(data, "framing")
     assert judged.fault is None if fault is None else judged.fault.startswith(fault)
 
 

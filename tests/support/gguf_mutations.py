@@ -107,13 +107,15 @@ def _change_tensor(rng: random.Random, parts: GgufParts) -> None:
     how = rng.randrange(8)
     if how == 0:
         dims = rng.choice([dims[::-1], [*dims, 1], [*dims, 1, 1, 1, 1], [], [2**32] * 2, [2**16] * 4])
-    elif how == 1:
+    elif how == 1 and dims:
         dims = [*dims]
-        dims[rng.randrange(len(dims))] = rng.choice([*_DIMS, dims[0] * 2, dims[-1] + 1])
+        dims[rng.randrange(len(dims))] = rng.choice([*_DIMS, dims[0] * 2, dims[-1] + 1]) % 2**64
     elif how == 2:
         number = rng.choice([*range(40), 2**31, 2**32 - 1])
     elif how == 3:
-        offset = rng.choice([0, 1, 32, offset + 32, offset + 1, 2**32, 2**63, 2**64 - 32, parts.tensors[other][3]])
+        offset = (
+            rng.choice([0, 1, 32, offset + 32, offset + 1, 2**32, 2**63, 2**64 - 32, parts.tensors[other][3]]) % 2**64
+        )
     elif how == 4:
         name = rng.choice([name + b"_", b"", b"\xff", b"a\nb", parts.tensors[other][0], name.replace(b"0", b"99999")])
     elif how == 5:  # exchange two places

@@ -8,10 +8,12 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import count, islice
 
 from fuzz.cases import case
 from fuzz.verdict import Verdict, verdict
+from postgres_server import PostgresServer
 from served import Served
 
 # Small, so that the longest valid request takes only seconds.
@@ -27,8 +29,16 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="chooses the first case's number")
     parser.add_argument("--case", type=int, help="send this one and show what comes back")
+    parser.add_argument("--replicas", type=int, default=1, help="through serve --replicas, on a PostgreSQL")
     options = parser.parse_args()
-    with Served(*SETTINGS) as served:
+    with ExitStack() as stack:
+        shared: tuple[str, ...] = ()
+        if options.replicas > 1:
+            postgres = PostgresServer()
+            postgres.start()
+            stack.callback(postgres.remove)
+            shared = ("--replicas", str(options.replicas), "--results", postgres.database())
+        served = stack.enter_context(Served(*SETTINGS, *shared))
         if options.case is not None:
             return _one(served, options.case)
         return _many(served, first=options.seed * 10**7, seconds=60 * options.minutes)

@@ -27,6 +27,8 @@ def verdict(served: Served, case: Case, *, limit_s: float = LIMIT_S) -> Verdict:
         connection.settimeout(limit_s)
         try:
             _send(connection, case.data)
+            if case.kind == "framing":
+                return _of_framing(case, connection)
             answer = http.client.HTTPResponse(connection, method="HEAD" if case.asks_head else "POST")
             answer.begin()
             body = answer.read()
@@ -40,6 +42,18 @@ def verdict(served: Served, case: Case, *, limit_s: float = LIMIT_S) -> Verdict:
         return Verdict(case, answer.status, f"a failure in a stream: {body[-300:]!r}")
     seconds = time.monotonic() - start
     return Verdict(case, answer.status, f"took {seconds:.1f} s" if seconds > limit_s else None)
+
+
+def _of_framing(case: Case, connection: socket.socket) -> Verdict:
+    """Judge the answer to a request whose end is unclear: a refusal, and the connection's end. Raises TimeoutError."""
+    raw = b""
+    while part := connection.recv(65536):
+        raw += part
+    status = int(raw[9:12]) if raw[9:12].isdigit() else None
+    if raw.count(b"HTTP/1.1 ") > 1:
+        return Verdict(case, status, f"a second answer: {raw[-300:]!r}")
+    is_refused = status == 501 or (status is not None and 400 <= status < 500)
+    return Verdict(case, status, None if is_refused else f"{status} for a request whose end is unclear")
 
 
 def _send(connection: socket.socket, data: bytes) -> None:

@@ -11,7 +11,7 @@ from splitfuse.server.process.log_format import MAX_LINE_CHARS, one_line
 
 MAX_SECONDS = 3.0  # CPU time, because other processes share the cores
 # Memory beyond twice the file: loading any model of this size, its cache, and the allocator's reserve.
-FREE_BYTES = 96 * 2**20
+FREE_BYTES = 256 * 2**20
 TEXTS = ("Once upon a time", "<s1> é\U0001f600\0\n", " " * 40 + "a" * 300)
 LOADED = "loaded"
 _SHORT = {"num_kv_blocks": 8, "max_model_len": 32}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers as fast
-from tokenizers import models
+from tokenizers import models, pre_tokenizers
 
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import InvalidRequestError
@@ -66,3 +66,11 @@ def test_a_text_that_the_vocabulary_cannot_spell_is_refused(tmp_path: Path) -> N
     assert tokenizer.encode("a") == [0]
     with pytest.raises(InvalidRequestError, match="no tokens for this text"):
         tokenizer.encode("b")
+
+
+def test_a_text_on_which_a_pattern_panics_is_refused(tmp_path: Path) -> None:
+    slow = fast.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    slow.pre_tokenizer = pre_tokenizers.Split(fast.Regex("(a+)+b"), behavior="isolated")
+    slow.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InvalidRequestError, match="no tokens for this text"):
+        Tokenizer(tmp_path).encode("a" * 300)
