@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from itertools import count, islice
 
 from fuzz.cases import case
@@ -41,7 +42,8 @@ def main() -> int:
         served = stack.enter_context(Served(*SETTINGS, *shared))
         if options.case is not None:
             return _one(served, options.case)
-        return _many(served, first=options.seed * 10**7, seconds=60 * options.minutes)
+        first, has_proxy = options.seed * 10**7, options.replicas > 1
+        return _many(served, first=first, seconds=60 * options.minutes, has_proxy=has_proxy)
 
 
 def _one(served: Served, number: int) -> int:
@@ -52,8 +54,9 @@ def _one(served: Served, number: int) -> int:
     return int(judged.fault is not None)
 
 
-def _many(served: Served, *, first: int, seconds: float) -> int:
+def _many(served: Served, *, first: int, seconds: float, has_proxy: bool) -> int:
     print(f"cases from {first} on, for {seconds:.0f} s, against {served.url}", flush=True)
+    judge = partial(verdict, served, has_proxy=has_proxy)
     numbers, deadline = count(first), time.monotonic() + seconds
     expected = _canary(served)
     seen: Counter[tuple[str, int | None]] = Counter()
@@ -61,7 +64,7 @@ def _many(served: Served, *, first: int, seconds: float) -> int:
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         while time.monotonic() < deadline and not faults:
             start = time.monotonic()
-            judged = list(pool.map(lambda number: verdict(served, case(number)), islice(numbers, _ROUND)))
+            judged = list(pool.map(lambda number: judge(case(number)), islice(numbers, _ROUND)))
             seen.update((result.case.kind, result.status) for result in judged)
             faults = [_told(result) for result in judged if result.fault] + _house_faults(served, expected)
             rate = _ROUND / (time.monotonic() - start)
