@@ -73,7 +73,7 @@ def mutants(numbers: range, originals: tuple[list[Original], list[Original]]) ->
 
 def test_mutations(originals: tuple[list[Original], list[Original]], tmp_path: Path) -> None:
     cases = mutants(range(4), originals) + mutants(range(0, 16 * GGUF_SHARE, GGUF_SHARE), originals)
-    outcomes = []
+    outcomes: list[str] = []
     for changed in cases:
         path = changed.written_to(tmp_path / str(len(outcomes)))
         seen, fault = attempt(path, is_short=changed.is_short, num_bytes=len(changed.content))

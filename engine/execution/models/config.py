@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .checkpoint_format import CheckpointFormat
 
 _MAX_WINDOW = 2**30  # kernels count positions in int32
+_MAX_LAYERS = 2**12
 _MAX_HEAD_DIM = 2**14  # tables of rope take memory for each element before a weight's shape is checked
 
 
@@ -94,6 +95,8 @@ class ModelConfig:
 def _layer_types(fields: Mapping[str, Any]) -> list[str]:
     """Return each layer's kind of attention. Without layer_types every layer has the window, if there is one."""
     num_layers = positive_int(fields, "num_hidden_layers")
+    if num_layers > _MAX_LAYERS:
+        raise ConfigError(f"num_hidden_layers {num_layers} is more than {_MAX_LAYERS}")
     kinds = fields.get("layer_types")
     if not kinds:
         return ["sliding_attention" if fields.get("sliding_window") else "full_attention"] * num_layers

@@ -182,9 +182,7 @@ def wrong_key() -> Seen:
         with Served(*store, "--results-key-file", str(right)) as served, served.client(timeout=90) as client:
             again = client.get(done).json().get("text") == text, client.get(running + "?wait=60").json().get("status")
     holds = bool(frames) and not is_clear and refused == [(2, 1)] * 2 and again == (True, "completed")
-    told = (
-        f"{len(frames)} bytes of log, in the clear: {is_clear}, exit code and lines {refused}, changed: {not is_kept}"
-    )
+    told = f"{len(frames)} bytes of log, in the clear: {is_clear}, exit code and lines {refused}, folded: {is_folded}"
     return Seen(holds, f"{told}; with the key: {again}")
 
 

@@ -32,7 +32,7 @@ def _use(llm: LLM) -> None:
     """Encode, decode and generate. A request that the model cannot take may be refused, and nothing else."""
     tokenizer = llm.tokenizer
     assert tokenizer is not None
-    prompts = [*TEXTS, [1, 2, 3]]
+    prompts: list[str | list[int]] = [*TEXTS, [1, 2, 3]]
     if tokenizer.has_chat_template:
         with contextlib.suppress(InvalidRequestError):
             prompts.append(tokenizer.render_chat([{"role": "user", "content": "Hello"}]))

@@ -136,6 +136,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"eos_token_id": "</s>"}, "config.json"),
     ({"eos_token_id": [[1]]}, "config.json"),
     ({"head_dim": 10**6}, "head_dim 1000000"),
+    ({"num_hidden_layers": 2**62, "layer_types": None}, "is more than 4096"),
     ({"max_position_embeddings": 2**31}, "--max-model-len"),
     ({"rms_norm_eps": None}, "config.json"),
     ({"head_dim": 15}, "odd"),
