@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills page clients \
+.PHONY: serve test thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
 	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
@@ -95,7 +95,7 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
 
 # By hand, against a server process; each says how to see again what it has found.
-CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks)
+CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks mutations)
 CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
 CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
 
@@ -120,6 +120,9 @@ compatibility: $(VENV)/.test  ## server/docs/compatibility.md, the fate of each 
 
 kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16 --encrypted"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)
+
+mutations: $(VENV)/.test  ## MUTATIONS=12000 changed model files: each loads, or is refused by one line; ARGS="--case N" for one
+	$(CAMPAIGN) mutations --mutations $(or $(MUTATIONS),12000) $(ARGS)
 
 clients: $(VENV)/.test  ## packages of clients against real servers, each in a venv of its own; ARGS="openai langchain" for some
 	PYTHONPATH="tests/campaigns:tests/support$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/clients $(ARGS)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _WEIGHT_BITS = {"int8": 8, "int4": 4}
 _INPUT_BITS = {"none": 16, "int8": 8}
 _TOO_LARGE = "the weights do not fit; try --quantization fp8, int8 or int4, or a smaller model"
+_MAX_ROPE_BYTES = 2**32  # two million positions of head_dim 128 take 1 GiB
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # --kv-cache-dtype: its dtype, its device type, and the choice for another device.
 _CACHE_DTYPES = {"int8": (torch.int8, "cpu", "fp8"), "fp8": (torch.float8_e4m3fn, "cuda", "int8")}
@@ -287,4 +288,11 @@ def resolve_max_model_len(config: EngineConfig, model_config: ModelConfig) -> in
         raise ConfigError(
             f"--max-model-len {config.max_model_len} is more than the {longest} positions the model was made for"
         )
-    return config.max_model_len or model_config.max_position_embeddings
+    max_model_len = config.max_model_len or model_config.max_position_embeddings
+    rope_bytes = 4 * max_model_len * sum({rope: rope.rotary_dim for rope in model_config.ropes}.values())
+    if rope_bytes > _MAX_ROPE_BYTES:
+        raise ConfigError(
+            f"the tables of rope for {max_model_len} positions take {rope_bytes >> 30} GiB; give a smaller "
+            f"--max-model-len, or fetch the model's files again"
+        )
+    return max_model_len

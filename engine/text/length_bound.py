@@ -112,7 +112,8 @@ def _spells_everything(model: Any, vocab: Mapping[str, int], kinds: set[str]) ->
     kind = type(model).__name__
     if kind not in ("BPE", "Unigram"):
         return False
-    if model.byte_fallback and all(f"<0x{byte:02X}>" in vocab for byte in range(256)):
+    # tokenizers 0.23 does not say if a Unigram model falls back to bytes.
+    if getattr(model, "byte_fallback", False) and all(f"<0x{byte:02X}>" in vocab for byte in range(256)):
         return True
     if kind == "Unigram" or model.continuing_subword_prefix or model.end_of_word_suffix:
         return False

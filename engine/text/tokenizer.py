@@ -47,8 +47,16 @@ class Tokenizer:
         return self._fast.to_str()
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the text's ids. Releases the GIL meanwhile, unlike `encode` of `tokenizers`."""
-        return self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        """Return the text's ids. Releases the GIL meanwhile, unlike `encode` of `tokenizers`.
+
+        Raises InvalidRequestError for a text that the tokenizer's vocabulary or patterns cannot split.
+        """
+        try:
+            return self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        except BaseException as exc:  # tokenizers raises plain Exception, and a panic of Rust is none
+            if not isinstance(exc, Exception) and type(exc).__name__ != "PanicException":
+                raise
+            raise InvalidRequestError(f"the model's tokenizer has no tokens for this text ({exc})") from exc
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of the ids; an id without text adds none. Releases the GIL for more than _MANY_IDS ids."""

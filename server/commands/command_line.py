@@ -22,7 +22,7 @@ from .. import package_version
 from ..extension import Extensions
 from ..process.build_report import report_builds
 from ..process.exit import INTERRUPTED, RANK_LOST_EXIT, ending_at_ctrl_c
-from ..process.log_format import as_line
+from ..process.log_format import as_line, one_line
 from ..process.stop_signals import StopSignals
 from ..server_settings import ServerSettings
 from .completion import SHELLS
@@ -516,7 +516,7 @@ def _broken_pipe() -> int:
 
 
 def _print_error(exc: Exception) -> None:
-    text = " ".join(str(exc).split())
+    text = one_line(str(exc))
     if not isinstance(exc, SplitfuseError):
         text = f"unexpected {type(exc).__name__}: {text}; --debug shows where"
     print(as_line(f"splitfuse: error: {text}", level=logging.ERROR), file=sys.stderr)

@@ -6,6 +6,7 @@ import sys
 import time
 
 LOGGER = "splitfuse.requests"  # logger of one line per request
+MAX_LINE_CHARS = 2000
 
 
 class JsonFormatter(logging.Formatter):
@@ -49,6 +50,13 @@ def as_line(text: str, *, level: int = logging.INFO) -> str:
     if json_formatter is None:
         return text
     return json_formatter.format(logging.LogRecord("splitfuse", level, "", 0, text, None, None))
+
+
+def one_line(text: str) -> str:
+    """Return text as one printable line. The middle of a long text is left out: it may hold a damaged file's values."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    half = MAX_LINE_CHARS // 2
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:half]} … {line[-half:]}"
 
 
 def _utc(record: logging.LogRecord) -> str:

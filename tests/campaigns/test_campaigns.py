@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,10 @@ from typing import Any
 import pytest
 from fuzz.cases import Case, case
 from fuzz.verdict import verdict
+from mutations import loader
+from mutations.attempt import LOADED, attempt, fault_of
+from mutations.mutants import GGUF_SHARE, Mutant, mutant
+from mutations.originals import Original, folder_models, gguf_models
 from served import Usage
 from soak.__main__ import Quiet, faults_of
 from soak.trend import chance_of_slope
@@ -56,12 +61,81 @@ def test_faults() -> None:
     assert "1 of 1 promises held" in run("faults", "R18")
 
 
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Original], list[Original]]:
+    folder = tmp_path_factory.mktemp("originals")
+    return folder_models(folder, ["gemma2"]), gguf_models(folder, ["llama-gqa-tied"])
+
+
+def mutants(numbers: range, originals: tuple[list[Original], list[Original]]) -> list[Mutant]:
+    return [mutant(number, *originals) for number in numbers]
+
+
+def test_mutations(originals: tuple[list[Original], list[Original]], tmp_path: Path) -> None:
+    cases = mutants(range(4), originals) + mutants(range(0, 16 * GGUF_SHARE, GGUF_SHARE), originals)
+    outcomes: list[str] = []
+    for changed in cases:
+        path = changed.written_to(tmp_path / str(len(outcomes)))
+        seen, fault = attempt(path, is_short=changed.is_short, num_bytes=len(changed.content))
+        assert fault is None, (changed.number, fault)
+        outcomes.append(seen)
+    assert LOADED in outcomes
+    assert len({*outcomes}) > len(cases) // 3, "the mutations are meant to do harm"
+
+
+def test_a_mutant_is_the_same_for_the_same_number(originals: tuple[list[Original], list[Original]]) -> None:
+    numbers = range(0, 100 * GGUF_SHARE, GGUF_SHARE)
+    assert mutants(numbers, originals) == mutants(numbers, originals)
+    assert {changed.kind for changed in mutants(numbers, originals)} == {
+        "model.safetensors" if name.endswith(".safetensors") else name for name in originals[0][0].files
+    }
+
+
+def test_the_verdict_on_mutants(
+    originals: tuple[list[Original], list[Original]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plant a mutant that ends the process, one that hangs and one that raises, among others."""
+    cases = mutants(range(1, 6), originals)
+    number_of = {changed.content: changed.number for changed in cases}
+
+    def planted(path: Path, *, is_short: bool, num_bytes: int) -> tuple[str, str | None]:
+        number = number_of[path.read_bytes()]
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "refused by a line", "ValueError: planted" if number == 4 else None
+
+    monkeypatch.setattr(loader, "attempt", planted)
+    faults = [judged.fault for judged in loader.verdicts(cases, tmp_path)]
+    assert faults == ["ended the process with -9", None, None, "ValueError: planted", None]
+    monkeypatch.setattr(loader, "attempt", lambda *_, **__: signal.pause())
+    monkeypatch.setattr(loader, "LIMIT_S", 0.1)
+    assert [judged.fault for judged in loader.verdicts(cases[:1], tmp_path)] == ["no outcome within 0.1 s"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "seconds", "grown", "fault"),
+    [
+        (LOADED, 0.1, 10**7, None),
+        ("model.gguf ends early; fetch it again", 0.1, 10**7, None),
+        ("two\nlines of a refusal", 0.1, 10**7, "the refusal is no clear line"),
+        ("", 0.1, 10**7, "the refusal is no clear line"),
+        (LOADED, 9.0, 10**7, "took 9.0 s"),
+        (LOADED, 0.1, 10**9, "took 954 MiB"),
+    ],
+)
+def test_the_verdict_on_a_load(outcome: str, seconds: float, grown: int, fault: str | None) -> None:
+    judged = fault_of(outcome, seconds=seconds, num_bytes=10**6, grown_bytes=grown)
+    assert judged is None if fault is None else judged is not None and judged.startswith(fault)
+
+
 def test_a_case_is_the_same_for_the_same_number() -> None:
     assert [case(number) for number in range(300)] == [case(number) for number in range(300)]
-    assert {case(number).kind for number in range(300)} == {"bad body", "fields", "mutation", "bytes", "head"}
+    assert {case(number).kind for number in range(300)} == {
+        *("bad body", "fields", "mutation", "bytes", "head", "framing")
+    }
 
 
-def answered(data: bytes | None) -> Any:
+def answered(data: bytes | None, kind: str = "head") -> Any:
     """Return the verdict on a server that answers these bytes and closes, or does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         done = threading.Event()
@@ -82,7 +156,7 @@ def answered(data: bytes | None) -> Any:
             status=lambda *_, **__: None,
         )
         try:
-            return verdict(served, Case(0, "head", b"GET / HTTP/1.1\r\n\r\n"), limit_s=0.3)
+            return verdict(served, Case(0, kind, b"GET / HTTP/1.1\r\n\r\n"), limit_s=0.3)
         finally:
             done.set()
             thread.join()
@@ -103,6 +177,19 @@ def answered(data: bytes | None) -> Any:
 def test_the_verdict_on_an_answer(data: bytes | None, status: int | None, fault: str | None) -> None:
     judged = answered(data)
     assert judged.status == status
+    assert judged.fault is None if fault is None else judged.fault.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"HTTP/1.1 400 x\r\nContent-Length: 2\r\n\r\nno", None),
+        (b"HTTP/1.1 200 x\r\nContent-Length: 2\r\n\r\nok", "200 for a request whose end is unclear"),
+        (b"HTTP/1.1 400 x\r\nContent-Length: 2\r\n\r\nno" + b"HTTP/1.1 200 x\r\n\r\n", "a second answer"),
+    ],
+)
+def test_the_verdict_on_an_unclear_end(data: bytes, fault: str | None) -> None:
+    judged = answered(data, "framing")
     assert judged.fault is None if fault is None else judged.fault.startswith(fault)
 
 

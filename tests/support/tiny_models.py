@@ -504,7 +504,8 @@ def greedy(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[i
             do_sample=False,
             pad_token_id=0,
         )
-    return out[0, len(prompt) :].tolist()
+    token_ids: list[int] = out[0, len(prompt) :].tolist()
+    return token_ids
 
 
 def write_config(folder: Path, **changes: Any) -> None:

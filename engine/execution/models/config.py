@@ -12,6 +12,10 @@ from .rope_config import RopeConfig
 if TYPE_CHECKING:
     from .checkpoint_format import CheckpointFormat
 
+_MAX_WINDOW = 2**30  # kernels count positions in int32
+_MAX_LAYERS = 2**12
+_MAX_HEAD_DIM = 2**14  # tables of rope take memory for each element before a weight's shape is checked
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -50,9 +54,11 @@ class ModelConfig:
             )
         hidden_size = positive_int(fields, "hidden_size")
         head_dim = positive_int(fields, "head_dim", hidden_size // num_heads)
+        if head_dim > _MAX_HEAD_DIM:
+            raise ConfigError(f"head_dim {head_dim} is more than {_MAX_HEAD_DIM}")
         layer_types = _layer_types(fields)
         ropes = {kind: RopeConfig.of_layers(fields, layer_type=kind, head_dim=head_dim) for kind in set(layer_types)}
-        window = positive_int(fields, "sliding_window") if fields.get("sliding_window") else 0
+        window = min(positive_int(fields, "sliding_window"), _MAX_WINDOW) if fields.get("sliding_window") else 0
         eos = generation.get("eos_token_id", fields.get("eos_token_id"))
         return cls(
             architecture=fields["architectures"][0],
@@ -73,7 +79,7 @@ class ModelConfig:
             quantization=_checkpoint_format(fields.get("quantization_config")),
             sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
             dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
-            eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+            eos_token_ids=tuple(map(int, eos if isinstance(eos, list) else [] if eos is None else [eos])),
             description=str(fields.get("description", "")),
             hf_config=fields,
         )
@@ -89,6 +95,8 @@ class ModelConfig:
 def _layer_types(fields: Mapping[str, Any]) -> list[str]:
     """Return each layer's kind of attention. Without layer_types every layer has the window, if there is one."""
     num_layers = positive_int(fields, "num_hidden_layers")
+    if num_layers > _MAX_LAYERS:
+        raise ConfigError(f"num_hidden_layers {num_layers} is more than {_MAX_LAYERS}")
     kinds = fields.get("layer_types")
     if not kinds:
         return ["sliding_attention" if fields.get("sliding_window") else "full_attention"] * num_layers

@@ -185,9 +185,10 @@ def files_and_names(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise ConfigError(f"{index} has no weight_map; fetch the file again")
-        for file in sorted(set(weight_map.values())):
+        for file in weight_map.values():
             if not isinstance(file, str) or Path(file).name != file:
                 raise ConfigError(f"{index} names a file outside of its folder: {file!r}")
+        for file in sorted(set(weight_map.values())):
             yield folder / file, [name for name, where in weight_map.items() if where == file]
     elif (folder / SINGLE_FILE).exists():
         yield folder / SINGLE_FILE, None

@@ -6,20 +6,21 @@
 import argparse
 import sys
 
-from faults import engine_faults, http_faults, overload_faults, process_faults
+from faults import attack_faults, engine_faults, http_faults, overload_faults, process_faults
 from faults.fault import Fault, Seen
 
-FAULTS = (*engine_faults.FAULTS, *process_faults.FAULTS, *http_faults.FAULTS, *overload_faults.FAULTS)
+_MODULES = (engine_faults, process_faults, http_faults, overload_faults, attack_faults)
+FAULTS = tuple(fault for module in _MODULES for fault in module.FAULTS)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="faults", description=__doc__)
-    parser.add_argument("names", nargs="*", help="R1, R2, …; none = all")
+    parser.add_argument("names", nargs="*", help="R1, A2, …; none = all")
     names = parser.parse_args().names
     chosen = [fault for fault in FAULTS if not names or fault.name in names]
     num_held = 0
     print("| | fault | promise | held | seen |\n|---|---|---|---|---|", flush=True)
-    for fault in sorted(chosen, key=lambda fault: int(fault.name[1:])):
+    for fault in sorted(chosen, key=lambda fault: (fault.name[0], int(fault.name[1:]))):
         seen = _seen(fault)
         num_held += seen.holds
         told = " ".join(seen.what.split())

@@ -8,10 +8,13 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from itertools import count, islice
 
 from fuzz.cases import case
 from fuzz.verdict import Verdict, verdict
+from postgres_server import PostgresServer
 from served import Served
 
 # Small, so that the longest valid request takes only seconds.
@@ -27,11 +30,20 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="chooses the first case's number")
     parser.add_argument("--case", type=int, help="send this one and show what comes back")
+    parser.add_argument("--replicas", type=int, default=1, help="through serve --replicas, on a PostgreSQL")
     options = parser.parse_args()
-    with Served(*SETTINGS) as served:
+    with ExitStack() as stack:
+        shared: tuple[str, ...] = ()
+        if options.replicas > 1:
+            postgres = PostgresServer()
+            postgres.start()
+            stack.callback(postgres.remove)
+            shared = ("--replicas", str(options.replicas), "--results", postgres.database())
+        served = stack.enter_context(Served(*SETTINGS, *shared))
         if options.case is not None:
             return _one(served, options.case)
-        return _many(served, first=options.seed * 10**7, seconds=60 * options.minutes)
+        first, has_proxy = options.seed * 10**7, options.replicas > 1
+        return _many(served, first=first, seconds=60 * options.minutes, has_proxy=has_proxy)
 
 
 def _one(served: Served, number: int) -> int:
@@ -42,8 +54,9 @@ def _one(served: Served, number: int) -> int:
     return int(judged.fault is not None)
 
 
-def _many(served: Served, *, first: int, seconds: float) -> int:
+def _many(served: Served, *, first: int, seconds: float, has_proxy: bool) -> int:
     print(f"cases from {first} on, for {seconds:.0f} s, against {served.url}", flush=True)
+    judge = partial(verdict, served, has_proxy=has_proxy)
     numbers, deadline = count(first), time.monotonic() + seconds
     expected = _canary(served)
     seen: Counter[tuple[str, int | None]] = Counter()
@@ -51,7 +64,7 @@ def _many(served: Served, *, first: int, seconds: float) -> int:
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         while time.monotonic() < deadline and not faults:
             start = time.monotonic()
-            judged = list(pool.map(lambda number: verdict(served, case(number)), islice(numbers, _ROUND)))
+            judged = list(pool.map(lambda number: judge(case(number)), islice(numbers, _ROUND)))
             seen.update((result.case.kind, result.status) for result in judged)
             faults = [_told(result) for result in judged if result.fault] + _house_faults(served, expected)
             rate = _ROUND / (time.monotonic() - start)

@@ -71,6 +71,9 @@ PATHS = [
     "result/x/stream",
 ]
 
+# A server that sees the end of a framing case elsewhere than it should answers this too.
+SECOND = "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
 
 @dataclass(frozen=True)
 class Case:
@@ -144,6 +147,37 @@ def _flipped(rng: random.Random) -> bytes:
     return _request(route, first.encode() + bytes(body))
 
 
+def _framing(rng: random.Random) -> bytes:
+    """Return a request whose end another program could see elsewhere, and a second request behind it."""
+    good = b'{"prompt":"x"}'
+    head = rng.choice(["POST /tokenize HTTP/1.1", "POST /generate HTTP/1.1", "GET /version HTTP/1.1"])
+    lines = [head, "Host: localhost"]
+    how = rng.randrange(7)
+    end, chunk = rng.choice(["0\r\n\r\n", "00\r\n\r\n"]), f"{len(good):x}\r\n{good.decode()}\r\n"
+    chunked = rng.choice(["Transfer-Encoding: chunked", "transfer-encoding:\tChunked"])
+    if how == 0:
+        both = [f"Content-Length: {rng.choice([0, 1, len(good), 100])}", chunked]
+        lines += rng.sample(both, 2)
+    elif how == 1:
+        lines[0] = lines[0].replace("1.1", "1.0")
+        lines.append(chunked)
+    elif how == 2:
+        lines += [chunked, rng.choice(["X-A: b\r\n c", "X-A:\r\n\tchunked"])]
+    elif how == 3:
+        lines += [f"Content-Length: {len(good)}", f"Content-Length: {rng.choice([0, len(good) + 1])}"]
+        chunk, end = good.decode(), ""
+    elif how == 4:
+        lines.append(chunked)
+        chunk = rng.choice([f"{len(good):x} \r\n", f"{len(good):x};x\r\x00", f"0x{len(good):x}\r\n", "+e\r\n", "g\r\n"])
+        chunk += good.decode() + "\r\n"
+    elif how == 5:
+        lines += [chunked + rng.choice([", identity", ", gzip", ";q=1", "x"])]
+    else:
+        lines.append(rng.choice(["X-A: b\n", "X-A: b\nX-B: c", "X-A\x00: b", "X A: b", ": b", "Content-Length: +14"]))
+        chunk, end = "", ""
+    return ("\r\n".join([*lines, "", ""]) + chunk + end + SECOND).encode()
+
+
 def _raw_head(rng: random.Random) -> bytes:
     words = {
         "path": rng.choice(PATHS), "method": rng.choice(METHODS), "host": rng.choice(["127.0.0.1", "x:y", "", "[::"]),
@@ -161,4 +195,5 @@ _KINDS: dict[str, Callable[[random.Random], bytes]] = {
     "mutation": _mutation,
     "bytes": _flipped,
     "head": _raw_head,
+    "framing": _framing,
 }

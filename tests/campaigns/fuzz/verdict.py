@@ -20,13 +20,18 @@ class Verdict:
     fault: str | None = None
 
 
-def verdict(served: Served, case: Case, *, limit_s: float = LIMIT_S) -> Verdict:
-    """Send a case on its own connection. An answer must come whole, within `limit_s`, and be no 5xx but 503."""
+def verdict(served: Served, case: Case, *, limit_s: float = LIMIT_S, has_proxy: bool = False) -> Verdict:
+    """Send a case on its own connection. An answer must come whole, within `limit_s`, and be no 5xx but 503.
+
+    `has_proxy`: HAProxy stands before the server, and may make a request's end clear where the server would refuse.
+    """
     start = time.monotonic()
     with served.connect(timeout=limit_s) as connection:
         connection.settimeout(limit_s)
         try:
             _send(connection, case.data)
+            if case.kind == "framing":
+                return _of_framing(case, connection, is_clear=has_proxy)
             answer = http.client.HTTPResponse(connection, method="HEAD" if case.asks_head else "POST")
             answer.begin()
             body = answer.read()
@@ -40,6 +45,18 @@ def verdict(served: Served, case: Case, *, limit_s: float = LIMIT_S) -> Verdict:
         return Verdict(case, answer.status, f"a failure in a stream: {body[-300:]!r}")
     seconds = time.monotonic() - start
     return Verdict(case, answer.status, f"took {seconds:.1f} s" if seconds > limit_s else None)
+
+
+def _of_framing(case: Case, connection: socket.socket, *, is_clear: bool) -> Verdict:
+    """Judge the answer to a request whose end is unclear: a refusal, and the connection's end. Raises TimeoutError."""
+    raw = b""
+    while part := connection.recv(65536):
+        raw += part
+    status = int(raw[9:12]) if raw[9:12].isdigit() else None
+    if raw.count(b"HTTP/1.1 ") > 1 + is_clear:  # where the end is clear, the second request is a request
+        return Verdict(case, status, f"a second answer: {raw[-300:]!r}")
+    is_refused = is_clear or status == 501 or (status is not None and 400 <= status < 500)
+    return Verdict(case, status, None if is_refused else f"{status} for a request whose end is unclear")
 
 
 def _send(connection: socket.socket, data: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from json_mutations import change_value, changed_header
 from quantized_checkpoints import awq, compressed, fp8, gptq, has_compressed_tensors, save_quantized
 from safetensors.torch import load_file, save_file
 
@@ -27,11 +28,6 @@ CASES = {
 }
 # A longer run: SPLITFUSE_TEST_MUTATIONS=2500 pytest tests/engine/behaviour/test_hostile_checkpoints.py
 NUM_MUTATIONS = int(os.environ.get("SPLITFUSE_TEST_MUTATIONS", "20"))
-_ODD: list[Any] = [
-    *(None, 0, -1, 1, 3, 5, 2**31, 2**62, 2**63, 2**70, 1e308, 0.5, True, False, "", "4", "x" * 300, [], [[]], {}),
-    *({"a": 1}, "re:(.+)+x", "re:[", ["re:.*"], "int", "float", "group", "tensor", "block", "channel", "gptq", "fp8"),
-]
-_DTYPES = ["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0", "X"]
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -53,49 +49,13 @@ def load(folder: Path) -> None:
 def mutate_config(rng: random.Random, folder: Path) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    place: Any = config["quantization_config"]
-    while True:  # change any value at any depth
-        key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
-        if not isinstance(place[key], dict | list) or not place[key] or rng.random() < 0.3:
-            break
-        place = place[key]
-    if rng.random() < 0.2 and isinstance(place, dict):
-        del place[key]
-    else:
-        place[key] = rng.choice(_ODD)
+    change_value(rng, config["quantization_config"])
     path.write_text(json.dumps(config))
 
 
 def mutate_header(rng: random.Random, folder: Path) -> None:
     path = folder / "model.safetensors"
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    names = [name for name in header if name != "__metadata__"]
-    name = rng.choice(names)
-    entry = header[name]
-    kind = rng.randrange(8)
-    if kind == 0:
-        entry["dtype"] = rng.choice(_DTYPES)
-    elif kind == 1:
-        entry["shape"] = rng.choice([entry["shape"][::-1], [*entry["shape"], 1], [], [2**62, 4], [-1], [0], _odd(rng)])
-    elif kind == 2:
-        entry["data_offsets"] = rng.choice(
-            [[0, 2**63], [5, 4], [0], [-8, 0], header[rng.choice(names)]["data_offsets"]]
-        )
-    elif kind == 3:
-        del header[name]
-    elif kind == 4:
-        header[name + rng.choice(["_", ".weight", "\n", "\x00"])] = header.pop(name)
-    elif kind == 5:  # swap two linears, or two parts of a tensor
-        other = rng.choice(names)
-        header[name], header[other] = header[other], header[name]
-    elif kind == 6:
-        del entry[rng.choice(list(entry))]
-    else:
-        header[name] = _odd(rng)
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    path.write_bytes(changed_header(rng, path.read_bytes()))
 
 
 def mutate_bytes(rng: random.Random, folder: Path) -> None:
@@ -105,10 +65,6 @@ def mutate_bytes(rng: random.Random, folder: Path) -> None:
         end = min(len(data), rng.choice([8, 2000, len(data)]))
         data[rng.randrange(end)] = rng.randrange(256)
     path.write_bytes(data[: rng.choice([len(data), len(data), rng.randrange(len(data))])])
-
-
-def _odd(rng: random.Random) -> Any:
-    return rng.choice(_ODD)
 
 
 @pytest.mark.parametrize("mutate", [mutate_config, mutate_header, mutate_bytes])

@@ -27,6 +27,7 @@ OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
     ("llama-mha", {"num_key_value_heads": None}),
     ("mistral-window", {"sliding_window": None}),
     ("mistral-window", {"sliding_window": 5}),
+    ("mistral-window", {"sliding_window": 2**40}),
     ("qwen2", {"sliding_window": 16, "layer_types": None}),
     ("qwen2", {"sliding_window": 16, "use_sliding_window": True, "layer_types": None, "max_window_layers": 1}),
     (
@@ -154,6 +155,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "factor"),
     ({"rope_parameters": {"rope_type": "mrope", "factor": 2.0}}, "mrope"),
     ({"eos_token_id": "</s>"}, "config.json"),
+    ({"eos_token_id": [[1]]}, "config.json"),
+    ({"head_dim": 10**6}, "head_dim 1000000"),
+    ({"num_hidden_layers": 2**62, "layer_types": None}, "is more than 4096"),
+    ({"max_position_embeddings": 2**31}, "--max-model-len"),
     ({"rms_norm_eps": None}, "config.json"),
     ({"head_dim": 15}, "odd"),
     ({"num_key_value_heads": 3}, "multiple"),

@@ -126,11 +126,15 @@ def fusing() -> Tokenizer:
     return Tokenizer(models.BPE({"<unk>": 0, "a": 1}, [], unk_token="<unk>", fuse_unk=True))
 
 
+def unigram() -> Tokenizer:
+    return Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], unk_id=0, byte_fallback=False))
+
+
 def dropping() -> Tokenizer:
     return Tokenizer(models.BPE({"a": 0}, []))
 
 
-@pytest.mark.parametrize("make", [removing, removing_words, accents_off, word_level, fusing, dropping])
+@pytest.mark.parametrize("make", [removing, removing_words, accents_off, word_level, fusing, unigram, dropping])
 def test_where_a_token_may_be_any_text_there_is_no_bound(make: Callable[[], Tokenizer]) -> None:
     tokenizer = make()
     assert len(tokenizer.encode("z\u0301" + "zz" * 5000).ids) >= LengthBound.of(tokenizer).min_tokens("zz" * 5000) == 0

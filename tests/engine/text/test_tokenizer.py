@@ -1,10 +1,14 @@
 """Long texts leave other threads running and are tokenized like short ones. Special tokens have ids."""
 
 import threading
+from pathlib import Path
 
 import pytest
+import tokenizers as fast
+from tokenizers import models, pre_tokenizers
 
 from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.text.tokenizer import Tokenizer
 
 
@@ -54,3 +58,19 @@ def test_ids_of_special_tokens(tokenizer: Tokenizer) -> None:
     found = tokenizer.special_ids(["<|end|>", "<tool_call>", "the", ""])
     assert list(found) == ["<|end|>"]
     assert tokenizer.encode("<|end|>") == [found["<|end|>"]]
+
+
+def test_a_text_that_the_vocabulary_cannot_spell_is_refused(tmp_path: Path) -> None:
+    fast.Tokenizer(models.WordLevel({"a": 0}, unk_token="missing")).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.encode("a") == [0]
+    with pytest.raises(InvalidRequestError, match="no tokens for this text"):
+        tokenizer.encode("b")
+
+
+def test_a_text_on_which_a_pattern_panics_is_refused(tmp_path: Path) -> None:
+    slow = fast.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    slow.pre_tokenizer = pre_tokenizers.Split(fast.Regex("(a+)+b"), behavior="isolated")
+    slow.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InvalidRequestError, match="no tokens for this text"):
+        Tokenizer(tmp_path).encode("a" * 300)

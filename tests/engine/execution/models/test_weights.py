@@ -1,5 +1,6 @@
 """Weights that were read do not change when their file does."""
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from tiny_models import save_model
 
 from splitfuse.engine import LLM
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.execution.models.weights import SafetensorsSource, weight_source
+from splitfuse.engine.execution.models.weights import SafetensorsSource, files_and_names, weight_source
 
 CPU = torch.device("cpu")
 
@@ -72,3 +73,10 @@ def test_threads_take_tensors_at_once(tmp_path: Path) -> None:
         tensors = list(pool.map(lambda name: source.take(name, (5000,)), names))
     assert all(bool((tensor == number).all()) for number, tensor in enumerate(tensors))
     assert not source.unread()
+
+
+@pytest.mark.parametrize("where", [["model.safetensors"], {}, 1, "../model.safetensors"])
+def test_an_index_names_files_of_its_folder(where: object, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x", "b": where}}))
+    with pytest.raises(ConfigError, match="names a file outside of its folder"):
+        list(files_and_names(tmp_path))
