@@ -185,7 +185,11 @@ def _name(compiler: str) -> str:
 def _key(compiler: str) -> str:
     """Return a key that changes with the source, the compiler and the processor (-march=native)."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*_HEADERS, *_SOURCES)))
-    digest.update(repr((_FLAGS, _FLAGS_OF_ATTENTION, compiler, os.stat(compiler).st_mtime_ns, platform.machine(), _cpu_features())).encode())
+    digest.update(
+        repr(
+            (_FLAGS, _FLAGS_OF_ATTENTION, compiler, os.stat(compiler).st_mtime_ns, platform.machine(), _cpu_features())
+        ).encode()
+    )
     return digest.hexdigest()[:20]
 
 

@@ -53,9 +53,11 @@ async def ready(request: Request) -> Response:
 
 @router.head("/version", include_in_schema=False)
 @router.get("/version", response_description="The version.", responses=errors(*ALWAYS))
-async def version() -> Response:
-    """The version of splitfuse."""
-    return JsonResponse({"version": package_version()})
+async def version(request: Request) -> Response:
+    """The version of splitfuse, and if answers are exact: no schedule changes a bit of them."""
+    service = service_of(request)
+    is_exact = service.state == "ready" and service.engine.loaded.inexact is None
+    return JsonResponse({"version": package_version(), "exact": is_exact})
 
 
 @router.get(

@@ -84,7 +84,6 @@ def combinations() -> dict[str, Combination]:
     for family in _FAMILIES:
         for dtype in ("bfloat16", "float32"):
             found[f"{family}, {dtype}"] = Combination(family, options={"dtype": dtype})
-    found["plain, float16"] = Combination(options={"dtype": "float16"})
     return found
 
 
@@ -149,7 +148,5 @@ def scheduled_answers(
     path: str, combination: Combination, asked: Sequence[Question], rng: random.Random
 ) -> list[Answer]:
     """Return the answers under a random schedule of a random engine."""
-    llm = random_llm(
-        rng, path, max_tokens_of_one=LONGEST + NUM_NEW, block_sizes=(1, 4, 16, 32), **combination.options
-    )
+    llm = random_llm(rng, path, max_tokens_of_one=LONGEST + NUM_NEW, block_sizes=(1, 4, 16, 32), **combination.options)
     return answers(llm, asked, rng)

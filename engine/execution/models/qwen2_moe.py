@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
+from torch.nn import functional
 
 from ....kernels import ops
 from .checkpoint import positive_int
@@ -32,7 +33,9 @@ class SharedExpertMLP:
     gate: Any  # matrix of one output, packed by `ops.pack_linear`
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.sparse(x).addcmul_(ops.linear(x, self.gate).sigmoid_(), self.shared(x))
+        # A softmax over (gate, 0) is its sigmoid. torch's sigmoid has other bits in the last few elements of a batch.
+        gates = functional.pad(ops.linear(x, self.gate), (0, 1)).softmax(dim=-1)[:, :1]
+        return self.sparse(x).addcmul_(gates, self.shared(x))
 
 
 class Qwen2MoeForCausalLM(SparseDecoder):
