@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
+.PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
 	tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
@@ -67,6 +67,10 @@ thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compi
 	SPLITFUSE_TEST_ALL=1 SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=6 SPLITFUSE_TEST_SEEDS=300 \
 		SPLITFUSE_TEST_OVERLAPPED_SEEDS=40 SPLITFUSE_TEST_KILLS=9 \
 		SPLITFUSE_TEST_REQUESTS=1000 SPLITFUSE_TEST_ARCHES=80,89,90,100,120 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+exact: $(VENV)/.test  ## no schedule changes a bit: 240 prompts x 6 schedules per combination, and SmolLM2; ARGS="-k Q4_0"
+	SPLITFUSE_EXACT_PROMPTS=240 SPLITFUSE_EXACT_SCHEDULES=6 SPLITFUSE_MODEL=$(or $(MODEL),smollm2) \
+		$(BIN)/python -m pytest -q tests/kernels/cpu/test_exact_rows.py tests/engine/behaviour/test_exactness.py $(ARGS)
 
 simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them
 	SPLITFUSE_TEST_SEEDS=$(SEEDS) SPLITFUSE_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -q tests/engine/behaviour/test_worlds.py $(ARGS)

@@ -56,6 +56,15 @@ def prepare(device: torch.device) -> None:
     _backend(torch.empty(0, device=device)).prepare()
 
 
+def inexact_reason(device: torch.device, dtype: torch.dtype, *, head_dim: int) -> str | None:
+    """Return the reason why a row's bits may depend on the rows beside it; None if they depend on the row alone."""
+    if device.type != "cpu":
+        return f"kernels for {device.type} add in an order that depends on the batch"
+    from .cpu.backend import inexact_reason as of_cpu
+
+    return of_cpu(dtype, head_dim=head_dim)
+
+
 def compile_ahead(device: torch.device) -> AbstractContextManager[object]:
     """Compile a GPU's kernels concurrently within the block, without running them: outputs stay as allocated."""
     if device.type != "cuda":

@@ -29,6 +29,15 @@ def prepare() -> None:
     build.library()
 
 
+def inexact_reason(dtype: torch.dtype, *, head_dim: int) -> str | None:
+    """Implement `ops.inexact_reason`: the library's ops keep one order of sums, torch's depend on the batch."""
+    if build.library() is None:
+        return "there is no native library"
+    if dtype not in build.DTYPES:
+        return f"there are no native ops for {str(dtype).removeprefix('torch.')}"
+    return f"there is no native attention for heads of {head_dim}" if head_dim > _MAX_HEAD_DIM else None
+
+
 def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> "AnyLinear":
     if bits == 16 or not can_quantize(weight, bits):
         return pack(weight, bias)

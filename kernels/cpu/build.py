@@ -35,6 +35,7 @@ _FLAGS = [
     *("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 ]
+_FLAGS_OF_ATTENTION = ["-ffp-contract=off"]  # two kernels agree to the bit, so products are fused where the source says
 
 _COMPILER_LIMIT_S = 600  # much longer than a file takes on a busy machine
 # Processor time of g++ 12 on an Intel Xeon (2026-11-24). The longest file goes first, so that it ends with the others.
@@ -151,7 +152,7 @@ def _compile(compiler: str, folder: Path) -> Path:
 
     with CompilerGroup(folder, limit_s=_COMPILER_LIMIT_S) as compilers:
         compilers.run(
-            [[compiler, *_FLAGS, "-c", str(source), "-o", str(built)] for source, built in objects.items()],
+            [[compiler, *_flags(source), "-c", str(source), "-o", str(built)] for source, built in objects.items()],
             num_parallel=_num_cores(),
             on_end=lambda num_ended: _build_log.debug("%d of %d files", num_ended, len(objects)),
         )
@@ -159,6 +160,10 @@ def _compile(compiler: str, folder: Path) -> Path:
         compilers.run([[compiler, "-shared", *map(str, objects.values()), "-o", str(linked)]])
     _build_log.info("built the CPU library in %.1f s", time.perf_counter() - start)
     return linked
+
+
+def _flags(source: Path) -> list[str]:
+    return [*_FLAGS, *_FLAGS_OF_ATTENTION] if source.stem.startswith("attention") else _FLAGS
 
 
 def is_built(compiler: str) -> bool:
@@ -180,7 +185,11 @@ def _name(compiler: str) -> str:
 def _key(compiler: str) -> str:
     """Return a key that changes with the source, the compiler and the processor (-march=native)."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*_HEADERS, *_SOURCES)))
-    digest.update(repr((_FLAGS, compiler, os.stat(compiler).st_mtime_ns, platform.machine(), _cpu_features())).encode())
+    digest.update(
+        repr(
+            (_FLAGS, _FLAGS_OF_ATTENTION, compiler, os.stat(compiler).st_mtime_ns, platform.machine(), _cpu_features())
+        ).encode()
+    )
     return digest.hexdigest()[:20]
 
 

@@ -57,9 +57,12 @@ async def ready(request: Request) -> Response:
 @router.head("/version", include_in_schema=False)
 @router.get("/version", response_description="The version.", responses=errors(*ALWAYS))
 async def version(request: Request) -> Response:
-    """The versions of splitfuse and of the weights, which each update raises by one."""
-    engine = service_of(request).lifecycle.loaded
-    return JsonResponse({"version": package_version(), "weights_version": engine.weights_version if engine else 0})
+    """The version of splitfuse, if answers are exact (no schedule changes a bit of them), and the weights' version."""
+    service = service_of(request)
+    engine = service.lifecycle.loaded
+    is_exact = service.state == "ready" and service.engine.loaded.inexact is None
+    version = engine.weights_version if engine else 0
+    return JsonResponse({"version": package_version(), "exact": is_exact, "weights_version": version})
 
 
 @router.get(

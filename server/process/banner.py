@@ -41,6 +41,7 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
         rows["device"] += f", weights {loaded.model_config.quantization.name}"
     if loaded.op_by_op is not None:
         rows["device"] += f", op by op ({loaded.op_by_op})"
+    rows["bits"] = "exact: no schedule changes an answer" if loaded.inexact is None else f"inexact: {loaded.inexact}"
     if replica is not None:
         return f"splitfuse: replica {replica} is ready: {rows['device']}, {num_tokens} tokens of KV cache"
     lines = [f"splitfuse {package_version()} is ready; Ctrl-C stops it"]

@@ -102,7 +102,9 @@ class FakeEngine:
         self.observers: list[Any] = []
         self.prompts = self.view = self
         cache = SimpleNamespace(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE)
-        self.loaded = SimpleNamespace(max_model_len=MAX_MODEL_LEN, device="cpu", dtype="float32", cache=cache)
+        self.loaded = SimpleNamespace(
+            max_model_len=MAX_MODEL_LEN, device="cpu", dtype="float32", cache=cache, inexact=None
+        )
         self.is_healthy = True
         self.is_failing = False
         self.is_started = False

@@ -16,7 +16,7 @@ from ....kernels import ops
 from ...errors import ConfigError
 from .checkpoint import positive_int, positive_number
 from .decoder import Decoder
-from .routing import Routing
+from .routing import Routing, sigmoid
 from .tensor_parallel import ALONE, TensorParallel
 
 
@@ -86,7 +86,7 @@ class SharedExpertMLP:
     def __call__(self, x: Tensor) -> Tensor:
         if self.gate is None:
             return self.sparse(x).add_(self.shared(x))
-        return self.sparse(x).addcmul_(ops.linear(x, self.gate).sigmoid_(), self.shared(x))
+        return self.sparse(x).addcmul_(sigmoid(ops.linear(x, self.gate)), self.shared(x))
 
 
 class SparseDecoder(Decoder):

@@ -28,7 +28,7 @@ class Routing:
         """Logits [T, E] → (weights [T, top_k] float32, expert ids [T, top_k] int32)."""
         if not self.is_sigmoid and self.bias is None and self.scale == 1.0:
             return ops.route(logits, top_k=self.top_k, renormalize=self.renormalize)
-        scores = logits.float().sigmoid() if self.is_sigmoid else logits.float().softmax(-1)
+        scores = sigmoid(logits.float()) if self.is_sigmoid else logits.float().softmax(-1)
         ids = self._in_groups(scores if self.bias is None else scores + self.bias).topk(self.top_k, dim=-1).indices
         weights = scores.gather(1, ids)
         if self.renormalize:
@@ -43,3 +43,11 @@ class Routing:
         kept = groups.topk(2, dim=-1).values.sum(-1).topk(self.num_kept_groups, dim=-1).indices
         is_kept = torch.zeros(groups.shape[:2], dtype=torch.bool, device=choice.device).scatter_(1, kept, True)
         return groups.masked_fill(~is_kept[:, :, None], float("-inf")).flatten(1)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)) of each element, whose bits no neighbour changes.
+
+    A softmax over (x, 0) is the same. torch's sigmoid has other bits in the last few elements of a batch.
+    """
+    return torch.stack((x, torch.zeros_like(x)), dim=-1).softmax(dim=-1)[..., 0]

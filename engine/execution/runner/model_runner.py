@@ -39,6 +39,7 @@ class LoadedModel:
     max_model_len: int
     cache: CacheSpec
     op_by_op: str | None = None  # on a CPU, the reason why the layers are not one native call
+    inexact: str | None = "unknown"  # reason why the schedule may change bits; None: it never does
 
 
 class ModelRunner:

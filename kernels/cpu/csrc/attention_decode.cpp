@@ -1,207 +1,78 @@
-// Paged attention of short rows on the CPU, one query token at a time. attention_prefill.cpp does prompt chunks.
+// Paged attention of short rows on the CPU, one query token at a time, with the sums of attention.h.
+// attention_prefill.cpp does prompt chunks.
+//
+// Lanes are sixteen keys for the scores, so keys are transposed in registers, and dimensions of the head for the values.
 
 #include <algorithm>
-#include <type_traits>
 
-#include "arguments.h"
+#include "attention.h"
 #include "paged_cache.h"
 #include "team.h"
+#include "transpose.h"
 
 namespace {
 
-// Scores of `count` consecutive keys against the query heads of their group. q is float and scaled, [G, head_dim];
-// scores[g * stride + i]. HEADS query heads share a load of a key. The rest of a vector is added with fmaf: without it,
-// on an EPYC, gcc 12 rounds the product for one head and not for four, so a rank with one head gave other bits.
-template <int HEADS, typename T>
-inline void score_keys(const float* q, const T* keys, int64_t count, int64_t head_dim, float* scores, int64_t stride) {
-    for (int64_t i = 0; i < count; i++) {
-        const T* key = keys + i * head_dim;
-        vec acc[HEADS] = {};
-        int64_t d = 0;
-        for (; d + LANES <= head_dim; d += LANES) {
-            vec k = load(key + d);
-            for (int g = 0; g < HEADS; g++) acc[g] += load(q + g * head_dim + d) * k;
-        }
-        for (int g = 0; g < HEADS; g++) {
-            float total = sum(acc[g]);
-            for (int64_t e = d; e < head_dim; e++) total = __builtin_fmaf(q[g * head_dim + e], to_float(key[e]), total);
-            scores[g * stride + i] = total;
-        }
-    }
-}
+constexpr int64_t MAX_HEAD_DIM = 512;
 
-#ifdef __AVX512F__
-// Lane i of the result is the sum of from[i]: a tree of shuffles, a quarter of the work of sixteen separate sums.
-inline vec sums_of_16(const vec* from) {
-    __m512 twos[8], fours[4], eights[2];
-    for (int i = 0; i < 8; i++) {
-        __m512 a = (__m512)from[2 * i], b = (__m512)from[2 * i + 1];
-        twos[i] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-    }
-    for (int i = 0; i < 4; i++) {
-        __m512d a = _mm512_castps_pd(twos[2 * i]), b = _mm512_castps_pd(twos[2 * i + 1]);
-        fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-    }
-    for (int i = 0; i < 2; i++) {
-        __m512 a = fours[2 * i], b = fours[2 * i + 1];
-        eights[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-    }
-    return (vec)_mm512_add_ps(_mm512_shuffle_f32x4(eights[0], eights[1], 0x88),
-                              _mm512_shuffle_f32x4(eights[0], eights[1], 0xdd));
+// Sixteen operands of a product from a line of keys or values in the cache, of which `left` numbers remain.
+template <typename C>
+inline vec floats_of_line(const C* from, int64_t left) {
+    if (left >= LANES) return load(from);
+    C rest[LANES] = {};
+    std::memcpy(rest, from, left * sizeof(C));
+    return load(rest);
 }
-
-// Like score_keys, for keys of 16·n int8 and without their scales: sixteen sums at a time.
-template <int HEADS>
-inline void score_int8_keys(const float* q, const int8_t* keys, int64_t count, int64_t head_dim, float* scores, int64_t stride) {
-    constexpr int KEYS = LANES / HEADS;
-    for (int64_t i = 0; i < count; i += KEYS) {
-        const int64_t here = count - i < KEYS ? count - i : KEYS;
-        const int8_t* key[KEYS];
-        for (int k = 0; k < KEYS; k++) key[k] = keys + (i + (k < here ? k : here - 1)) * head_dim;
-        vec acc[LANES] = {};
-        for (int64_t d = 0; d < head_dim; d += LANES) {
-            vec query[HEADS];
-            for (int g = 0; g < HEADS; g++) query[g] = load(q + g * head_dim + d);
-#pragma GCC unroll 16
-            for (int k = 0; k < KEYS; k++) {
-                const vec floats = load(key[k] + d);
-                for (int g = 0; g < HEADS; g++) acc[g * KEYS + k] += query[g] * floats;
-            }
-        }
-        float sums[LANES];
-        store(sums, sums_of_16(acc));
-        for (int g = 0; g < HEADS; g++) std::memcpy(scores + g * stride + i, sums + g * KEYS, here * sizeof(float));
-    }
-}
-#endif
-
+template <typename C>
+inline void load_line(const C* from, int64_t left, vec& to) { to = floats_of_line(from, left); }
 #ifdef __AVX512BF16__
-// Scores of `count` consecutive keys of 32·NUM bfloat16 against one query, sixteen keys at a time.
-template <int NUM>
-inline void score_by_sixteen(const bf16* q, const bf16* keys, int64_t count, float scale, float* scores) {
-    uvec query[NUM];
-    std::memcpy(query, q, sizeof query);
-    for (int64_t i = 0; i < count; i += LANES) {
-        int64_t here = count - i < LANES ? count - i : LANES;
-        vec acc[LANES];
-#pragma GCC unroll 16
-        for (int k = 0; k < LANES; k++) {
-            const uvec* key = (const uvec*)(keys + (i + (k < here ? k : here - 1)) * NUM * 32);
-            acc[k] = vec{};
-            for (int j = 0; j < NUM; j++)
-                acc[k] = (vec)_mm512_dpbf16_ps((__m512)acc[k], (__m512bh)key[j], (__m512bh)query[j]);
-        }
-        __mmask16 is_there = uint16_t((1u << here) - 1);
-        _mm512_mask_storeu_ps(scores + i, is_there, (__m512)(sums_of_16(acc) * scale));
+inline void load_line(const bf16* from, int64_t left, uvec& to) {
+    if (left >= 2 * LANES) {
+        to = load_vector<uvec>(from);
+        return;
     }
+    to = uvec{};
+    std::memcpy(&to, from, left * sizeof(bf16));
+}
+inline void load_line(const int8_t* from, int64_t left, uvec& to) {
+    const vec low = floats_of_line(from, left), high = left > LANES ? floats_of_line(from + LANES, left - LANES) : vec{};
+    to = (uvec)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);  // exact here
 }
 #endif
 
-// out[g, :] += sum over `count` consecutive values of weights[g * stride + i] · value. A slice of the output, NUM
-// vectors of each head, stays in registers over all values; returns the beginning of the next slice.
-template <int HEADS, int NUM, typename T>
-inline int64_t add_slices(const T* values, const float* weights, int64_t stride, int64_t count, int64_t head_dim, float* out, int64_t d) {
-    for (; d + NUM * LANES <= head_dim; d += NUM * LANES) {
-        vec acc[HEADS][NUM];
-        for (int g = 0; g < HEADS; g++)
-            for (int n = 0; n < NUM; n++) acc[g][n] = load(out + g * head_dim + d + n * LANES);
-        for (int64_t i = 0; i < count; i++) {
-            vec v[NUM];
-            for (int n = 0; n < NUM; n++) v[n] = load(values + i * head_dim + d + n * LANES);
-            for (int g = 0; g < HEADS; g++)
-                for (int n = 0; n < NUM; n++) acc[g][n] += v[n] * weights[g * stride + i];
-        }
-        for (int g = 0; g < HEADS; g++)
-            for (int n = 0; n < NUM; n++) store(out + g * head_dim + d + n * LANES, acc[g][n]);
+// Transposes sixteen lines, from `at` on, to the columns of `to`.
+template <typename Lanes, typename C>
+inline void transpose_lines(const C* const* lines, int64_t at, int64_t left, Lanes* to, int64_t stride) {
+    const auto line = [&](int i) __attribute__((always_inline)) {
+        Lanes here;
+        load_line(lines[i] + at, left, here);
+        return here;
+    };
+#ifdef __AVX512F__
+    transpose_block(line, (uint32_t*)to, stride * LANES);
+#else
+    uint32_t rows[LANES][LANES];
+    for (int i = 0; i < LANES; i++) {
+        const Lanes here = line(i);
+        std::memcpy(rows[i], &here, sizeof here);
     }
-    return d;
+    transpose_16(rows, (uint32_t*)to, stride * LANES);
+#endif
 }
 
-template <int HEADS, typename T>
-inline void add_values(const T* values, const float* weights, int64_t stride, int64_t count, int64_t head_dim, float* out) {
-    int64_t d = add_slices<HEADS, 4>(values, weights, stride, count, head_dim, out, 0);
-    d = add_slices<HEADS, 1>(values, weights, stride, count, head_dim, out, d);
-    for (; d < head_dim; d++)
-        for (int64_t i = 0; i < count; i++)
-            for (int g = 0; g < HEADS; g++) {
-                float& sum = out[g * head_dim + d];
-                sum = __builtin_fmaf(to_float(values[i * head_dim + d]), weights[g * stride + i], sum);
-            }
-}
-
-// Turns scores into weights in place. The caller's buffer has room for `count` rounded up to LANES.
-inline void softmax(float* scores, int64_t count) {
-    int64_t padded = (count + LANES - 1) / LANES * LANES;
-    for (int64_t i = count; i < padded; i++) scores[i] = -INFINITY;
-    vec highest = load(scores);
-    for (int64_t i = LANES; i < padded; i += LANES) {
-        vec s = load(scores + i);
-        highest = where(s > highest, s, highest);
-    }
-    float best = highest[0];
-    for (int i = 1; i < LANES; i++) best = highest[i] > best ? highest[i] : best;
-    vec total = {};
-    for (int64_t i = 0; i < padded; i += LANES) {
-        vec e = exp_nonpositive(load(scores + i) - best);
-        store(scores + i, e);
-        total += e;
-    }
-    float inverse = 1.0f / sum(total);
-    for (int64_t i = 0; i < padded; i += LANES) store(scores + i, load(scores + i) * inverse);
+// The largest lane; no lane is NaN.
+inline float largest(vec x) {
+#ifdef __AVX512F__
+    return _mm512_reduce_max_ps((__m512)x);
+#else
+    for (int size = LANES / 2; size; size /= 2)
+        for (int i = 0; i < size; i++) x[i] = x[i + size] > x[i] ? x[i + size] : x[i];
+    return x[0];
+#endif
 }
 
 inline void fetch(const void* from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)from + i);
 }
-
-template <typename C>
-inline void fetch(const CachedRun<C>& run, int64_t count, int64_t head_dim) {
-    fetch(run.values, count * head_dim * sizeof(C));
-    if (PagedCache<C>::HAS_SCALES) fetch(run.scales, count * sizeof(float));
-}
-
-// Keys that a query token sees, [first, first + count) of a row, at `num_kv` KV heads from `kv_head` on.
-template <typename T>
-struct Span {
-    const PagedAttention<T>& a;
-    const int32_t* table;
-    int64_t first, count, kv_head, num_kv;
-
-    Span(const PagedAttention<T>& a, int64_t row, int64_t token, int64_t kv_head, int64_t num_kv)
-        : a(a), table(a.block_tables + row * a.max_blocks), kv_head(kv_head), num_kv(num_kv) {
-        int64_t position = a.seq_lens[row] - (a.query_start_loc[row + 1] - token);
-        first = a.window ? std::max<int64_t>(position - a.window + 1, 0) : 0;
-        count = position + 1 - first;
-    }
-
-    int64_t run_at(int64_t i) const { return std::min(a.block_size - (first + i) % a.block_size, count - i); }
-
-    // Place of the span's token `i` for its KV head `h`.
-    template <typename C>
-    CachedRun<C> token_at(const PagedCache<C>& cache, int64_t i, int64_t h) const {
-        int64_t at = first + i;
-        return cache.at(table[at / a.block_size], kv_head + h, at % a.block_size);
-    }
-
-    // visit(CachedRun, h, i, run) for each block and head. Heads are neighbours in a block, so all heads are visited
-    // before the next block, which is fetched meanwhile: 16 layers of 32 rows x 290 keys, 8 KV heads of 64, then take
-    // 7.4 ms, 8.7 without fetching, 13.5 a head at a time (a plain read: 6.4); blocks in disorder 10.8, 14.3, 20.7.
-    template <typename C, typename Visit>
-    void each_run(const PagedCache<C>& cache, Visit&& visit) const {
-        for (int64_t i = 0, run; i < count; i += run) {
-            run = run_at(i);
-            for (int64_t h = 0; h < num_kv; h++) {
-                if (i + run < count) fetch(token_at(cache, i + run, h), run_at(i + run), a.head_dim);
-                visit(token_at(cache, i, h), h, i, run);
-            }
-        }
-    }
-
-    template <typename C>
-    void fetch_first(const PagedCache<C>& cache) const {
-        for (int64_t h = 0; h < num_kv; h++) fetch(token_at(cache, 0, h), run_at(0), a.head_dim);
-    }
-};
 
 // Calls some(number of heads, first head) for all heads of a group, some heads at a time.
 template <typename Some>
@@ -213,66 +84,225 @@ inline void each_some(int64_t group, Some&& some) {
     for (; g < group; g++) some(std::integral_constant<int, 1>{}, g);
 }
 
-// Scores of `run` consecutive keys against the query heads of one KV head; `query` is q in float32, scaled.
-template <typename T, typename C>
-inline void score_group(const PagedAttention<T>& a, const T* q, const float* query, const C* keys, int64_t run, float* scores, int64_t stride) {
-    int64_t group = a.num_heads / a.num_kv_heads, dim = a.head_dim;
-#ifdef __AVX512BF16__
-    if constexpr (std::is_same<C, bf16>::value) {
-        auto score = [&](auto num) {
-            for (int64_t g = 0; g < group; g++) score_by_sixteen<num>(q + g * a.q_head, keys, run, a.scale, scores + g * stride);
-        };
-        if (dim == 64) return score(std::integral_constant<int, 2>{});
-        if (dim == 128) return score(std::integral_constant<int, 4>{});
-    }
-#endif
-#ifdef __AVX512F__
-    if constexpr (std::is_same<C, int8_t>::value)
-        if (dim % LANES == 0)
-            return each_some(group, [&](auto num, int64_t g) {
-                score_int8_keys<num>(query + g * dim, keys, run, dim, scores + g * stride, stride);
-            });
-#endif
-    each_some(group, [&](auto num, int64_t g) {
-        score_keys<num>(query + g * dim, keys, run, dim, scores + g * stride, stride);
-    });
-}
+// Query token of a row, and the KV heads [kv_head, kv_head + num_kv) that its query heads are attended to.
+struct Item {
+    int64_t row, token, kv_head, num_kv;
+};
 
-// Multiplies a token's numbers by its scale, for every head of a group: numbers[g * stride + i].
-inline void multiply_by_scales(float* numbers, int64_t group, int64_t stride, const loose_float* scales, int64_t run) {
-    for (int64_t g = 0; g < group; g++)
-        for (int64_t i = 0; i < run; i++) numbers[g * stride + i] *= scales[i];
-}
-
-// One query token against some KV heads of its row: all scores first, then the softmax, then all values. The order of
-// sums depends on the position alone, so a token's result is equal to the bit however its prompt was cut into chunks.
+// C: type of the cache, T: of the rest.
 template <typename C, typename T>
-void attend(const PagedAttention<T>& a, const Span<T>& span, const T* q, T* out) {
-    const auto key_cache = cache_of<C>(a, a.k_cache), value_cache = cache_of<C>(a, a.v_cache);
-    int64_t group = a.num_heads / a.num_kv_heads, heads = group * span.num_kv, dim = a.head_dim;
-    int64_t stride = (span.count + LANES - 1) / LANES * LANES;
-    float *query = (float*)scratch((2 * heads * dim + heads * stride) * sizeof(float)), *sums = query + heads * dim, *scores = sums + heads * dim;
-    for (int64_t g = 0; g < heads; g++)
-        for (int64_t d = 0; d < dim; d++) query[g * dim + d] = to_float(q[g * a.q_head + d]) * a.scale;
+class Attended {
+    typedef typename Operand<T>::Scalar Scalar;
+    typedef typename Operand<T>::Vector Vector;
+    static constexpr int PACK = Operand<T>::PACK;
+    static constexpr int PARTS = TILE / LANES;
 
-    span.each_run(key_cache, [&](const CachedRun<C>& keys, int64_t h, int64_t i, int64_t run) {
-        int64_t g = h * group;
-        score_group(a, q + g * a.q_head, query + g * dim, keys.values, run, scores + g * stride + i, stride);
-        if (keys.scales) multiply_by_scales(scores + g * stride + i, group, stride, keys.scales, run);
-    });
-    span.fetch_first(value_cache);
-    if (a.softcap > 0)
-        for (int64_t i = 0; i < heads * stride; i += LANES) store(scores + i, softcap(load(scores + i), a.softcap));
-    for (int64_t g = 0; g < heads; g++) softmax(scores + g * stride, span.count);
-    std::memset(sums, 0, heads * dim * sizeof(float));
-    span.each_run(value_cache, [&](const CachedRun<C>& values, int64_t h, int64_t i, int64_t run) {
-        float* weights = scores + h * group * stride + i;
-        if (values.scales) multiply_by_scales(weights, group, stride, values.scales, run);
-        each_some(group, [&](auto num, int64_t g) {
-            add_values<num>(values.values, weights + g * stride, stride, run, dim, sums + (h * group + g) * dim);
+   public:
+    Attended(const PagedAttention<T>& a, const Item& item)
+        : a(a), item(item), key_cache(cache_of<C>(a, a.k_cache)), value_cache(cache_of<C>(a, a.v_cache)),
+          group(a.num_heads / a.num_kv_heads), dim(a.head_dim), num_pairs((dim + PACK - 1) / PACK),
+          position(a.seq_lens[item.row] - 1 - (a.query_start_loc[item.row + 1] - 1 - item.token)) {
+        const int64_t heads = group * item.num_kv, columns = (num_pairs + LANES - 1) / LANES * LANES, whole = columns * PACK;
+        query = (Scalar*)scratch((heads * (columns + whole) + columns * TILE + group * (TILE + TILE / PACK)) * 4);
+        sums = (float*)(query + heads * columns);
+        keys = (Vector*)(sums + heads * whole);
+        scores = (float*)(keys + columns * PARTS);
+        weights = (Scalar*)(scores + group * TILE);
+        query_row = columns, sums_row = whole;
+    }
+
+    // out [heads][head_dim]
+    void attend(const T* q, T* out) {
+        pack_query(q);
+        const int64_t heads = group * item.num_kv, start = first_key(a, position), stop = position + 1;
+        float *best = states, *total = states + heads;
+        std::unique_ptr<float[]> many;
+        if (2 * heads > MOST_STATES) many.reset(new float[2 * heads]), best = many.get(), total = best + heads;
+        for (int64_t i = 0; i < heads; i++) best[i] = -1e30f, total[i] = 0;
+        std::memset(sums, 0, heads * sums_row * sizeof(float));
+        for (int64_t at = start / TILE * TILE; at < stop; at += TILE)
+            for (int64_t head = 0; head < item.num_kv; head++) {
+                tile = {at, head, std::max(start - at, int64_t(0)), std::min<int64_t>(stop - at, TILE)};
+                find_lines();
+                score();
+                const bool is_last = head + 1 == item.num_kv;
+                if (at + (is_last ? TILE : 0) < stop) fetch_keys(is_last ? at + TILE : at, is_last ? 0 : head + 1, stop);
+                for (int64_t g = 0; g < group; g++) weigh(g, best[head * group + g], total[head * group + g]);
+                add_values();
+            }
+        for (int64_t i = 0; i < heads; i++)
+            for (int64_t d = 0; d < dim; d += LANES) {
+                T rounded[LANES];
+                store_rounded(rounded, load(sums + i * sums_row + d) / splat(total[i]));
+                std::memcpy(out + i * dim + d, rounded, std::min<int64_t>(dim - d, LANES) * sizeof(T));
+            }
+    }
+
+   private:
+    static constexpr int MOST_STATES = 128;
+    const PagedAttention<T>& a;
+    const Item& item;
+    const PagedCache<C> key_cache, value_cache;
+    const int64_t group, dim, num_pairs, position;
+    int64_t query_row, sums_row;  // distances of heads
+    Scalar* query;    // [heads][query_row]
+    float* sums;      // [heads][sums_row]
+    Vector* keys;     // the tile's, transposed: [pairs][parts of 16 keys]
+    float* scores;    // [group][TILE]
+    Scalar* weights;  // [group][TILE / PACK]
+    float states[MOST_STATES];
+    struct {
+        int64_t at, head, from, to;  // the visible keys are [at + from, at + to)
+    } tile;
+    const C *key_lines[TILE], *value_lines[TILE];
+    float key_scales[TILE], value_scales[TILE];
+    inline static const C nothing[MAX_HEAD_DIM] = {};
+
+    void pack_query(const T* q) {
+        std::memset(query, 0, group * item.num_kv * query_row * sizeof(Scalar));
+        for (int64_t i = 0; i < group * item.num_kv; i++) {
+            Scalar* to = query + i * query_row;
+            const T* from = q + i * a.q_head;
+            if constexpr (PACK == 2 || std::is_same<T, float>::value) std::memcpy(to, from, dim * sizeof(T));
+            else
+                for (int64_t d = 0; d < dim; d++) to[d] = to_float(from[d]);
+        }
+    }
+
+    // Calls visit(first place in the tile, number of tokens, keys, values) for the tokens of each block.
+    template <typename Visit>
+    void each_run(int64_t at, int64_t head, int64_t from, int64_t to, Visit visit) const {
+        const int32_t* table = a.block_tables + item.row * a.max_blocks;
+        for (int64_t i = from, run; i < to; i += run) {
+            const int64_t block = (at + i) / a.block_size, offset = (at + i) % a.block_size;
+            run = std::min(a.block_size - offset, to - i);
+            visit(i, run, key_cache.at(table[block], item.kv_head + head, offset),
+                  value_cache.at(table[block], item.kv_head + head, offset));
+        }
+    }
+
+    // Finds the tile's keys and values, and fetches the values.
+    void find_lines() {
+        for (int i = 0; i < TILE; i++) key_lines[i] = value_lines[i] = nothing;
+        for (int i = 0; i < TILE; i++) key_scales[i] = a.scale, value_scales[i] = 0;
+        each_run(tile.at, tile.head, tile.from, tile.to, [&](int64_t i, int64_t run, CachedRun<C> key, CachedRun<C> value) {
+            fetch(value.values, run * dim * sizeof(C));
+            for (int64_t r = 0; r < run; r++) key_lines[i + r] = key.values + r * dim, value_lines[i + r] = value.values + r * dim;
+            if (!key.scales) return;
+            for (int64_t r = 0; r < run; r++) key_scales[i + r] = a.scale * key.scales[r], value_scales[i + r] = value.scales[r];
         });
-    });
-    for (int64_t d = 0; d < heads * dim; d++) store_one(out + d, sums[d]);
+    }
+
+    void fetch_keys(int64_t at, int64_t head, int64_t stop) const {
+        each_run(at, head, 0, std::min<int64_t>(stop - at, TILE), [&](int64_t, int64_t run, CachedRun<C> key, CachedRun<C>) {
+            fetch(key.values, run * dim * sizeof(C));
+        });
+    }
+
+    // scores[head][key], -infinity where a key is hidden
+    void score() {
+        switch ((tile.to + LANES - 1) / LANES) {
+            case 1: return score_parts<1>();
+            case 2: return score_parts<2>();
+            case 3: return score_parts<3>();
+            default: return score_parts<PARTS>();
+        }
+    }
+
+    template <int V>
+    void score_parts() {
+        for (int v = 0; v < V; v++)
+            for (int64_t k = 0; k < num_pairs; k += LANES)
+                transpose_lines(key_lines + v * LANES, k * PACK, dim - k * PACK, keys + k * V + v, V);
+        const Scalar* first = query + tile.head * group * query_row;
+        each_some(group, [&](auto num, int64_t g) __attribute__((always_inline)) {
+            vec acc[num][V] = {};
+            matmul<num, V, Scalar>([&](int m) { return first + (g + m) * query_row; }, 1, keys, num_pairs, acc);
+            for (int m = 0; m < num; m++)
+                for (int v = 0; v < V; v++) store(scores + (g + m) * TILE + v * LANES, acc[m][v] * load(key_scales + v * LANES));
+        });
+        if (a.softcap != 0)
+            for (int64_t g = 0; g < group; g++)
+                for (int v = 0; v < V; v++) {
+                    float* here = scores + g * TILE + v * LANES;
+                    store(here, softcap(load(here), a.softcap));
+                }
+        if (tile.from == 0 && tile.to == V * LANES && V == PARTS) return;
+        for (int64_t g = 0; g < group; g++) {
+            for (int64_t i = 0; i < tile.from; i++) scores[g * TILE + i] = -INFINITY;
+            for (int64_t i = tile.to; i < TILE; i++) scores[g * TILE + i] = -INFINITY;
+        }
+    }
+
+    // Merges the tile's softmax into a head's running one: its weights, and its sums so far.
+    void weigh(int64_t g, float& best, float& total) {
+        vec s[PARTS], top = splat(best), chains = {};
+        for (int v = 0; v < PARTS; v++) {
+            s[v] = load(scores + g * TILE + v * LANES);
+            top = where(s[v] > top, s[v], top);
+        }
+        top = splat(largest(top));
+        for (int v = 0; v < PARTS; v++) {
+            vec e = exp_nonpositive(s[v] - top);
+            chains += e;
+            if (PagedCache<C>::HAS_SCALES) e *= load(value_scales + v * LANES);
+            if constexpr (PACK == 2) {
+                const hvec half = __builtin_convertvector(as_bf16(e), hvec);
+                std::memcpy(weights + g * TILE / 2 + v * LANES / 2, &half, sizeof half);
+            } else {
+                store(weights + g * TILE + v * LANES, e);
+            }
+        }
+        const vec fade = exp_nonpositive(splat(best) - top);
+        best = top[0];
+        total = fma(splat(total), fade, splat(sum(chains)))[0];
+        float* own = sums + (tile.head * group + g) * sums_row;
+        for (int64_t d = 0; d < dim; d += LANES) store(own + d, load(own + d) * fade);
+    }
+
+    void add_values() {
+        each_some(group, [&](auto num, int64_t g) __attribute__((always_inline)) {
+            float* own = sums + (tile.head * group + g) * sums_row;
+            int64_t d = 0;
+            for (; d + 4 * LANES <= dim; d += 4 * LANES) add_slice<num, 4>(own + d, g, d);
+            for (; d < dim; d += LANES) add_slice<num, 1>(own + d, g, d);
+        });
+    }
+
+    // Adds weight · value for NUM vectors of a head, from dimension d on, which stay in registers over all keys.
+    template <int HEADS, int NUM>
+    void add_slice(float* own, int64_t g, int64_t d) {
+        vec acc[HEADS][NUM];
+        for (int h = 0; h < HEADS; h++)
+            for (int n = 0; n < NUM; n++) acc[h][n] = load(own + h * sums_row + n * LANES);
+        const Scalar* weight = weights + g * TILE / PACK;
+        for (int64_t i = tile.from / PACK * PACK; i < tile.to; i += PACK) {
+            Vector lanes[NUM];
+            for (int n = 0; n < NUM; n++) lanes[n] = values_at(i, d + n * LANES, NUM > 1 ? LANES : dim - d);
+            for (int h = 0; h < HEADS; h++)
+                for (int n = 0; n < NUM; n++)
+                    acc[h][n] = multiply_add(acc[h][n], lanes[n], weight[(h * TILE + i) / PACK]);
+        }
+        for (int h = 0; h < HEADS; h++)
+            for (int n = 0; n < NUM; n++) store(own + h * sums_row + n * LANES, acc[h][n]);
+    }
+
+    // Values of PACK keys from i on, for dimensions from d on.
+    inline __attribute__((always_inline)) Vector values_at(int64_t i, int64_t d, int64_t left) const {
+        if constexpr (PACK == 2) {
+            const uvec low = (uvec)floats_of_line(value_lines[i] + d, left), high = (uvec)floats_of_line(value_lines[i + 1] + d, left);
+            return low >> 16 | high;  // values have bfloat16's precision, so their lower halves are zero
+        } else {
+            return floats_of_line(value_lines[i] + d, left);
+        }
+    }
+};
+
+template <typename C, typename T>
+void attend_token(const PagedAttention<T>& a, const Item& item) {
+    const int64_t head = item.kv_head * (a.num_heads / a.num_kv_heads);
+    Attended<C, T>(a, item).attend(
+        a.q + item.token * a.q_token + head * a.q_head, a.out + (item.token * a.num_heads + head) * a.head_dim);
 }
 
 }  // namespace
@@ -280,17 +310,13 @@ void attend(const PagedAttention<T>& a, const Span<T>& span, const T* q, T* out)
 template <typename T>
 void attend_short_rows(const PagedAttention<T>& a, const Team& team) {
     // A work item is a row or, if there are few rows, a part of its heads: at least eight items a thread, if possible.
-    int64_t group = a.num_heads / a.num_kv_heads;
     int64_t num_kv = std::clamp<int64_t>(a.num_short * a.num_kv_heads / (8 * team.num_threads), 1, a.num_kv_heads);
     int64_t parts = (a.num_kv_heads + num_kv - 1) / num_kv;
-    team.take(a.num_short * parts, [&](int64_t item) {
-        int64_t row = item / parts, kv_head = item % parts * num_kv, head = kv_head * group;
-        for (int64_t token = a.query_start_loc[row]; token < a.query_start_loc[row + 1]; token++) {
-            Span<T> span(a, row, token, kv_head, std::min(num_kv, a.num_kv_heads - kv_head));
-            T* out = a.out + (token * a.num_heads + head) * a.head_dim;
-            const T* q = a.q + token * a.q_token + head * a.q_head;
-            a.is_cache_int8 ? attend<int8_t>(a, span, q, out) : attend<T>(a, span, q, out);
-        }
+    team.take(a.num_short * parts, [&](int64_t number) {
+        Item item{number / parts, 0, number % parts * num_kv, 0};
+        item.num_kv = std::min(num_kv, a.num_kv_heads - item.kv_head);
+        for (item.token = a.query_start_loc[item.row]; item.token < a.query_start_loc[item.row + 1]; item.token++)
+            a.is_cache_int8 ? attend_token<int8_t>(a, item) : attend_token<T>(a, item);
     });
 }
 

@@ -10,16 +10,13 @@
 
 #include <vector>
 
-#include "amx.h"
-#include "arguments.h"
-#include "matmul.h"
+#include "attention.h"
 #include "paged_cache.h"
 #include "team.h"
 #include "transpose.h"
 
 namespace {
 
-constexpr int TILE = 64;  // keys of a tile, and most query rows of a work item
 constexpr int64_t MAX_HEAD_DIM = 512;
 
 // Query tokens [begin, end) of a row, and heads [head, head + num_heads), which share a KV head: at most TILE queries.
@@ -27,21 +24,6 @@ struct Item {
     int64_t row, begin, end, head, num_heads;
     int64_t num_queries() const { return (end - begin) * num_heads; }
 };
-
-// True if the processor's tiles multiply heads of this size: whole tiles of bfloat16.
-template <typename T>
-bool uses_tiles(int64_t dim) {
-#ifdef SPLITFUSE_AMX
-    return std::is_same<T, bf16>::value && dim % amx::STEP == 0 && amx::is_allowed();
-#else
-    return false;
-#endif
-}
-
-inline uvec as_bf16(vec x) {
-    uvec bits = (uvec)x;
-    return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-}
 
 template <typename T, int V>
 class Tile {
@@ -80,7 +62,7 @@ class Tile {
         if (in_tiles) amx::configure(amx::MOST);
 #endif
         int64_t stop = position + (end - begin);
-        int64_t start = c.window && position - c.window + 1 > 0 ? position - c.window + 1 : 0;
+        int64_t start = first_key(c, position);
         for (int64_t at = start / TILE * TILE; at < stop; at += TILE) {
             int64_t from = start > at ? start - at : 0, to = stop - at < TILE ? stop - at : TILE;
             const int64_t kv_head = item.head * c.num_kv_heads / c.num_heads;
@@ -232,21 +214,24 @@ class Tile {
             }
             fade[v] = exp_nonpositive(best[v] - top);
             best[v] = top;
-            vec sum = {};
-            for (int64_t key = 0; key < num_keys; key += PACK) {
-                vec e = exp_nonpositive(scores[key * V + v] - top);
-                sum += e;
-                if (c.is_cache_int8) e *= value_scales[key];
-                if constexpr (PACK == 2) {
-                    vec next = exp_nonpositive(scores[(key + 1) * V + v] - top);
-                    sum += next;
-                    if (c.is_cache_int8) next *= value_scales[key + 1];
-                    weights[key / 2 * V + v] = as_bf16(e) | as_bf16(next) << 16;
-                } else {
-                    weights[key * V + v] = e;
+            vec chains[LANES] = {};
+            for (int lane = 0; lane < LANES; lane += PACK)
+                for (int64_t key = lane; key < num_keys; key += LANES) {
+                    vec e = exp_nonpositive(scores[key * V + v] - top);
+                    chains[lane] += e;
+                    if (c.is_cache_int8) e *= value_scales[key];
+                    if constexpr (PACK == 2) {
+                        vec next = exp_nonpositive(scores[(key + 1) * V + v] - top);
+                        chains[lane + 1] += next;
+                        if (c.is_cache_int8) next *= value_scales[key + 1];
+                        weights[key / 2 * V + v] = as_bf16(e) | as_bf16(next) << 16;
+                    } else {
+                        weights[key * V + v] = e;
+                    }
                 }
-            }
-            total[v] = total[v] * fade[v] + sum;
+            for (int size = LANES / 2; size; size /= 2)
+                for (int lane = 0; lane < size; lane++) chains[lane] += chains[lane + size];
+            total[v] = fma(total[v], fade[v], chains[0]);
         }
 #ifdef SPLITFUSE_AMX
         if (in_tiles) {
@@ -286,10 +271,10 @@ class Tile {
 };
 
 template <typename T>
-void attend_long_rows(const PagedAttention<T>& c, const Team& team) {
+void attend_long_rows(const PagedAttention<T>& c, int64_t num_short, const Team& team) {
     int64_t group = c.num_heads / c.num_kv_heads, most = group < TILE ? group : TILE, step = TILE / most;
     std::vector<Item> items;
-    for (int64_t row = c.num_short; row < c.num_rows; row++)
+    for (int64_t row = num_short; row < c.num_rows; row++)
         // The last tokens see the most keys, so they run first and no thread is left with them at the end.
         for (int64_t begin, first = c.query_start_loc[row], end = c.query_start_loc[row + 1]; end > first; end = begin) {
             begin = end - step > first ? end - step : first;
@@ -312,9 +297,10 @@ void attend_long_rows(const PagedAttention<T>& c, const Team& team) {
 template <typename T>
 void paged_attention(const PagedAttention<T>& a, const Team* team) {
     together(team, a.num_threads, [&](const Team& team) {
-        if (a.num_short) attend_short_rows(a, team);
-        if (a.num_short && a.num_short < a.num_rows) team.barrier();
-        if (a.num_short < a.num_rows) attend_long_rows(a, team);
+        const int64_t num_short = uses_tiles<T>(a.head_dim) ? 0 : a.num_short;
+        if (num_short) attend_short_rows(a, team);
+        if (num_short && num_short < a.num_rows) team.barrier();
+        if (num_short < a.num_rows) attend_long_rows(a, num_short, team);
     });
 }
 

@@ -11,10 +11,10 @@ inline vec multiply_add(vec sum, uvec left, pair right) {
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)_mm512_set1_epi32((int)right));
 #else
     float low = to_float(bf16{uint16_t(right)}), high = to_float(bf16{uint16_t(right >> 16)});
-    return sum + (vec)(left << 16) * low + (vec)(left & 0xffff0000u) * high;
+    return fma((vec)(left & 0xffff0000u), splat(high), fma((vec)(left << 16), splat(low), sum));
 #endif
 }
-inline vec multiply_add(vec sum, vec left, float right) { return sum + left * right; }
+inline vec multiply_add(vec sum, vec left, float right) { return fma(left, splat(right), sum); }
 
 // out[m] (+)= sum over k of a(m, k) · b[k], for M values of m and V vectors of lanes. `row(m)` points to a(m, 0) and
 // `step` leads to a(m, 1).

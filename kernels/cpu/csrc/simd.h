@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -91,6 +92,26 @@ inline void store(bf16* to, vec x) {
 
 inline vec splat(float x) { return vec{} + x; }
 
+// a · b + c, rounded once if the processor can. Where two kernels must agree to the bit, the compiler must not choose
+// between roundings.
+inline vec fma(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    __m256 x[2], y[2], z[2];
+    std::memcpy(x, &a, sizeof a);
+    std::memcpy(y, &b, sizeof b);
+    std::memcpy(z, &c, sizeof c);
+    for (int i = 0; i < 2; i++) z[i] = _mm256_fmadd_ps(x[i], y[i], z[i]);
+    return load_vector<vec>(z);
+#elif defined(__FP_FAST_FMAF)
+    for (int i = 0; i < LANES; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
+#else
+    return a * b + c;
+#endif
+}
+
 // Pairwise sum, in vectors: lane by lane it would be fifteen dependent additions.
 inline float sum(vec x) {
     typedef float vec8 __attribute__((vector_size(32)));
@@ -107,17 +128,14 @@ inline float sum(vec x) {
 // e^x for x <= 0, relative error below 3e-7: x = k·ln2 + r, then a polynomial in r and k put into the exponent.
 inline vec exp_nonpositive(vec x) {
     ivec small = x < splat(-87.0f);
-    vec scaled = x * 1.44269504089f;
-    ivec k = __builtin_convertvector(scaled - 0.5f, ivec);  // truncation of a negative number rounds towards zero
+    // Truncation of a negative number rounds towards zero.
+    ivec k = __builtin_convertvector(fma(x, splat(1.44269504089f), splat(-0.5f)), ivec);
     vec kf = __builtin_convertvector(k, vec);
-    vec r = x - kf * 0.693359375f - kf * -2.12194440e-4f;
+    vec r = fma(kf, splat(2.12194440e-4f), fma(kf, splat(-0.693359375f), x));
     vec p = splat(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+        p = fma(p, r, splat(c));
+    p = fma(p * r, r, r) + 1.0f;
     vec out = (vec)((ivec)p + (k << 23));
     return (vec)(~small & (ivec)out);
 }
@@ -153,10 +171,8 @@ inline vec tanh_of(vec x) {
     vec large = (vec)((ivec)((1.0f - e) / (1.0f + e)) | ((ivec)x & INT32_MIN));
     vec z = x * x;
     vec p = splat(-5.70498872745e-3f);
-    p = p * z + 2.06390887954e-2f;
-    p = p * z - 5.37397155531e-2f;
-    p = p * z + 1.33314422036e-1f;
-    p = p * z - 3.33332819422e-1f;
-    return where(minus_abs(x) > splat(-0.625f), x + x * z * p, large);
+    for (float c : {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f})
+        p = fma(p, z, splat(c));
+    return where(minus_abs(x) > splat(-0.625f), fma(x * z, p, x), large);
 }
 inline vec softcap(vec x, float cap) { return cap * tanh_of(x * (1.0f / cap)); }

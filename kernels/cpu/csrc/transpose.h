@@ -3,13 +3,17 @@
 
 #include <cstdint>
 
-#ifdef __AVX512F__
+#ifdef __SSE2__
 #include <immintrin.h>
+#endif
 
-// Transposes 16 lines of 16 numbers, `stride` apart, to the columns of `to`.
-inline void transpose_block(const uint32_t* from, int64_t stride, uint32_t* to, int64_t to_stride) {
+#ifdef __AVX512F__
+// Transposes 16 lines of 16 numbers, `line(i)`, to the columns of `to`.
+template <typename Line>
+inline void transpose_block(Line line, uint32_t* to, int64_t to_stride) {
     __m512i a[16], b[16];
-    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(from + i * stride);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = (__m512i)line(i);
     for (int i = 0; i < 16; i += 2) {
         b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
         b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
@@ -34,13 +38,30 @@ inline void transpose_block(const uint32_t* from, int64_t stride, uint32_t* to, 
 
 #endif
 
+// from [16][16] → the columns of `to`, by blocks of 4 x 4.
+inline void transpose_16(const uint32_t (*from)[16], uint32_t* to, int64_t to_stride) {
+    for (int line = 0; line < 16; line += 4)
+        for (int column = 0; column < 16; column += 4) {
+#ifdef __SSE2__
+            __m128 a[4];
+            for (int i = 0; i < 4; i++) a[i] = _mm_loadu_ps((const float*)from[line + i] + column);
+            _MM_TRANSPOSE4_PS(a[0], a[1], a[2], a[3]);
+            for (int i = 0; i < 4; i++) _mm_storeu_ps((float*)to + (column + i) * to_stride + line, a[i]);
+#else
+            for (int i = 0; i < 4; i++)
+                for (int j = 0; j < 4; j++) to[(column + j) * to_stride + line + i] = from[line + i][column + j];
+#endif
+        }
+}
+
 // from [lines][width] → to [width][lines].
 inline void transpose(const uint32_t* from, int64_t lines, int64_t width, uint32_t* to) {
 #ifdef __AVX512F__
     if (lines % 16 == 0 && width % 16 == 0) {
         for (int64_t line = 0; line < lines; line += 16)
             for (int64_t column = 0; column < width; column += 16)
-                transpose_block(from + line * width + column, width, to + column * lines + line, lines);
+                transpose_block([&](int i) { return _mm512_loadu_si512(from + (line + i) * width + column); },
+                                to + column * lines + line, lines);
         return;
     }
 #endif

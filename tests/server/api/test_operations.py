@@ -278,7 +278,10 @@ async def test_allow_is_right_on_every_path(served):
 
 
 async def test_version(served):
-    assert set((await served.client.get("/version")).json()) == {"version", "weights_version"}
+    body = (await served.client.get("/version")).json()
+    assert set(body) == {"version", "exact", "weights_version"} and body["exact"] is True
+    served.engine.loaded.inexact = "there is no native library"
+    assert (await served.client.get("/version")).json()["exact"] is False
 
 
 async def test_stats(served):

@@ -31,6 +31,7 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
         device="cpu",
         dtype="float32",
         op_by_op=None,
+        inexact=None,
     )
     engine: Any = SimpleNamespace(loaded=loaded, default_sampling_params={})
     assert f"  model     {line}" in banner(Settings(model=model), engine, port=1)
@@ -43,7 +44,7 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
 
 
 def test_the_panel_says_how_weights_are_quantized() -> None:
-    loaded: Any = SimpleNamespace(device="cpu", dtype="torch.bfloat16", max_model_len=64, op_by_op=None)
+    loaded: Any = SimpleNamespace(device="cpu", dtype="torch.bfloat16", max_model_len=64, op_by_op=None, inexact=None)
     loaded.cache = SimpleNamespace(num_blocks=8)
     loaded.model_config = SimpleNamespace(quantization=SimpleNamespace(name="AWQ, 4 bits"), description="")
     engine: Any = SimpleNamespace(loaded=loaded, default_sampling_params={})
@@ -78,7 +79,7 @@ def test_int8_activations_are_named_where_they_would_help(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("splitfuse.server.process.int8_hint.cpu_flags", lambda: flags)
-    loaded: Any = SimpleNamespace(device=device, dtype="torch.bfloat16", max_model_len=64, op_by_op=None)
+    loaded: Any = SimpleNamespace(device=device, dtype="torch.bfloat16", max_model_len=64, op_by_op=None, inexact=None)
     loaded.cache = SimpleNamespace(num_blocks=8)
     packed = SimpleNamespace(name=quantization) if quantization else None
     loaded.model_config = SimpleNamespace(quantization=packed, description="")

@@ -1,0 +1,107 @@
+"""No schedule changes a bit of an answer, in any combination of dtype, weights, activations and cache.
+
+`make exact` asks 240 prompts under 6 schedules of every combination, and 200 of SmolLM2 under 4.
+"""
+
+import itertools
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from exactness import Combination, combinations, num_different, questions, reference_answers, scheduled_answers
+from quantized_checkpoints import has_compressed_tensors
+from torch import Tensor
+
+from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.config.named_models import GET_SMOLLM2, default_model
+from splitfuse.kernels import ops
+from splitfuse.kernels.cpu import backend, build, torch_fallback
+
+pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C++ compiler for the native CPU library")
+
+NUM_PROMPTS = int(os.environ.get("SPLITFUSE_EXACT_PROMPTS", "8"))
+NUM_SCHEDULES = int(os.environ.get("SPLITFUSE_EXACT_SCHEDULES", "1"))
+IS_WHOLE = "SPLITFUSE_EXACT_PROMPTS" in os.environ
+COMBINATIONS = combinations()
+SAMPLED = (
+    "plain, bfloat16, activations none, cache auto",
+    "Q4_0, bfloat16, activations none, cache int8",
+    "int4, bfloat16, activations int8, cache auto",
+    "qwen2-moe, float32",
+)
+
+
+def num_changed(name: str, folder: Path) -> int:
+    """Count the answers that random schedules change."""
+    combination: Combination = COMBINATIONS[name]
+    path, rng = combination.write(folder), random.Random(name)
+    asked = questions(NUM_PROMPTS, rng)
+    expected = reference_answers(path, combination, asked)
+    return sum(num_different(scheduled_answers(path, combination, asked, rng), expected) for _ in range(NUM_SCHEDULES))
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", sorted(COMBINATIONS) if IS_WHOLE else SAMPLED)
+def test_no_schedule_changes_a_bit(name: str, tmp_path: Path) -> None:
+    if name.startswith(("w4a16", "w8a8")) and not has_compressed_tensors():
+        pytest.skip("needs the package compressed-tensors")
+    assert num_changed(name, tmp_path) == 0
+
+
+def in_another_order(x: Tensor, packed: object, multiply: object) -> Tensor:
+    """Return the product as a sum of two halves of the inputs."""
+    first, second = x.clone(), x.clone()
+    first[:, x.shape[1] // 2 :] = 0
+    second[:, : x.shape[1] // 2] = 0
+    return multiply(first, packed) + multiply(second, packed)  # type: ignore[operator, no-any-return]
+
+
+@pytest.mark.parametrize("kernel", ["many rows", "few rows", "prefill"])
+def test_another_order_of_sums_in_one_kernel_is_found(
+    kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear, attention = backend.linear, backend.paged_attention
+
+    def faulty_linear(x: Tensor, packed: object) -> Tensor:
+        is_hit = len(x) > 12 if kernel == "many rows" else len(x) <= 4
+        return in_another_order(x, packed, linear) if is_hit else linear(x, packed)  # type: ignore[arg-type]
+
+    def faulty_attention(q: Tensor, cache: ops.CacheView, ragged: ops.RaggedBatch, args: ops.AttentionArgs) -> Tensor:
+        run = attention if ragged.max_query_len <= 4 else torch_fallback.paged_attention
+        return run(q, cache, ragged, args)
+
+    if kernel == "prefill":
+        monkeypatch.setattr(backend, "paged_attention", faulty_attention)
+    else:
+        monkeypatch.setattr(backend, "linear", faulty_linear)
+    monkeypatch.setattr("splitfuse.kernels.cpu.plan.record", lambda *args, **options: "a bug is planted")
+    assert num_changed("plain, bfloat16, activations none, cache auto", tmp_path) > 0
+
+
+def test_the_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert ops.inexact_reason(cpu, torch.bfloat16, head_dim=64) is None
+    assert "float16" in str(ops.inexact_reason(cpu, torch.float16, head_dim=64))
+    assert "1024" in str(ops.inexact_reason(cpu, torch.float32, head_dim=1024))
+    assert "cuda" in str(ops.inexact_reason(torch.device("cuda"), torch.bfloat16, head_dim=64))
+    monkeypatch.setattr(build, "library", lambda: None)
+    assert ops.inexact_reason(cpu, torch.bfloat16, head_dim=64) == "there is no native library"
+
+
+@pytest.mark.skipif(not IS_WHOLE or default_model() != "smollm2", reason=f"make exact, and SmolLM2: {GET_SMOLLM2}")
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("options", [{}, {"quantization_activations": "int8"}, {"kv_cache_dtype": "int8"}], ids=str)
+def test_smollm2(options: dict[str, str]) -> None:
+    words = ("the sea", "gravity", "bread", "the moon", "a bicycle", "chess", "rain", "music", "winter", "tea")
+    asked = [f"{verb} {word} {number}" for verb, word in itertools.product(("Explain", "Praise"), words)
+             for number in range(10)]  # fmt: skip
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
+    found = []
+    for budget, num_seqs in ((512, 1), (512, 64), (64, 16), (17, 5)):
+        with LLM("smollm2", device="cpu", max_num_batched_tokens=budget, max_num_seqs=num_seqs, max_model_len=512,
+                 num_kv_blocks=400, **options) as llm:  # fmt: skip
+            outputs = llm.generate(asked, params)
+        found.append([(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs])
+    assert all(answer == found[0] for answer in found[1:])

@@ -1,0 +1,120 @@
+"""A row's result has the same bits alone and in any batch: one order of sums in every kernel, for any number of rows.
+
+`make builds` runs these tests for lesser processors too.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+
+import pytest
+import torch
+from quantized_cases import FORMS, random_weight
+from torch import Tensor
+
+from splitfuse.kernels import ops
+from splitfuse.kernels.cpu import backend as cpu
+from splitfuse.kernels.cpu import build
+
+pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C++ compiler for the native CPU library")
+
+NUM_ROWS = 256
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 31, 40, 97, 128)
+DTYPES = [torch.float32, torch.bfloat16]
+LENGTH = 200  # tokens of an attended sequence
+
+
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def differing_sizes(op: Callable[[Tensor], Tensor], x: Tensor) -> list[int]:
+    """Return the numbers of rows at which a row of op(x) differs from the row in the whole batch."""
+    whole = op(x)
+    return [size for size in SIZES if not torch.equal(torch.cat([op(part) for part in x.split(size)]), whole)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("input_bits", [16, 8])
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_products_with_quantized_weights(form: str, input_bits: int, dtype: torch.dtype) -> None:
+    packed = cpu.pack_quantized([random_weight(FORMS[form], 70, 256)], dtype=dtype, input_bits=input_bits)
+    assert not differing_sizes(lambda x: cpu.linear(x, packed), randn(NUM_ROWS, 256, seed=1, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(70, 256), (33, 672)])
+def test_products_with_plain_weights(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    packed = cpu.pack_linear(randn(*shape, dtype=dtype), randn(shape[0], seed=1, dtype=dtype))
+    assert not differing_sizes(lambda x: cpu.linear(x, packed), randn(NUM_ROWS, shape[1], seed=1, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [64, 90])
+def test_norms_and_activations(width: int, dtype: torch.dtype) -> None:
+    weight, bias = randn(width, dtype=dtype), randn(width, seed=1, dtype=dtype)
+    each: dict[str, Callable[[Tensor], Tensor]] = {
+        "rms_norm": lambda x: cpu.rms_norm(x, weight, eps=1e-5),
+        "add_rms_norm": lambda x: torch.cat(cpu.add_rms_norm(x, x.flip(1).contiguous(), weight, eps=1e-5), dim=1),
+        "layer_norm": lambda x: cpu.layer_norm(x, weight, bias, eps=1e-5),
+        "silu_mul": cpu.silu_mul,
+        "gelu_tanh_mul": cpu.gelu_tanh_mul,
+        "gelu": cpu.gelu,
+        "gelu_tanh": cpu.gelu_tanh,
+        "softcap": lambda x: cpu.softcap(x, 30.0),
+        "log_softmax": lambda x: x.float().log_softmax(dim=-1),
+    }
+    x = randn(NUM_ROWS, width, seed=2, dtype=dtype)
+    assert {name: found for name, op in each.items() if (found := differing_sizes(op, x))} == {}
+
+
+class Attended:
+    """Sequence of LENGTH tokens in a cache, whose queries are attended in any cut."""
+
+    def __init__(self, dtype: torch.dtype, *, group: int, head_dim: int, block_size: int, is_int8: bool) -> None:
+        self.dtype, self.block_size = dtype, block_size
+        num_blocks, num_kv_heads = -(-LENGTH // block_size), 2
+        self.q = randn(LENGTH, num_kv_heads * group, head_dim, seed=1, dtype=dtype)
+        cache_dtype = torch.int8 if is_int8 else dtype
+        shape = (num_blocks + 1, num_kv_heads, block_size, ops.token_width(head_dim, cache_dtype))
+        self.cache = ops.CacheView(*(torch.zeros(shape, dtype=cache_dtype) for _ in range(2)))
+        table = torch.randperm(num_blocks + 1, generator=torch.Generator().manual_seed(3))[:num_blocks]
+        self.table = table.int()[None]
+        slots = table[torch.arange(LENGTH) // block_size] * block_size + torch.arange(LENGTH) % block_size
+        k, v = (randn(LENGTH, num_kv_heads, head_dim, seed=seed, dtype=dtype) for seed in (4, 5))
+        rope = ops.RopeArgs(randn(LENGTH, head_dim, seed=6))
+        cpu.rope_and_cache(self.q, k, v, torch.arange(LENGTH), slots, rope, self.cache)
+
+    def attend(self, cuts: list[int], args: ops.AttentionArgs) -> Tensor:
+        """Attend chunks between neighbouring cuts, each in a step of its own."""
+        return torch.cat([self._chunk(begin, end, args) for begin, end in pairwise(cuts)])
+
+    def _chunk(self, begin: int, end: int, args: ops.AttentionArgs) -> Tensor:
+        ragged = ops.RaggedBatch(
+            query_start_loc=torch.tensor([0, end - begin], dtype=torch.int32),
+            seq_lens=torch.tensor([end], dtype=torch.int32),
+            block_tables=self.table,
+            num_decodes=int(end - begin == 1),
+            max_query_len=end - begin,
+            max_seq_len=end,
+        )
+        return cpu.paged_attention(self.q[begin:end], self.cache, ragged, args)
+
+
+@pytest.mark.parametrize(
+    ("group", "head_dim", "block_size"), [(1, 64, 16), (3, 64, 16), (4, 128, 32), (5, 96, 4), (2, 24, 7), (9, 16, 1)]
+)
+@pytest.mark.parametrize("is_int8", [False, True], ids=["cache of the model", "cache of int8"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_of_one_token_of_few_and_of_many(
+    group: int, head_dim: int, block_size: int, is_int8: bool, dtype: torch.dtype
+) -> None:
+    attended = Attended(dtype, group=group, head_dim=head_dim, block_size=block_size, is_int8=is_int8)
+    random = Random(group)
+    for window, softcap in [(0, 0.0), (37, 0.0), (0, 5.0), (70, 5.0)]:
+        args = ops.AttentionArgs(head_dim**-0.5, sliding_window=window, softcap=softcap)
+        whole = attended.attend([0, LENGTH], args)
+        every = list(range(LENGTH + 1))
+        for cuts in (every, every[::3] + [LENGTH], sorted({0, LENGTH, *random.sample(every, 12)})):
+            different = (attended.attend(cuts, args) != whole).flatten(1).any(1).nonzero().flatten().tolist()
+            assert not different, (window, softcap, cuts)
