@@ -184,7 +184,7 @@ def answer_of(served: Served, job: Job) -> dict[str, Any]:
 
 def comparable(result: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of a result that do not depend on time and server."""
-    left_out = ("seq_id", "timings", "attempt", "usage")
+    left_out = ("seq_id", "timings", "attempt", "usage", "weights_version")  # a stored result has no version
     return {name: value for name, value in result.items() if name not in left_out}
 
 
