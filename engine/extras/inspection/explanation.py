@@ -34,9 +34,7 @@ class Explanation:
         }
 
 
-def explain(
-    metrics: RequestMetrics, *, now: float, finish_reason: str | None, sees_others: bool = True
-) -> Explanation:
+def explain(metrics: RequestMetrics, *, now: float, finish_reason: str | None, sees_others: bool = True) -> Explanation:
     """Explain an output that has ended, or an unfinished one up to `now` (in the metrics' clock).
 
     Without `sees_others` the timeline has no numbers of other requests and of blocks.

@@ -13,7 +13,7 @@ from .params import StructuredOutputs
 from .refusal import refusal
 from .sandbox import Sandbox, SandboxError
 from .sandbox_worker import limits
-from .to_llguidance import grammar_source
+from .to_llguidance import grammar_source, is_walked_elsewhere
 
 _NUM_SLOW = 2  # grammars that were slow in the sandbox and are compiled at once
 
@@ -34,7 +34,7 @@ class GrammarMaker:
 
     def make(self, outputs: StructuredOutputs) -> CompiledGrammar:
         """Compile a constraint. Raises InvalidRequestError, QueueFullError, UnavailableError."""
-        with self._translating:
+        with contextlib.nullcontext() if is_walked_elsewhere(outputs) else self._translating:
             source = grammar_source(outputs)
         try:
             trial = self._sandbox.run(source)

@@ -21,7 +21,7 @@ async def generate_batched(
     body = read_fields(service, fields, GenerateRequest, defaults=defaults)
     service.settings.webhooks.check(body.webhook, is_kept=False)
     params = body.sampling()
-    job = service.new_job(params, owner=owner, check=service.check_of(params))
+    job = service.new_job(params, owner=owner, check=await service.check_of(params))
     await service.complete([job], [body.engine_prompt()], params, user=body.user, is_background=True)
     return result_object(job)
 

@@ -46,7 +46,7 @@ async def completion(
 ) -> Response:
     """Continue a prompt."""
     params = body.params()
-    generation = Generation(prompts=[body.prompt], params=params, check=AnswerCheck.of(params, AnswerFormat()))
+    generation = Generation(prompts=[body.prompt], params=params, check=await AnswerCheck.of(params, AnswerFormat()))
     jobs = await (generation.begin(request) if body.stream else generation.answered(request))
     announce_cut(request, jobs, limit=None if body.n_predict is None else params.default_max_tokens)
     if body.stream:

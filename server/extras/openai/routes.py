@@ -67,7 +67,7 @@ async def completions(
     request: Request, body: Annotated[CompletionRequest, Depends(CompletionRequest.from_request)]
 ) -> Response:
     """Continue one or more prompts."""
-    return await _completion(service_of(request), body).response(request)
+    return await (await _completion(service_of(request), body)).response(request)
 
 
 @router.post("/chat/completions", responses=_STREAMED | errors(*GENERATION))
@@ -83,7 +83,7 @@ async def complete_batched(
     service: Service, fields: Mapping[str, Any], *, owner: str, defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Answer like POST /v1/completions, in the background. Raises like the route."""
-    answer = _completion(service, read_fields(service, fields, CompletionRequest, defaults=defaults))
+    answer = await _completion(service, read_fields(service, fields, CompletionRequest, defaults=defaults))
     return await answer.whole(service, owner=owner)
 
 
@@ -125,7 +125,7 @@ class _Answer:
         announce_cut(request, jobs, limit=self.generation.params.default_max_tokens)
 
 
-def _completion(service: Service, body: CompletionRequest) -> _Answer:
+async def _completion(service: Service, body: CompletionRequest) -> _Answer:
     params, echo = cut_to_fit(body.params(), is_strict=service.settings.strict_fields), body.echoed()
     builder = CompletionResponseBuilder(
         _head(service, "cmpl-"),
@@ -139,7 +139,7 @@ def _completion(service: Service, body: CompletionRequest) -> _Answer:
         params=params,
         user=body.user,
         keeps_prompt=echo.is_wanted or body.return_token_ids,
-        check=AnswerCheck.of(params, AnswerFormat()),
+        check=await AnswerCheck.of(params, AnswerFormat()),
     )
     return _Answer(body=body, builder=builder, generation=generation, echoes=echo.is_wanted)
 
