@@ -9,8 +9,8 @@ from ...errors import InvalidRequestError
 from .enforceable import enforceable
 from .params import JSON_SPACING, StructuredOutputs
 from .refusal import refusal
-from .schema_walker import LARGE_CHARS, WALKER
 from .schemas.document import TooManySchemasError
+from .schemas.schema_walker import LARGE_CHARS, WALKER
 
 # The converter is plain Python: it takes about 4 us per character and holds the GIL.
 _MAX_GBNF_CHARS = 16 * 2**10

@@ -12,7 +12,7 @@ from ....engine.core.sampling_params import SamplingParams
 from ....engine.extras.chat.answer_parts import AnswerPart, read_whole
 from ....engine.extras.structured_output.enforceable import Unenforced, enforceable
 from ....engine.extras.structured_output.schema_check import CannotCheckError, SchemaError, schema_errors
-from ....engine.extras.structured_output.schema_walker import LARGE_CHARS, WALKER
+from ....engine.extras.structured_output.schemas.schema_walker import LARGE_CHARS, WALKER
 from ....engine.extras.structured_output.schemas.static_schema import static_schema
 from ....engine.extras.structured_output.to_llguidance import read_schema, walk_errors
 from ....engine.serving.request_output import CompletionOutput

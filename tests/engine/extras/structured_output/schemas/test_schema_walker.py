@@ -5,10 +5,10 @@ import signal
 
 import pytest
 
-from splitfuse.engine.extras.structured_output import schema_walker
 from splitfuse.engine.extras.structured_output.enforceable import enforceable
-from splitfuse.engine.extras.structured_output.schema_walker import SchemaWalker
+from splitfuse.engine.extras.structured_output.schemas import schema_walker
 from splitfuse.engine.extras.structured_output.schemas.document import TooManySchemasError
+from splitfuse.engine.extras.structured_output.schemas.schema_walker import SchemaWalker
 from splitfuse.engine.extras.structured_output.schemas.static_schema import MAX_SCHEMAS
 
 PART = {"type": "string", "pattern": "^aé", "not": {"const": "ab"}}

@@ -12,10 +12,10 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from ...errors import UnavailableError
-from ...serving.workers.worker_process import WorkerEndedError, WorkerProcess
-from .enforceable import Unenforced, enforceable
-from .schemas.document import TooManySchemasError
+from ....errors import UnavailableError
+from ....serving.workers.worker_process import WorkerEndedError, WorkerProcess
+from ..enforceable import Unenforced, enforceable
+from .document import TooManySchemasError
 
 LARGE_CHARS = 8 * 2**10  # walked within 5 ms
 _MAX_KEPT = 16  # a request needs its schema twice, for its check and for its grammar
