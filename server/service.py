@@ -120,10 +120,10 @@ class Service(JobObserver):
         """Count the answer."""
         self.metrics.on_answer_checked(report)
 
-    def check_of(self, params: SamplingParams) -> Check | None:
+    async def check_of(self, params: SamplingParams) -> Check | None:
         """Make the check of plain answers to these parameters; None where there is nothing to check."""
         checks = None if params.structured_outputs is None else self.extensions.first("answer_check")
-        return None if checks is None else checks.of(params)
+        return None if checks is None else await checks.of(params)
 
     def read_check(self, stored: Any) -> Check | None:
         """Make the check again that was kept with a job."""

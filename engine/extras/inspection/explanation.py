@@ -34,15 +34,19 @@ class Explanation:
         }
 
 
-def explain(metrics: RequestMetrics, *, now: float, finish_reason: str | None) -> Explanation:
-    """Explain an output that has ended, or an unfinished one up to `now` (in the metrics' clock)."""
+def explain(metrics: RequestMetrics, *, now: float, finish_reason: str | None, sees_others: bool = True) -> Explanation:
+    """Explain an output that has ended, or an unfinished one up to `now` (in the metrics' clock).
+
+    Without `sees_others` the timeline has no numbers of other requests and of blocks.
+    """
     arrival, first = metrics.arrival_time, metrics.first_token_time
     end = now if metrics.finished_time is None else metrics.finished_time
     history = _coarse(metrics, end) if metrics.history is None else metrics.history
     assert isinstance(history, History)
     ttft = None if first is None else first - arrival
     timeline = [_entry(0.0, "arrived", f"{metrics.num_prompt_tokens} prompt tokens")]
-    timeline += [_entry(event.time, event.what, sentence(event), event.numbers) for event in history.events]
+    events = history.events if sees_others else [event.without_others() for event in history.events]
+    timeline += [_entry(event.time, event.what, sentence(event), event.numbers) for event in events]
     if metrics.history is None:
         timeline.append(_entry(0.0, "unknown", _NOT_KNOWN))
     if history.num_more:

@@ -14,6 +14,7 @@ From its arrival on a request is in one phase at a time, so the seconds of its p
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+_NUM_OWN = {"waits": 0, "chunk": 2}  # numbers of an event that do not depend on other requests' sizes
 MAX_EVENTS = 64  # a usual request has 3 to 10; 128,000 tokens in chunks of 512 would have 250
 
 
@@ -29,6 +30,10 @@ class Event(NamedTuple):
     what: str
     why: str = ""
     numbers: tuple[float, ...] = ()
+
+    def without_others(self) -> "Event":
+        """Return the event without its numbers of blocks, and of other requests' tokens."""
+        return self._replace(numbers=self.numbers[: _NUM_OWN.get(self.what, len(self.numbers))])
 
 
 class History(NamedTuple):

@@ -61,9 +61,13 @@ def _admitted(event: Event) -> str:
 
 
 def _chunk(event: Event) -> str:
-    start, num_tokens, others, num_others = event.numbers
-    beside = f"beside {num_others:.0f} other requests with {others:.0f} tokens" if num_others else "alone in its step"
-    return f"tokens {start:.0f} to {start + num_tokens - 1:.0f} of it, {beside}"
+    start, num_tokens, *others = event.numbers
+    text = f"tokens {start:.0f} to {start + num_tokens - 1:.0f} of it"
+    if not others:  # Event.without_others
+        return text
+    num_others_tokens, num_others = others
+    beside = f"beside {num_others:.0f} other requests with {num_others_tokens:.0f} tokens"
+    return f"{text}, {beside if num_others else 'alone in its step'}"
 
 
 def _preempted(event: Event) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...config.cores import num_usable_cores
 from .forced_completion import CompletionFinder, ForcedCompletion
 from .sandbox_worker import SLOW_MASK_S
 
@@ -184,7 +185,8 @@ class MaskMaker:
         if self._executor is None:
             from llguidance import LLExecutor
 
-            self._executor = LLExecutor()
+            # The step waits meanwhile. By default 80 % of the processors are used, so one of two.
+            self._executor = LLExecutor(num_threads=num_usable_cores())
         into = (masks.data_ptr(), row_bytes, len(masks))
         plain = [(matcher, row) for matcher, row, draft in work if not draft]
         drafted = [item for item in work if item[2]]

@@ -23,8 +23,9 @@ FIRST_TRY_S = 0.05
 NUM_FIRST_TRIES = 2
 # A 64 KiB schema compiles in 50 to 400 ms. The whole request must be answered within 2 s, and this is half of the work.
 TIME_LIMIT_S = 1.2
-NUM_SECOND_TRIES = 4
-MAX_SLOW_WAITING = 16  # the last of 16 has its answer after 6 s
+# More than the processors of a small machine would hold up the engine's steps, even at a lower priority.
+NUM_SECOND_TRIES = min(4, max(2, (os.cpu_count() or 1) - 1))
+MAX_SLOW_WAITING = 16  # the last of 16 has its answer after 6 s, with two tries at once after 11 s
 MEMORY_LIMIT = 384 * 2**20
 # The server's compiling threads have 8 MiB of stack: grammars that pass with 1 MiB never overflow those.
 STACK_BYTES = 2**20
@@ -261,7 +262,7 @@ class Walk:
             if seconds > SLOW_MASK_S and (second := self._second_time()) > SLOW_MASK_S:
                 seconds = min(seconds, second)
                 return f"it takes {seconds * 1e3:.0f} ms for one token; at most {SLOW_MASK_S * 1e3:g} ms are given"
-            token_id = _any_token(mask, self._tokenizer.eos_tokens, rng)
+            token_id = any_token(mask, self._tokenizer.eos_tokens, rng)
             if token_id is None:
                 return "" if self._token_ids else "only the empty text matches it"
             self._token_ids.append(token_id)
@@ -293,8 +294,8 @@ def _timed_mask(matcher: Any) -> tuple[bytes, float]:
     return mask, time.thread_time() - start
 
 
-def _any_token(mask: bytes, eos_token_ids: Sequence[int], rng: random.Random) -> int | None:
-    """Return a random token that the mask allows, but no end token."""
+def any_token(mask: bytes, eos_token_ids: Sequence[int], rng: random.Random) -> int | None:
+    """Return a random token that the mask allows, but no end token; None if there is none."""
     start = rng.randrange(len(mask))
     for index in itertools.chain(range(start, len(mask)), range(start)):
         if mask[index]:

@@ -1,12 +1,16 @@
 """Translation of a constraint to the grammar text that llguidance's compiler reads. Compiles nothing."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from ...errors import InvalidRequestError
 from .enforceable import enforceable
 from .params import JSON_SPACING, StructuredOutputs
 from .refusal import refusal
 from .schemas.document import TooManySchemasError
+from .schemas.schema_walker import LARGE_CHARS, WALKER
 
 # The converter is plain Python: it takes about 4 us per character and holds the GIL.
 _MAX_GBNF_CHARS = 16 * 2**10
@@ -19,7 +23,7 @@ def grammar_source(outputs: StructuredOutputs) -> str:
     match outputs.kind:
         case "json" | "json_object":
             options: Any = spacing(outputs)
-            return LLMatcher.grammar_from_json_schema(json.dumps(grammar_schema(outputs)), defaults=options)
+            return LLMatcher.grammar_from_json_schema(_grammar_schema_text(outputs), defaults=options)
         case "regex":
             assert outputs.regex is not None
             return LLMatcher.grammar_from_regex(outputs.regex)
@@ -30,6 +34,11 @@ def grammar_source(outputs: StructuredOutputs) -> str:
         case _:
             assert outputs.grammar is not None
             return LLMatcher.grammar_from_lark(_lark(outputs.grammar, outputs))
+
+
+def is_walked_elsewhere(outputs: StructuredOutputs) -> bool:
+    """True if the schema is so large that another process finds its enforceable part."""
+    return outputs.kind == "json" and len(str(outputs.json)) > LARGE_CHARS
 
 
 def _schema_text(outputs: StructuredOutputs) -> str:
@@ -50,14 +59,33 @@ def read_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
 def grammar_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
     """Return the schema that the grammar is made from. Raises InvalidRequestError."""
     schema = read_schema(outputs)
-    try:
+    with walk_errors(outputs):
         enforced = enforceable(schema)
-    except RecursionError as exc:
-        raise refusal(outputs, "the schema nests too deeply") from exc
-    except TooManySchemasError as exc:
-        raise refusal(outputs, str(exc)) from exc
     # Without `relaxes`, llguidance refuses the keywords that no grammar enforces.
     return enforced.schema if outputs.relaxes or not enforced.unenforced else schema
+
+
+def _grammar_schema_text(outputs: StructuredOutputs) -> str:
+    if not is_walked_elsewhere(outputs):
+        return json.dumps(grammar_schema(outputs))
+    read_schema(outputs)
+    with walk_errors(outputs):
+        walked = WALKER.walk(str(outputs.json)).result()
+    return walked.text if outputs.relaxes or not walked.unenforced else str(outputs.json)
+
+
+@contextmanager
+def walk_errors(outputs: StructuredOutputs | None) -> Iterator[None]:
+    """Raise InvalidRequestError for a schema that cannot be walked; without `outputs` the schema is a tool's."""
+    try:
+        yield
+    except RecursionError as exc:
+        assert outputs is not None  # a tool's schema comes inside a body, which nests less deeply
+        raise refusal(outputs, "the schema nests too deeply") from exc
+    except TooManySchemasError as exc:
+        if outputs is None:
+            raise InvalidRequestError(f"tools: {exc}", param="tools") from exc
+        raise refusal(outputs, str(exc)) from exc
 
 
 def spacing(outputs: StructuredOutputs) -> dict[str, Any]:

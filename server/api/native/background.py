@@ -21,7 +21,7 @@ async def generate_batched(
     body = read_fields(service, fields, GenerateRequest, defaults=defaults)
     service.settings.webhooks.check(body.webhook, is_kept=False)
     params = body.sampling()
-    check = service.check_of(params)
+    check = await service.check_of(params)
     job = service.new_job(params, owner=owner, check=check, keeps_prompt=body.return_token_ids)
     await service.complete([job], [body.engine_prompt()], params, user=body.user, is_background=True)
     return result_object(job)

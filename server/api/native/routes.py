@@ -94,7 +94,7 @@ async def generate(
 async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
     """Submit the request's job, which is kept from now on."""
     params = body.sampling()
-    check = service.check_of(params)
+    check = await service.check_of(params)
     is_kept = body.durable or not body.stream
     service.settings.webhooks.check(body.webhook, is_kept=is_kept)
     await service.results.check_quota(owner)

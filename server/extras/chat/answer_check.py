@@ -1,21 +1,20 @@
 """Schema checks on complete answers, for keywords that no grammar enforces, and the fields that report them."""
 
+import asyncio
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ....engine.core.sampling_params import SamplingParams
-from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.answer_parts import AnswerPart, read_whole
 from ....engine.extras.structured_output.enforceable import Unenforced, enforceable
-from ....engine.extras.structured_output.refusal import refusal
 from ....engine.extras.structured_output.schema_check import CannotCheckError, SchemaError, schema_errors
-from ....engine.extras.structured_output.schemas.document import TooManySchemasError
+from ....engine.extras.structured_output.schemas.schema_walker import LARGE_CHARS, WALKER
 from ....engine.extras.structured_output.schemas.static_schema import static_schema
-from ....engine.extras.structured_output.to_llguidance import read_schema
+from ....engine.extras.structured_output.to_llguidance import read_schema, walk_errors
 from ....engine.serving.request_output import CompletionOutput
 from ...http.response_middleware import listed
 from .answer_format import AnswerFormat
@@ -32,24 +31,19 @@ class AnswerCheck:
     answer: AnswerFormat
 
     @classmethod
-    def of(cls, params: SamplingParams, answer: AnswerFormat) -> "AnswerCheck | None":
+    async def of(cls, params: SamplingParams, answer: AnswerFormat) -> "AnswerCheck | None":
         """Return the check for answers to these parameters, None if the grammar enforces everything.
 
         Raises InvalidRequestError.
         """
         outputs = params.structured_outputs
-        check = cls(
-            schema=read_schema(outputs) if outputs is not None and outputs.kind == "json" else None, answer=answer
-        )
-        try:
-            return check if check.unenforced else None
-        except RecursionError as exc:
-            assert outputs is not None  # a tool's schema comes inside a body, which nests less deeply
-            raise refusal(outputs, "the schema nests too deeply") from exc
-        except TooManySchemasError as exc:
-            if outputs is None:
-                raise InvalidRequestError(f"tools: {exc}", param="tools") from exc
-            raise refusal(outputs, str(exc)) from exc
+        is_json = outputs is not None and outputs.kind == "json"
+        check = cls(schema=read_schema(outputs) if outputs is not None and is_json else None, answer=answer)
+        with walk_errors(outputs):
+            text = str(outputs.json) if outputs is not None and is_json else None
+            walked = {name: await _walked(schema, text) for name, schema in check._schemas.items()}
+        vars(check)["unenforced"] = tuple(_named(walked))
+        return check if check.unenforced else None
 
     @property
     def check(self) -> "AnswerCheck":
@@ -59,11 +53,7 @@ class AnswerCheck:
     @cached_property
     def unenforced(self) -> tuple[Unenforced, ...]:
         """Keywords that the grammar does not enforce; paths in tools begin with the tool's name."""
-        return tuple(
-            Unenforced(f"/{name}{keyword.path}" if name else keyword.path, keyword.is_checked)
-            for name, schema in self._schemas.items()
-            for keyword in enforceable(schema).unenforced
-        )
+        return tuple(_named({name: enforceable(schema).unenforced for name, schema in self._schemas.items()}))
 
     @property
     def header(self) -> str:
@@ -112,13 +102,28 @@ class AnswerCheck:
         return {function["name"]: function.get("parameters") or True for function in functions}
 
 
+async def _walked(schema: Any, text: str | None) -> tuple[Unenforced, ...]:
+    """Return the keywords that the grammar does not enforce. `text`: the schema's, if there is one already."""
+    text = json.dumps(schema) if text is None else text
+    if len(text) <= LARGE_CHARS:
+        return enforceable(schema).unenforced
+    # Other requests may wait for the same schema: cancelling one of them must not cancel the walk.
+    return (await asyncio.shield(asyncio.wrap_future(WALKER.walk(text)))).unenforced
+
+
+def _named(walked: Mapping[str, Sequence[Unenforced]]) -> Iterator[Unenforced]:
+    for name, keywords in walked.items():
+        for keyword in keywords:
+            yield Unenforced(f"/{name}{keyword.path}" if name else keyword.path, keyword.is_checked)
+
+
 class AnswerChecks:
     """Maker of checks of plain answers, for routes that know nothing of conversations."""
 
     @staticmethod
-    def of(params: SamplingParams) -> AnswerCheck | None:
+    async def of(params: SamplingParams) -> AnswerCheck | None:
         """Make the check of answers to these parameters; None if the grammar does all. Raises InvalidRequestError."""
-        return AnswerCheck.of(params, AnswerFormat())
+        return await AnswerCheck.of(params, AnswerFormat())
 
     @staticmethod
     def read(stored: Mapping[str, Any]) -> AnswerCheck:

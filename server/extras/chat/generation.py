@@ -103,6 +103,6 @@ async def chat_generation(
         params=constrained(params, answer),
         user=user,
         keeps_prompt=keeps_prompt,
-        check=AnswerCheck.of(params, answer),
+        check=await AnswerCheck.of(params, answer),
     )
     return generation, answer

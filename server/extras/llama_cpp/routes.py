@@ -63,7 +63,7 @@ async def infill(request: Request, body: Annotated[InfillRequest, Depends(Infill
 
 
 async def _answer(request: Request, body: LlamaCompletionRequest, prompt: Any, params: SamplingParams) -> Response:
-    generation = Generation(prompts=[prompt], params=params, check=AnswerCheck.of(params, AnswerFormat()))
+    generation = Generation(prompts=[prompt], params=params, check=await AnswerCheck.of(params, AnswerFormat()))
     jobs = await (generation.begin(request) if body.stream else generation.answered(request))
     announce_cut(request, jobs, limit=None if body.n_predict is None else params.default_max_tokens)
     if body.stream:

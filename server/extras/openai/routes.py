@@ -146,7 +146,7 @@ async def _completion(service: Service, body: CompletionRequest) -> _Answer:
         params=params,
         user=body.user,
         keeps_prompt=echo.is_wanted or body.return_token_ids,
-        check=AnswerCheck.of(params, AnswerFormat()),
+        check=await AnswerCheck.of(params, AnswerFormat()),
     )
     return _Answer(body=body, builder=builder, generation=generation, echoes=echo.is_wanted)
 

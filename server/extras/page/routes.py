@@ -91,10 +91,11 @@ async def explain_result(
     """Explain a result's time: its waits with their reasons, each chunk, preemptions, and shares that add up.
 
     A running request is explained so far. Answers that are not kept are explained if the pages' stream was open.
+    Only an admin reads how many tokens of others shared the steps.
     """
     service = service_of(request)
     job = await _job(service, seq_id_of(seq_id), owner=owner_of(request))
-    return JsonResponse(explanation(service, job))
+    return JsonResponse(explanation(service, job, sees_others=caller_of(request).is_admin))
 
 
 async def _job(service: Service, seq_id: str, *, owner: str) -> Job | EndedJob:
@@ -108,14 +109,16 @@ async def _job(service: Service, seq_id: str, *, owner: str) -> Job | EndedJob:
         return recent
 
 
-def explanation(service: Service, job: Job | EndedJob) -> dict[str, Any]:
+def explanation(service: Service, job: Job | EndedJob, *, sees_others: bool) -> dict[str, Any]:
     """Explain the output that ends last, and each output if there are several."""
     running = {} if job.finished else service.engine.view.metrics(job.seq_id)
     outputs = []
     for output in job.outputs:
         metrics = output.metrics or running.get(output.index)
         if metrics is not None:
-            output_explanation = explain(metrics, now=time.monotonic(), finish_reason=output.finish_reason)
+            output_explanation = explain(
+                metrics, now=time.monotonic(), finish_reason=output.finish_reason, sees_others=sees_others
+            )
             outputs.append({"index": output.index} | output_explanation.to_dict())
     about = {"seq_id": job.seq_id, "status": job.status}
     if not outputs:  # submitted, but the prompt is not tokenized yet

@@ -164,10 +164,11 @@ async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: Ide
     messages = body.messages(earlier)
     text, answer = await response_prompt(service.engine, service.settings, body, messages)
     params = cut_to_fit(body.params(is_forced=answer.is_forced), is_strict=service.settings.strict_fields)
+    check = await AnswerCheck.of(params, answer)
     job = service.new_job(params, owner=owner, idempotency_key=key)
-    check = AnswerCheck.of(params, answer)
     stored = body.stored(messages, params, num_earlier=len(earlier))
     attachment = dataclasses.replace(stored, answer=answer, schema=check and check.schema)
+    vars(attachment)["check"] = check
     job.attach(attachment)
     return _New(body=body, job=job, prompt=rendered(text), params=constrained(params, answer), attachment=attachment)
 

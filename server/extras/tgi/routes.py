@@ -79,7 +79,7 @@ async def _answer(request: Request, body: TgiRequest, *, is_stream: bool, is_lis
     service, asked = service_of(request), body.parameters
     params = asked.params(defaults=body.defaults, has_logprobs=is_stream or asked.details)
     params = cut_to_fit(params, is_strict=service.settings.strict_fields)
-    generation = Generation(prompts=[body.inputs], params=params, check=AnswerCheck.of(params, AnswerFormat()))
+    generation = Generation(prompts=[body.inputs], params=params, check=await AnswerCheck.of(params, AnswerFormat()))
     form = Form(
         token_text=ModelText(service).token,
         beginning=body.inputs if asked.return_full_text else "",

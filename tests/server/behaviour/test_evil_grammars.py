@@ -160,7 +160,7 @@ async def test_large_ones_are_served(live, quiet_gap, cpu_wait):
     work = asyncio.create_task(use())
     gaps = await gaps_beside(live, work)
     for name, (response, seconds) in (await work).items():
-        assert response.status_code == 200, name
+        assert response.status_code == 200, (name, response.text)
         assert response.json()["status"] == "completed", response.text
         assert seconds < LIMIT_S * cpu_wait.factor, name
     check_gaps(gaps, quiet_gap, cpu_wait)

@@ -126,6 +126,28 @@ async def test_stats_are_the_keys_own(client: httpx.AsyncClient) -> None:
         assert (await client.request(verb, path + suffix, headers=bearer(BOB))).status_code == 404
 
 
+async def chunk_beside_alice(client: httpx.AsyncClient, key: str) -> dict:
+    """Return the explained chunk of a key's request, which shares its step with two outputs of Alice."""
+    body = {"prompt": "x", "max_tokens": 200, "n": 2, "ignore_eos": True, "stream": True}
+    async with client.stream("POST", "/generate", json=body, headers=bearer(ALICE)) as response:
+        await anext(response.aiter_bytes())
+        path = await generate(client, key, 2)
+    found = (await client.get(path + "/explain", headers=bearer(key))).json()
+    return next(entry for entry in found["timeline"] if entry["what"] == "chunk")
+
+
+async def test_an_explanation_tells_no_other_key_of_others_tokens(client: httpx.AsyncClient) -> None:
+    chunk = await chunk_beside_alice(client, BOB)
+    assert len(chunk["numbers"]) == 2, chunk
+    assert "beside" not in chunk["why"]
+
+
+async def test_an_admins_explanation_tells_of_all_tokens(admins: httpx.AsyncClient) -> None:
+    chunk = await chunk_beside_alice(admins, ADMIN)
+    assert chunk["numbers"][3] == 2, chunk
+    assert "beside 2 other requests with 2 tokens" in chunk["why"]
+
+
 async def test_running_requests_count_for_their_own_key(admins: httpx.AsyncClient) -> None:
     body = {"prompt": "x", "max_tokens": 200, "n": 8, "ignore_eos": True, "stream": True}
     async with admins.stream("POST", "/generate", json=body, headers=bearer(ALICE)) as response:

@@ -1,12 +1,15 @@
 """Schemas of which a grammar enforces a part: the complete answer is checked and says so. Answers are scripted."""
 
+import asyncio
 import json
+import signal
 
 import httpx
 import pytest
 from fake_engine import FakeEngine
 from serving import parse_events, serving
 
+from splitfuse.engine.extras.structured_output.schemas.schema_walker import WALKER
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 
@@ -58,6 +61,30 @@ async def test_an_answer_says_what_no_grammar_enforced_and_what_it_breaks(served
     assert (
         'schema_check_failures_total{model_name="splitfuse-demo-5m"} 2.0' in (await served.client.get("/metrics")).text
     )
+
+
+@pytest.mark.parametrize("route", BODIES)
+async def test_the_loop_turns_while_a_large_schema_is_walked(served, route):
+    tags = TAGS["properties"]["tags"]
+    schema = {"type": "object", "properties": {f"{route}/{number}": tags for number in range(300)}}
+    fields = {"structured_outputs": {"json": schema}, "response_format": None}
+    if route == "/v1/responses":
+        fields = {"text": {"format": {"type": "json_schema", "name": "tags", "schema": schema}}}
+    served.engine.script = ["{}", ""]
+    WALKER.walk(json.dumps(route)).result()  # the process has started
+    walker = WALKER._process.current.process
+    walker.send_signal(signal.SIGSTOP)
+    try:
+        answer = asyncio.create_task(reported(served, route, **fields))
+        async with asyncio.timeout(20):
+            while not any(route in text and len(text) > 9000 for text in list(WALKER._kept)):
+                assert (await served.client.get("/health")).status_code == 200
+        assert not answer.done()
+    finally:
+        walker.send_signal(signal.SIGCONT)
+    whole, headers = await answer
+    assert headers["x-unenforced"].startswith(f"/properties/{route.replace('/', '~1')}~10/uniqueItems")
+    assert len(whole["x_unenforced"]) == 300
 
 
 @pytest.mark.parametrize("route", BODIES)

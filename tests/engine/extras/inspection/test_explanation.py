@@ -45,6 +45,18 @@ def test_a_timeline_in_words() -> None:
     assert set(explanation.to_dict()["share_texts"]) == set(SECONDS)
 
 
+def test_a_timeline_without_others_has_the_same_entries_and_only_its_own_numbers() -> None:
+    history = History(EVENTS, SECONDS, 0, 0.75)
+    whole = explain(metrics(history), now=99.0, finish_reason="stop")
+    own = explain(metrics(history), now=99.0, finish_reason="stop", sees_others=False)
+    assert [entry["what"] for entry in own.timeline] == [entry["what"] for entry in whole.timeline]
+    assert own.shares == whole.shares
+    assert own.timeline[1] == {"t": 0.1, "what": "waits", "why": "the KV cache had too few free blocks"}
+    assert own.timeline[2] == whole.timeline[2]
+    assert own.timeline[3] == {"t": 0.5, "what": "chunk", "why": "tokens 16 to 39 of it", "numbers": [16, 24]}
+    assert own.timeline[5] == whole.timeline[5]
+
+
 def test_a_request_without_a_history_is_explained_by_its_times() -> None:
     explanation = explain(metrics(None), now=99.0, finish_reason="length")
     assert explanation.shares == {"queue.unknown": 0.5, "prefill": 0.5, "decode.alone": 1.0}

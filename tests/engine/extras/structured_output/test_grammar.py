@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from grammars import compiled
+from llguidance import LLMatcher
 from tiny_models import byte_tokenizer
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, normalizers
@@ -17,6 +18,7 @@ from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.execution.models.registry import parse_model_config, read_model_config
 from splitfuse.engine.execution.sampling.sampler import add_masks
+from splitfuse.engine.extras.structured_output import grammar_maker
 from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
 from splitfuse.engine.extras.structured_output.grammar import Grammar, MaskMaker
 from splitfuse.engine.extras.structured_output.params import StructuredOutputs
@@ -166,25 +168,30 @@ def test_only_slow_grammars_fail_for_slow_masks(compiler: GrammarCompiler, monke
     assert (bits(rows[0]), bits(rows[1])) == (set(), allowed(fast)[0])
 
 
-def test_the_first_mask_is_computed_before_a_request_may_run(compiler: GrammarCompiler) -> None:
-    """A slow first mask costs the compiler's thread, never a step."""
+def test_the_first_masks_are_computed_before_a_request_may_run(compiler: GrammarCompiler) -> None:
+    """Slow first masks cost the compiler's thread, never a step."""
     maker = compiler.prepare().result()
     threads: list[str] = []
+    regex = "the first( masks)+"
 
-    class SlowMatcher:
-        def __init__(self, *args: object, **options: object) -> None: ...
+    class Matcher:
+        def __init__(self, *args: object, **options: object) -> None:
+            self._matcher = LLMatcher(*args, **options)
 
-        def compute_bitmask(self) -> None:
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._matcher, name)
+
+        def compute_bitmask(self) -> bytes:
             threads.append(threading.current_thread().name)
-
-        def is_error(self) -> bool:
-            return False
+            return self._matcher.compute_bitmask()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maker, "_new_matcher", SlowMatcher)
-        compiled(compiler, regex="the first mask")
-    (name,) = threads
-    assert name.startswith("splitfuse-grammar")
+        patch.setattr(maker, "_new_matcher", Matcher)
+        matcher = compiled(compiler, regex=regex).matcher
+    assert len(threads) == grammar_maker._NUM_MASKS_AHEAD
+    assert all(name.startswith("splitfuse-grammar") for name in threads)
+    fresh = LLMatcher(maker._tokenizer, LLMatcher.grammar_from_regex(regex))
+    assert matcher.compute_bitmask() == fresh.compute_bitmask(), "nothing is consumed"
 
 
 def test_one_thread_at_a_time_translates_a_grammar(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
