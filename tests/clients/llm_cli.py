@@ -55,11 +55,11 @@ class Checks:
         answer = json.loads(self._llm("-m", "chat", "--schema", schema, QUESTION))  # the schema allows more properties
         assert isinstance(answer["wet"], bool)
 
-    def tool(self) -> None:
+    def tool_accepted(self) -> None:
         for model in ("chat", "responses"):
             self._llm("-m", model, "--functions", TOOL, QUESTION, "-o", "max_tokens", "60", "--cl", "3")
 
-    def built_in_tool(self) -> None:
+    def built_in_tool_accepted(self) -> None:
         self._llm("-m", "chat", "-T", "llm_time", "What time is it?", "-o", "max_tokens", "60", "--cl", "3")
 
     def errors(self) -> None:
