@@ -35,7 +35,8 @@ class Client:
 
 
 _PYDANTIC_AI = ("pydantic-ai-slim[openai,anthropic]==2.68.0",)
-_LITELLM = ("litellm[proxy]==1.110.2", "mcp==2.3.0")
+_LANGGRAPH = ("langgraph==1.2.22", "langchain-anthropic==1.7.7", "langchain-openai==1.7.4", "langchain==1.5.2")
+_AGENT_FRAMEWORK = ("agent-framework-core==1.23.0", "agent-framework-openai==1.17.0")
 _SMALL = (
     *(
         "aisuite==0.2.0",
@@ -65,7 +66,7 @@ CLIENTS = (
     Client("openai-agents", "openai_agents_sdk.py", ("openai-agents==0.24.0",)),
     Client("langchain", "langchain_sdk.py", ("langchain-openai==1.7.4", "langchain==1.5.2")),
     Client("pydantic-ai", "pydantic_ai_sdk.py", _PYDANTIC_AI),
-    Client("litellm", "litellm_sdk.py", _LITELLM),
+    Client("litellm", "litellm_sdk.py", ("litellm==1.110.2", "mcp==2.3.0")),
     Client("instructor", "instructor_sdk.py", ("instructor==1.17.0",)),
     Client("llm", "llm_cli.py", ("llm==0.36",)),
     Client("huggingface_hub", "huggingface_hub_sdk.py", ("huggingface_hub==2.4.0",)),
@@ -88,4 +89,16 @@ CLIENTS = (
     Client("opencode", "agents_cli.py", ("opencode-ai@1.18.33",), is_scripted=True),
     Client("qwen-code", "agents_cli.py", ("@qwen-code/qwen-code@0.24.4",), is_scripted=True),
     Client("aider", "agents_cli.py", ("aider-chat==0.86.2",), is_scripted=True),
+    Client(
+        "pydantic-ai-anthropic", "pydantic_ai_anthropic_sdk.py", _PYDANTIC_AI, is_scripted=True, family="pydantic-ai"
+    ),
+    Client("smolagents", "smolagents_sdk.py", ("smolagents[openai]==1.26.0",), is_scripted=True),
+    Client("haystack", "haystack_sdk.py", ("haystack-ai==3.4.0",), is_scripted=True),
+    Client("semantic-kernel", "semantic_kernel_sdk.py", ("semantic-kernel==1.45.0",), is_scripted=True),
+    Client("autogen", "autogen_sdk.py", ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"), is_scripted=True),
+    Client("langgraph", "langgraph_loop_sdk.py", _LANGGRAPH, is_scripted=True),
+    Client("crewai", "crewai_sdk.py", ("crewai==1.15.30",), is_scripted=True),
+    Client("agno", "agno_sdk.py", ("agno==3.1.10", "openai==3.57.0"), is_scripted=True),
+    Client("strands", "strands_sdk.py", ("strands-agents[openai,anthropic]==1.62.0",), is_scripted=True),
+    Client("agent-framework", "agent_framework_sdk.py", _AGENT_FRAMEWORK, is_scripted=True),
 )

@@ -90,7 +90,7 @@ class Checks:
     def tools_auto_accepted(self) -> None:
         self._client.chat(self._model, [USER], tools=[weather], options=FEW)
 
-    def think_is_accepted(self) -> None:
+    def think(self) -> None:
         for think in (True, False, "low"):
             self._client.chat(self._model, [USER], think=think, options=FEW)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 IDLE = "Fine."
-# Texts of a prompt for a model whose template knows no tools.
-_TOOLS, _RESULT = "You can call these functions:", "<tool_response>"
+_TOOLS = "You can call these functions:"  # in a prompt for a model whose template knows no tools
+_TURN = "<|assistant|>"  # begins a turn of the model, the last one too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Script:
         _, found, after = prompt.partition(self.marker)
         if not found or (self.needs_tools and _TOOLS not in prompt):
             return None
-        return min(after.count(_RESULT), len(self.steps) - 1)
+        return min(after.count(_TURN) - 1, len(self.steps) - 1)
 
     def text(self, place: int | None) -> str:
         """Return the model's text at a step."""
