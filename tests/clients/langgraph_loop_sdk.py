@@ -1,4 +1,4 @@
-"""`langgraph` with `langchain-anthropic` against a scripted server: `python tests/clients/langgraph_loop_sdk.py URL`."""
+"""`langgraph` with three models against a scripted server: `python tests/clients/langgraph_loop_sdk.py URL`."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""`pydantic-ai` over Messages and Responses on a scripted server: `python tests/clients/pydantic_ai_anthropic_sdk.py URL`."""
+"""`pydantic-ai` over Messages and Responses: `python tests/clients/pydantic_ai_anthropic_sdk.py URL`."""
 
 import sys
 from typing import Any

@@ -30,7 +30,7 @@ class Checks:
         assert str(asyncio.run(self._agent().get_response(messages=QUESTION))) == ANSWER
 
     def agent_and_its_plugin(self) -> None:
-        follow(self._url, {"name": "weather-of", "arguments": {"town": "Rome"}}, "It is wet.")
+        follow(self._url, {"name": "Weather-of", "arguments": {"town": "Rome"}}, "It is wet.")
         assert str(asyncio.run(self._agent(Weather()).get_response(messages=QUESTION))) == "It is wet."
         assert ANSWER in said(self._url)[-1]
 
@@ -40,13 +40,13 @@ class Checks:
                 [str(part.content) async for part in self._agent(Weather()).invoke_stream(messages=QUESTION)]
             )
 
-        follow(self._url, {"name": "weather-of", "arguments": {"town": "Rome"}}, "It is wet.")
+        follow(self._url, {"name": "Weather-of", "arguments": {"town": "Rome"}}, "It is wet.")
         assert asyncio.run(text()) == "It is wet.", said(self._url)
 
     def _agent(self, *plugins: object) -> ChatCompletionAgent:
         client = AsyncOpenAI(base_url=f"{self._url}/v1", api_key=key(), max_retries=0)
         service = OpenAIChatCompletion(ai_model_id=self._name, async_client=client)
-        return ChatCompletionAgent(service=service, name="helper", plugins={"weather": p for p in plugins})
+        return ChatCompletionAgent(service=service, name="helper", plugins=[*plugins])
 
 
 if __name__ == "__main__":
