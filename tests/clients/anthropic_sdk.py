@@ -134,7 +134,7 @@ class Checks:
         for kind, fields, said in (
             (anthropic.NotFoundError, {"model": "another"}, "not served here"),
             (anthropic.BadRequestError, {"messages": [{"role": "user", "content": [image]}]}, "'image'"),
-            (anthropic.BadRequestError, {"tools": [{"name": "weather", "input_schema": {"type": "x"}}]}, "tools"),
+            (anthropic.BadRequestError, {"messages": []}, "messages"),
             (anthropic.BadRequestError, {"system": "x " * 100_000}, "prompt is too long"),
         ):
             error = self._refused(self._client, **fields)

@@ -19,7 +19,7 @@ class ScriptedSettings(ServerSettings):
 
 
 EXTENSION = Extension(
-    package=__name__,
+    package="scripted",
     settings=ScriptedSettings,
     is_used=lambda settings: settings.scripted,
     paths=("/scripted",),
