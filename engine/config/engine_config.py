@@ -59,6 +59,9 @@ class EngineConfig:
     max_model_len: int | None = setting(  # at least one token of prompt and one of output
         None, at_least=2, help="longest prompt plus output, in tokens; less needs less memory"
     )
+    rope_scaling: dict[str, Any] | None = setting(
+        None, help='serve more positions than the model was made for, as JSON: {"rope_type": "yarn", "factor": 4}'
+    )
     max_num_seqs: int | None = setting(
         None, at_least=1, decides=True, help="most sequences in one step; nothing = 64, on a GPU 256"
     )

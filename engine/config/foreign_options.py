@@ -115,7 +115,8 @@ _ALWAYS_REFUSED = {
     _LORA: "--lora-dtype --lora-extra-vocab-size --lora-modules --max-cpu-loras --max-lora-rank --max-loras",
     _HTTPS: "--middleware --root-path --ssl-ca-certs --ssl-cert-reqs --ssl-certfile --ssl-keyfile --uds",
     _GENERATION: "--io-processor-plugin --override-pooler-config",
-    _CONFIG: "--hf-config-path --hf-overrides --override-attention-dtype --rope-scaling --rope-theta",
+    _CONFIG: "--hf-config-path --override-attention-dtype --rope-theta",
+    f"{_CONFIG}; rope_scaling alone has a flag: --rope-scaling": "--hf-overrides",
     _CLASSES: "--logits-processor-pattern --logits-processors --scheduler-cls --tool-parser-plugin --worker-cls "
     "--worker-extension-cls",
     _NOT_BUILT: "--kv-events-config --kv-transfer-config --tool-server",

@@ -84,8 +84,9 @@ class InputProcessor:
         self._vocab_size = model_config.vocab_size
         # A checkpoint may name an end token that its logits do not have.
         self.eos_token_ids = frozenset(i for i in model_config.eos_token_ids if 0 <= i < model_config.vocab_size)
+        remedy = "--max-model-len" if max_model_len < model_config.max_len_limit else "--rope-scaling"
         capacities = (
-            LengthLimit(max_model_len, "the model's context"),
+            LengthLimit(max_model_len, f"the model's context (see {remedy})"),
             LengthLimit(max_cache_tokens, "the KV cache (see --kv-cache-memory-bytes)"),
         )
         self._capacity = min(capacities, key=itemgetter(0))  # the first of two equal ones

@@ -91,7 +91,7 @@ def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
 
 
 def _choose(config: EngineConfig, folder: Path) -> _Choices:
-    model = read_model_config(folder)
+    model = read_model_config(folder, rope_scaling=config.rope_scaling)
     check_quantization(config, model)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, model, device)
@@ -287,7 +287,8 @@ def resolve_max_model_len(config: EngineConfig, model_config: ModelConfig) -> in
     longest = model_config.max_len_limit
     if config.max_model_len is not None and config.max_model_len > longest:
         raise ConfigError(
-            f"--max-model-len {config.max_model_len} is more than the {longest} positions the model was made for"
+            f"--max-model-len {config.max_model_len} is more than the {longest} positions the model was made for; "
+            "--rope-scaling stretches them"
         )
     max_model_len = config.max_model_len or model_config.max_position_embeddings
     rope_bytes = 4 * max_model_len * sum({rope: rope.rotary_dim for rope in model_config.ropes}.values())

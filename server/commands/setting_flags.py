@@ -17,8 +17,8 @@ SECTIONS: dict[str, str] = {
     "speculative_config speculative_model num_speculative_tokens generation_config override_generation_config "
     "chat_template logprobs_mode seed num_threads enforce_eager async_scheduling tensor_parallel_size "
     "tensor_parallel_slices",
-    "memory": "max_model_len kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks block_size "
-    "swap_space enable_prefix_caching",
+    "memory": "max_model_len rope_scaling kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks "
+    "block_size swap_space enable_prefix_caching",
     "scheduling": "max_num_seqs max_num_batched_tokens long_prefill_token_threshold batching_policy scheduling_policy "
     "tenant_weights max_seqs_per_key preemption_mode target_itl_ms max_queue_size max_queue_chars max_queue_seconds",
     "server": "",

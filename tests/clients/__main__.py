@@ -5,6 +5,7 @@ names. Exit code 1 if a check failed.
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,11 @@ from served import Served
 KEY = "key-of-the-clients"
 PAGE = "http://localhost:8960"  # origin of the browser's page
 TOKENIZER = FOLDER.parents[1] / "engine/demo_model"
+# Agents' prompts have 10,000 to 40,000 tokens of the toy; they ask for names of their own choice, too.
+SCRIPTED = (
+    *("--scripted", "--served-model-name", "demo,*", "--profile", "throughput"),
+    *("--rope-scaling", json.dumps({"rope_type": "linear", "factor": 64})),
+)
 SECONDS = 1800  # limit of a server's start, and of a script on a server; enough on a busy machine
 
 
@@ -37,11 +43,14 @@ def main() -> int:
         parser.error(f"{', '.join(sorted(unknown))}: not known; known: {', '.join(names)}")
     chosen = [client for client in CLIENTS if client.name in asked.names or not asked.names]
     num_failed = 0
-    for has_key in (True, False):
+    for has_key, is_scripted in ((True, False), (True, True), (False, False)):
+        clients = [client for client in chosen if (client.has_key, client.is_scripted) == (has_key, is_scripted)]
+        if not clients:
+            continue
         with ExitStack() as stack:
             args = ("--allowed-origins", PAGE, *(("--api-key", KEY) if has_key else ()))
-            clients = [client for client in chosen if client.has_key == has_key]
-            urls = {model: _served(stack, model, *args) for model in models if clients}
+            args, served = ((*args, *SCRIPTED), models[:1]) if is_scripted else (args, models)
+            urls = {model: _served(stack, model, *args) for model in served}
             for client in clients:
                 cells, held = _run(client, urls, verbose=asked.verbose)
                 num_failed += not held
@@ -51,7 +60,7 @@ def main() -> int:
 
 def _served(stack: ExitStack, *args: str) -> str:
     """Start a server that ends with the stack. Returns its URL."""
-    server = Served(*args)
+    server = Served(*args, env={"PYTHONPATH": f"{FOLDER}/site"})
     stack.push(server)
     return server.until_ready(seconds=SECONDS).url
 
@@ -62,10 +71,12 @@ def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[
     try:
         words = command(client)
     except NotInstalled as exc:
-        return (client.name, "", f"not run: {exc}", "", today), True
+        return (client.name, "", f"not run: {exc}", "", "", "", today), True
     seen = {model: _outcome(client, [*words, url], verbose=verbose) for model, url in urls.items()}
     cells = [seen[model].cell if model in seen else "" for model in ("demo", "smollm2")]
-    return (client.name, seen["demo"].version, *cells, today), not any(one.failed for one in seen.values())
+    last = list(seen.values())[-1]
+    row = (client.name, last.version, *cells, last.shown, last.accepted, today)
+    return row, not any(one.failed for one in seen.values())
 
 
 def _outcome(client: Client, words: list[str], *, verbose: bool) -> Outcome:
@@ -76,7 +87,7 @@ def _outcome(client: Client, words: list[str], *, verbose: bool) -> Outcome:
             told, log = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # the script and its command
-            return Outcome("?", 0, (f"{SECONDS} s",))
+            return Outcome("?", (), (f"{SECONDS} s",))
     outcome = Outcome.of(told, exit_code=process.returncode)
     if verbose or outcome.failed:
         print(told, log[-4000:], sep="\n", flush=True)

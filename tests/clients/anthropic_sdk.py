@@ -104,7 +104,7 @@ class Checks:
         message = self._client.messages.create(**self._ask(max_tokens=60, output_config={"format": form}))
         assert '"town"' in message.content[0].text
 
-    def thinking_is_accepted(self) -> None:
+    def thinking(self) -> None:
         self._client.messages.create(**self._ask(max_tokens=2000, thinking={"type": "enabled", "budget_tokens": 1024}))
 
     def beta(self) -> None:
@@ -134,7 +134,7 @@ class Checks:
         for kind, fields, said in (
             (anthropic.NotFoundError, {"model": "another"}, "not served here"),
             (anthropic.BadRequestError, {"messages": [{"role": "user", "content": [image]}]}, "'image'"),
-            (anthropic.BadRequestError, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_sea"),
+            (anthropic.BadRequestError, {"messages": []}, "messages"),
             (anthropic.BadRequestError, {"system": "x " * 100_000}, "prompt is too long"),
         ):
             error = self._refused(self._client, **fields)

@@ -15,36 +15,90 @@ class Client:
     requirements: tuple[str, ...]
     has_key: bool = True  # False: the client's server has no keys
     shares_torch: bool = False  # uses the packages of the server's environment, because torch has gigabytes
+    is_scripted: bool = False  # True: on the demo model with the extension of site/, which says what a script says
+    family: str = ""  # folder of clients with equal requirements; without it the client's own
 
     @property
     def is_node(self) -> bool:
-        """True if the client runs in node."""
+        """True if the script runs in node."""
         return self.script.endswith(".mjs")
 
+    @property
+    def is_npm(self) -> bool:
+        """True if npm installs the requirements."""
+        return "==" not in self.requirements[0]
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder that holds the installed packages."""
+        return self.family or self.name
+
+
+_PYDANTIC_AI = ("pydantic-ai-slim[openai,anthropic]==2.68.0",)
+_LANGGRAPH = ("langgraph==1.2.22", "langchain-anthropic==1.7.7", "langchain-openai==1.7.4", "langchain==1.5.2")
+_AGENT_FRAMEWORK = ("agent-framework-core==1.23.0", "agent-framework-openai==1.17.0")
+_SMALL = (
+    *(
+        "aisuite==0.2.0",
+        "any-llm-sdk[openai,anthropic]==1.23.0",
+        "httpie==3.2.4",
+        "langfuse==5.0.4",
+        "magentic==0.41.1",
+    ),
+    *("mirascope[openai]==2.8.2", "opentelemetry-instrumentation-openai==0.62.4", "portkey-ai==2.3.4"),
+    *("prometheus_client==0.26.0", "shell-gpt==1.5.1"),
+)
+_CLAUDE_CODE = ("@anthropic-ai/claude-code@2.1.331",)
+_AI_SDK = (
+    *("ai@7.0.173", "@ai-sdk/openai-compatible@3.0.92", "@ai-sdk/anthropic@4.0.105", "@ai-sdk/openai@4.0.118"),
+    "zod@4.6.7",
+)
+_NODE_LANGCHAIN = (
+    *("@langchain/openai@1.6.0", "@langchain/core@1.4.0", "@langchain/langgraph@1.7.3", "@langchain/anthropic@1.5.11"),
+    "zod@4.6.7",
+)
+_NODE_SMALL = ("@huggingface/inference@4.13.30", "autocannon@9.0.0", "@anthropic-ai/sdk@1.13.0", "ollama@0.6.4")
 
 CLIENTS = (
-    Client("openai", "openai_sdk.py", ("openai==3.54.0",)),
-    Client("anthropic", "anthropic_sdk.py", ("anthropic==2.12.0",)),
+    Client("openai", "openai_sdk.py", ("openai==3.57.0",)),
+    Client("anthropic", "anthropic_sdk.py", ("anthropic==2.13.0",)),
     Client("ollama", "ollama_sdk.py", ("ollama==0.6.3",)),
     Client("openai-agents", "openai_agents_sdk.py", ("openai-agents==0.24.0",)),
-    Client("langchain", "langchain_sdk.py", ("langchain-openai==1.7.3", "langchain==1.4.7")),
-    Client("pydantic-ai", "pydantic_ai_sdk.py", ("pydantic-ai-slim[openai]==2.68.0",)),
-    Client("litellm", "litellm_sdk.py", ("litellm==1.106.2", "mcp==2.3.0")),
+    Client("langchain", "langchain_sdk.py", ("langchain-openai==1.7.4", "langchain==1.5.2")),
+    Client("pydantic-ai", "pydantic_ai_sdk.py", _PYDANTIC_AI),
+    Client("litellm", "litellm_sdk.py", ("litellm==1.110.2", "mcp==2.3.0")),
     Client("instructor", "instructor_sdk.py", ("instructor==1.17.0",)),
     Client("llm", "llm_cli.py", ("llm==0.36",)),
     Client("huggingface_hub", "huggingface_hub_sdk.py", ("huggingface_hub==2.4.0",)),
-    Client("outlines", "outlines_sdk.py", ("outlines==1.3.3", "openai==3.54.0")),
-    Client("guidance", "guidance_sdk.py", ("guidance==0.3.1", "openai==3.54.0")),
+    Client("outlines", "outlines_sdk.py", ("outlines==1.3.3", "openai==3.57.0")),
+    Client("guidance", "guidance_sdk.py", ("guidance==0.3.1", "openai==3.57.0")),
     Client("guidellm", "guidellm_cli.py", ("guidellm==0.8.1",), shares_torch=True),
     Client("llama-index", "llama_index_sdk.py", ("llama-index-llms-openai-like==0.8.1",)),
     Client("dspy", "dspy_sdk.py", ("dspy==3.4.1",)),
     Client("lm-eval", "lm_eval_cli.py", ("lm-eval[api]==0.4.13",), shares_torch=True),
     Client("locust", "locust_cli.py", ("locust==2.47.0",)),
     Client("aiperf", "aiperf_cli.py", ("aiperf==0.13.0",)),
-    Client("inspect-ai", "inspect_ai_sdk.py", ("inspect-ai==0.3.285", "openai==3.54.0")),
-    Client("node-openai", "openai_node.mjs", ("openai@6.49.0", "zod@4.6.7")),
-    Client("node-ai-sdk", "ai_sdk.mjs", ("ai@6.0.326", "@ai-sdk/openai-compatible@2.0.91", "zod@4.6.7")),
-    Client("node-langchain", "langchain_node.mjs", ("@langchain/openai@1.5.8", "@langchain/core@1.4.0", "zod@4.6.7")),
-    Client("claude-code", "claude_code.mjs", ("@anthropic-ai/claude-code@2.1.328",)),
+    Client("inspect-ai", "inspect_ai_sdk.py", ("inspect-ai==0.3.285", "openai==3.57.0")),
+    Client("node-openai", "openai_node.mjs", ("openai@7.57.0", "zod@4.6.7")),
+    Client("node-ai-sdk", "ai_sdk.mjs", _AI_SDK),
+    Client("node-langchain", "langchain_node.mjs", _NODE_LANGCHAIN),
+    Client("claude-code", "claude_code.mjs", _CLAUDE_CODE),
     Client("browser", "browser_page.py", ("playwright==1.65.2",), has_key=False),
+    Client("codex", "agents_cli.py", ("@openai/codex@0.169.0",), is_scripted=True),
+    Client("claude-code-agent", "agents_cli.py", _CLAUDE_CODE, is_scripted=True, family="claude-code"),
+    Client("opencode", "agents_cli.py", ("opencode-ai@1.18.33",), is_scripted=True),
+    Client("qwen-code", "agents_cli.py", ("@qwen-code/qwen-code@0.24.4",), is_scripted=True),
+    Client("aider", "agents_cli.py", ("aider-chat==0.86.2",), is_scripted=True),
+    Client(
+        "pydantic-ai-anthropic", "pydantic_ai_anthropic_sdk.py", _PYDANTIC_AI, is_scripted=True, family="pydantic-ai"
+    ),
+    Client("smolagents", "smolagents_sdk.py", ("smolagents[openai]==1.26.0",), is_scripted=True),
+    Client("haystack", "haystack_sdk.py", ("haystack-ai==3.4.0",), is_scripted=True),
+    Client("semantic-kernel", "semantic_kernel_sdk.py", ("semantic-kernel==1.45.0",), is_scripted=True),
+    Client("autogen", "autogen_sdk.py", ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"), is_scripted=True),
+    Client("langgraph", "langgraph_loop_sdk.py", _LANGGRAPH, is_scripted=True),
+    Client("crewai", "crewai_sdk.py", ("crewai==1.15.30",), is_scripted=True),
+    Client("agno", "agno_sdk.py", ("agno==3.1.10", "openai==3.57.0"), is_scripted=True),
+    Client("strands", "strands_sdk.py", ("strands-agents[openai,anthropic]==1.62.0",), is_scripted=True),
+    Client("agent-framework", "agent_framework_sdk.py", _AGENT_FRAMEWORK, is_scripted=True),
 )

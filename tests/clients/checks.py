@@ -5,8 +5,9 @@ import os
 import sys
 import traceback
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeVar
 
 E = TypeVar("E", bound=Exception)
@@ -35,6 +36,25 @@ def model_of(url: str) -> str:
     return name
 
 
+def follow(url: str, *steps: str | Mapping[str, Any], marker: str = QUESTION, needs_tools: bool = True) -> None:
+    """Have the model of a scripted server say these steps to the marked task: texts, or calls {"name", "arguments"}."""
+    _scripted(url, {"marker": marker, "steps": steps, "needs_tools": needs_tools})
+
+
+def said(url: str) -> list[str]:
+    """Return the prompts to which the steps were said."""
+    seen = _scripted(url, None)
+    return [prompt for prompt, place in zip(seen["prompts"], seen["places"], strict=True) if place is not None]
+
+
+def _scripted(url: str, script: Mapping[str, Any] | None) -> Any:
+    body = None if script is None else json.dumps(script).encode()
+    headers = {"Authorization": f"Bearer {key()}"}
+    asked = urllib.request.Request(f"{url}/scripted", body, headers, method="PUT" if body else "GET")
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        return json.load(answer)
+
+
 def raised(kind: type[E], call: Callable[[], object]) -> E:
     """Return the error of class `kind` that `call` must raise."""
     try:
@@ -44,12 +64,18 @@ def raised(kind: type[E], call: Callable[[], object]) -> E:
     raise AssertionError(f"no {kind.__name__}")
 
 
+def _version(package: str) -> str:
+    """Return the version of a package of pip, or of npm."""
+    about = Path(os.environ.get("NODE_PATH", ""), package, "package.json")
+    return str(json.loads(about.read_text())["version"]) if about.exists() else version(package)
+
+
 def main(checks_of: Callable[[str], object], package: str) -> int:
     """Run every public method of `checks_of(BASE_URL)`, in order. Returns the exit code.
 
     The first line of output names the package and its version; every other line is a check that passed or failed.
     """
-    print(f"{package} {version(package)}", flush=True)
+    print(f"{package} {_version(package)}", flush=True)
     checks, num_failed = checks_of(sys.argv[1]), 0
     for name in [name for name in vars(type(checks)) if name[0] != "_"]:
         try:

@@ -21,23 +21,27 @@ def command(client: Client) -> list[str]:
 
     Raises NotInstalled.
     """
-    folder = HOME / client.name
+    folder = HOME / client.folder
     stamp = folder / "installed"
     wanted = "\n".join(client.requirements)
     if not stamp.exists() or stamp.read_text() != wanted:
-        _install_node(client, folder) if client.is_node else _install_python(client, folder)
+        _install_node(client, folder) if client.is_npm else _install_python(client, folder)
         stamp.write_text(wanted)
     if client.is_node:
         return ["node", str(FOLDER / "node" / client.script)]
+    if client.is_npm:
+        return [sys.executable, str(FOLDER / client.script)]
     return [str(folder / "bin/python"), str(FOLDER / client.script)]
 
 
 def environment(client: Client, *, key: str | None, tokenizer: Path) -> dict[str, str]:
     """Return the environment of the script's process, without this checkout on its path and without internet."""
     kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "TMPDIR")}
+    folder = HOME / client.folder
     return kept | {
-        "PATH": f"{HOME / client.name / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "NODE_PATH": str(HOME / client.name / "node_modules"),
+        "PATH": os.pathsep.join([f"{folder}/bin", f"{folder}/node_modules/.bin", os.environ["PATH"]]),
+        "NODE_PATH": f"{folder}/node_modules",
+        "SPLITFUSE_CLIENT": client.name,
         **({"SPLITFUSE_API_KEY": key} if key else {}),
         "SPLITFUSE_TOKENIZER": str(tokenizer),
         "LITELLM_LOCAL_MODEL_COST_MAP": "true",
@@ -57,7 +61,7 @@ def _install_python(client: Client, folder: Path) -> None:
 
 def _install_node(client: Client, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    _run(["npm", "install", "--no-save", "--prefix", str(folder), *client.requirements])
+    _run(["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(folder), *client.requirements])
 
 
 def _run(words: list[str]) -> None:

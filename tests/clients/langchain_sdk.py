@@ -85,7 +85,7 @@ class Checks:
         parts = list(agent.stream({"messages": [("user", QUESTION)]}, {"recursion_limit": 30}, stream_mode="messages"))
         assert any(isinstance(part, ToolMessage) for part, _ in parts)
 
-    def agent_left_alone(self) -> None:
+    def agent_left_alone_accepted(self) -> None:
         agent = create_agent(self._chat(max_tokens=60), [weather])
         assert agent.invoke({"messages": [("user", QUESTION)]}, {"recursion_limit": 30})["messages"]
 

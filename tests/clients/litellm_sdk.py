@@ -34,7 +34,7 @@ class Checks:
         options = {"include_usage": True}
         parts = list(litellm.completion(self._model, [USER], stream=True, stream_options=options, **self._few))
         whole = litellm.completion(self._model, [USER], **self._few)
-        text = "".join(part.choices[0].delta.content or "" for part in parts)
+        text = "".join(choice.delta.content or "" for part in parts for choice in part.choices)
         assert text == whole.choices[0].message.content
         assert litellm.stream_chunk_builder(parts).usage.completion_tokens == whole.usage.completion_tokens
 

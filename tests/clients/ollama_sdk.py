@@ -87,10 +87,10 @@ class Checks:
         ]
         assert self._client.chat(self._model, turns, options=FEW).message.content
 
-    def tools_auto(self) -> None:
+    def tools_auto_accepted(self) -> None:
         self._client.chat(self._model, [USER], tools=[weather], options=FEW)
 
-    def think_is_accepted(self) -> None:
+    def think(self) -> None:
         for think in (True, False, "low"):
             self._client.chat(self._model, [USER], think=think, options=FEW)
 

@@ -77,7 +77,7 @@ class Checks:
         answer = self._client.chat.completions.create(messages=[USER, message, *results], tool_choice="auto", **asked)
         assert answer.choices[0].finish_reason in ("stop", "length", "tool_calls")
 
-    def tools_auto(self) -> None:
+    def tools_auto_accepted(self) -> None:
         answer = self._client.chat.completions.create(messages=[USER], tools=[TOOL], **self._more).choices[0]
         assert answer.message.content or answer.message.tool_calls
 

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-HEADER = "| client | version | demo | smollm2 | date |"
+HEADER = "| client | version | demo | smollm2 | shown end to end | only accepted | date |"
+ACCEPTED = "_accepted"  # ends the name of a check that shows a right answer, but not what a model makes of it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a script's run: the printed version, the checks that passed, the names of those that failed."""
+    """Outcome of a script's run: the printed version, the names of the checks that passed, and of those that failed."""
 
     version: str
-    num_passed: int
+    passed: tuple[str, ...]
     failed: tuple[str, ...]
 
     @classmethod
@@ -23,13 +24,25 @@ class Outcome:
         if (exit_code != 0) != bool(failed) or not passed + failed:
             failed.append(f"exit code {exit_code}")
         first = re.match(r"\S+ (\S+)\n", output)
-        return cls(first[1] if first else "?", len(passed), tuple(failed))
+        return cls(first[1] if first else "?", tuple(passed), tuple(failed))
 
     @property
     def cell(self) -> str:
         """Return a cell like `17 of 18: errors failed`."""
-        counts = f"{self.num_passed} of {self.num_passed + len(self.failed)}"
+        counts = f"{len(self.passed)} of {len(self.passed) + len(self.failed)}"
         return f"{counts}: {', '.join(self.failed)} failed" if self.failed else counts
+
+    @property
+    def shown(self) -> str:
+        """Names of the checks that passed end to end."""
+        return ", ".join(name.replace("_", " ") for name in self.passed if not name.endswith(ACCEPTED))
+
+    @property
+    def accepted(self) -> str:
+        """Names of the checks in which a model's choice was left open."""
+        return ", ".join(
+            name.removesuffix(ACCEPTED).replace("_", " ") for name in self.passed if name.endswith(ACCEPTED)
+        )
 
 
 def write_row(path: Path, cells: tuple[str, ...], *, names: tuple[str, ...]) -> str:

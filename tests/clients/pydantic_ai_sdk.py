@@ -82,7 +82,7 @@ class Checks:
             assert any(isinstance(part, ToolReturnPart) and part.content == ANSWER for part in parts)
             assert result.usage.requests >= 2
 
-    def tools_auto(self) -> None:
+    def tools_auto_accepted(self) -> None:
         agent = Agent(self._models[0])
 
         @agent.tool_plain

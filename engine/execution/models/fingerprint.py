@@ -17,7 +17,7 @@ def fingerprint(folder: Path, config: EngineConfig, *, dtype: str) -> str:
     """Return the fingerprint of the model in this folder or GGUF file, served with this config and dtype."""
     hashed = hashlib.sha256()
     numerics = (dtype, config.quantization, config.quantization_activations, config.kv_cache_dtype)
-    for part in (*numerics, config.chat_template):
+    for part in (*numerics, config.chat_template, *([config.rope_scaling] if config.rope_scaling else [])):
         hashed.update(repr(part).encode())
     if config.load_format == "dummy":
         hashed.update(str(config.seed).encode())

@@ -3,6 +3,7 @@
 `python -m splitfuse.engine.execution.models.registry` prints the table of server/docs/models.md.
 """
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -115,29 +116,41 @@ def _nearest(architecture: str, model_type: str) -> str | None:
     return None
 
 
-def read_model_config(folder: Path) -> ModelConfig:
+def read_model_config(folder: Path, *, rope_scaling: Mapping[str, Any] | None = None) -> ModelConfig:
     """Read the shape of the model in this folder or GGUF file. Raises ConfigError.
 
-    A folder's is in config.json, the end tokens in generation_config.json.
+    A folder's is in config.json, the end tokens in generation_config.json. `rope_scaling` replaces the model's own.
     """
     if folder.is_file():
         gguf = load_extra("gguf.config_fields", needed_for=str(folder))
-        return parse_model_config(gguf.read_config_fields(folder), generation={}, source=str(folder))
+        fields = gguf.read_config_fields(folder)
+        return parse_model_config(fields, generation={}, source=str(folder), rope_scaling=rope_scaling)
     if not (folder / "config.json").exists() and (what := other_format(folder) or tokenizer_only(folder)):
         raise ConfigError(what)
     path = folder / "generation_config.json"
     generation = read_json(path) if path.exists() else {}
-    return parse_model_config(
-        read_json(folder / "config.json"), generation=generation, source=str(folder / "config.json")
-    )
+    source = folder / "config.json"
+    return parse_model_config(read_json(source), generation=generation, source=str(source), rope_scaling=rope_scaling)
 
 
-def parse_model_config(raw: dict[str, Any], *, generation: dict[str, Any], source: str = "config.json") -> ModelConfig:
+def parse_model_config(
+    raw: dict[str, Any],
+    *,
+    generation: dict[str, Any],
+    source: str = "config.json",
+    rope_scaling: Mapping[str, Any] | None = None,
+) -> ModelConfig:
     """Parse `raw`, the config.json of any known family. Raises ConfigError that names `source`."""
     try:
         architecture = str((raw.get("architectures") or ["(none named)"])[0])
         family = model_class(architecture, model_type=str(raw.get("model_type") or ""))
-        return ModelConfig.from_fields(family.normalize_config(raw), generation)
+        fields = family.normalize_config(raw)
+        if rope_scaling is not None:
+            from .rope_scaling import scaled
+
+            source = f"{source} with --rope-scaling"
+            fields = scaled(fields, rope_scaling)
+        return ModelConfig.from_fields(fields, generation)
     except ConfigError as exc:
         raise ConfigError(f"{source}: {exc}") from exc
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as exc:

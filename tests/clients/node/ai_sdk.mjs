@@ -55,7 +55,7 @@ await main("ai", {
     assert.equal(steps[0].toolResults[0].output, ANSWER);
     assert(steps.length >= 2);
   },
-  async tools_auto() {
+  async tools_auto_accepted() {
     assert((await generateText(agent)).steps.length > 0);
   },
   async errors() {

@@ -364,6 +364,14 @@ async def test_refusals(tiny_folder: str, prompt: object, fields: dict[str, obje
         assert engine.num_unfinished == 0
 
 
+async def test_rope_scaling_answers_prompts_beyond_the_models_own_length(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, rope_scaling={"rope_type": "yarn", "factor": 2}) as engine:
+        (output,) = await collect(engine, [5] * 600, SamplingParams(max_tokens=2, ignore_eos=True))
+        assert (engine.max_model_len, len(output.token_ids)) == (1024, 2)
+        with pytest.raises(ContextLengthError, match="--rope-scaling"):
+            await engine.submit([5] * 1024, SamplingParams(), Collector())
+
+
 async def test_limits_count_prompt_and_output(tiny_folder: str) -> None:
     async with running_engine(tiny_folder, num_kv_blocks=10, block_size=16) as engine:
         for prompt_len, fields, expected in [

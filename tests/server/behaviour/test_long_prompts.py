@@ -49,6 +49,7 @@ async def test_neighbours_of_long_prompts_wait_for_none(live, live_server, route
         assert (response.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", param)
         assert error["message"].startswith("This model's maximum context length is "), "clients know it by these words"
         assert "the prompt has at least 69" in error["message"], "13 characters are the longest token"
+        assert "(see --max-model-len)" in error["message"], "the way out"
     assert peak_bytes(live_server.process.pid) - before < 150 * 2**20
 
 
