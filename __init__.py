@@ -53,7 +53,8 @@ __all__ = [
     "pipeline",
     "serve",
 ]
-__path__.append(f"{__path__[0]}/server/process/main")  # where `python -m splitfuse` finds splitfuse.__main__
+if "__path__" in globals():  # pytest imports this file as a plain module if the checkout's name is no identifier
+    __path__.append(f"{__path__[0]}/server/process/main")  # where `python -m splitfuse` finds splitfuse.__main__
 _OF_CLIENT = ("AsyncClient", "Client", "serve")
 
 
