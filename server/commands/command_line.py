@@ -309,7 +309,7 @@ def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
         from ..process.gc_policy import collecting_nothing
 
         with collecting_nothing():
-            from ..process.process import serve
+            from ..process.start import serve
 
             serve(settings, signals, replica=os.environ.get(REPLICA_VARIABLE))
     return 0

@@ -134,7 +134,8 @@ def _wait(requests: socket.socket) -> dict[str, Any] | None:
     """Wait for requests. Returns the request in a new process; None in this process, at its end."""
     import splitfuse.engine.serving.builder  # torch
     import splitfuse.server.cli
-    import splitfuse.server.process.process  # noqa: F401
+    import splitfuse.server.process.process
+    import splitfuse.server.process.start  # noqa: F401
 
     gc.freeze()
     with selectors.PollSelector() as selector:
