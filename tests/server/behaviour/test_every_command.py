@@ -13,8 +13,8 @@ from serving import ServerProcess, run_cli
 
 from splitfuse.client.bench.options import options_parser
 from splitfuse.engine.config.setting import Setting, settings_of
-from splitfuse.engine.extras.bench.offline import _parser as offline_parser
-from splitfuse.server.commands.command_line import _build_parser
+from splitfuse.engine.extras.bench.command import offline_parser
+from splitfuse.server.commands.parsers.tree import build_parser
 from splitfuse.server.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -114,7 +114,7 @@ def check_complete(parser: argparse.ArgumentParser, *runs: Iterable[str], beside
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
-    return _build_parser([command])[1][command]
+    return build_parser([command])[1][command]
 
 
 def ok(*args: str, stdin: str = "", code: int = 0) -> str:
@@ -254,4 +254,4 @@ def test_the_documents_name_no_other_command() -> None:
     tables = (path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "server/docs").glob("*.md"))))
     lines = [line for text in tables for line in text.splitlines() if line.startswith("| `splitfuse ")]
     named = {match for line in lines for match in re.findall(r"`(?:splitfuse )?([a-z]+)[ `]", line.split("|")[1])}
-    assert named & {*_build_parser(["simulate"])[1]} - run == set()
+    assert named & {*build_parser(["simulate"])[1]} - run == set()
