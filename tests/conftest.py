@@ -1,4 +1,4 @@
-"""Settings that must precede the import of torch, and the choice of tests: `--no-torch`, `--max-seeds`, `sampled`."""
+"""Settings that must precede the import of torch, and the choice of tests: options, `sampled` and `thorough`."""
 
 import math
 import os
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (most := config.getoption("--max-seeds")) is not None:
         extra |= {item for item in items if isinstance(item, pytest.Function) and _seed_index(item) >= most}
     if "SPLITFUSE_TEST_ALL" not in os.environ and not any("::" in argument for argument in config.args):
-        extra |= _not_sampled(items)
+        extra |= _not_sampled(items) | {item for item in items if item.get_closest_marker("thorough")}
     config.hook.pytest_deselected(items=list(extra))
     items[:] = [item for item in items if item not in extra]
     if hasattr(config, "workerinput"):

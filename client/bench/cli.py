@@ -23,7 +23,7 @@ from . import report
 from .arrivals import arrivals
 from .latency import KINDS, Outcome, summarize
 from .openai_stream import Target, measure
-from .options import FALLBACK_VOCAB_SIZE, LoadOptions, parse_options
+from .options import FALLBACK_VOCAB_SIZE, LoadOptions, OptionsParser, Parser, parse_options
 from .traces import TraceError, TraceRow, read_trace
 from .workload import LoadRequest, PromptMaker, random_rows
 
@@ -52,9 +52,9 @@ class ServedModel:
     vocab_size: int | None = None
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, parser_class: Parser = OptionsParser) -> int:
     """Run the command. Returns its exit status: 1 if a request failed, 2 if the run could not begin."""
-    options = parse_options(argv)
+    options = parse_options(argv, parser_class=parser_class)
     try:
         run = asyncio.run(_run(options))
     except (LoadError, TraceError) as error:

@@ -54,9 +54,20 @@ class LoadOptions:
         return self.text or self.endpoint.endswith("/chat/completions")
 
 
-def parse_options(argv: Sequence[str] | None) -> LoadOptions:
-    """Return the options of a command line. A wrong one ends the process: status 2, a line on standard error."""
-    values = vars(options_parser().parse_args(argv))
+class OptionsParser(argparse.ArgumentParser):
+    """Argument parser whose complaints are one line, and end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line. Exit with 2."""
+        self.exit(2, f"splitfuse: error: {message} (see `{self.prog} --help`)\n")
+
+
+Parser = type[argparse.ArgumentParser]
+
+
+def parse_options(argv: Sequence[str] | None, *, parser_class: Parser = OptionsParser) -> LoadOptions:
+    """Return the options of a command line. A parser of `parser_class` answers a wrong one."""
+    values = vars(options_parser(parser_class).parse_args(argv))
     host, port, backend = (values.pop(name) for name in ("host", "port", "backend"))
     folder, file = values.pop("result_dir"), values.pop("result_filename")
     for name in ("dataset_name", "ignored"):
@@ -69,16 +80,9 @@ def parse_options(argv: Sequence[str] | None) -> LoadOptions:
     return LoadOptions(**values | {"goodput": dict(values["goodput"])})
 
 
-class _Parser(argparse.ArgumentParser):
-    """Argument parser whose complaints are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"splitfuse: error: {message} (see `{self.prog} --help`)\n")
-
-
-def options_parser() -> argparse.ArgumentParser:
+def options_parser(parser_class: Parser = OptionsParser) -> argparse.ArgumentParser:
     """Return the parser of the flags."""
-    parser = _Parser(
+    parser = parser_class(
         prog="splitfuse bench serve",
         usage="%(prog)s [flags]",
         description="Put an OpenAI-compatible server under load; names and formulas are vllm bench serve's.",

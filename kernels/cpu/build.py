@@ -1,46 +1,25 @@
-"""Build of the native CPU library: once by the machine's C++ compiler, cached by content, called with ctypes.
+"""Native CPU library: built once (compilation.py), cached by content, called with ctypes.
 
 Without it (no compiler, SPLITFUSE_NATIVE=0) `library()` is None, and backend.py uses torch ops.
-A build is reported to the logger `splitfuse.kernels.build`: its begin and end are INFO, the files so far DEBUG.
 """
 
 import ctypes
 import functools
-import hashlib
 import logging
-import os
-import platform
 import re
-import shutil
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from .compilation import FOLDER, cache_folder, compile_library, find_compiler, is_wanted, library_name
 from .library_cache import LibraryCache
 from .recording import NativeOp, Value
 
 _lock = threading.Lock()
 _log = logging.getLogger("splitfuse.kernels")
-_build_log = logging.getLogger("splitfuse.kernels.build")
-_FOLDER = Path(__file__).with_name("csrc")
-_SOURCES = sorted(_FOLDER.glob("*.cpp"))
-_HEADERS = sorted(_FOLDER.glob("*.h"))
-# No -ffast-math: it would let the compiler assume that there is no NaN. The last two flags only drop errno and traps.
-_FLAGS = [
-    *("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp"),
-    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
-]
-_FLAGS_OF_ATTENTION = ["-ffp-contract=off"]  # two kernels agree to the bit, so products are fused where the source says
-
-_COMPILER_LIMIT_S = 600  # much longer than a file takes on a busy machine
-# Processor time of g++ 12 on an Intel Xeon (2026-11-24). The longest file goes first, so that it ends with the others.
-_LONGEST, _LONGEST_S, _ALL_S = "quantized_linear", 14.2, 34.0
-
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 # Keys are the dtypes of the values and of the norm's weight.
 NORM_DTYPES = {
@@ -68,15 +47,15 @@ def library() -> Library | None:
 
 @functools.cache
 def _library() -> Library | None:
-    if os.environ.get("SPLITFUSE_NATIVE") == "0":
+    if not is_wanted():
         return None
     compiler = find_compiler()
     if compiler is None:
         _log.warning("no C++ compiler found: CPU attention runs on torch ops, several times slower; install g++")
         return None
     try:
-        loaded = LibraryCache(cache_folder()).load(_name(compiler), functools.partial(_compile, compiler))
-        return {name: _bound(loaded[name], fields) for name, _, fields in _ops((_FOLDER / "arguments.h").read_text())}
+        loaded = LibraryCache(cache_folder()).load(library_name(compiler), functools.partial(compile_library, compiler))
+        return {name: _bound(loaded[name], fields) for name, _, fields in _ops((FOLDER / "arguments.h").read_text())}
     # RuntimeError: the user has no home folder; AttributeError: the library lacks a function.
     except (OSError, RuntimeError, AttributeError) as exc:
         _log.warning("the native CPU library cannot be used (%s); CPU attention runs on torch ops", exc)
@@ -122,80 +101,3 @@ def _bound(function: Any, fields: Mapping[str, str]) -> Callable[..., None]:
     )
     bound: Callable[..., None] = eval(source, scope)
     return bound
-
-
-def find_compiler() -> str | None:
-    """Find the C++ compiler: $CXX, else g++, c++ or clang++ on the path."""
-    names = [os.environ.get("CXX", ""), "g++", "c++", "clang++"]
-    return next((found for name in names if name and (found := shutil.which(name))), None)
-
-
-def expected_build_s() -> float:
-    """Return the time that a build takes on the usable cores, if they have nothing else to do."""
-    return max(_LONGEST_S, _ALL_S / _num_cores())
-
-
-def _num_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _compile(compiler: str, folder: Path) -> Path:
-    """Build the library in this folder from its sources. Raises OSError."""
-    start = time.perf_counter()
-    _build_log.info("building the CPU library for this processor, once, about %.0f s", expected_build_s())
-    sources = sorted(_SOURCES, key=lambda source: source.stem != _LONGEST)
-    objects = {source: folder / f"{source.stem}.o" for source in sources}
-    linked = folder / "native.so"
-    from .compiler_group import CompilerGroup
-
-    with CompilerGroup(folder, limit_s=_COMPILER_LIMIT_S) as compilers:
-        compilers.run(
-            [[compiler, *_flags(source), "-c", str(source), "-o", str(built)] for source, built in objects.items()],
-            num_parallel=_num_cores(),
-            on_end=lambda num_ended: _build_log.debug("%d of %d files", num_ended, len(objects)),
-        )
-        # Linked without -fopenmp on purpose: the symbols come from the OpenMP runtime that torch has loaded.
-        compilers.run([[compiler, "-shared", *map(str, objects.values()), "-o", str(linked)]])
-    _build_log.info("built the CPU library in %.1f s", time.perf_counter() - start)
-    return linked
-
-
-def _flags(source: Path) -> list[str]:
-    return [*_FLAGS, *_FLAGS_OF_ATTENTION] if source.stem.startswith("attention") else _FLAGS
-
-
-def is_built(compiler: str) -> bool:
-    """Return True if the cache has what this compiler builds, so that `library` need not build. Raises OSError."""
-    return (cache_folder() / _name(compiler)).exists()
-
-
-def cache_folder() -> Path:
-    """Return the folder of built libraries. Raises RuntimeError if the user has no home folder."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root, "splitfuse", "native")
-
-
-def _name(compiler: str) -> str:
-    """Return the library's file name."""
-    return f"cpu-{_key(compiler)}.so"
-
-
-def _key(compiler: str) -> str:
-    """Return a key that changes with the source, the compiler and the processor (-march=native)."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*_HEADERS, *_SOURCES)))
-    digest.update(
-        repr(
-            (_FLAGS, _FLAGS_OF_ATTENTION, compiler, os.stat(compiler).st_mtime_ns, platform.machine(), _cpu_features())
-        ).encode()
-    )
-    return digest.hexdigest()[:20]
-
-
-def _cpu_features() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -118,11 +118,12 @@ def _cpu_library(*, builds: bool) -> Finding:
         return remark(name, f"switched off by SPLITFUSE_NATIVE=0; {slow}", fix="unset it")
     logged: list[str] = []
     try:
-        native = importlib.import_module("...kernels.cpu.build", __package__)
-        compiler = native.find_compiler()
-        if compiler is not None and not builds and not native.is_built(compiler):
-            text = f"{compiler} builds it at the first start, in about {native.expected_build_s():.0f} s"
+        compilation = importlib.import_module("...kernels.cpu.compilation", __package__)
+        compiler = compilation.find_compiler()
+        if compiler is not None and not builds and not compilation.is_built(compiler):
+            text = f"{compiler} builds it at the first start, in about {compilation.expected_build_s():.0f} s"
             return Finding(name, f"{text}; `splitfuse doctor --build` builds it now")
+        native = importlib.import_module("...kernels.cpu.build", __package__)
         with _captured_log("splitfuse.kernels", logged):
             is_loaded = native.library() is not None
     except Exception as exc:  # torch is broken, or the library lacks a function
@@ -137,9 +138,9 @@ def _cpu_library(*, builds: bool) -> Finding:
 
 def _built_libraries() -> Finding:
     try:
-        native = importlib.import_module("...kernels.cpu.build", __package__)
-        return cache("libraries", native.cache_folder())
-    except Exception as exc:  # torch is broken, or the user has no home folder
+        compilation = importlib.import_module("...kernels.cpu.compilation", __package__)
+        return cache("libraries", compilation.cache_folder())
+    except Exception as exc:  # the user has no home folder
         return remark("libraries", f"{type(exc).__name__}: {exc}")
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ...engine.core.outputs import OutputDelta, RequestMetrics
 from ...engine.core.sampling_params import SamplingParams
+from ...engine.execution.build_announcement import announce_build
 from ..process.exit import ending_at_ctrl_c
 from ..server_settings import ServerSettings
 
@@ -16,10 +17,12 @@ class Session:
     """Engine that lives as long as the `with` block. The event loop runs only while an answer is awaited."""
 
     def __init__(self, settings: ServerSettings) -> None:
+        config = settings.engine_config()
+        announce_build(config.device, config.model)
         from ...engine.serving.async_engine import AsyncEngine
 
         self.metrics: RequestMetrics | None = None  # last answer's, once it has ended
-        self.engine: AsyncEngine = AsyncEngine(settings.engine_config())
+        self.engine: AsyncEngine = AsyncEngine(config)
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> "Session":

@@ -1,4 +1,4 @@
-"""Server process: take the port, answer while the model loads, serve, drain on a signal, exit.
+"""Server process: answer while the model loads, serve, drain on a signal, exit.
 
 uvicorn would shut down at once on SIGTERM. The engine must be drained first, so this process handles the signals
 itself.
@@ -7,20 +7,15 @@ itself.
 import asyncio
 import contextlib
 import dataclasses
-import faulthandler
 import functools
-import ipaddress
-import logging
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
-from ...engine.errors import ConfigError
 from ..app import build_app
 from ..http.errors import EngineDiedError
 from ..http.h11_protocol import KEEP_ALIVE_S, Connection
@@ -28,10 +23,8 @@ from ..server_settings import ServerSettings
 from ..service import Service
 from .banner import banner, reachable
 from .exit import HUNG_EXIT, end_hung
-from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .gc_policy import collect_when_idle
-from .log_format import as_line, set_up_logging
-from .log_limit import limit_request_log
+from .log_format import as_line
 from .queued_output import num_dropped_lines
 from .runtime_file import announced
 from .stop_signals import StopSignals
@@ -42,61 +35,12 @@ END_S = 5
 _EXIT_S = 1  # reserve for Python's own exit, which takes 0.3 s
 # After the drain only the last bytes are being written; a client that stalls longer is cut off.
 LAST_BYTES_S = 5
-PORTS_TRIED = 50
-MIN_KEY_CHARS = 16  # 96 bits in base64
 
 
-def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None = None) -> None:
-    """Serve until one of the signals. `replica` is the name of a server that is one of several behind one port.
-
-    Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError or RankLostError if the
-    engine died.
-    """
-    if not faulthandler.is_enabled():
-        faulthandler.enable(file=sys.stderr.fileno())  # a crash in native code leaves its stacks
-    raise_file_limit()
-    rate_limit_emfile_log()
-    limit_request_log()
-    set_up_logging(settings.log_format)
-    listener = listen(settings.host, settings.port)
-    if not settings.keys and not _is_loopback(settings.host):
-        _warn(
-            f"listening on {settings.host} without an API key; all who reach port {listener.getsockname()[1]} can use "
-            "the model: set SPLITFUSE_API_KEY"
-        )
-    _warn_of_keys(settings)
-    port = listener.getsockname()[1]
-    with announced(host=reachable(settings.host), port=port, model=settings.model_name):
+def run(settings: ServerSettings, signals: StopSignals, listener: socket.socket, *, replica: str | None = None) -> None:
+    """Like start.serve, on a port that is open."""
+    with announced(host=reachable(settings.host), port=listener.getsockname()[1], model=settings.model_name):
         asyncio.run(_Process(settings, listener, signals, replica).run())
-
-
-def _warn_of_keys(settings: ServerSettings) -> None:
-    """Warn of keys that others can read, or guess: wrong keys are refused without a limit or a delay."""
-    for path in filter(None, (settings.api_key_file, settings.admin_key_file)):
-        from ...engine.private_file import others_with_access
-
-        if others := others_with_access(Path(path)):
-            _warn(f"{others} can read the keys in {path}: chmod 600 {path}")
-    if any(len(key) < MIN_KEY_CHARS for key in (*settings.keys, *settings.admin_keys)):
-        text = "an API key or admin key is shorter than"
-        _warn(f"{text} {MIN_KEY_CHARS} characters, and so can be guessed: openssl rand -base64 24 makes a good one")
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket. If the port is taken, raise ConfigError with a free one."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server((str(address[0]), port), family=family, backlog=1024)
-    except socket.gaierror as exc:
-        raise ConfigError(f"--host {host}: no such address on this machine ({exc.strerror})") from exc
-    except OSError as exc:
-        free = _free_port(host, port)
-        hint = f"; port {free} is free: --port {free}" if free else ""
-        raise ConfigError(f"cannot listen on {host} port {port}: {exc.strerror}{hint}") from exc
-    # asyncio sets this only on sockets that it creates. Without it, a kept connection's answer, written in two parts,
-    # waits for the client's delayed acknowledgement: 44 ms instead of 2.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
 
 
 class _Server(uvicorn.Server):
@@ -211,21 +155,3 @@ class _Process:
         )
         engine.observers.append(watchdog)
         await watchdog.watch(lambda why: end_hung(HUNG_EXIT, why))
-
-
-def _warn(text: str) -> None:
-    print(as_line(f"splitfuse: warning: {text}", level=logging.WARNING), file=sys.stderr)
-
-
-def _free_port(host: str, port: int) -> int | None:
-    """Find the next free port."""
-    for candidate in range(port + 1, min(port + PORTS_TRIED, 65536)):
-        with contextlib.suppress(OSError), socket.create_server((host, candidate)):
-            return candidate
-    return None
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"

@@ -77,8 +77,8 @@ def serve(args: argparse.Namespace) -> None:
     os.sched_setaffinity(0, {0})
     from splitfuse.engine.serving import builder
     from splitfuse.engine.serving.input_processor import InputProcessor
-    from splitfuse.server.process.process import serve as serve_with
     from splitfuse.server.process.queued_output import queued_output
+    from splitfuse.server.process.start import serve as serve_with
     from splitfuse.server.process.stop_signals import StopSignals
     from splitfuse.server.settings import Settings
 

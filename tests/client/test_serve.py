@@ -107,7 +107,8 @@ def test_a_stated_port_that_is_taken_is_refused_at_once(program: Path, tmp_path:
     assert not (tmp_path / "started").exists()
 
 
-def test_it_takes_the_keywords_of_mii(program: Path) -> None:
+def test_it_takes_the_keywords_of_mii(program: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPLITFUSE_BASE_URL", f"http://127.0.0.1:{closed_port}")  # a server may run at the default
     program.write_text(POLITE)
     mii = importlib.import_module("splitfuse")
     server = mii.serve("some/model", profile_model_time=True, max_length=1024, tensor_parallel=1, replica_num=1)

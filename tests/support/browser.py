@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -40,3 +41,11 @@ def watched_page(browser: Any, *, expected: tuple[str, ...] = (), **options: Any
     finally:
         context.close()
     assert [fault for fault in faults if not any(text in fault for text in expected)] == []
+
+
+def violations(page: Any) -> list[Any]:
+    """Return the rules of axe that a page violates, and where; skip the test without axe."""
+    pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install 'splitfuse[dev]'")
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8"))
+    found = page.evaluate("axe.run()")["violations"]
+    return [(violation["id"], [node["html"] for node in violation["nodes"]]) for violation in found]

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -33,15 +34,20 @@ class ForkedProcess:
         stdout: int | None = None,
         stderr: int | None = None,
         env: Mapping[str, str] | None = None,
+        stdin: str = "",
     ) -> None:
-        """Fork. `stdout`, `stderr`: descriptors, or None for a pipe read as text. `env` adds to the environment."""
+        """Fork. `stdout`, `stderr`: descriptors, or None for a pipe read as text. `env` adds to the environment.
+
+        `stdin`: the whole standard input.
+        """
         with contextlib.ExitStack() as given_away:
             ends = [_pipe(given_away) if fd is None else (None, fd) for fd in (stdout, stderr)]
             self._exit_pipe, exit_fd = os.pipe()
             given_away.callback(os.close, exit_fd)
             self._poll = select.poll()
             self._poll.register(self._exit_pipe, select.POLLIN)
-            request = {"command": list(command), "cwd": os.getcwd(), "env": {**os.environ, **(env or {})}}
+            environment = {**os.environ, **(env or {})}
+            request = {"command": list(command), "cwd": os.getcwd(), "env": environment, "stdin": stdin}
             self.pid = _forker().fork(request, [ends[0][1], ends[1][1], exit_fd])
         self.stdout, self.stderr = (None if end is None else os.fdopen(end, "r") for end, _ in ends)
         self.returncode: int | None = None
@@ -134,7 +140,9 @@ def _wait(requests: socket.socket) -> dict[str, Any] | None:
     """Wait for requests. Returns the request in a new process; None in this process, at its end."""
     import splitfuse.engine.serving.builder  # torch
     import splitfuse.server.cli
-    import splitfuse.server.process.process  # noqa: F401
+    import splitfuse.server.commands.command_line
+    import splitfuse.server.process.process
+    import splitfuse.server.process.start  # noqa: F401
 
     gc.freeze()
     with selectors.PollSelector() as selector:
@@ -173,9 +181,13 @@ def _take_streams(stdout: int, stderr: int) -> None:
     os.closerange(3, 1 + max(int(fd) for fd in os.listdir("/proc/self/fd")))
 
 
-def _run(command: list[str], cwd: str, env: dict[str, str]) -> None:
+def _run(command: list[str], cwd: str, env: dict[str, str], stdin: str) -> None:
     """Run like `python *command`."""
     os.chdir(cwd)
+    with tempfile.TemporaryFile() as file:
+        file.write(stdin.encode())
+        file.seek(0)
+        os.dup2(file.fileno(), 0)
     os.environ.clear()
     os.environ.update(env)
     signal.signal(signal.SIGINT, signal.default_int_handler)

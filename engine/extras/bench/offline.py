@@ -7,82 +7,23 @@ median of the per-pair ratios, since the machine's speed drifts from minute to m
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...config.cores import default_num_threads
+from ...config import EngineConfig
 from ...core.sampling_params import SamplingParams
+from ...execution.models.checkpoint import model_folder
 from ...execution.models.registry import read_model_config
 from ...execution.models.weights import DummySource
 from ...serving.llm import LLM
 from ...serving.loading import resolve_device
-
-_COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "dtype": "bfloat16"}
-_LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON}
-_QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **_COMMON, "rms_norm_eps": 1e-6}
-
-
-def _sizes(
-    hidden: int, *, layers: int, heads: int, kv_heads: int, head_dim: int, inner: int, vocab: int
-) -> dict[str, Any]:
-    return {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head_dim,
-        "intermediate_size": inner,
-        "vocab_size": vocab,
-    }
-
-
-# Hugging Face configs of models to measure without a checkpoint.
-SHAPES: dict[str, dict[str, Any]] = {
-    "llama-40m": _LLAMA | _sizes(512, layers=8, heads=8, kv_heads=4, head_dim=64, inner=1408, vocab=32000),
-    "llama-221m": _LLAMA | _sizes(1024, layers=16, heads=16, kv_heads=8, head_dim=64, inner=2816, vocab=32000),
-    "qwen3-0.6b": {
-        **_QWEN3,
-        **_sizes(1024, layers=28, heads=16, kv_heads=8, head_dim=128, inner=3072, vocab=151936),
-        "rope_theta": 1000000.0,
-    },
-    "llama-3.1-8b": {
-        **_LLAMA,
-        **_sizes(4096, layers=32, heads=32, kv_heads=8, head_dim=128, inner=14336, vocab=128256),
-        "max_position_embeddings": 131072,
-        "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
-        "tie_word_embeddings": False,
-    },
-}
-
-
-@dataclass(frozen=True)
-class Point:
-    """Load of `num_seqs` prompts at once, of `prompt_len` tokens each."""
-
-    num_seqs: int
-    prompt_len: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Point":
-        """Read a load such as "8x128": 8 prompts of 128 tokens."""
-        num_seqs, prompt_len = text.lower().split("x")
-        return cls(int(num_seqs), int(prompt_len))
-
-    def prompts(self, vocab_size: int, *, seed: int) -> list[list[int]]:
-        """Draw prompts of random ids."""
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randint(0, vocab_size, (self.num_seqs, self.prompt_len), generator=generator).tolist()
-
-    def __str__(self) -> str:
-        return f"{self.num_seqs} x {self.prompt_len}"
-
+from .point import Point as Point
+from .shapes import SHAPES as SHAPES
 
 Generate = Callable[[list[list[int]], int], list[list[int]]]
 
@@ -147,7 +88,7 @@ def measure(generate: Generate, prompts: list[list[int]], output_len: int) -> fl
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure and print all points."""
+    """Measure and print all points. `args`: of command.py. Raises ConfigError."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = _folder(args.model, Path(scratch))
         vocab_size = read_model_config(folder).vocab_size
@@ -183,39 +124,6 @@ def _measure_point(
 
 def _folder(model: str, scratch: Path) -> Path:
     if model not in SHAPES:
-        return Path(model)
+        return model_folder(EngineConfig(model=model), model)
     (scratch / "config.json").write_text(json.dumps(SHAPES[model]))
     return scratch
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="splitfuse bench offline", usage="%(prog)s [flags]", description=__doc__.splitlines()[0]
-    )
-    add, points = parser.add_argument, [Point(1, 32), Point(8, 128), Point(32, 256)]
-    add("--model", default="llama-221m", help=f"a folder, or a shape: {', '.join(SHAPES)}; default llama-221m")
-    add("--peer", choices=("transformers", "none"), default="transformers", help="what runs beside it")
-    text = f"prompts x tokens; default {', '.join(map(str, points))}"
-    add("--points", nargs="+", type=Point.parse, default=points, metavar="NxL", help=text)
-    add("--output-len", type=int, default=64, metavar="N", help="tokens to generate, default 64")
-    add("--pairs", type=int, default=3, metavar="N", help="runs of each, in turn, default 3")
-    add("--device", default="auto", help="auto, cpu or cuda")
-    add("--dtype", default="auto", help="of weights and activations, as serve's")
-    add("--max-num-batched-tokens", type=int, default=512, metavar="N", help="token budget of a step, default 512")
-    add("--num-threads", type=int, default=default_num_threads(), metavar="N", help="default: one per core")
-    add("--seed", type=int, default=0, metavar="N", help="of weights and prompts, default 0")
-    add("--save-result", type=Path, metavar="FILE", help="write the figures as JSON")
-    return parser
-
-
-def main(argv: list[str]) -> int:
-    """Run `splitfuse bench offline`."""
-    args = _parser().parse_args(argv)
-    results = run(args)
-    if args.save_result:
-        args.save_result.write_text(json.dumps(results, indent=2))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -17,7 +17,8 @@ from ... import package_version
 from ...process.banner import curl, reachable
 from ...process.file_limits import raise_file_limit
 from ...process.log_format import as_line, set_up_logging
-from ...process.process import END_S, listen
+from ...process.process import END_S
+from ...process.start import listen
 from ...process.stop_signals import StopSignals
 from .haproxy import Haproxy
 from .haproxy_config import HaproxyConfig

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitfuse.kernels.cpu import build
+from splitfuse.kernels.cpu import build, compilation
 
-FOLDER = Path(build.__file__).with_name("csrc")
+FOLDER = compilation.FOLDER
 
 
 def test_the_compiler_lays_out_every_struct_as_python_does(tmp_path: Path) -> None:
-    compiler = build.find_compiler()
+    compiler = compilation.find_compiler()
     if compiler is None:
         pytest.skip("needs a C++ compiler")
     lines = ["#include <cstddef>", '#include "arguments.h"']
@@ -65,7 +65,7 @@ esac
 def test_a_library_without_the_functions_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    compiler = build.find_compiler()
+    compiler = compilation.find_compiler()
     if compiler is None:
         pytest.skip("needs a C++ compiler")
     (tmp_path / "c++").write_text(COMPILER.replace("{compiler}", compiler))
@@ -73,13 +73,14 @@ def test_a_library_without_the_functions_is_none(
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("SPLITFUSE_NATIVE", raising=False)
-    assert not build.is_built(str(tmp_path / "c++"))
-    caplog.set_level(logging.DEBUG, logger=build._build_log.name)
+    compilation.announce.cache_clear()
+    assert not compilation.is_built(str(tmp_path / "c++"))
+    caplog.set_level(logging.DEBUG, logger=compilation._log.name)
     assert build._library.__wrapped__() is None
-    assert build.is_built(str(tmp_path / "c++"))
+    assert compilation.is_built(str(tmp_path / "c++"))
     assert "undefined symbol" in caplog.text
     assert "torch ops" in caplog.text
-    logged = [record.getMessage() for record in caplog.records if record.name == build._build_log.name]
+    logged = [record.getMessage() for record in caplog.records if record.name == compilation._log.name]
     assert logged[0].startswith("building the CPU library for this processor, once, about ")
     assert logged[1:-1] == [f"{num} of 9 files" for num in range(1, 10)]
     assert logged[-1].startswith("built the CPU library in ")

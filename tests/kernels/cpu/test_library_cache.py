@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from splitfuse.kernels.cpu.build import find_compiler
+from splitfuse.kernels.cpu.compilation import find_compiler
 from splitfuse.kernels.cpu.library_cache import LibraryCache
 
 NAME = "cpu-test.so"

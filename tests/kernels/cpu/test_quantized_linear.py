@@ -11,7 +11,7 @@ from quantized_cases import FORMS, Form, random_weight
 
 from splitfuse.kernels import quantize
 from splitfuse.kernels.cpu import backend as cpu
-from splitfuse.kernels.cpu import build, quantized_linear
+from splitfuse.kernels.cpu import build, compilation, quantized_linear
 from splitfuse.kernels.cpu.quantized_linear import QuantizedLinear
 
 pytestmark = pytest.mark.sampled(2)
@@ -272,8 +272,8 @@ BUILDS = {
 def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are right, and equal to the bit in any batch, on the code paths of other processors."""
     arch, needed = BUILDS[name]
-    compiler = build.find_compiler()
-    if compiler is None or needed not in build._cpu_features().split():
+    compiler = compilation.find_compiler()
+    if compiler is None or needed not in compilation._cpu_features().split():
         pytest.skip(f"needs a C++ compiler and a processor with {needed}")
     monkeypatch.setattr(build, "library", lambda: _built(compiler, arch, tmp_path))
     for form in ("Q8_0", "Q4_K", "Q5_0", "Q6_K", "GPTQ 8 bits", "float8 of 128"):
@@ -292,10 +292,10 @@ def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pyt
 @functools.cache
 def _built(compiler: str, arch: str, folder: Path) -> build.Library:
     """Build only the needed sources, hardly optimised: the test is about the instructions that they use."""
-    flags = [flag for flag in build._FLAGS if not flag.startswith(("-march", "-O"))]
-    built, sources = folder / "native.so", map(str, build._FOLDER.glob("quantized_*.cpp"))
+    flags = [flag for flag in compilation._FLAGS if not flag.startswith(("-march", "-O"))]
+    built, sources = folder / "native.so", map(str, compilation.FOLDER.glob("quantized_*.cpp"))
     command = [compiler, *flags, "-O1", f"-march={arch}", "-shared", *sources, "-o", str(built)]
     subprocess.run([part for part in command if part != "-fopenmp"], check=True)
-    loaded, header = ctypes.CDLL(str(built)), (build._FOLDER / "arguments.h").read_text()
+    loaded, header = ctypes.CDLL(str(built)), (compilation.FOLDER / "arguments.h").read_text()
     ops = {name: fields for name, _, fields in build._ops(header) if name.startswith("quantized")}
     return {name: build._bound(loaded[name], fields) for name, fields in ops.items()}

@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import chromium, watched_page
+from browser import chromium, violations, watched_page
 from serving import ServerProcess
 
-pytestmark = pytest.mark.sampled(2)  # half of the cases; `make page` runs all
+thorough = pytest.mark.thorough  # `make page` runs these; CI a whole conversation and axe, at 390 px
 SIZES = {1280: {"width": 1280, "height": 800}, 390: {"width": 390, "height": 844}}
 MARKDOWN = """# Title
 
@@ -51,7 +50,10 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
-@pytest.fixture(params=SIZES, ids=str)
+WIDTHS = [pytest.param(1280, marks=thorough), 390]
+
+
+@pytest.fixture(params=WIDTHS, ids=str)
 def page(request: pytest.FixtureRequest, browser: Any, live_server: ServerProcess) -> Iterator[Any]:
     options = {"viewport": SIZES[request.param], "accept_downloads": True}
     with watched_page(browser, **options) as page:
@@ -141,6 +143,7 @@ def test_turns_are_kept_found_renamed_deleted_and_exported(page: Any, tmp_path: 
     complete(page, 2)
 
 
+@thorough
 def test_markdown_is_shown_and_html_is_not(page: Any) -> None:
     """Point 3."""
     page.route(
@@ -159,6 +162,7 @@ def test_markdown_is_shown_and_html_is_not(page: Any) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == 'print("<b>hi</b>")  # comment'
 
 
+@thorough
 def test_settings_are_kept_and_sent(page: Any) -> None:
     """Points 4 and 9."""
     page.click("#settings")
@@ -175,6 +179,7 @@ def test_settings_are_kept_and_sent(page: Any) -> None:
     assert "Be brief." in page.text_content(".system")
 
 
+@thorough
 def test_stop_again_edit_and_branches(page: Any) -> None:
     """Points 5 and 12."""
     page.evaluate(ENDLESS)
@@ -202,6 +207,7 @@ def test_stop_again_edit_and_branches(page: Any) -> None:
     assert page.text_content(".assistant .count") == "2/2"
 
 
+@thorough
 def test_reasoning_is_folded_and_calls_are_shown_and_answered(page: Any) -> None:
     """Points 6 and 7."""
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
@@ -226,6 +232,7 @@ def test_reasoning_is_folded_and_calls_are_shown_and_answered(page: Any) -> None
     assert result == {"role": "tool", "tool_call_id": "call_1", "content": "rain"}
 
 
+@thorough
 def test_text_files_are_dropped_and_pasted(page: Any) -> None:
     """Point 8."""
     put = """([kind, text]) => {
@@ -251,6 +258,7 @@ def test_text_files_are_dropped_and_pasted(page: Any) -> None:
     assert content.endswith("What is in it?")
 
 
+@thorough
 def test_figures_under_an_answer_open_the_explanation(page: Any) -> None:
     """Points 10 and 11."""
     settle(page, max_tokens=40, temperature=0)
@@ -271,6 +279,7 @@ def test_figures_under_an_answer_open_the_explanation(page: Any) -> None:
     assert page.locator("#live-strip").bounding_box()["height"] == 60
 
 
+@thorough
 def test_a_question_in_the_address_is_sent_once(page: Any, live_server: ServerProcess) -> None:
     """Point 12."""
     page.route("**/chat/completions", streamed({"content": "ok"}))
@@ -282,6 +291,7 @@ def test_a_question_in_the_address_is_sent_once(page: Any, live_server: ServerPr
     complete(page, 1)
 
 
+@thorough
 def test_the_engine_view_is_one_click_away_and_back(page: Any) -> None:
     page.click("header a[href=engine]")
     page.wait_for_function("() => document.getElementById('about').textContent.includes('policy')")
@@ -289,6 +299,7 @@ def test_the_engine_view_is_one_click_away_and_back(page: Any) -> None:
     page.wait_for_function("() => document.getElementById('model').textContent")
 
 
+@thorough
 @pytest.mark.parametrize(
     ("state", "words"), [("loading", "still loading"), ("draining", "shutting down"), ("gone", "does not answer")]
 )
@@ -320,6 +331,7 @@ def keyed_server() -> Iterator[ServerProcess]:
         yield server
 
 
+@thorough
 @pytest.mark.parametrize("path", ["/", "/engine"])
 def test_a_key_screen_stands_alone(browser: Any, keyed_server: ServerProcess, path: str) -> None:
     with watched_page(browser, expected=("401",)) as page:
@@ -342,22 +354,14 @@ def test_a_key_screen_stands_alone(browser: Any, keyed_server: ServerProcess, pa
             assert page.locator(".stats .link").count() == 1
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", SIZES)
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=thorough), "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str, width: int) -> None:
-    pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install 'splitfuse[dev]'")
-    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
     with watched_page(browser, color_scheme=scheme, viewport=SIZES[width]) as page:
         opened(page, live_server.url)
-        page.evaluate(axe)
         assert violations(page) == []
         page.route("**/chat/completions", streamed({"reasoning_content": "Hm"}, {"content": MARKDOWN}))
         ask(page, "Hello")
         assert violations(page) == []
         page.click("#settings")
         assert violations(page) == []
-
-
-def violations(page: Any) -> list[Any]:
-    found = page.evaluate("axe.run()")["violations"]
-    return [(violation["id"], [node["html"] for node in violation["nodes"]]) for violation in found]

@@ -1,4 +1,8 @@
-"""Every command of the documents runs as a process, with every flag that its --help has."""
+"""Every command of the documents runs as a process, with every flag that its --help has.
+
+Most are forked (tests/support/forked_process.py). Commands that import more of torch than the fork has are processes of
+their own: here `bench offline`, in tests/server/test_cli.py `plan` and --load-format dummy.
+"""
 
 import argparse
 import csv
@@ -9,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_process import ForkedProcess
 from serving import ServerProcess, run_cli
 
 from splitfuse.client.bench.options import options_parser
 from splitfuse.engine.config.setting import Setting, settings_of
-from splitfuse.engine.extras.bench.offline import _parser as offline_parser
-from splitfuse.server.commands.command_line import _build_parser
+from splitfuse.engine.extras.bench.command import offline_parser
+from splitfuse.server.commands.parsers.tree import build_parser
 from splitfuse.server.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -114,16 +119,17 @@ def check_complete(parser: argparse.ArgumentParser, *runs: Iterable[str], beside
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
-    return _build_parser([command])[1][command]
+    return build_parser([command])[1][command]
 
 
 def ok(*args: str, stdin: str = "", code: int = 0) -> str:
-    """Run a command as a process to its end. Returns its output."""
-    result = run_cli(*args, stdin=stdin)
-    assert result.returncode == code, (args, result.stderr)
-    assert "unexpected" not in result.stderr
-    assert "Traceback" not in result.stderr
-    return result.stdout
+    """Run a command as a forked process to its end. Returns its output."""
+    process = ForkedProcess(["-m", "splitfuse.server", *args], stdin=stdin)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == code, (args, stderr)
+    assert "unexpected" not in stderr
+    assert "Traceback" not in stderr
+    return stdout
 
 
 def test_a_served_run_and_what_follows_from_its_files(tmp_path: Path) -> None:
@@ -171,7 +177,6 @@ def test_a_served_run_and_what_follows_from_its_files(tmp_path: Path) -> None:
     assert json.loads(result.read_text())["completed"] == 2
     assert (tmp_path / "again.json").exists()
     check_complete(parser_of("explain"), ["--json"])
-    assert "in all, first token after" in ok("explain", str(tmp_path / "run.jsonl"), "0")
     assert json.loads(ok("explain", str(tmp_path / "run.jsonl"), "0", "--json"))
     ok("replay", str(tmp_path / "run.jsonl"))
     pytest.importorskip("matplotlib", reason="needs matplotlib")
@@ -189,7 +194,6 @@ def test_generate_and_chat_with_every_flag_of_the_engine(tmp_path: Path) -> None
     assert ok("generate", "demo", *flags, "--prompt", "Once upon a time").strip()
     check_complete(parser_of("chat"), flags, besides=["--url", "--api-key", "--system", "--verbose", "--plain"])
     assert ok("chat", "demo", "--max-tokens", "4", stdin="Hello\n/bye\n").strip()
-    ok("generate", str(ROOT / "engine/demo_model"), "--load-format", "dummy", "-p", "Once", "-n", "2")
 
 
 def test_verify_with_every_flag_of_the_engine(tmp_path: Path) -> None:
@@ -201,10 +205,9 @@ def test_verify_with_every_flag_of_the_engine(tmp_path: Path) -> None:
     ok("verify", str(tmp_path / "receipt.json"), *flags, code=2)  # its form is refused before a model is loaded
 
 
-def test_plan_also_where_nothing_fits(tmp_path: Path) -> None:
+def test_plan(tmp_path: Path) -> None:
     check_complete(parser_of("plan"), setting_flags(tmp_path, _SETTINGS), ["--memory", "--config"])
     assert "KV cache" in ok("plan", "demo", "--memory", "24GB", "--dtype", "float32")
-    assert "try       a machine with more memory" in ok("plan", "demo", "--memory", "12MB", code=1)
 
 
 def test_simulate_with_every_flag(tmp_path: Path) -> None:
@@ -236,7 +239,8 @@ def test_bench_offline_with_every_flag(tmp_path: Path) -> None:
         *("--save-result", str(tmp_path / "offline.json")),
     ]
     check_complete(offline_parser(), flags)
-    ok("bench", "offline", *flags)
+    result = run_cli("bench", "offline", *flags)  # a fork has what this process must import by itself
+    assert (result.returncode, result.stderr) == (0, "")
     assert json.loads((tmp_path / "offline.json").read_text())
 
 
@@ -244,8 +248,7 @@ def test_the_models_and_servers_of_this_machine() -> None:
     assert "demo" in ok("models")
     assert "LlamaForCausalLM" in ok("models", "--supported")
     assert json.loads(ok("models", "--json"))
-    assert json.loads(ok("ps", "--json")) == []
-    assert ok("ps", "--api-key", "sesame")
+    assert json.loads(ok("ps", "--json", "--api-key", "sesame")) == []
     ok("rm", "nobody/nothing", "--yes", code=2)
     assert json.loads(ok("config", "demo", "--port", "9", "--json"))["port"]["source"] == "flag"
     assert ok("help", "pull") == ok("pull", "--help")
@@ -259,8 +262,8 @@ def test_doctor_and_completion() -> None:
 
 def test_the_documents_name_no_other_command() -> None:
     """A command of a table that no test of this file runs would be one that nobody has tried."""
-    run = {*re.findall(r'ok\("([a-z]+)"', Path(__file__).read_text()), "serve"}
+    run = {*re.findall(r'(?:ok|run_cli)\("([a-z]+)"', Path(__file__).read_text()), "serve"}
     tables = (path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "server/docs").glob("*.md"))))
     lines = [line for text in tables for line in text.splitlines() if line.startswith("| `splitfuse ")]
     named = {match for line in lines for match in re.findall(r"`(?:splitfuse )?([a-z]+)[ `]", line.split("|")[1])}
-    assert named & {*_build_parser(["simulate"])[1]} - run == set()
+    assert named & {*build_parser(["simulate"])[1]} - run == set()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
+from serving import run_cli
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs process groups and pidfds")
 
@@ -74,3 +75,21 @@ def test_the_build_is_announced_and_ctrl_c_ends_it(
         assert select.select([guard], [], [], 20)[0]
         os.close(guard)
     assert not list(tmp_path.glob("cache/splitfuse/native/build-*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "num_lines"),
+    [
+        ("serve demo --port 0", 1),
+        ("generate demo -p Once", 1),
+        ("generate nobody/knows -p Once", 0),  # a model to fetch first
+        ("generate demmo -p Once", 0),
+    ],
+)
+def test_the_line_comes_before_torch(command: str, num_lines: int, environment: dict[str, str], tmp_path: Path) -> None:
+    """The import of torch takes seconds, so here it fails: lines before the error came before torch."""
+    (tmp_path / "torch.py").write_text("raise ImportError('torch comes now')")
+    result = run_cli(*command.split(), "--device", "cpu", env={**environment, "PYTHONPATH": str(tmp_path)})
+    *before, error = result.stderr.splitlines()
+    assert [line.partition(" the CPU library ")[0] for line in before] == ["splitfuse: building"] * num_lines
+    assert "torch comes now" in error

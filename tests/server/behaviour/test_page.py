@@ -3,16 +3,16 @@
 import json
 import re
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from browser import chromium, watched_page
+from browser import chromium, violations, watched_page
 from recorded_life import Life
 from serving import ServerProcess
 
+thorough = pytest.mark.thorough  # `make page` runs these
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[2J\u202e&lt;b&gt;"
 
 
@@ -84,6 +84,7 @@ def test_an_answer_streams_survives_a_reload_and_is_explained(page: Any) -> None
     assert "#" not in page.url
 
 
+@thorough
 def test_several_streams_side_by_side_and_one_is_cancelled(page: Any) -> None:
     send(page, max_tokens=400, copies=3)
     page.wait_for_function("() => document.querySelectorAll('.stream').length === 3")
@@ -100,6 +101,7 @@ def test_several_streams_side_by_side_and_one_is_cancelled(page: Any) -> None:
     assert page.locator(".stream").count() == 0
 
 
+@thorough
 def test_strip_lanes_blocks_and_figures_show_what_runs(page: Any) -> None:
     send(page, max_tokens=40, copies=2)
     page.wait_for_function(
@@ -129,6 +131,7 @@ def test_strip_lanes_blocks_and_figures_show_what_runs(page: Any) -> None:
     assert "ended" in wait_for_text(page, "#dialog-body", "arrived")
 
 
+@thorough
 def test_what_a_program_would_send(page: Any) -> None:
     page.fill("#prompt", "it's \u202e<b>")
     for kind, text in (("curl", "curl -N http://127.0.0.1"), ("python", "Client("), ("openai", "openai.OpenAI(")):
@@ -139,6 +142,7 @@ def test_what_a_program_would_send(page: Any) -> None:
         page.click("#dialog-close")
 
 
+@thorough
 def test_the_laboratory(page: Any) -> None:
     page.fill("#clients", "2")
     page.click("#long-prompt")
@@ -151,6 +155,7 @@ def test_the_laboratory(page: Any) -> None:
     wait_for_text(page, "#laboratory-words", "stopped")
 
 
+@thorough
 def test_the_show_says_which_policy_stalls_streams_least(page: Any) -> None:
     page.click("#show-me")
     page.wait_for_selector(".verdict", timeout=90_000)
@@ -169,6 +174,7 @@ def test_the_show_says_which_policy_stalls_streams_least(page: Any) -> None:
     assert page.is_enabled("#show-me")
 
 
+@thorough
 def test_the_colours_of_legends_differ_for_everyone(page: Any) -> None:
     """What was preempted is hatched, and no colour of one legend stands for two things."""
     page.wait_for_selector("#lanes-legend .swatch")
@@ -181,6 +187,7 @@ def test_the_colours_of_legends_differ_for_everyone(page: Any) -> None:
     assert "preempted" in page.text_content("#lanes-legend span:has(.hatched)")
 
 
+@thorough
 def test_a_recording_is_opened_and_the_live_view_comes_back(page: Any, tmp_path: Path) -> None:
     recording = tmp_path / "life.jsonl"
     life = Life(3, busy_steps=40)
@@ -206,6 +213,7 @@ def test_a_recording_is_opened_and_the_live_view_comes_back(page: Any, tmp_path:
     wait_for_text(page, "#files-words", "holds no steps")
 
 
+@thorough
 def test_a_saved_view_needs_no_server(page: Any, browser: Any, tmp_path: Path) -> None:
     send(page, max_tokens=20)
     wait_for_text(page, ".stream .words", "length")
@@ -237,6 +245,7 @@ def keyed_server() -> Iterator[ServerProcess]:
         yield server
 
 
+@thorough
 @pytest.mark.parametrize(("key", "num_seen"), [("alice", 1), ("admin", 2)])
 def test_with_keys_others_are_shapes(browser: Any, keyed_server: ServerProcess, key: str, num_seen: int) -> None:
     """An admin key sees requests of other keys as shapes, and a key sees none of them."""
@@ -290,20 +299,25 @@ def test_hostile_text_stays_text(browser: Any, live_server: ServerProcess) -> No
         assert page.evaluate("document.querySelectorAll('#files-words *').length") == 0
 
 
+@thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str) -> None:
-    pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install 'splitfuse[dev]'")
-    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
-    with watched_page(browser, color_scheme=scheme) as page:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str, width: int) -> None:
+    with watched_page(browser, color_scheme=scheme, viewport={"width": width, "height": 844}) as page:
         page.goto(f"{live_server.url}/engine")
         send(page, max_tokens=10)
         wait_for_text(page, ".stream .words", "length")
-        page.evaluate(axe)
-        found = page.evaluate("axe.run()")["violations"]
-        grave = [violation for violation in found if violation["impact"] in ("serious", "critical")]
-        assert [(violation["id"], [node["html"] for node in violation["nodes"]]) for violation in grave] == []
+        assert violations(page) == []
+        page.click(".stream >> text=Explain")
+        wait_for_text(page, "#dialog-body", "ended")
+        assert violations(page) == []
+        page.click("#dialog-close")
+        page.click("#compare")
+        wait_for_text(page, "#comparison", "prefill_first")
+        assert violations(page) == []
 
 
+@thorough
 @pytest.mark.parametrize("width", [400, 320])
 def test_it_fits_a_narrow_window(browser: Any, live_server: ServerProcess, width: int) -> None:
     with watched_page(browser, viewport={"width": width, "height": 800}) as page:

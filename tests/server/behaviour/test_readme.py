@@ -13,7 +13,7 @@ import pytest
 from serving import ServerProcess
 
 from splitfuse.engine.execution.models.registry import MODELS
-from splitfuse.server.commands.command_line import _parse
+from splitfuse.server.commands.command_line import parse
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()
@@ -61,7 +61,7 @@ def test_a_make_target(command: str) -> None:
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("splitfuse ")])
 def test_a_command_line(command: str) -> None:
-    assert _parse(shlex.split(command.removesuffix("&"))[1:]).run
+    assert parse(shlex.split(command.removesuffix("&"))[1:]).run
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("curl ")])

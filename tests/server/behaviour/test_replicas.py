@@ -18,7 +18,7 @@ from serving import ServerProcess
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.extras.replicas.supervisor import Supervisor
-from splitfuse.server.process.process import listen
+from splitfuse.server.process.start import listen
 from splitfuse.server.settings import Settings
 
 # Their replicas have seconds to start, which a busy machine does not give.

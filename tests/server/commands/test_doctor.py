@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from serving import run_cli
 
-from splitfuse.kernels.cpu import build
+from splitfuse.kernels.cpu import compilation
 from splitfuse.server.cli import main
 from splitfuse.server.commands.checks.network import hub, port
 from splitfuse.server.commands.checks.processor import processor
@@ -59,7 +59,7 @@ def line_of(name, report):
 
 
 def test_doctor_tries_the_cpu_library(tmp_path):
-    assert "ok      built with /" in doctors_line("CPU library") or not build.find_compiler()
+    assert "ok      built with /" in doctors_line("CPU library") or not compilation.find_compiler()
     without = doctors_report(PATH="/nowhere", CXX="", CC="")
     assert "no C++ compiler" in line_of("CPU library", without)
     assert "none; Triton" in line_of("C compiler", without)

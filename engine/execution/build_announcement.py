@@ -1,0 +1,23 @@
+"""Word of the CPU library's build before torch is imported, which takes seconds."""
+
+import shutil
+
+from ...kernels.cpu.compilation import announce_if_missing
+from ..errors import ConfigError
+from .models.checkpoint import local_model
+
+_DRIVERS = ("nvidia-smi", "rocm-smi")
+
+
+def announce_build(device: str, model: str | None) -> None:
+    """Announce the build if this processor will run a model that is on disk, and the cache has no library yet.
+
+    In doubt, as with a GPU's driver or a model to fetch or to refuse, the build announces itself when it begins.
+    """
+    if device == "cpu" or (device == "auto" and not any(map(shutil.which, _DRIVERS))):
+        try:
+            is_on_disk = local_model(model) is not None
+        except ConfigError:
+            return
+        if is_on_disk:
+            announce_if_missing()

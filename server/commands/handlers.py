@@ -1,0 +1,169 @@
+"""Handlers of the commands: from parsed arguments to a call, whose modules are imported then."""
+
+import argparse
+import dataclasses
+import os
+import sys
+from typing import Any
+
+from ...engine.config.named_models import default_model
+from ..extension import Extensions
+from ..process.stop_signals import StopSignals
+from ..server_settings import ServerSettings
+from .settings_sources import REPLICA_VARIABLE, resolve, resolve_sources
+
+
+def serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
+    from ..process.deferred_import import defer_meta_kernels
+
+    settings = _settings_with_model(args)
+    if settings.load_format != "dummy":  # random weights are drawn by what the meta kernels register
+        defer_meta_kernels()
+    if (serve_otherwise := Extensions(settings).first("serve")) is not None:
+        serve_otherwise(settings, signals)
+    else:
+        from ..process.gc_policy import collecting_nothing
+
+        with collecting_nothing():
+            from ..process.start import serve
+
+            serve(settings, signals, replica=os.environ.get(REPLICA_VARIABLE))
+    return 0
+
+
+def generate(args: argparse.Namespace) -> int:
+    from .generate import generate, generate_at, read_prompt
+
+    prompt = read_prompt(args.prompt, model=args.model)
+    fields = _sampling_fields(args)
+    if args.url is not None:
+        return generate_at(args.url, api_key=args.client_key, prompt=prompt, fields=fields)
+    return generate(_settings_with_model(args), prompt=prompt, fields=fields)
+
+
+def chat(args: argparse.Namespace) -> int:
+    from .chat import ChatOptions, chat, chat_at
+    from .talk.remote_chat import server_of
+
+    options = ChatOptions(_sampling_fields(args), args.system, args.verbose, args.plain)
+    if args.url is not None:
+        return chat_at(args.url, options, api_key=args.client_key)
+    resolved = resolve_sources(vars(args), os.environ)
+    settings = _with_model(resolved.settings)
+    changes = {name for name, source in resolved.sources.items() if source.kind == "flag"} - {"model"}
+    # A flag of the engine asks for an engine of one's own.
+    if not changes and (url := server_of(settings.model_name, port=settings.port, api_key=args.client_key)) is not None:
+        print(f"{settings.model_name} runs at {url}, so the model is not loaded again", file=sys.stderr)
+        return chat_at(url, options, api_key=args.client_key)
+    return chat(settings, options)
+
+
+def verify(args: argparse.Namespace) -> int:
+    from .verify import read_receipt, show, verify, verify_at
+
+    receipt = read_receipt(args.file)
+    if args.url is not None:
+        verdict = verify_at(args.url, receipt, api_key=args.client_key)
+    else:
+        verdict = verify(_settings_with_model(args), receipt)
+    return show(verdict, receipt, public_key=args.public_key, as_json=args.as_json)
+
+
+def plan(args: argparse.Namespace) -> int:
+    from .plan import plan
+
+    config = _settings_with_model(args).engine_config()
+    return plan(config, memory=args.memory, num_ranks=config.tensor_parallel_size)
+
+
+def config(args: argparse.Namespace) -> int:
+    from .config import report
+
+    return report(resolve_sources(vars(args), os.environ), as_json=args.as_json)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from .doctor import doctor
+
+    return doctor(args.model, as_json=args.as_json, builds=args.build)
+
+
+def models(args: argparse.Namespace) -> int:
+    from .machine.model_table import print_models, print_supported
+
+    return print_supported() if args.supported else print_models(as_json=args.as_json)
+
+
+def pull(args: argparse.Namespace) -> int:
+    from .machine.pull import pull
+
+    return pull(args.model)
+
+
+def rm(args: argparse.Namespace) -> int:
+    from .machine.remove import remove
+
+    return remove(args.model, is_sure=args.yes)
+
+
+def ps(args: argparse.Namespace) -> int:
+    from .machine.running_server import print_servers
+
+    return print_servers(api_key=args.api_key, as_json=args.as_json)
+
+
+def simulate(args: argparse.Namespace) -> int:
+    from .simulate import run
+
+    return run(_settings(args).engine_config(), args)
+
+
+def replay(args: argparse.Namespace) -> int:
+    from ...engine.extras.simulation.replay import run
+
+    return run(args.file)
+
+
+def plot(args: argparse.Namespace) -> int:
+    from ...engine.extras.simulation.plot import run
+
+    return run(args.files, args.output)
+
+
+def completion(parser: argparse.ArgumentParser, commands: Any, args: argparse.Namespace) -> int:
+    from .completion import script
+
+    print(script(args.shell, parser, commands), end="")
+    return 0
+
+
+def explain(args: argparse.Namespace) -> int:
+    from .explain import run
+
+    return run(args.file, args.id, as_json=args.as_json)
+
+
+def top(args: argparse.Namespace) -> int:
+    from .top import run
+
+    return run(args.url, api_key=args.api_key, once=args.once)
+
+
+def _settings(args: argparse.Namespace) -> ServerSettings:
+    return resolve(vars(args), os.environ)
+
+
+def _settings_with_model(args: argparse.Namespace) -> ServerSettings:
+    return _with_model(_settings(args))
+
+
+def _with_model(settings: ServerSettings) -> ServerSettings:
+    return settings if settings.model is not None else dataclasses.replace(settings, model=default_model())
+
+
+def _sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
+    from ...engine.core.sampling_params import SamplingParams
+
+    fields = {"max_tokens": args.max_tokens, "temperature": args.temperature}
+    SamplingParams.from_fields(fields)  # a wrong value is refused before the model is loaded
+    return fields

@@ -1,0 +1,1 @@
+"""Parsers of the command line: flags, help, and errors that name the right thing to type."""

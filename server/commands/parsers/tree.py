@@ -1,0 +1,164 @@
+"""Tree of parsers: the commands, their flags and texts, and the handler of each."""
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ....engine.config.named_models import DEMO, SMOLLM2
+from ... import package_version
+from .. import handlers
+from ..completion import SHELLS
+from ..setting_flags import ALL, SECTIONS, add_flags
+from ..settings_sources import ALL_FIELDS, MODEL_FIELDS
+from .parser import HelpFormatter, Parser
+
+_MODEL_HELP = (
+    f"short name (`splitfuse models`), Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} "
+    f"if installed, else {DEMO}"
+)
+
+
+def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict[str, Parser]]:
+    parser = Parser(prog="splitfuse", description="LLM inference server. `splitfuse serve` serves a small model.")
+    parser.add_argument("--version", action="version", version=f"splitfuse {package_version()}")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks and the log")
+
+    def show_help(_args: argparse.Namespace) -> int:
+        parser.print_help()
+        return 0
+
+    parser.set_defaults(run=show_help)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    command_of = functools.partial(_command, commands, topic=topic)
+    made = {
+        "serve": command_of("serve", handlers.serve, "serve a model over HTTP", ALL_FIELDS),
+        "generate": command_of(
+            "generate", handlers.generate, "continue a prompt, in this process or at a URL", MODEL_FIELDS
+        ),
+        "chat": command_of("chat", handlers.chat, "talk to a model, in this process or at a URL", MODEL_FIELDS),
+        "plan": command_of("plan", handlers.plan, "what fits, before anything is loaded", MODEL_FIELDS),
+        "config": command_of("config", handlers.config, "the settings in force, and where each comes from", ALL_FIELDS),
+        "doctor": command_of("doctor", handlers.doctor, "what is installed, what is missing, how to fix it", ()),
+    }
+    made |= {"verify": _add_verify(commands, topic)} | _add_machine(commands)
+    made["help"] = commands.add_parser("help", help="the help of a command: help COMMAND [PAGE]")
+    commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
+    made |= _add_rehearsals(commands, command, topic)
+    made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
+    made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    made["help"].add_argument("topic", nargs="?", choices=tuple(commands.choices), metavar="COMMAND")
+    made["completion"].set_defaults(run=functools.partial(handlers.completion, parser, commands.choices))
+    made["doctor"].usage = "splitfuse doctor [MODEL] [--json] [--build]"
+    made["doctor"].add_argument("--json", action="store_true", dest="as_json", help="print a JSON list of the findings")
+    made["doctor"].add_argument("--build", action="store_true", help="build the CPU library now, if there is none yet")
+    made["config"].add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
+    made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
+    made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
+    for name in ("generate", "chat"):
+        made[name].add_argument("-n", "--max-tokens", type=int, metavar="N", help="most tokens of an answer")
+        made[name].add_argument("--temperature", type=float, metavar="NUMBER", help="0 = always the likeliest token")
+        made[name].add_argument("--url", help="a running server, as http://localhost:8000, in place of a model here")
+        made[name].add_argument(
+            "--api-key", dest="client_key", metavar="KEY", help="if that server has keys; or SPLITFUSE_API_KEY"
+        )
+    made["chat"].add_argument("--system", metavar="TEXT", help="system message")
+    made["chat"].add_argument("--verbose", action="store_true", help="print the speed after each answer")
+    made["chat"].add_argument("--plain", action="store_true", help="print answers as they come, without Markdown")
+    return parser, made
+
+
+def _add_verify(commands: Any, topic: str) -> Parser:
+    text = "check an answer's receipt, with a model in this process or at a URL"
+    parser: Parser = commands.add_parser(
+        "verify", help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
+    )
+    parser.usage = "splitfuse verify RECEIPT [flags]"
+    parser.add_argument("file", metavar="RECEIPT", help="JSON file with a receipt, or with an answer that has one; -")
+    parser.add_argument("--model", metavar="MODEL", help=_MODEL_HELP)
+    parser.add_argument("--url", help="a running server, as http://localhost:8000, in place of a model here")
+    parser.add_argument(
+        "--api-key", dest="client_key", metavar="KEY", help="if that server has keys; or SPLITFUSE_API_KEY"
+    )
+    parser.add_argument("--public-key", metavar="HEX", help="require a signature by this key")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print the verdict as JSON")
+    add_flags(parser, MODEL_FIELDS, topic=topic, common=("model", "memory"))
+    parser.set_defaults(run=handlers.verify)
+    return parser
+
+
+def _add_machine(commands: Any) -> dict[str, Parser]:
+    """The commands about models on disk and running servers."""
+    made: dict[str, Parser] = {}
+    for name, run, text in (
+        ("models", handlers.models, "models on this machine, and short names of others"),
+        ("pull", handlers.pull, "fetch a model from the Hugging Face hub"),
+        ("rm", handlers.rm, "remove a model that was fetched"),
+        ("ps", handlers.ps, "servers that run on this machine"),
+    ):
+        made[name] = commands.add_parser(
+            name, help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
+        )
+        made[name].set_defaults(run=run)
+    for name in ("pull", "rm"):
+        made[name].add_argument("model", metavar="MODEL", help="a short name, OWNER/NAME, or OWNER/NAME:FILE.gguf")
+    made["models"].add_argument("--supported", action="store_true", help="the families that can be served")
+    for name in ("models", "ps"):
+        made[name].add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+    made["rm"].add_argument("-y", "--yes", action="store_true", help="do not ask")
+    made["ps"].add_argument("--api-key", metavar="KEY", help="if the servers have keys; or SPLITFUSE_API_KEY")
+    return made
+
+
+def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[str, Parser]:
+    """The commands that need no model."""
+    made: dict[str, Parser] = {}
+    for name, run, text in (
+        ("simulate", handlers.simulate, "the scheduler over a load, without a model"),
+        ("replay", handlers.replay, "a recorded run again: were the decisions the same?"),
+        ("plot", handlers.plot, "draw recordings, simulations and step logs side by side"),
+        ("explain", handlers.explain, "what a recorded request waited for and was given"),
+        ("top", handlers.top, "what a running server does, in the terminal"),
+    ):
+        made[name] = commands.add_parser(
+            name, help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
+        )
+        made[name].set_defaults(run=run)
+    made["explain"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
+    made["explain"].add_argument("id", metavar="ID", help="the request's id, its beginning, or its number from 0")
+    text = "print a JSON list, one per output"
+    made["explain"].add_argument("--json", action="store_true", dest="as_json", help=text)
+    made["top"].add_argument("--url", default="http://127.0.0.1:8000", help="the server, default http://127.0.0.1:8000")
+    made["top"].add_argument("--api-key", metavar="KEY", help="if the server has keys; or SPLITFUSE_API_KEY")
+    made["top"].add_argument("--once", action="store_true", help="print one screen and end")
+    made["replay"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
+    made["plot"].add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording or a step log")
+    picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
+    made["plot"].add_argument("-o", "--output", help="picture to write, default splitfuse.png", **picture)
+    if {"simulate", "completion"} & {*command}:  # its flags stand with the code that reads them
+        from ....engine.extras.simulation.recording import DECIDING_FIELDS
+        from ..simulate import add_arguments
+
+        add_arguments(made["simulate"])
+        made["simulate"].usage = "splitfuse simulate [flags]"
+        add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"), topic=topic, common=())
+    return made
+
+
+def _command(
+    commands: Any, name: str, run: Callable[..., int], text: str, fields: Sequence[str], *, topic: str
+) -> Parser:
+    parser: Parser = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        allow_abbrev=False,
+        formatter_class=HelpFormatter,
+        usage=f"splitfuse {name} [MODEL]" + " [flags]" * bool(fields),
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
+    if fields:
+        add_flags(parser, fields, topic=topic, common=SECTIONS if fields == ALL_FIELDS else ("model", "memory"))
+    parser.set_defaults(run=run)
+    return parser
