@@ -65,7 +65,9 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
         max_model_len=choices.max_model_len,
         cache=spec,
         op_by_op=model.plan.refusal(cache) if choices.device.type == "cpu" else None,
-        inexact=ops.inexact_reason(choices.device, choices.dtype, head_dim=choices.model.head_dim),
+        inexact="--no-exact"
+        if not config.exact
+        else model.inexact or ops.inexact_reason(choices.device, choices.dtype, head_dim=choices.model.head_dim),
     )
     return ModelRunner(model, cache, loaded, ranks=ranks, logprobs_mode=config.logprobs_mode)
 

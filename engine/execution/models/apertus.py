@@ -42,6 +42,7 @@ class ApertusForCausalLM(UngatedDecoder):
 
     names = Names(attention_norm="attention_layernorm", mlp_norm="feedforward_layernorm")
     qk_norm = True
+    inexact = "xIELU runs in torch, whose expm1 has other bits in the last few elements of a batch"
     ignored = (*UngatedDecoder.ignored, "act_fn.beta", "act_fn.eps")  # constants of the activation
 
     @classmethod

@@ -90,6 +90,12 @@ def test_the_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ops.inexact_reason(cpu, torch.bfloat16, head_dim=64) == "there is no native library"
 
 
+@pytest.mark.parametrize(("options", "inexact"), [({}, None), ({"exact": False}, "--no-exact")], ids=str)
+def test_without_exactness_nothing_is_claimed(options: dict[str, bool], inexact: str | None) -> None:
+    with LLM("demo", device="cpu", dtype="float32", **options) as llm:
+        assert llm._runner.loaded.inexact == inexact
+
+
 @pytest.mark.skipif(not IS_WHOLE or default_model() != "smollm2", reason=f"make exact, and SmolLM2: {GET_SMOLLM2}")
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("options", [{}, {"quantization_activations": "int8"}, {"kv_cache_dtype": "int8"}], ids=str)
