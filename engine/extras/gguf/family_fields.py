@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...errors import ConfigError
 from .keys import Keys
 
 
@@ -72,3 +73,75 @@ def granite_fields(keys: Keys) -> dict[str, Any]:
         "residual_multiplier": keys.number("residual_scale"),
         "logits_scaling": keys.number("logit_scale"),
     }
+
+
+def granite_moe_fields(keys: Keys) -> dict[str, Any]:
+    """Return Granite MoE's fields: Granite's and its experts."""
+    return {**granite_fields(keys), **mixtral_fields(keys)}
+
+
+def mixtral_fields(keys: Keys) -> dict[str, Any]:
+    """Return Mixtral's fields: its experts."""
+    return {"num_local_experts": keys("expert_count"), "num_experts_per_tok": keys("expert_used_count")}
+
+
+def olmoe_fields(keys: Keys) -> dict[str, Any]:
+    """Return OLMoE's fields: its experts, whose weights do not sum to 1."""
+    return {**mixtral_fields(keys), "norm_topk_prob": False}
+
+
+def olmo3_fields(keys: Keys) -> dict[str, Any]:
+    """Return OLMo 3's fields: windows, and which layers have them."""
+    return _windows(keys)
+
+
+def exaone4_fields(keys: Keys) -> dict[str, Any]:
+    """Return EXAONE 4's fields: windows, or none in the small models, which `None` would leave to a default."""
+    return _windows(keys) if keys("attention.sliding_window") else {"sliding_window": 0}
+
+
+def _windows(keys: Keys) -> dict[str, Any]:
+    """Return a window and the kind of each layer. Raises ConfigError if the file has no kinds."""
+    pattern = keys("attention.sliding_window_pattern")
+    if not isinstance(pattern, memoryview) or len(pattern) != keys("block_count"):
+        raise ConfigError(f"{keys.file.path}: attention.sliding_window_pattern is no list with a value for each layer")
+    return {
+        "sliding_window": keys("attention.sliding_window"),
+        "layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern],
+    }
+
+
+def cohere_fields(keys: Keys) -> dict[str, Any]:
+    """Return Command R's fields: a factor of logits, norms of each head, a window."""
+    return {
+        "layer_norm_eps": keys.number("attention.layer_norm_epsilon"),
+        "logit_scale": keys.number("logit_scale"),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in keys.file.tensors,
+        "sliding_window": keys("attention.sliding_window"),
+    }
+
+
+def ernie_fields(keys: Keys) -> dict[str, Any]:
+    """Return ERNIE 4.5's fields: one switch for all biases."""
+    return {"use_bias": "blk.0.attn_q.bias" in keys.file.tensors}
+
+
+def seed_oss_fields(keys: Keys) -> dict[str, Any]:
+    """Return Seed-OSS's fields: the output's own switch for its bias."""
+    return {"attention_out_bias": "blk.0.attn_output.bias" in keys.file.tensors}
+
+
+def glm4_fields(keys: Keys) -> dict[str, Any]:
+    """Refuse the text parts of models with images, whose converter reorders q and k. Raises ConfigError."""
+    if keys("rope.dimension_sections") or keys("nextn_predict_layers"):
+        raise ConfigError(f"{keys.file.path}: of architecture 'glm4' only GLM-4-0414 is read; take its safetensors")
+    return {}
+
+
+def nemotron_fields(keys: Keys) -> dict[str, Any]:
+    """Return Nemotron's fields: the epsilon of its norms. Raises ConfigError if the converter's rotation is wrong."""
+    # The converter computes the rotated part from hidden size / heads, even where a head is wider.
+    num_heads, head_dim = keys("attention.head_count"), keys("attention.key_length")
+    if head_dim and head_dim * num_heads != keys("embedding_length"):
+        raise ConfigError(f"{keys.file.path}: its part of a head that turns is not known; take its safetensors")
+    return {"norm_eps": keys.number("attention.layer_norm_epsilon")}

@@ -48,7 +48,7 @@ def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list
     place = Place(
         info,
         num_rotated_heads=_num_heads(leaf, keys) if architecture.interleaves_heads else 0,
-        adds_one=architecture.norms_add_one and leaf.endswith("norm"),
+        adds_one=architecture.norms_add_one and leaf.endswith("norm") and ending == "weight",
         is_transposed=leaf in architecture.transposed and ending == "weight",
     )
     return [(name, place)]
