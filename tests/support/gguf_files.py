@@ -20,8 +20,10 @@ from splitfuse.engine.extras.gguf import architectures as known
 ARCHITECTURES = {
     "cohere": "command-r",
     "gemma3_text": "gemma3",
+    "glm4_moe": "glm4moe",
     "granitemoe": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
+    "minimax_m2": "minimax-m2",
     "mixtral": "llama",
     "olmo3": "olmo2",
     "qwen3_moe": "qwen3moe",
@@ -52,6 +54,9 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
             written = names.get_name(part, try_suffixes=suffixes) or dense.get_name(part, try_suffixes=suffixes)
             assert written is not None, part
             _add_tensor(writer, written, _converted(part, values, model.config, architecture), kind)
+    for key, values in model.named_buffers():
+        if key.endswith("e_score_correction_bias"):
+            _add_tensor(writer, f"blk.{key.split('.')[2]}.exp_probs_b.bias", values, Type.F32)
     _round(model, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -113,7 +118,7 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
     writer.add_name("A tiny one")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
+    writer.add_block_count(config.num_hidden_layers + (architecture == "glm4moe"))
     writer.add_head_count(config.num_attention_heads)
     writer.add_vocab_size(config.vocab_size)
     if architecture == "gpt2":
@@ -142,9 +147,24 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
     num_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    num_experts = num_experts or getattr(config, "n_routed_experts", None)
     if num_experts:
         writer.add_expert_count(num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
+    if architecture == "glm4moe":  # and a layer that predicts one token more
+        writer.add_nextn_predict_layers(1)
+        _add_tensor(writer, f"blk.{config.num_hidden_layers}.nextn.enorm.weight", torch.ones(8), Type.F32)
+        _add_tensor(writer, f"blk.{config.num_hidden_layers}.attn_norm.weight", torch.ones(8), Type.F32)
+    if architecture in ("dots1", "glm4moe", "minimax-m2"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if architecture in ("dots1", "glm4moe"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
     if architecture == "qwen3moe":
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if architecture in ("gemma2", "gemma3"):

@@ -59,6 +59,12 @@ _MIXTRAL_NAMES = {
     "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
 }
+_MINIMAX_NAMES = {**_MIXTRAL_NAMES, "exp_probs_b": "block_sparse_moe.e_score_correction_bias"}
+_DEEPSEEK_NAMES = {
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    **{f"ffn_{part}_shexp": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")},
+}
+_GLM4_MOE_NAMES = {**_DEEPSEEK_NAMES, "post_attention_norm": "post_attention_layernorm"}
 _GRANITE_MOE_NAMES = {
     "ffn_gate_inp": "block_sparse_moe.router.layer",
     "ffn_gate_exps": "block_sparse_moe.experts.{}.gate_proj",
@@ -90,6 +96,7 @@ ARCHITECTURES = {
     "arcee": Architecture(family="ArceeForCausalLM", interleaves_heads=True),
     "cohere2": Architecture(family="Cohere2ForCausalLM", fields=fields.cohere_fields),
     "command-r": Architecture(family="CohereForCausalLM", fields=fields.cohere_fields),
+    "dots1": Architecture(family="Dots1ForCausalLM", names=_DEEPSEEK_NAMES, fields=fields.deepseek_fields),
     "ernie4_5": Architecture(family="Ernie4_5ForCausalLM", fields=fields.ernie_fields),
     "exaone4": Architecture(family="Exaone4ForCausalLM", names=_NORMS_AFTER, fields=fields.exaone4_fields),
     "gemma": Architecture(family="GemmaForCausalLM", norms_add_one=True),
@@ -100,6 +107,7 @@ ARCHITECTURES = {
         family="Gemma3ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=fields.gemma3_fields
     ),
     "glm4": Architecture(family="Glm4ForCausalLM", names=_GLM4_NAMES, fields=fields.glm4_fields),
+    "glm4moe": Architecture(family="Glm4MoeForCausalLM", names=_GLM4_MOE_NAMES, fields=fields.deepseek_fields),
     "gpt2": Architecture(
         family="GPT2LMHeadModel", names=_GPT2_NAMES, transposed=_GPT2_TRANSPOSED, fields=fields.gpt2_fields
     ),
@@ -112,6 +120,7 @@ ARCHITECTURES = {
     ),
     "hunyuan-dense": Architecture(family="HunYuanDenseV1ForCausalLM", names=_HUNYUAN_NAMES),
     "llama": Architecture(family="LlamaForCausalLM", interleaves_heads=True),
+    "minimax-m2": Architecture(family="MiniMaxM2ForCausalLM", names=_MINIMAX_NAMES, fields=fields.minimax_fields),
     "nemotron": Architecture(family="NemotronForCausalLM", norms_add_one=True, fields=fields.nemotron_fields),
     "olmo2": Architecture(family="Olmo2ForCausalLM", names=_NORMS_AFTER),
     "olmoe": Architecture(family="OlmoeForCausalLM", fields=fields.olmoe_fields),
@@ -155,3 +164,13 @@ def architecture_of(file: GgufFile) -> Architecture:
         )
     key, variant = _VARIANTS.get(name, ("", None))
     return variant if variant and file.metadata.get(f"{name}.{key}") else ARCHITECTURES[name]
+
+
+def names_of_families() -> dict[str, list[str]]:
+    """Return the values of general.architecture that each family serves."""
+    names: dict[str, list[str]] = {}
+    for name, architecture in ARCHITECTURES.items():
+        names.setdefault(architecture.family, []).append(name)
+    for name, (key, architecture) in _VARIANTS.items():
+        names.setdefault(architecture.family, []).append(f"{name} with {key}")
+    return names

@@ -5,6 +5,8 @@ from typing import Any
 from ...errors import ConfigError
 from .keys import Keys
 
+_SIGMOID = 2  # value of expert_gating_func
+
 
 def gpt2_fields(keys: Keys) -> dict[str, Any]:
     """Return GPT-2's fields, under its own names."""
@@ -88,6 +90,36 @@ def mixtral_fields(keys: Keys) -> dict[str, Any]:
 def olmoe_fields(keys: Keys) -> dict[str, Any]:
     """Return OLMoE's fields: its experts, whose weights do not sum to 1."""
     return {**mixtral_fields(keys), "norm_topk_prob": False}
+
+
+def minimax_fields(keys: Keys) -> dict[str, Any]:
+    """Return MiniMax M2's fields: its experts."""
+    _check_sigmoid(keys)
+    return mixtral_fields(keys)
+
+
+def deepseek_fields(keys: Keys) -> dict[str, Any]:
+    """Return the fields of mixtures like DeepSeek-V3's. Layers that predict more than one token are left out."""
+    _check_sigmoid(keys)
+    return {
+        **mixtral_fields(keys),
+        "num_hidden_layers": keys("block_count") - keys("nextn_predict_layers", 0),
+        "n_routed_experts": keys("expert_count"),
+        "n_shared_experts": keys("expert_shared_count", 0),
+        "n_group": keys("expert_group_count"),
+        "topk_group": keys("expert_group_used_count"),
+        "moe_intermediate_size": keys("expert_feed_forward_length"),
+        "first_k_dense_replace": keys("leading_dense_block_count", 0),
+        "norm_topk_prob": bool(keys("expert_weights_norm", False)),
+        "routed_scaling_factor": keys.number("expert_weights_scale") or 1.0,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in keys.file.tensors,
+        "sliding_window": 0,
+    }
+
+
+def _check_sigmoid(keys: Keys) -> None:
+    if keys("expert_gating_func", _SIGMOID) != _SIGMOID:
+        raise ConfigError(f"{keys.file.path}: expert_gating_func {keys('expert_gating_func')!r} is no sigmoid")
 
 
 def olmo3_fields(keys: Keys) -> dict[str, Any]:

@@ -23,7 +23,13 @@ WITHOUT_WINDOW = (2, 9)  # within a window that a GGUF leaves out
 def prompts_for(name: str) -> list[list[int]]:
     rng, model = random.Random(name), name.removesuffix(".gguf")
     # Variants: beyond their window, no more.
-    lengths = WITHOUT_WINDOW if model == "mixtral-window" else (2, 40) if model in VARIANTS else (1, 2, 17, 40, 100)
+    lengths = (
+        WITHOUT_WINDOW
+        if model in ("mixtral-window", "dots1")
+        else (2, 40)
+        if model in VARIANTS
+        else (1, 2, 17, 40, 100)
+    )
     return [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
 
 
