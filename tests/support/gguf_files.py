@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "glm4_moe": "glm4moe",
     "granitemoe": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe",
     "minimax_m2": "minimax-m2",
     "mixtral": "llama",
     "olmo3": "olmo2",
@@ -48,7 +49,13 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
     names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
     dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, model.config.num_hidden_layers)  # without experts
+    if architecture == "apertus":
+        activations = [layer.mlp.act_fn for layer in model.model.layers]
+        writer.add_xielu_alpha_p([activation.alpha_p.item() for activation in activations])
+        writer.add_xielu_alpha_n([activation.alpha_n.item() for activation in activations])
     for key, parameter in model.named_parameters():
+        if "act_fn" in key:
+            continue
         for part, values in _parts(key, parameter.data):
             suffixes = (".weight", ".bias")
             written = names.get_name(part, try_suffixes=suffixes) or dense.get_name(part, try_suffixes=suffixes)
@@ -150,11 +157,13 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
     num_experts = num_experts or getattr(config, "n_routed_experts", None)
     if num_experts:
         writer.add_expert_count(num_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_used_count(getattr(config, "num_experts_per_tok", None) or config.moe_topk)
     if architecture == "glm4moe":  # and a layer that predicts one token more
         writer.add_nextn_predict_layers(1)
         _add_tensor(writer, f"blk.{config.num_hidden_layers}.nextn.enorm.weight", torch.ones(8), Type.F32)
         _add_tensor(writer, f"blk.{config.num_hidden_layers}.attn_norm.weight", torch.ones(8), Type.F32)
+    if architecture == "hunyuan-moe":
+        writer.add_expert_feed_forward_length(config.intermediate_size)
     if architecture in ("dots1", "glm4moe", "minimax-m2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if architecture in ("dots1", "glm4moe"):

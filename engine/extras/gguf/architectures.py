@@ -77,6 +77,11 @@ _GLM4_NAMES = {
     "post_ffw_norm": "post_mlp_layernorm",
 }
 _HUNYUAN_NAMES = {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
+_HUNYUAN_MOE_NAMES = {
+    **_HUNYUAN_NAMES,
+    "ffn_gate_inp": "mlp.gate.wg",
+    **{f"ffn_{part}_shexp": f"mlp.shared_mlp.{part}_proj" for part in ("gate", "up", "down")},
+}
 _GPT2_TRANSPOSED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
 
 
@@ -93,6 +98,11 @@ class Architecture:
 
 
 ARCHITECTURES = {
+    "apertus": Architecture(
+        family="ApertusForCausalLM",
+        names={"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},
+        fields=fields.apertus_fields,
+    ),
     "arcee": Architecture(family="ArceeForCausalLM", interleaves_heads=True),
     "cohere2": Architecture(family="Cohere2ForCausalLM", fields=fields.cohere_fields),
     "command-r": Architecture(family="CohereForCausalLM", fields=fields.cohere_fields),
@@ -119,6 +129,9 @@ ARCHITECTURES = {
         fields=fields.granite_moe_fields,
     ),
     "hunyuan-dense": Architecture(family="HunYuanDenseV1ForCausalLM", names=_HUNYUAN_NAMES),
+    "hunyuan-moe": Architecture(
+        family="HunYuanMoEV1ForCausalLM", names=_HUNYUAN_MOE_NAMES, fields=fields.hunyuan_moe_fields
+    ),
     "llama": Architecture(family="LlamaForCausalLM", interleaves_heads=True),
     "minimax-m2": Architecture(family="MiniMaxM2ForCausalLM", names=_MINIMAX_NAMES, fields=fields.minimax_fields),
     "nemotron": Architecture(family="NemotronForCausalLM", norms_add_one=True, fields=fields.nemotron_fields),

@@ -92,6 +92,24 @@ def olmoe_fields(keys: Keys) -> dict[str, Any]:
     return {**mixtral_fields(keys), "norm_topk_prob": False}
 
 
+def apertus_fields(keys: Keys) -> dict[str, Any]:
+    """Return Apertus's fields: the bends of each layer's activation. Raises ConfigError."""
+    bends: dict[str, Any] = {name: keys.file.metadata.get(f"xielu.{name}") for name in ("alpha_p", "alpha_n")}
+    for name, values in bends.items():
+        if not isinstance(values, memoryview) or len(values) != keys("block_count"):
+            raise ConfigError(f"{keys.file.path}: xielu.{name} is no list with a value for each layer")
+    return {f"xielu_{name}": list(values) for name, values in bends.items()}
+
+
+def hunyuan_moe_fields(keys: Keys) -> dict[str, Any]:
+    """Return Hunyuan MoE's fields: its experts."""
+    return {
+        "num_experts": keys("expert_count"),
+        "moe_topk": keys("expert_used_count"),
+        "moe_intermediate_size": keys("expert_feed_forward_length"),
+    }
+
+
 def minimax_fields(keys: Keys) -> dict[str, Any]:
     """Return MiniMax M2's fields: its experts."""
     _check_sigmoid(keys)
