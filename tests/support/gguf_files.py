@@ -16,9 +16,21 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from splitfuse.engine.extras.gguf import architectures as known
 
-ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}  # architectures whose name is not the model_type
-_ADDING_ONE = ("gemma", "gemma2", "gemma3")
-_INTERLEAVING = ("llama", "granite")
+# Architectures whose name is not the model_type.
+ARCHITECTURES = {
+    "cohere": "command-r",
+    "gemma3_text": "gemma3",
+    "glm4_moe": "glm4moe",
+    "granitemoe": "granitemoe",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe",
+    "minimax_m2": "minimax-m2",
+    "mixtral": "llama",
+    "olmo3": "olmo2",
+    "qwen3_moe": "qwen3moe",
+}
+_ADDING_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
+_INTERLEAVING = ("arcee", "granite", "granitemoe", "llama")
 
 
 def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int | None = None) -> PreTrainedModel:
@@ -37,12 +49,21 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
     names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
     dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, model.config.num_hidden_layers)  # without experts
+    if architecture == "apertus":
+        activations = [layer.mlp.act_fn for layer in model.model.layers]
+        writer.add_xielu_alpha_p([activation.alpha_p.item() for activation in activations])
+        writer.add_xielu_alpha_n([activation.alpha_n.item() for activation in activations])
     for key, parameter in model.named_parameters():
+        if "act_fn" in key:
+            continue
         for part, values in _parts(key, parameter.data):
             suffixes = (".weight", ".bias")
             written = names.get_name(part, try_suffixes=suffixes) or dense.get_name(part, try_suffixes=suffixes)
             assert written is not None, part
             _add_tensor(writer, written, _converted(part, values, model.config, architecture), kind)
+    for key, values in model.named_buffers():
+        if key.endswith("e_score_correction_bias"):
+            _add_tensor(writer, f"blk.{key.split('.')[2]}.exp_probs_b.bias", values, Type.F32)
     _round(model, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -74,6 +95,7 @@ def _is_transposed(key: str) -> bool:
 
 def _parts(key: str, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """Return the file's tensors for one of the model's."""
+    key = key.replace("moe.router.weight", "moe.router.layer.weight").replace("block_sparse_moe.experts", "mlp.experts")
     if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
         yield key, values
     elif key.endswith("down_proj"):
@@ -103,7 +125,7 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
     writer.add_name("A tiny one")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
+    writer.add_block_count(config.num_hidden_layers + (architecture == "glm4moe"))
     writer.add_head_count(config.num_attention_heads)
     writer.add_vocab_size(config.vocab_size)
     if architecture == "gpt2":
@@ -112,20 +134,47 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         return
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count_kv(_num_kv_heads(config))
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if architecture in ("cohere2", "command-r", "nemotron"):
+        writer.add_layer_norm_eps(config.norm_eps if architecture == "nemotron" else config.layer_norm_eps)
+    else:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     if head_dim := getattr(config, "head_dim", None):
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
-    if window := getattr(config, "sliding_window", None):
+    window = getattr(config, "sliding_window", None)
+    if window and config.model_type != "mixtral":
         writer.add_sliding_window(window)
-    if architecture == "granite":
+    if window and architecture in ("exaone4", "olmo2"):
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    if architecture in ("cohere2", "command-r"):
+        writer.add_logit_scale(config.logit_scale)
+    if architecture in ("granite", "granitemoe"):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
+    num_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    num_experts = num_experts or getattr(config, "n_routed_experts", None)
+    if num_experts:
+        writer.add_expert_count(num_experts)
+        writer.add_expert_used_count(getattr(config, "num_experts_per_tok", None) or config.moe_topk)
+    if architecture == "glm4moe":  # and a layer that predicts one token more
+        writer.add_nextn_predict_layers(1)
+        _add_tensor(writer, f"blk.{config.num_hidden_layers}.nextn.enorm.weight", torch.ones(8), Type.F32)
+        _add_tensor(writer, f"blk.{config.num_hidden_layers}.attn_norm.weight", torch.ones(8), Type.F32)
+    if architecture == "hunyuan-moe":
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+    if architecture in ("dots1", "glm4moe", "minimax-m2"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if architecture in ("dots1", "glm4moe"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
     if architecture == "qwen3moe":
-        writer.add_expert_count(config.num_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if architecture in ("gemma2", "gemma3"):
         writer.add_attention_scale(config.query_pre_attn_scalar**-0.5)
@@ -141,8 +190,10 @@ def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: s
     rope = rope.get("full_attention", rope)
     if not rope:
         return
-    writer.add_rope_freq_base(rope["rope_theta"])
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    # Hunyuan's fixed alpha stretches the base as the file is written.
+    stretch = float(rope.get("alpha") or 1.0) ** (head_dim / (head_dim - 2))
+    writer.add_rope_freq_base(rope["rope_theta"] * stretch)
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
     kind = rope.get("rope_type", "default")
     if kind == "linear":
@@ -152,6 +203,8 @@ def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: s
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if architecture == "olmo2":
+            writer.add_rope_scaling_attn_factors(rope["attention_factor"])
     elif kind == "longrope":
         writer.add_rope_scaling_orig_ctx_len(config.original_max_position_embeddings)
         original, factor = config.original_max_position_embeddings, rope["factor"]

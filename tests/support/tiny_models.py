@@ -307,11 +307,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "cohere": CohereConfig(**_SHAPE, num_key_value_heads=4, logit_scale=0.5),
     "cohere-norms": CohereConfig(**_SHAPE, num_key_value_heads=2, use_qk_norm=True, attention_bias=True),
     "cohere2": Cohere2Config(
-        **{**_SHAPE, "num_hidden_layers": 3},
-        num_key_value_heads=2,
-        logit_scale=0.5,
-        sliding_window=37,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        **{**_SHAPE, "num_hidden_layers": 5}, num_key_value_heads=2, logit_scale=0.5, sliding_window=37
     ),
     "ministral3": Ministral3Config(
         **_SHAPE,

@@ -54,7 +54,12 @@ class ApertusForCausalLM(UngatedDecoder):
     def _activation(self, mlp: str) -> Activation:
         if self.config.hidden_act != "xielu":
             return super()._activation(mlp)
-        above, below = (F.softplus(self._take(f"{mlp}.act_fn.{name}", 1).float()) for name in ("alpha_p", "alpha_n"))
+        above, below = (F.softplus(self._bend(mlp, name).float()) for name in ("alpha_p", "alpha_n"))
         if above.is_meta:
             return XIELU(1.0, 1.0)
         return XIELU(above.item(), _BETA + below.item())
+
+    def _bend(self, mlp: str, name: str) -> Tensor:
+        """Return a bend before its softplus: a tensor of the checkpoint, or a number of a GGUF file's metadata."""
+        bends = self.config.hf_config.get(f"xielu_{name}")
+        return torch.tensor(bends[int(mlp.split(".")[-2])]) if bends else self._take(f"{mlp}.act_fn.{name}", 1)

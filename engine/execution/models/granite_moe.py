@@ -24,6 +24,9 @@ class GraniteMoeForCausalLM(GraniteForCausalLM, SparseDecoder):
         return super().normalize_config({**fields, "moe_intermediate_size": size, "norm_topk_prob": True})
 
     def _experts(self, block: str, config: ExpertsConfig) -> Iterator[tuple[Tensor, Tensor]]:
+        if self._source.has(f"{block}.experts.0.gate_proj.weight"):  # a GGUF file has halves
+            yield from super()._experts(block, config)
+            return
         hidden, inner = self.config.hidden_size, config.intermediate_size
         gate_up = self._take(f"{block}.input_linear.weight", config.num_experts, 2 * inner, hidden)
         down = self._take(f"{block}.output_linear.weight", config.num_experts, hidden, inner)

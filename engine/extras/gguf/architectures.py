@@ -53,6 +53,35 @@ _GPT2_NAMES = {
     "ffn_up": "mlp.c_fc",
     "ffn_down": "mlp.c_proj",
 }
+_MIXTRAL_NAMES = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+}
+_MINIMAX_NAMES = {**_MIXTRAL_NAMES, "exp_probs_b": "block_sparse_moe.e_score_correction_bias"}
+_DEEPSEEK_NAMES = {
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    **{f"ffn_{part}_shexp": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")},
+}
+_GLM4_MOE_NAMES = {**_DEEPSEEK_NAMES, "post_attention_norm": "post_attention_layernorm"}
+_GRANITE_MOE_NAMES = {
+    "ffn_gate_inp": "block_sparse_moe.router.layer",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.gate_proj",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.up_proj",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.down_proj",
+}
+_GLM4_NAMES = {
+    "ffn_up": "mlp.gate_up_proj",
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_ffw_norm": "post_mlp_layernorm",
+}
+_HUNYUAN_NAMES = {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
+_HUNYUAN_MOE_NAMES = {
+    **_HUNYUAN_NAMES,
+    "ffn_gate_inp": "mlp.gate.wg",
+    **{f"ffn_{part}_shexp": f"mlp.shared_mlp.{part}_proj" for part in ("gate", "up", "down")},
+}
 _GPT2_TRANSPOSED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
 
 
@@ -69,6 +98,17 @@ class Architecture:
 
 
 ARCHITECTURES = {
+    "apertus": Architecture(
+        family="ApertusForCausalLM",
+        names={"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},
+        fields=fields.apertus_fields,
+    ),
+    "arcee": Architecture(family="ArceeForCausalLM", interleaves_heads=True),
+    "cohere2": Architecture(family="Cohere2ForCausalLM", fields=fields.cohere_fields),
+    "command-r": Architecture(family="CohereForCausalLM", fields=fields.cohere_fields),
+    "dots1": Architecture(family="Dots1ForCausalLM", names=_DEEPSEEK_NAMES, fields=fields.deepseek_fields),
+    "ernie4_5": Architecture(family="Ernie4_5ForCausalLM", fields=fields.ernie_fields),
+    "exaone4": Architecture(family="Exaone4ForCausalLM", names=_NORMS_AFTER, fields=fields.exaone4_fields),
     "gemma": Architecture(family="GemmaForCausalLM", norms_add_one=True),
     "gemma2": Architecture(
         family="Gemma2ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=fields.gemma2_fields
@@ -76,27 +116,74 @@ ARCHITECTURES = {
     "gemma3": Architecture(
         family="Gemma3ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=fields.gemma3_fields
     ),
+    "glm4": Architecture(family="Glm4ForCausalLM", names=_GLM4_NAMES, fields=fields.glm4_fields),
+    "glm4moe": Architecture(family="Glm4MoeForCausalLM", names=_GLM4_MOE_NAMES, fields=fields.deepseek_fields),
     "gpt2": Architecture(
         family="GPT2LMHeadModel", names=_GPT2_NAMES, transposed=_GPT2_TRANSPOSED, fields=fields.gpt2_fields
     ),
     "granite": Architecture(family="GraniteForCausalLM", interleaves_heads=True, fields=fields.granite_fields),
+    "granitemoe": Architecture(
+        family="GraniteMoeForCausalLM",
+        names=_GRANITE_MOE_NAMES,
+        interleaves_heads=True,
+        fields=fields.granite_moe_fields,
+    ),
+    "hunyuan-dense": Architecture(family="HunYuanDenseV1ForCausalLM", names=_HUNYUAN_NAMES),
+    "hunyuan-moe": Architecture(
+        family="HunYuanMoEV1ForCausalLM", names=_HUNYUAN_MOE_NAMES, fields=fields.hunyuan_moe_fields
+    ),
     "llama": Architecture(family="LlamaForCausalLM", interleaves_heads=True),
+    "minimax-m2": Architecture(family="MiniMaxM2ForCausalLM", names=_MINIMAX_NAMES, fields=fields.minimax_fields),
+    "nemotron": Architecture(family="NemotronForCausalLM", norms_add_one=True, fields=fields.nemotron_fields),
     "olmo2": Architecture(family="Olmo2ForCausalLM", names=_NORMS_AFTER),
+    "olmoe": Architecture(family="OlmoeForCausalLM", fields=fields.olmoe_fields),
     "phi3": Architecture(family="Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=fields.phi3_fields),
     "qwen2": Architecture(family="Qwen2ForCausalLM"),
     "qwen3": Architecture(family="Qwen3ForCausalLM"),
     "qwen3moe": Architecture(family="Qwen3MoeForCausalLM", fields=fields.qwen3_moe_fields),
+    "seed_oss": Architecture(
+        family="SeedOssForCausalLM",
+        names={"post_attention_norm": "post_attention_layernorm"},
+        fields=fields.seed_oss_fields,
+    ),
+}
+# Architectures that serve another family in files with this key.
+_VARIANTS = {
+    "llama": (
+        "expert_count",
+        Architecture(
+            family="MixtralForCausalLM",
+            names=_MIXTRAL_NAMES,
+            interleaves_heads=True,
+            fields=fields.mixtral_fields,
+        ),
+    ),
+    "olmo2": (
+        "attention.sliding_window",
+        Architecture(family="Olmo3ForCausalLM", names=_NORMS_AFTER, fields=fields.olmo3_fields),
+    ),
 }
 
 
 def architecture_of(file: GgufFile) -> Architecture:
-    """Return the architecture of this file. Raises ConfigError that lists the known ones."""
+    """Return the architecture of this file. Raises ConfigError."""
     name = file.metadata.get("general.architecture")
     if "split.count" in file.metadata and file.metadata["split.count"] != 1:
         raise ConfigError(f"{file.path} is one part of a split GGUF; {JOIN}")
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise ConfigError(f"{file.path}: GGUF architecture {name!r} is not known; known: {known}")
-    if name == "llama" and file.metadata.get("llama.expert_count"):
-        raise ConfigError(f"{file.path}: experts in a GGUF of architecture 'llama' are not read; take its safetensors")
-    return ARCHITECTURES[name]
+        raise ConfigError(
+            f"{file.path}: GGUF architecture {name!r} is not known; `splitfuse models --supported` lists the "
+            f"{len(ARCHITECTURES)} that are"
+        )
+    key, variant = _VARIANTS.get(name, ("", None))
+    return variant if variant and file.metadata.get(f"{name}.{key}") else ARCHITECTURES[name]
+
+
+def names_of_families() -> dict[str, list[str]]:
+    """Return the values of general.architecture that each family serves."""
+    names: dict[str, list[str]] = {}
+    for name, architecture in ARCHITECTURES.items():
+        names.setdefault(architecture.family, []).append(name)
+    for name, (key, architecture) in _VARIANTS.items():
+        names.setdefault(architecture.family, []).append(f"{name} with {key}")
+    return names

@@ -72,7 +72,7 @@ def _config_fields(file: GgufFile, architecture: Architecture, keys: Keys) -> di
         "num_hidden_layers": keys("block_count"),
         "num_attention_heads": keys("attention.head_count"),
         "num_key_value_heads": keys("attention.head_count_kv"),
-        "head_dim": keys("attention.key_length"),
+        "head_dim": _head_dim(keys),
         "intermediate_size": keys("feed_forward_length"),
         "max_position_embeddings": context_length,
         "rms_norm_eps": eps,
@@ -88,13 +88,18 @@ def _config_fields(file: GgufFile, architecture: Architecture, keys: Keys) -> di
 
 
 def _rope(keys: Keys) -> dict[str, Any]:
-    theta, rotary_dim = keys.number("rope.freq_base"), keys("rope.dimension_count")
-    fields = {"rope_theta": theta} if theta else {}
-    head_dim = keys("attention.key_length") or keys("embedding_length") // keys("attention.head_count")
-    if rotary_dim and rotary_dim != head_dim:
-        fields["partial_rotary_factor"] = rotary_dim / head_dim
+    # llama.cpp's defaults: those of families would be wrong where a file leaves a key out.
+    head_dim = _head_dim(keys)
+    fields = {
+        "rope_theta": keys.number("rope.freq_base") or 10000.0,
+        "partial_rotary_factor": (keys("rope.dimension_count") or head_dim) / head_dim,
+    }
     scaling = _rope_scaling(keys)
     return {**fields, "rope_scaling": scaling} if scaling else fields
+
+
+def _head_dim(keys: Keys) -> int:
+    return int(keys("attention.key_length") or keys("embedding_length") // keys("attention.head_count"))
 
 
 def _rope_scaling(keys: Keys) -> dict[str, Any]:
@@ -110,10 +115,13 @@ def _rope_scaling(keys: Keys) -> dict[str, Any]:
     kind = keys("rope.scaling.type", "none")
     if kind == "none":
         return {}
+    # OLMo 3's key is YaRN's whole temperature. Elsewhere llama.cpp multiplies YaRN's own by the key.
+    is_whole = keys.file.metadata["general.architecture"] == "olmo2"
     return {
         "rope_type": kind,
         "factor": keys.number("rope.scaling.factor"),
         "original_max_position_embeddings": keys("rope.scaling.original_context_length"),
+        "attention_factor": keys.number("rope.scaling.attn_factor") if is_whole else None,
     }
 
 

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from ...errors import ConfigError
 from .keys import Keys
+
+_SIGMOID = 2  # value of expert_gating_func
 
 
 def gpt2_fields(keys: Keys) -> dict[str, Any]:
@@ -72,3 +75,123 @@ def granite_fields(keys: Keys) -> dict[str, Any]:
         "residual_multiplier": keys.number("residual_scale"),
         "logits_scaling": keys.number("logit_scale"),
     }
+
+
+def granite_moe_fields(keys: Keys) -> dict[str, Any]:
+    """Return Granite MoE's fields: Granite's and its experts."""
+    return {**granite_fields(keys), **mixtral_fields(keys)}
+
+
+def mixtral_fields(keys: Keys) -> dict[str, Any]:
+    """Return Mixtral's fields: its experts."""
+    return {"num_local_experts": keys("expert_count"), "num_experts_per_tok": keys("expert_used_count")}
+
+
+def olmoe_fields(keys: Keys) -> dict[str, Any]:
+    """Return OLMoE's fields: its experts, whose weights do not sum to 1."""
+    return {**mixtral_fields(keys), "norm_topk_prob": False}
+
+
+def apertus_fields(keys: Keys) -> dict[str, Any]:
+    """Return Apertus's fields: the bends of each layer's activation. Raises ConfigError."""
+    bends: dict[str, Any] = {name: keys.file.metadata.get(f"xielu.{name}") for name in ("alpha_p", "alpha_n")}
+    for name, values in bends.items():
+        if not isinstance(values, memoryview) or len(values) != keys("block_count"):
+            raise ConfigError(f"{keys.file.path}: xielu.{name} is no list with a value for each layer")
+    return {f"xielu_{name}": list(values) for name, values in bends.items()}
+
+
+def hunyuan_moe_fields(keys: Keys) -> dict[str, Any]:
+    """Return Hunyuan MoE's fields: its experts."""
+    return {
+        "num_experts": keys("expert_count"),
+        "moe_topk": keys("expert_used_count"),
+        "moe_intermediate_size": keys("expert_feed_forward_length"),
+    }
+
+
+def minimax_fields(keys: Keys) -> dict[str, Any]:
+    """Return MiniMax M2's fields: its experts."""
+    _check_sigmoid(keys)
+    return mixtral_fields(keys)
+
+
+def deepseek_fields(keys: Keys) -> dict[str, Any]:
+    """Return the fields of mixtures like DeepSeek-V3's. Layers that predict more than one token are left out."""
+    _check_sigmoid(keys)
+    return {
+        **mixtral_fields(keys),
+        "num_hidden_layers": keys("block_count") - keys("nextn_predict_layers", 0),
+        "n_routed_experts": keys("expert_count"),
+        "n_shared_experts": keys("expert_shared_count", 0),
+        "n_group": keys("expert_group_count"),
+        "topk_group": keys("expert_group_used_count"),
+        "moe_intermediate_size": keys("expert_feed_forward_length"),
+        "first_k_dense_replace": keys("leading_dense_block_count", 0),
+        "norm_topk_prob": bool(keys("expert_weights_norm", False)),
+        "routed_scaling_factor": keys.number("expert_weights_scale") or 1.0,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in keys.file.tensors,
+        "sliding_window": 0,
+    }
+
+
+def _check_sigmoid(keys: Keys) -> None:
+    if keys("expert_gating_func", _SIGMOID) != _SIGMOID:
+        raise ConfigError(f"{keys.file.path}: expert_gating_func {keys('expert_gating_func')!r} is no sigmoid")
+
+
+def olmo3_fields(keys: Keys) -> dict[str, Any]:
+    """Return OLMo 3's fields: windows, and which layers have them."""
+    return _windows(keys)
+
+
+def exaone4_fields(keys: Keys) -> dict[str, Any]:
+    """Return EXAONE 4's fields: windows, or none in the small models, which `None` would leave to a default."""
+    return _windows(keys) if keys("attention.sliding_window") else {"sliding_window": 0}
+
+
+def _windows(keys: Keys) -> dict[str, Any]:
+    """Return a window and the kind of each layer. Raises ConfigError if the file has no kinds."""
+    pattern = keys("attention.sliding_window_pattern")
+    if not isinstance(pattern, memoryview) or len(pattern) != keys("block_count"):
+        raise ConfigError(f"{keys.file.path}: attention.sliding_window_pattern is no list with a value for each layer")
+    return {
+        "sliding_window": keys("attention.sliding_window"),
+        "layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern],
+    }
+
+
+def cohere_fields(keys: Keys) -> dict[str, Any]:
+    """Return Command R's fields: a factor of logits, norms of each head, a window."""
+    return {
+        "layer_norm_eps": keys.number("attention.layer_norm_epsilon"),
+        "logit_scale": keys.number("logit_scale"),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in keys.file.tensors,
+        "sliding_window": keys("attention.sliding_window"),
+    }
+
+
+def ernie_fields(keys: Keys) -> dict[str, Any]:
+    """Return ERNIE 4.5's fields: one switch for all biases."""
+    return {"use_bias": "blk.0.attn_q.bias" in keys.file.tensors}
+
+
+def seed_oss_fields(keys: Keys) -> dict[str, Any]:
+    """Return Seed-OSS's fields: the output's own switch for its bias."""
+    return {"attention_out_bias": "blk.0.attn_output.bias" in keys.file.tensors}
+
+
+def glm4_fields(keys: Keys) -> dict[str, Any]:
+    """Refuse the text parts of models with images, whose converter reorders q and k. Raises ConfigError."""
+    if keys("rope.dimension_sections") or keys("nextn_predict_layers"):
+        raise ConfigError(f"{keys.file.path}: of architecture 'glm4' only GLM-4-0414 is read; take its safetensors")
+    return {}
+
+
+def nemotron_fields(keys: Keys) -> dict[str, Any]:
+    """Return Nemotron's fields: the epsilon of its norms. Raises ConfigError if the converter's rotation is wrong."""
+    # The converter computes the rotated part from hidden size / heads, even where a head is wider.
+    num_heads, head_dim = keys("attention.head_count"), keys("attention.key_length")
+    if head_dim and head_dim * num_heads != keys("embedding_length"):
+        raise ConfigError(f"{keys.file.path}: its part of a head that turns is not known; take its safetensors")
+    return {"norm_eps": keys.number("attention.layer_norm_epsilon")}

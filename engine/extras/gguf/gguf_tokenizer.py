@@ -40,9 +40,10 @@ _PUNCTUATION = r"[\p{P}\$\+<=>\^~\|]+"
 _SPLITS: dict[str, tuple[str, ...]] = {
     "default": (_PUNCTUATION, _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
     **dict.fromkeys(("dbrx", "falcon3", "llama-bpe", "llama-v3", "llama3", "pixtral", "smaug-bpe"), (_LLAMA3,)),
-    **dict.fromkeys(("deepseek-r1-qwen", "megrez", "qwen2", "stablelm2"), (_LLAMA3.replace("{1,3}", ""),)),
+    **dict.fromkeys(("chatglm-bpe", "glm4"), (_LLAMA3,)),
+    **dict.fromkeys(("deepseek-r1-qwen", "hunyuan", "megrez", "qwen2", "stablelm2"), (_LLAMA3.replace("{1,3}", ""),)),
     "tekken": (_TEKKEN,),
-    **dict.fromkeys(("gpt-4o", "llama4"), (_GPT4O,)),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), (_GPT4O,)),
 }
 # Names for GPT-2's own pattern, which `tokenizers` has built in; True: each digit is split off first.
 _BUILT_IN = {

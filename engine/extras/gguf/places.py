@@ -4,11 +4,13 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from ...errors import ConfigError
 from .architectures import NAMES, ROPE_FACTORS, Architecture, architecture_of
 from .file import GgufFile, TensorInfo, read_gguf
 from .keys import Keys
 
 _MAX_EXPERTS = 4096
+_MAX_EXTRA_LAYERS = 16
 
 
 class Place(NamedTuple):
@@ -30,8 +32,13 @@ def places(file: GgufFile) -> dict[str, Place]:
     """Map checkpoint names to the places of their tensors. Unknown tensors keep their names. Raises ConfigError."""
     architecture, keys = architecture_of(file), Keys(file)
     result: dict[str, Place] = {}
+    # Layers after the last predict more than one token, which is not built.
+    num_layers, num_extra = keys("block_count"), keys("nextn_predict_layers", 0)
+    if type(num_extra) is not int or not 0 <= num_extra <= _MAX_EXTRA_LAYERS:
+        raise ConfigError(f"{file.path}: nextn_predict_layers must be a number of at most {_MAX_EXTRA_LAYERS}")
+    extra = tuple(f"blk.{num_layers - 1 - index}." for index in range(num_extra))
     for info in file.tensors.values():
-        if info.name not in ROPE_FACTORS:
+        if info.name not in ROPE_FACTORS and not info.name.startswith(extra):
             result.update(_places_of(info, architecture, keys))
     return result
 
@@ -42,13 +49,15 @@ def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list
     if match is None or match[2] not in names:
         return [(info.name, Place(info))]
     layer, leaf, ending = match.groups()
-    name = f"{names[leaf]}.{ending}" if layer is None else f"{names['blk']}.{layer}.{names[leaf]}.{ending}"
+    name = names[leaf] if names[leaf].endswith("_bias") else f"{names[leaf]}.{ending}"
+    if layer is not None:
+        name = f"{names['blk']}.{layer}.{name}"
     if "{}" in name and info.shape[0] == keys("expert_count") <= _MAX_EXPERTS:
         return [(name.format(expert), Place(info, expert=expert)) for expert in range(info.shape[0])]
     place = Place(
         info,
         num_rotated_heads=_num_heads(leaf, keys) if architecture.interleaves_heads else 0,
-        adds_one=architecture.norms_add_one and leaf.endswith("norm"),
+        adds_one=architecture.norms_add_one and leaf.endswith("norm") and ending == "weight",
         is_transposed=leaf in architecture.transposed and ending == "weight",
     )
     return [(name, place)]

@@ -38,12 +38,9 @@ def print_models(*, as_json: bool) -> int:
 
 def print_supported() -> int:
     """Print the families that can be served, and the GGUF architectures of each."""
-    gguf = load_extra("gguf.architectures", needed_for="models --supported").ARCHITECTURES
-    names: dict[str, list[str]] = {}
-    for name, architecture in gguf.items():
-        names.setdefault(architecture.family, []).append(name)
+    names = load_extra("gguf.architectures", needed_for="models --supported").names_of_families()
     rows = [
-        (family.name, architecture, " ".join(names.get(architecture, ["-"])), family.example)
+        (family.name, architecture, ", ".join(names.get(architecture, ["-"])), family.example)
         for architecture, family in sorted(MODELS.items(), key=lambda item: item[1].name.lower())
     ]
     print(table(("FAMILY", "ARCHITECTURE", "GGUF", "FOR EXAMPLE"), rows))

@@ -1,12 +1,13 @@
 """A GGUF file's answers equal those of its original model in transformers, in float32, token by token."""
 
 import random
+from itertools import product
 from pathlib import Path
 
 import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf_files import GGUF_MODELS, write_gguf
-from tiny_models import VOCAB_SIZE, greedy
+from tiny_models import VARIANTS, VOCAB_SIZE, greedy
 from transformers import PreTrainedModel
 
 from splitfuse.engine import LLM, SamplingParams
@@ -16,9 +17,20 @@ NUM_NEW = 24
 PARAMS = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
 
 
+WITHOUT_WINDOW = (2, 9)  # within a window that a GGUF leaves out
+
+
 def prompts_for(name: str) -> list[list[int]]:
-    rng = random.Random(name)
-    return [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (1, 2, 17, 40, 100)]
+    rng, model = random.Random(name), name.removesuffix(".gguf")
+    # Variants: beyond their window, no more.
+    lengths = (
+        WITHOUT_WINDOW
+        if model in ("mixtral-window", "dots1")
+        else (2, 40)
+        if model in VARIANTS
+        else (1, 2, 17, 40, 100)
+    )
+    return [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
 
 
 def assert_equal_answers(path: Path, model: PreTrainedModel) -> None:
@@ -34,9 +46,15 @@ def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
     assert_equal_answers(path, write_gguf(path, name))
 
 
-# Cases: rows of q and k in another order, gpt2's transposed matrices, permuted biases.
-@pytest.mark.parametrize("kind", [Type.Q4_1, Type.Q8_0, Type.BF16], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("name", ["llama-yarn", "gpt2", "qwen3-moe"])
+# Cases: rows of q and k in another order, gpt2's transposed matrices, permuted biases, neighbours that rotate.
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *product(["llama-yarn", "gpt2", "qwen3-moe"], [Type.Q4_1, Type.Q8_0, Type.BF16]),
+        *product(["glm4", "granite-moe"], [Type.Q8_0]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
 def test_quantized_ones_equal_what_their_values_are(name: str, kind: Type, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.gguf"
     assert_equal_answers(path, write_gguf(path, name, kind=kind, alignment=64))

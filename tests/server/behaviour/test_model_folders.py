@@ -131,7 +131,7 @@ def gguf_of_another_architecture(folder):
     lengths = [len(text).to_bytes(8, "little") for text in (key, value)]
     header = b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (1).to_bytes(8, "little")
     (folder / "model.gguf").write_bytes(header + lengths[0] + key + (8).to_bytes(4, "little") + lengths[1] + value)
-    return "GGUF architecture 'mamba' is not known; known: gemma, "
+    return "GGUF architecture 'mamba' is not known; `splitfuse models --supported` lists "
 
 
 FAULTS = [
