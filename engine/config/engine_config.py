@@ -48,6 +48,11 @@ class EngineConfig:
     quantization: str | None = setting(
         None, choices=("int8", "int4", "fp8"), help="round weights to this at load; fp8: e4m3, for GPUs from 8.9 on"
     )
+    model_impl: str = setting(
+        "auto",
+        choices=("auto", "native", "transformers"),
+        help="code of the model's layers; auto: this server's where the family is known, else transformers'",
+    )
     quantization_activations: str = setting(
         "none", choices=("none", "int8"), help="int8: round the inputs of quantized weights, token by token (CPU)"
     )

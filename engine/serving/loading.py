@@ -89,7 +89,7 @@ def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
 
 
 def _choose(config: EngineConfig, folder: Path) -> _Choices:
-    model = read_model_config(folder)
+    model = read_model_config(folder, impl=config.model_impl)
     check_quantization(config, model)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, model, device)
@@ -187,7 +187,7 @@ def load_model(
     # process must not wait for the build.
     preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare", daemon=True)
     preparing.start()
-    build = model_class(model_config.architecture)
+    build = model_class(model_config.architecture, impl=model_config.impl)
     source = weight_source(
         folder,
         load_format=config.load_format,
