@@ -145,9 +145,8 @@ def parse_model_config(
     """Parse `raw`, the config.json of any known family. Raises ConfigError that names `source`."""
     try:
         architecture = str((raw.get("architectures") or ["(none named)"])[0])
-        if impl == "transformers" or (impl == "auto" and architecture not in MODELS):
-            if (through := _through_transformers(raw, generation, architecture, impl)) is not None:
-                return through
+        if (through := _through_transformers(raw, generation, architecture, impl)) is not None:
+            return through
         family = model_class(architecture, model_type=str(raw.get("model_type") or ""))
         return ModelConfig.from_fields(family.normalize_config(raw), generation)
     except ConfigError as exc:
@@ -159,8 +158,8 @@ def parse_model_config(
 def _through_transformers(
     raw: dict[str, Any], generation: dict[str, Any], architecture: str, impl: str
 ) -> ModelConfig | None:
-    """Return the shape of a model of transformers; None if there is none and `impl` is auto. Raises ConfigError."""
-    if impl == "auto" and not has_extra(_THROUGH):
+    """Return the shape of a model that transformers' modules serve, None of any other. Raises ConfigError."""
+    if impl == "native" or (impl == "auto" and (architecture in MODELS or not has_extra(_THROUGH))):
         return None
     extra = load_extra(f"{_THROUGH}.config", needed_for=_SETTING)
     if impl == "auto" and not extra.has_class(raw):

@@ -87,7 +87,7 @@ def their_config(raw: Mapping[str, Any]) -> Any:
 def build(raw: Mapping[str, Any], attention: str, *, dtype: torch.dtype, experts: str) -> Any:
     """Return the model on the meta device. Raises ConfigError."""
     config = their_config(raw)
-    config.use_cache = False
+    config.use_cache = config.output_router_logits = False
     family = _class_of(config)
     if not family._supports_attention_backend:
         raise ConfigError("it does not use transformers' attention interface")

@@ -22,13 +22,26 @@ from .probe import LayerAttention
 from .weights import ModuleLoader
 
 
+class _HiddenStates(BaseModelOutputWithPast):
+    """Output of a base model with hidden states alone: losses and routers' scores are None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 class _Hidden(nn.Module):
-    """Stands for the base model while a class computes logits of chosen hidden states."""
+    """Stand-in for the base model while a class computes the logits of chosen hidden states."""
 
     hidden: Tensor
 
+    @property
+    def decoder(self) -> "_Hidden":
+        """Part that some classes call instead of the whole."""
+        return self
+
     def forward(self, *args: Any, **options: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=self.hidden)
+        return _HiddenStates(last_hidden_state=self.hidden)
 
 
 class _OpByOp:

@@ -1,7 +1,9 @@
-"""Loading of transformers' modules from a WeightSource: packed linears, and what transformers converts while loading."""
+"""Loading of transformers' modules from a WeightSource: linears are packed, other parts converted if need be."""
 
 import re
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import convert_and_load_state_dict_in_model, revert_weight_conversion
 from transformers.modeling_utils import LoadStateDictConfig
+from transformers.utils import logging
 
 from ....kernels import ops
 from ...errors import ConfigError
@@ -28,6 +31,18 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.linear(x.reshape(-1, x.shape[-1]), self._packed).view(*x.shape[:-1], self.out_features)
+
+
+@contextmanager
+def _without_progress() -> Iterator[None]:
+    """Keep transformers from drawing a bar for each layer."""
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            logging.enable_progress_bar()
 
 
 class ModuleLoader:
@@ -92,17 +107,18 @@ class ModuleLoader:
 
     def _convert(self, names: set[str]) -> None:
         """Load parameters that the files have in other pieces, such as experts one by one, layer by layer."""
-        model, groups = self._model, {}
-        state = self._model.state_dict()
+        model, state = self._model, self._model.state_dict()
+        groups: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for name in sorted(names):
-            groups.setdefault((_LAYER.search(name) or [""])[0], {})[name] = state[name]
+            groups[(_LAYER.search(name) or [""])[0]][name] = state[name]
         for group in groups.values():
             pieces = revert_weight_conversion(model, {name: tensor.to("meta") for name, tensor in group.items()})
             taken = {name: self._take(name, tensor.shape) for name, tensor in pieces.items()}
             config = LoadStateDictConfig(
                 dtype=self._dtype, device_map={"": self._device}, weight_mapping=get_model_conversion_mapping(model)
             )
-            convert_and_load_state_dict_in_model(model, taken, config)
+            with _without_progress():
+                convert_and_load_state_dict_in_model(model, taken, config)
 
     def _replace(self, name: str, linear: nn.Linear) -> None:
         path = name.removesuffix(".weight")
