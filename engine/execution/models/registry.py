@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ConfigError
-from ...extension import has_extra, load_extra
+from ...extension import load_extra
 from .checkpoint import other_format, read_json, tokenizer_only
 from .config import ModelConfig
 
@@ -25,8 +25,6 @@ class Family(NamedTuple):
     example: str  # an id on the hub
     notes: str
 
-
-_THROUGH, _SETTING = "transformers_impl", "--model-impl transformers"
 
 # Keys are the values of `architectures` in config.json.
 MODELS = {
@@ -96,8 +94,7 @@ MODELS = {
 def model_class(architecture: str, *, model_type: str = "", impl: str = "native") -> "type[Decoder]":
     """Import the class for config.json's architecture. Raises ConfigError that names the nearest known one."""
     if impl == "transformers":
-        through: type[Decoder] = load_extra(f"{_THROUGH}.model", needed_for=_SETTING).TransformersModel
-        return through
+        return import_module(".through_transformers", __package__).model_class()  # type: ignore[no-any-return]
     if architecture not in MODELS:
         nearest = _nearest(architecture, model_type)
         hint = f"; nearest by name: {MODELS[nearest].name} ({nearest})" if nearest else ""
@@ -126,10 +123,8 @@ def read_model_config(folder: Path, *, impl: str = "auto") -> ModelConfig:
     A folder's is in config.json, the end tokens in generation_config.json.
     """
     if folder.is_file():
-        if impl == "transformers":
-            raise ConfigError(f"{_SETTING} reads safetensors; {folder} is a GGUF file")
         gguf = load_extra("gguf.config_fields", needed_for=str(folder))
-        return parse_model_config(gguf.read_config_fields(folder), generation={}, source=str(folder))
+        return parse_model_config(gguf.read_config_fields(folder), generation={}, source=str(folder), impl=impl)
     if not (folder / "config.json").exists() and (what := other_format(folder) or tokenizer_only(folder)):
         raise ConfigError(what)
     path = folder / "generation_config.json"
@@ -145,30 +140,16 @@ def parse_model_config(
     """Parse `raw`, the config.json of any known family. Raises ConfigError that names `source`."""
     try:
         architecture = str((raw.get("architectures") or ["(none named)"])[0])
-        if (through := _through_transformers(raw, generation, architecture, impl)) is not None:
-            return through
+        if impl == "transformers" or (impl == "auto" and architecture not in MODELS):
+            through = import_module(".through_transformers", __package__)
+            if (parsed := through.parse(raw, generation, source=source, impl=impl)) is not None:
+                return parsed  # type: ignore[no-any-return]
         family = model_class(architecture, model_type=str(raw.get("model_type") or ""))
         return ModelConfig.from_fields(family.normalize_config(raw), generation)
     except ConfigError as exc:
         raise ConfigError(f"{source}: {exc}") from exc
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as exc:
         raise ConfigError(f"{source}: a field is missing or of the wrong kind ({type(exc).__name__}: {exc})") from exc
-
-
-def _through_transformers(
-    raw: dict[str, Any], generation: dict[str, Any], architecture: str, impl: str
-) -> ModelConfig | None:
-    """Return the shape of a model that transformers' modules serve, None of any other. Raises ConfigError."""
-    if impl == "native" or (impl == "auto" and (architecture in MODELS or not has_extra(_THROUGH))):
-        return None
-    extra = load_extra(f"{_THROUGH}.config", needed_for=_SETTING)
-    if impl == "auto" and not extra.has_class(raw):
-        return None
-    try:
-        parsed: ModelConfig = extra.parse(raw, generation)
-    except ConfigError as exc:
-        raise ConfigError(f"architecture {architecture!r} cannot be served through transformers: {exc}") from exc
-    return parsed
 
 
 def families_table() -> str:

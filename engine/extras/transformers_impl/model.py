@@ -22,7 +22,7 @@ from .probe import LayerAttention
 from .weights import ModuleLoader
 
 
-class _HiddenStates(BaseModelOutputWithPast):
+class _HiddenStates(BaseModelOutputWithPast):  # type: ignore[misc]
     """Output of a base model with hidden states alone: losses and routers' scores are None."""
 
     def __getattr__(self, name: str) -> None:

@@ -22,7 +22,7 @@ class LayerAttention(NamedTuple):
 
     num_heads: int
     num_kv_heads: int
-    head_dim: int  # of queries and keys; narrower values are padded
+    head_dim: int  # width of queries and keys; narrower values are padded
     scale: float
     sliding_window: int
     softcap: float

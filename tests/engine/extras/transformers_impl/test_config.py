@@ -10,7 +10,7 @@ from transformers import CONFIG_MAPPING
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.planned_weights import WeightLayout, planned_weight_bytes
-from splitfuse.engine.execution.models.registry import parse_model_config, read_model_config
+from splitfuse.engine.execution.models.registry import parse_model_config
 
 _SHAPE: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 _SHAPE |= {"num_attention_heads": 4, "max_position_embeddings": 128}
@@ -71,7 +71,7 @@ def test_memory_is_planned_without_weights(tmp_path: Path) -> None:
     assert planned_weight_bytes(tmp_path, config, layout, max_model_len=16) == pytest.approx(4 * num_weights, rel=0.01)
 
 
-def test_gguf_files_have_native_classes_only(tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").touch()
+def test_gguf_files_have_native_classes_only() -> None:
+    raw = fields("llama", "LlamaForCausalLM")
     with pytest.raises(ConfigError, match="reads safetensors"):
-        read_model_config(tmp_path / "a.gguf", impl="transformers")
+        parse_model_config(raw, generation={}, source="a.gguf", impl="transformers")
