@@ -48,7 +48,7 @@ class EngineConfig:
     quantization: str | None = setting(
         None, choices=("int8", "int4", "fp8"), help="round weights to this at load; fp8: e4m3, for GPUs from 8.9 on"
     )
-    model_impl: str = setting("auto", choices=("auto", "native", "transformers"), help="whose code the layers run")
+    model_impl: str = setting("auto", choices=("auto", "native", "transformers", "vllm"), help="code of the layers")
     quantization_activations: str = setting(
         "none", choices=("none", "int8"), help="int8: round the inputs of quantized weights, token by token (CPU)"
     )
