@@ -48,6 +48,7 @@ class EngineConfig:
     quantization: str | None = setting(
         None, choices=("int8", "int4", "fp8"), help="round weights to this at load; fp8: e4m3, for GPUs from 8.9 on"
     )
+    model_impl: str = setting("auto", choices=("auto", "native", "transformers", "vllm"), help="code of the layers")
     quantization_activations: str = setting(
         "none", choices=("none", "int8"), help="int8: round the inputs of quantized weights, token by token (CPU)"
     )
@@ -113,9 +114,7 @@ class EngineConfig:
         None, above=0, help="refuse (429) when the predicted time to a first token is longer"
     )
     async_scheduling: bool | None = setting(None, help="schedule a step while the last one runs; nothing = on a GPU")
-    tensor_parallel_size: int = setting(
-        1, at_least=1, help="processes that share every matrix of the model (CPU, Linux)"
-    )
+    tensor_parallel_size: int = setting(1, at_least=1, help="processes that share each matrix (CPU, Linux)")
     tensor_parallel_slices: int | None = setting(
         None, at_least=1, help="slices of a matrix in its sums: equal bits for any number of processes that divides it"
     )

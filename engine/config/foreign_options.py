@@ -91,7 +91,6 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "--max-long-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
     "--max-num-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
     "--max-logprobs": (("20",), "requests get at most 20"),
-    "--model-impl": (("auto", "vllm"), "there is one implementation of each model"),
     "--model-loader-extra-config": (("{}",), _NOT_BUILT),
     "--response-role": (("assistant",), "answers are the assistant's"),
     "--runner": (("auto", "generate"), _GENERATION),

@@ -65,11 +65,17 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
         max_model_len=choices.max_model_len,
         cache=spec,
         op_by_op=model.plan.refusal(cache) if choices.device.type == "cpu" else None,
-        inexact="--no-exact"
-        if not config.exact
-        else model.inexact or ops.inexact_reason(choices.device, choices.dtype, head_dim=choices.model.head_dim),
+        inexact=_inexact_reason(choices),
     )
     return ModelRunner(model, cache, loaded, ranks=ranks, logprobs_mode=config.logprobs_mode)
+
+
+def _inexact_reason(choices: _Choices) -> str | None:
+    """Return the reason why the schedule may change bits of an answer; None if it never does."""
+    if not choices.config.exact:
+        return "--no-exact"
+    family = model_class(choices.model.architecture, impl=choices.model.impl)
+    return family.inexact or ops.inexact_reason(choices.device, choices.dtype, head_dim=choices.model.head_dim)
 
 
 def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
@@ -93,7 +99,7 @@ def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
 
 
 def _choose(config: EngineConfig, folder: Path) -> _Choices:
-    model = read_model_config(folder, rope_scaling=config.rope_scaling)
+    model = read_model_config(folder, rope_scaling=config.rope_scaling, impl=config.model_impl)
     check_quantization(config, model)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, model, device)
@@ -219,7 +225,7 @@ def build_model(
 ) -> Any:
     """Build a model of the weights that a source has, packed as the settings say. Raises ConfigError."""
     with refusing_out_of_memory(_TOO_LARGE):
-        return model_class(model_config.architecture)(
+        return model_class(model_config.architecture, impl=model_config.impl)(
             model_config,
             weights,
             device=device,

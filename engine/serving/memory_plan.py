@@ -55,7 +55,7 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     `memory`: bytes that are free before the start, on a GPU its whole memory; None: the free memory of this machine.
     `num_ranks`: processes that share weights and KV heads. Raises ConfigError.
     """
-    model = read_model_config(folder, rope_scaling=config.rope_scaling)
+    model = read_model_config(folder, rope_scaling=config.rope_scaling, impl=config.model_impl)
     check_quantization(config, model)
     device = torch.device("cuda") if config.device == "cuda" and memory is not None else resolve_device(config.device)
     config, is_gpu = config.for_device(device.type), device.type == "cuda"

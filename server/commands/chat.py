@@ -13,10 +13,10 @@ from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import ConfigError, SplitfuseError
 from ...engine.extras.chat.messages import read_messages
 from ..server_settings import ServerSettings
-from .session import Session
 from .talk.answer_view import AnswerView, new_view
 from .talk.chat_model import ChatModel, LocalChat, Usage
 from .talk.remote_chat import RemoteChat
+from .talk.session import Session
 
 _HELP = '''/set NAME VALUE  a sampling field, as /set temperature 0.2; without VALUE the model's own again
 /show         the settings and the conversation

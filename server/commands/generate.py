@@ -9,8 +9,8 @@ from typing import Any
 from ...engine.errors import ConfigError
 from ..process.exit import INTERRUPTED
 from ..server_settings import ServerSettings
-from .session import Session
 from .talk.answer_view import PlainView
+from .talk.session import Session
 
 
 def read_prompt(text: str | None, *, model: str | None) -> str:

@@ -35,6 +35,6 @@ def all_logits(folder: Path, token_ids: list[int], *, dtype: str, chunks: list[i
         )
         positions = torch.arange(start, end)
         inputs = Inputs(torch.tensor(token_ids[start:end]), positions, positions, ragged, torch.arange(length))
-        logits.append(runner._model.logits(runner._model.forward(inputs, runner._cache)).float())
+        logits.append(runner.model.logits(runner.model.forward(inputs, runner.cache)).float())
         start = end
     return torch.cat(logits)

@@ -42,6 +42,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     description: str  # the model's description in its files, for people; may be empty
     hf_config: Mapping[str, Any] = field(repr=False)  # all of config.json, as its family normalized it
+    impl: str = "native"  # or transformers, whose modules then run
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], generation: Mapping[str, Any]) -> "ModelConfig":
@@ -76,7 +77,7 @@ class ModelConfig:
             attention_bias=bool(fields.get("attention_bias", False)),
             mlp_bias=bool(fields.get("mlp_bias", False)),
             hidden_act=str(fields.get("hidden_act", "silu")),
-            quantization=_checkpoint_format(fields.get("quantization_config")),
+            quantization=checkpoint_format(fields.get("quantization_config")),
             sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
             dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
             eos_token_ids=tuple(map(int, eos if isinstance(eos, list) else [] if eos is None else [eos])),
@@ -107,7 +108,7 @@ def _layer_types(fields: Mapping[str, Any]) -> list[str]:
     return list(kinds)
 
 
-def _checkpoint_format(quantization_config: Any) -> "CheckpointFormat | None":
+def checkpoint_format(quantization_config: Any) -> "CheckpointFormat | None":
     """Return the format of quantized weights that config.json declares; None for plain weights. Raises ConfigError."""
     if not quantization_config:
         return None

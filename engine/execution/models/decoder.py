@@ -114,13 +114,10 @@ class Decoder:
         return name.endswith(self.ignored)
 
     def become(self, other: "Decoder | None") -> None:
-        """Continue as another decoder of the same config, or without weights (None), for all who hold this one.
-
-        The old weights are freed at once if nobody else holds them: clearing breaks the cycle with the plan.
-        """
+        """Continue as another decoder of the same config, or without weights (None), for all who hold this one."""
         old = self.__dict__
         self.__dict__ = {"config": self.config} if other is None else other.__dict__
-        old.clear()
+        old.clear()  # breaks the cycle with the plan, so the weights are freed at once
 
     def _load(self) -> None:
         config = self.config

@@ -97,7 +97,7 @@ def planned_weight_bytes(
     """
     stored = _stored_bytes(folder, config, is_gpu=layout.is_gpu)
     source = ShapeSource(stored.keys() or None, dtype=layout.dtype)
-    family = model_class(config.architecture)
+    family = model_class(config.architecture, impl=config.impl)
     family(
         config,
         source,

@@ -92,8 +92,10 @@ MODELS = {
 }
 
 
-def model_class(architecture: str, *, model_type: str = "") -> "type[Decoder]":
+def model_class(architecture: str, *, model_type: str = "", impl: str = "native") -> "type[Decoder]":
     """Import the class for config.json's architecture. Raises ConfigError that names the nearest known one."""
+    if impl == "transformers":
+        return import_module(".through_transformers", __package__).model_class()  # type: ignore[no-any-return]
     if architecture not in MODELS:
         nearest = _nearest(architecture, model_type)
         hint = f"; nearest by name: {MODELS[nearest].name} ({nearest})" if nearest else ""
@@ -116,21 +118,25 @@ def _nearest(architecture: str, model_type: str) -> str | None:
     return None
 
 
-def read_model_config(folder: Path, *, rope_scaling: Mapping[str, Any] | None = None) -> ModelConfig:
-    """Read the shape of the model in this folder or GGUF file. Raises ConfigError.
+def read_model_config(
+    folder: Path, *, rope_scaling: Mapping[str, Any] | None = None, impl: str = "auto"
+) -> ModelConfig:
+    """Read the shape of the model in this folder or GGUF file, for --model-impl `impl`. Raises ConfigError.
 
     A folder's is in config.json, the end tokens in generation_config.json. `rope_scaling` replaces the model's own.
     """
     if folder.is_file():
         gguf = load_extra("gguf.config_fields", needed_for=str(folder))
         fields = gguf.read_config_fields(folder)
-        return parse_model_config(fields, generation={}, source=str(folder), rope_scaling=rope_scaling)
+        return parse_model_config(fields, generation={}, source=str(folder), rope_scaling=rope_scaling, impl=impl)
     if not (folder / "config.json").exists() and (what := other_format(folder) or tokenizer_only(folder)):
         raise ConfigError(what)
     path = folder / "generation_config.json"
     generation = read_json(path) if path.exists() else {}
     source = folder / "config.json"
-    return parse_model_config(read_json(source), generation=generation, source=str(source), rope_scaling=rope_scaling)
+    return parse_model_config(
+        read_json(source), generation=generation, source=str(source), rope_scaling=rope_scaling, impl=impl
+    )
 
 
 def parse_model_config(
@@ -139,10 +145,17 @@ def parse_model_config(
     generation: dict[str, Any],
     source: str = "config.json",
     rope_scaling: Mapping[str, Any] | None = None,
+    impl: str = "native",
 ) -> ModelConfig:
     """Parse `raw`, the config.json of any known family. Raises ConfigError that names `source`."""
     try:
         architecture = str((raw.get("architectures") or ["(none named)"])[0])
+        if impl == "transformers" or (impl == "auto" and architecture not in MODELS):
+            through = import_module(".through_transformers", __package__)
+            if (parsed := through.parse(raw, generation, source=source, impl=impl)) is not None:
+                if rope_scaling is not None:
+                    raise ConfigError(f"--rope-scaling is not built for {architecture}; leave it out")
+                return parsed  # type: ignore[no-any-return]
         family = model_class(architecture, model_type=str(raw.get("model_type") or ""))
         fields = family.normalize_config(raw)
         if rope_scaling is not None:

@@ -32,7 +32,9 @@ class RankRunner:
     def __init__(self, setup: Setup, parallel: TensorParallel) -> None:
         """Load the rank's share of the model. Raises ConfigError."""
         self._setup = setup
-        self._config: ModelConfig = read_model_config(setup.folder, rope_scaling=setup.config.rope_scaling)
+        self._config: ModelConfig = read_model_config(
+            setup.folder, rope_scaling=setup.config.rope_scaling, impl=setup.config.model_impl
+        )
         self._model = load_model(
             setup.config, setup.folder, self._config, device=torch.device("cpu"), dtype=setup.dtype,
             max_model_len=setup.max_model_len, parallel=parallel,

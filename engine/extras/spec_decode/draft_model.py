@@ -50,7 +50,7 @@ class DraftModel:
     def __init__(self, config: EngineConfig, folder: Path, target: LoadedModel) -> None:
         """Load the model, with the target's sizes, dtype and device."""
         model_config = read_model_config(folder)
-        build = model_class(model_config.architecture)
+        build = model_class(model_config.architecture, impl=model_config.impl)
         dtype, device = target.dtype, target.device
         self._max_len = min(target.max_model_len, model_config.max_position_embeddings)
         with weight_source(

@@ -1,12 +1,13 @@
 """`splitfuse models`: the models on this machine's disk, or the families that can be served, as a table or as JSON."""
 
 import json
+import textwrap
 from collections.abc import Sequence
 
 from ....engine.config.host_memory import available_memory
 from ....engine.config.short_names import SHORT_NAMES
 from ....engine.execution.models.registry import MODELS
-from ....engine.extension import load_extra
+from ....engine.extension import has_extra, load_extra
 from .stored_model import StoredModel, stored_models
 
 _CACHE_SHARE = 1.2  # weights, a small KV cache and a step; `splitfuse plan` computes the real number
@@ -45,7 +46,16 @@ def print_supported() -> int:
     ]
     print(table(("FAMILY", "ARCHITECTURE", "GGUF", "FOR EXAMPLE"), rows))
     print(f"\n{_FORMATS}")
+    if has_extra("transformers_impl"):
+        print(f"\n{_through_transformers()}")
     return 0
+
+
+def _through_transformers() -> str:
+    """Return a paragraph about the families that transformers' modules serve and that have no native class."""
+    tested = load_extra("transformers_impl.tested", needed_for="models --supported").TESTED
+    names = ", ".join(sorted(set(tested) - set(MODELS)))
+    return textwrap.fill(f"Through transformers (--model-impl), slower; others where they fit. Tested: {names}.", 100)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ....engine.errors import ConfigError
-from ..session import Session
+from .session import Session
 
 if TYPE_CHECKING:
     from ....engine.text.tokenizer import Tokenizer

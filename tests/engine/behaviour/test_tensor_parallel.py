@@ -204,7 +204,7 @@ def test_a_step_that_fails_on_rank_0_ends_all(tmp_path: Path, monkeypatch: pytes
     """Do not retry: the other ranks are within the step, and a retry would sum numbers of another try."""
     save_model("llama-mha", tmp_path)
     with LLM(str(tmp_path), device="cpu", dtype="float32", tensor_parallel_size=2) as llm:
-        model = llm.pipeline._runner._runner._model._model  # type: ignore[attr-defined]
+        model = llm.pipeline._runner._runner.model._model  # type: ignore[attr-defined]
 
         def fail(*_: object) -> torch.Tensor:
             raise RuntimeError("planted")

@@ -29,7 +29,7 @@ def planned_and_held(path: Path, **fields: Any) -> tuple[int, int]:
     runner = load_runner(config, path)
     layout = WeightLayout(dtype=runner.loaded.dtype, quantization=config.quantization, is_gpu=False)
     model_config = read_model_config(path)
-    return planned_weight_bytes(path, model_config, layout, max_model_len=MAX_LEN), held_bytes(runner._model)
+    return planned_weight_bytes(path, model_config, layout, max_model_len=MAX_LEN), held_bytes(runner.model)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -6,11 +6,11 @@ import signal
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, cast
 
-from ...engine.core.outputs import OutputDelta, RequestMetrics
-from ...engine.core.sampling_params import SamplingParams
-from ...engine.execution.build_announcement import announce_build
-from ..process.exit import ending_at_ctrl_c
-from ..server_settings import ServerSettings
+from ....engine.core.outputs import OutputDelta, RequestMetrics
+from ....engine.core.sampling_params import SamplingParams
+from ....engine.execution.build_announcement import announce_build
+from ...process.exit import ending_at_ctrl_c
+from ...server_settings import ServerSettings
 
 
 class Session:
@@ -19,7 +19,7 @@ class Session:
     def __init__(self, settings: ServerSettings) -> None:
         config = settings.engine_config()
         announce_build(config.device, config.model)
-        from ...engine.serving.async_engine import AsyncEngine
+        from ....engine.serving.async_engine import AsyncEngine
 
         self.metrics: RequestMetrics | None = None  # last answer's, once it has ended
         self.engine: AsyncEngine = AsyncEngine(config)
