@@ -104,7 +104,7 @@ def until_draining(server: ServerProcess) -> None:
 
 def comparable(result: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of a result that do not depend on when and where it ran."""
-    left_out = ("seq_id", "timings", "attempt")
+    left_out = ("seq_id", "timings", "attempt", "weights_version")  # a stored result has no version
     usage = {name: count for name, count in result["usage"].items() if name != "cached_tokens"}
     return rounded({name: value for name, value in result.items() if name not in left_out} | {"usage": usage})
 

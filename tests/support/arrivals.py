@@ -21,7 +21,9 @@ class Arrivals:
     def __init__(self, rng: random.Random, settings: WorldSettings) -> None:
         self._rng = rng
         self._settings = settings
-        model_config: Any = SimpleNamespace(vocab_size=VOCAB_SIZE, eos_token_ids=_END_TOKENS)
+        model_config: Any = SimpleNamespace(
+            vocab_size=VOCAB_SIZE, eos_token_ids=_END_TOKENS, max_len_limit=settings.longest
+        )
         self._input_processor = InputProcessor(
             tokenizer=None,
             grammars=None,

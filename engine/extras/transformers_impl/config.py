@@ -24,11 +24,23 @@ class Shape(NamedTuple):
 
 def has_class(raw: Mapping[str, Any]) -> bool:
     """True if transformers has a causal language model for this config.json, fitting or not."""
-    return raw.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return _named(raw) in _class_names(raw)
+
+
+def _named(raw: Mapping[str, Any]) -> str:
+    return str((raw.get("architectures") or [""])[0])
+
+
+def _class_names(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of transformers' causal language models for this config.json."""
+    found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(str(raw.get("model_type")), ())
+    return (found,) if isinstance(found, str) else tuple(found)
 
 
 def parse(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> ModelConfig:
     """Return the shape of the model of config.json. Raises ConfigError that says what does not fit."""
+    if (names := _class_names(raw)) and _named(raw) not in names:
+        raise ConfigError(f"the causal language model of model_type {raw['model_type']!r} is {names[0]}")
     return read_shape(raw, generation).config
 
 

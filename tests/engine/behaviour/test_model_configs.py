@@ -241,7 +241,7 @@ def test_a_refused_architecture_is_told_the_nearest(
     with pytest.raises(
         ConfigError, match=rf"{architecture}.*nearest by name: [^;]*{nearest}[^;]*; `splitfuse models --supported`"
     ):
-        LLM(str(tmp_path))
+        LLM(str(tmp_path), model_impl="native")
 
 
 def test_an_architecture_like_none_is_told_where_all_are_listed() -> None:

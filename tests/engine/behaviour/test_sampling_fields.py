@@ -115,7 +115,7 @@ def index_of(run: list[int], ids: list[int]) -> int | None:
 
 def test_bad_words_that_no_logit_can_make_are_no_words() -> None:
     tokenizer = SimpleNamespace(encode=lambda text, add_special_tokens=True: [1, 99] if "bad" in text else [2])
-    config = SimpleNamespace(vocab_size=50, eos_token_ids=())
+    config = SimpleNamespace(vocab_size=50, eos_token_ids=(), max_len_limit=100)
     input_processor = InputProcessor(
         tokenizer=tokenizer,  # type: ignore[arg-type]
         grammars=None,
