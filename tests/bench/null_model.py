@@ -42,6 +42,7 @@ class NullRunner:
         self.loaded = SimpleNamespace(
             model_config=read_model_config(DEMO_FOLDER),
             device=SimpleNamespace(type="none"),
+            inexact=None,
             dtype="none",
             max_model_len=max_model_len,
             cache=CacheSpec(num_blocks, 16),

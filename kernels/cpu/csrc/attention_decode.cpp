@@ -130,12 +130,14 @@ class Attended {
                 for (int64_t g = 0; g < group; g++) weigh(g, best[head * group + g], total[head * group + g]);
                 add_values();
             }
-        for (int64_t i = 0; i < heads; i++)
+        for (int64_t i = 0; i < heads; i++) {
+            const vec sum = splat(total[i] > 0 ? total[i] : 1.0f);  // a row that pads sees no key
             for (int64_t d = 0; d < dim; d += LANES) {
                 T rounded[LANES];
-                store_rounded(rounded, load(sums + i * sums_row + d) / splat(total[i]));
+                store_rounded(rounded, load(sums + i * sums_row + d) / sum);
                 std::memcpy(out + i * dim + d, rounded, std::min<int64_t>(dim - d, LANES) * sizeof(T));
             }
+        }
     }
 
    private:

@@ -1,5 +1,6 @@
 """Recorded plans: bits equal to the ops', any number of rows and threads, a reason if there is no plan."""
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -73,7 +74,7 @@ def test_what_cannot_be_recorded() -> None:
 def test_threads_without_a_core_sleep() -> None:
     """Four threads on one core meet 900 times. A thread that only spins at a barrier keeps the core for milliseconds
     from the thread that it waits for. Processor time is counted, so that a busy machine does not matter."""
-    if not hasattr(build.os, "sched_setaffinity"):
+    if not hasattr(os, "sched_setaffinity"):
         pytest.skip("needs Linux, to keep a process on one core")
     result = subprocess.run(
         [sys.executable, "-c", _ON_ONE_CORE], capture_output=True, text=True, timeout=120, check=False

@@ -45,7 +45,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 async def generate(client: httpx.AsyncClient, key: str, num_tokens: int) -> str:
-    body = {"prompt": f"{key} writes", "max_tokens": num_tokens, "ignore_eos": True}
+    body = {"prompt": f"{key} scribbles", "max_tokens": num_tokens, "ignore_eos": True}
     answer = await client.post("/generate", json=body, headers=bearer(key))
     path = str(answer.json()["result_url"])
     assert (await client.get(f"{path}?wait=60", headers=bearer(key))).json()["status"] == "completed"
@@ -188,5 +188,5 @@ async def test_no_place_tells_of_another_key(client: httpx.AsyncClient) -> None:
         "/ready",
     )
     texts = [(await client.get(place, headers=bearer(BOB))).text for place in places]
-    for secret in (path.removeprefix("/result/"), ALICE, BOB, ADMIN, "writes"):
+    for secret in (path.removeprefix("/result/"), ALICE, BOB, ADMIN, "scribbles"):
         assert secret not in json.dumps(texts), secret

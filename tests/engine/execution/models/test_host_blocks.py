@@ -40,7 +40,7 @@ def test_blocks_come_back_as_they_left(dtype: torch.dtype, monkeypatch: pytest.M
     monkeypatch.setattr(host_blocks, "_STAGED_BYTES", 2 * block_bytes)
     device = caches(dtype)
     host = HostBlocks(device, 9)
-    assert [len(piece) for piece in host._pieces] == [4, 4, 1]
+    assert [len(piece) for piece in host.pieces] == [4, 4, 1]
     host.swap_out([(1, 8), (2, 0), (5, 3), (9, 4), (0, 7)])
     expected = [cache.clone() for cache in device]
     for cache in device:

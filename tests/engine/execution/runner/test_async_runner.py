@@ -22,6 +22,7 @@ from splitfuse.engine.execution.runner.forward_pass import ForwardPass
 from splitfuse.engine.execution.runner.pending_outputs import Collection, PendingOutputs
 from splitfuse.engine.execution.runner.sampling_pass import SamplingPass
 from splitfuse.engine.execution.runner.transfer import TransferBuffers, layout_of, num_bytes, views
+from splitfuse.engine.execution.sampling import sampler
 from splitfuse.engine.execution.sampling.sampler import sample
 from splitfuse.kernels import ops
 
@@ -190,6 +191,8 @@ def test_nothing_on_the_way_waits_for_the_device(tiny_folder: str, monkeypatch: 
     monkeypatch.setattr(launcher._model, "logits", lambda hidden: hidden.repeat(1, 2))
     monkeypatch.setattr("splitfuse.kernels.ops.filter_logits", lambda logits, *filters: logits)
     monkeypatch.setattr("splitfuse.kernels.ops.gumbel_argmax", lambda logits, keys: logits.argmax(-1))
+    # A CPU looks for rows that need no filter, which waits.
+    monkeypatch.setattr(sampler, "_drawn", lambda scaled, likeliest, arrays: likeliest)
     watched = [Watched(ForwardPass._compute), Watched(SamplingPass._sample)]
     monkeypatch.setattr(ForwardPass, "_compute", lambda *args: watched[0](*args))
     monkeypatch.setattr(SamplingPass, "_sample", lambda *args: watched[1](*args))
