@@ -129,7 +129,7 @@ class Scheduler(RequestQueues):
             (short if num_tokens == 1 else long).append(row)
         return short + long
 
-    def preempt(self, request: Request, *, is_swapped: bool) -> None:  # also called by restart.py
+    def preempt(self, request: Request, *, is_swapped: bool) -> None:  # also called by weight_updates
         self.running.remove(request)
         if is_swapped:
             self.blocks.swap_out(request)

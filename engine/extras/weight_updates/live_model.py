@@ -18,7 +18,6 @@ from torch import Tensor
 from ...config import EngineConfig
 from ...config.host_memory import available_memory
 from ...core.engine_core import EngineCore
-from ...core.restart import restart
 from ...errors import ConfigError, InvalidRequestError
 from ...execution.models.checkpoint import model_folder
 from ...execution.models.config import ModelConfig
@@ -30,6 +29,7 @@ from ...execution.runner.model_runner import ModelRunner
 from ...serving.loading import build_model
 from ...serving.workers.heap import return_freed_memory
 from .memory import discard
+from .restart import restart
 from .sources import FiniteSource, TensorSource
 
 # Fields in which an update's config.json may differ from the served model's.

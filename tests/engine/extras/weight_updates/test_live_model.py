@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.core.restart import restart
 from splitfuse.engine.errors import ConfigError, InvalidRequestError
+from splitfuse.engine.extras.weight_updates.restart import restart
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 PROMPTS = [[5, 6, 7, 8] * 10, [9, 10, 11] * 3]

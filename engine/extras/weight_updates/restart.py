@@ -2,8 +2,8 @@
 
 import time
 
-from .preemption import Prices
-from .scheduler import Scheduler
+from ...core.preemption import Prices
+from ...core.scheduler import Scheduler
 
 # Prices of a preemption that was no choice.
 NO_CHOICE = Prices(0.0, 0.0)
