@@ -2,6 +2,7 @@
 
 import shutil
 
+from ...kernels.cpu import prebuilt
 from ...kernels.cpu.compilation import announce_if_missing
 from ..errors import ConfigError
 from .models.checkpoint import local_model
@@ -10,7 +11,7 @@ _DRIVERS = ("nvidia-smi", "rocm-smi")
 
 
 def announce_build(device: str, model: str | None) -> None:
-    """Announce the build if this processor will run a model that is on disk, and the cache has no library yet.
+    """Announce the build if this processor will run a model that is on disk, and there is no library for it yet.
 
     In doubt, as with a GPU's driver or a model to fetch or to refuse, the build announces itself when it begins.
     """
@@ -19,5 +20,5 @@ def announce_build(device: str, model: str | None) -> None:
             is_on_disk = local_model(model) is not None
         except ConfigError:
             return
-        if is_on_disk:
+        if is_on_disk and prebuilt.find() is None:
             announce_if_missing()

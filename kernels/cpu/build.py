@@ -1,4 +1,4 @@
-"""Native CPU library: built once (compilation.py), cached by content, called with ctypes.
+"""Native CPU library: prebuilt (prebuilt.py) or built once (compilation.py), called with ctypes.
 
 Without it (no compiler, SPLITFUSE_NATIVE=0) `library()` is None, and backend.py uses torch ops.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from . import prebuilt
 from .compilation import FOLDER, cache_folder, compile_library, find_compiler, is_wanted, library_name
 from .library_cache import LibraryCache
 from .recording import NativeOp, Value
@@ -49,17 +50,26 @@ def library() -> Library | None:
 def _library() -> Library | None:
     if not is_wanted():
         return None
+    if (path := prebuilt.find()) is not None:
+        try:
+            return _all_bound(ctypes.CDLL(str(path)))
+        except (OSError, AttributeError) as exc:
+            _log.warning("the prebuilt CPU library cannot be used (%s); building one", exc)
     compiler = find_compiler()
     if compiler is None:
         _log.warning("no C++ compiler found: CPU attention runs on torch ops, several times slower; install g++")
         return None
     try:
-        loaded = LibraryCache(cache_folder()).load(library_name(compiler), functools.partial(compile_library, compiler))
-        return {name: _bound(loaded[name], fields) for name, _, fields in _ops((FOLDER / "arguments.h").read_text())}
+        cache = LibraryCache(cache_folder())
+        return _all_bound(cache.load(library_name(compiler), functools.partial(compile_library, compiler)))
     # RuntimeError: the user has no home folder; AttributeError: the library lacks a function.
     except (OSError, RuntimeError, AttributeError) as exc:
         _log.warning("the native CPU library cannot be used (%s); CPU attention runs on torch ops", exc)
         return None
+
+
+def _all_bound(loaded: ctypes.CDLL) -> Library:
+    return {name: _bound(loaded[name], fields) for name, _, fields in _ops((FOLDER / "arguments.h").read_text())}
 
 
 def _ops(header: str) -> Iterator[tuple[str, str, dict[str, str]]]:

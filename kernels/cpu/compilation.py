@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 _log = logging.getLogger("splitfuse.kernels.build")
@@ -18,9 +19,10 @@ _SOURCES = sorted(FOLDER.glob("*.cpp"))
 _HEADERS = sorted(FOLDER.glob("*.h"))
 # No -ffast-math: it would let the compiler assume that there is no NaN. The last two flags only drop errno and traps.
 _FLAGS = [
-    *("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp"),
+    *("-O3", "-std=c++17", "-fPIC", "-fopenmp"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 ]
+_THIS_PROCESSOR = ("-march=native",)
 _FLAGS_OF_ATTENTION = ["-ffp-contract=off"]  # two kernels agree to the bit, so products are fused where the source says
 
 _COMPILER_LIMIT_S = 600  # much longer than a file takes on a busy machine
@@ -50,8 +52,8 @@ def _num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def compile_library(compiler: str, folder: Path) -> Path:
-    """Build the library in this folder from its sources. Raises OSError."""
+def compile_library(compiler: str, folder: Path, options: Sequence[str] = _THIS_PROCESSOR) -> Path:
+    """Build the library in this folder from its sources. Raises OSError. `options`: the compiler's for processors."""
     start = time.perf_counter()
     announce()
     sources = sorted(_SOURCES, key=lambda source: source.stem != _LONGEST)
@@ -61,7 +63,7 @@ def compile_library(compiler: str, folder: Path) -> Path:
 
     with CompilerGroup(folder, limit_s=_COMPILER_LIMIT_S) as compilers:
         compilers.run(
-            [[compiler, *_flags(source), "-c", str(source), "-o", str(built)] for source, built in objects.items()],
+            [[compiler, *_flags(source), *options, "-c", str(source), "-o", str(built)] for source, built in objects.items()],
             num_parallel=_num_cores(),
             on_end=lambda num_ended: _log.debug("%d of %d files", num_ended, len(objects)),
         )
@@ -110,14 +112,20 @@ def library_name(compiler: str) -> str:
 
 def _key(compiler: str) -> str:
     """Return a key that changes with the source, the compiler and the processor (-march=native)."""
+    parts = (source_digest(), compiler, os.stat(compiler).st_mtime_ns, platform.machine(), cpu_features())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+
+
+@functools.cache
+def source_digest() -> str:
+    """Return a key that changes with the source and with the compiler's flags, but for the processor's."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*_HEADERS, *_SOURCES)))
-    modified_ns = os.stat(compiler).st_mtime_ns
-    parts = (_FLAGS, _FLAGS_OF_ATTENTION, compiler, modified_ns, platform.machine(), _cpu_features())
-    digest.update(repr(parts).encode())
+    digest.update(repr((_FLAGS, _FLAGS_OF_ATTENTION)).encode())
     return digest.hexdigest()[:20]
 
 
-def _cpu_features() -> str:
+def cpu_features() -> str:
+    """Return the words for what the processor can do."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

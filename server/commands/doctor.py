@@ -119,8 +119,9 @@ def _cpu_library(*, builds: bool) -> Finding:
     logged: list[str] = []
     try:
         compilation = importlib.import_module("...kernels.cpu.compilation", __package__)
+        found = importlib.import_module("...kernels.cpu.prebuilt", __package__).find()
         compiler = compilation.find_compiler()
-        if compiler is not None and not builds and not compilation.is_built(compiler):
+        if found is None and compiler is not None and not builds and not compilation.is_built(compiler):
             text = f"{compiler} builds it at the first start, in about {compilation.expected_build_s():.0f} s"
             return Finding(name, f"{text}; `splitfuse doctor --build` builds it now")
         native = importlib.import_module("...kernels.cpu.build", __package__)
@@ -129,7 +130,8 @@ def _cpu_library(*, builds: bool) -> Finding:
     except Exception as exc:  # torch is broken, or the library lacks a function
         return remark(name, f"{type(exc).__name__}: {exc}", fix="fix torch first")
     if is_loaded:
-        return Finding(name, f"built with {compiler} and loaded")
+        how = f"built with {compiler}" if found is None else f"{found.name.split('-')[0]}, which came with the package,"
+        return Finding(name, f"{how} and loaded")
     if compiler is None:
         return remark(name, f"no C++ compiler; {slow}", fix="apt-get install g++, or set CXX")
     reason = " ".join(" ".join(logged).split()) or "not loaded"

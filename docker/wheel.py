@@ -1,0 +1,81 @@
+"""Build the wheel and the sdist: `python docker/wheel.py OUT`. The wheel has the CPU kernels for each class of x86-64.
+
+Needs g++ and the package `build`. A class that the compiler does not know fails the build. Works on a copy of what git
+tracks, so that nothing else gets into the wheel; SOURCE_DATE_EPOCH is the commit's time unless it is set.
+"""
+
+import argparse
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# The libraries need nothing newer than glibc 2.17 and gcc 7's libstdc++ (tests/docker/test_wheel.py); torch needs 2.28.
+PLATFORM = "manylinux_2_28_x86_64"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--classes", nargs="*", help="build for these classes of processors only")
+    arguments = parser.parse_args()
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="splitfuse-wheel-") as scratch:
+        tree = Path(scratch, "tree")
+        copy_tracked(tree)
+        build("--sdist", tree, out)
+        compile_classes(tree / "kernels/cpu/prebuilt", arguments.classes)
+        built = Path(scratch, "dist")
+        build("--wheel", tree, built)
+        (wheel,) = built.glob("*.whl")
+        run(sys.executable, "-m", "wheel", "tags", "--remove", f"--platform-tag={PLATFORM}", str(wheel))
+        (wheel,) = built.glob("*.whl")
+        shutil.copy(wheel, out)
+    print(*sorted(out.glob("splitfuse-*")), sep="\n")
+
+
+def copy_tracked(target: Path) -> None:
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in names.split("\0")[:-1]:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
+
+
+def compile_classes(folder: Path, wanted: list[str] | None) -> None:
+    """Compile the library of each class into this folder, without importing the package: it would need torch."""
+    folder.mkdir()
+    kernels = ROOT / "kernels/cpu"
+    sys.path.insert(0, str(kernels.parent))
+    package = sys.modules["cpu"] = type(sys)("cpu")
+    package.__path__ = [str(kernels)]
+    compilation, prebuilt = (importlib.import_module(f"cpu.{name}") for name in ("compilation", "prebuilt"))
+    compiler = compilation.find_compiler() or sys.exit("needs a C++ compiler")
+    for processors in prebuilt.CLASSES:
+        if wanted is None or processors.name in wanted:
+            with tempfile.TemporaryDirectory() as scratch:
+                library = compilation.compile_library(compiler, Path(scratch), processors.options)
+                run("strip", "--strip-unneeded", str(library))
+                shutil.copy(library, folder / prebuilt.file_name(processors))
+
+
+def build(kind: str, tree: Path, out: Path) -> None:
+    run(sys.executable, "-m", "build", kind, f"--outdir={out}", str(tree))
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, env={"SOURCE_DATE_EPOCH": commit_time(), **os.environ}, stdout=sys.stderr)
+
+
+def commit_time() -> str:
+    return subprocess.run(
+        ["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
