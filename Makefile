@@ -17,7 +17,7 @@ MINUTES ?=
 
 .PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
 	tensor-parallel gpu \
-	gpu-profile image image-check balanced replicas builds bench bench-peers clean
+	gpu-profile image image-check wheel balanced replicas builds bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -195,6 +195,14 @@ $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[dev]"
 	touch $@ $(VENV)/.serve
+
+wheel: $(VENV)/.test  ## wheel with kernels for each class of x86-64, and sdist, into dist/; then what they hold is checked
+	$(BIN)/python -m pip install -q build wheel "twine>=6" pyroma
+	rm -rf dist
+	$(BIN)/python docker/wheel.py dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/pyroma --min=10 dist/*.tar.gz
+	SPLITFUSE_TEST_DIST=dist $(BIN)/python -m pytest -q tests/docker/test_wheel.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,70 @@
+"""Wheel and sdist, as docker/wheel.py builds them: `make wheel`."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from splitfuse.kernels.cpu import prebuilt
+
+DIST = Path(os.environ.get("SPLITFUSE_TEST_DIST", "missing"))
+pytestmark = pytest.mark.skipif(not DIST.is_dir(), reason="needs SPLITFUSE_TEST_DIST, a folder of docker/wheel.py")
+
+# What manylinux_2_28 has: glibc 2.28 and gcc 8's runtime.
+NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 25), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Path:
+    (path,) = DIST.glob("splitfuse-*.whl")
+    assert path.name.endswith("-py3-none-manylinux_2_28_x86_64.whl")
+    return path
+
+
+def test_it_has_a_library_of_these_sources_for_each_class(wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")}
+    folder = "splitfuse/kernels/cpu/prebuilt"
+    assert names == {f"{folder}/{prebuilt.file_name(processors)}" for processors in prebuilt.CLASSES}
+
+
+def test_the_libraries_need_no_newer_system_than_the_tag_says(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith(".so"):
+                path = Path(archive.extract(name, tmp_path))
+                symbols = subprocess.run(["objdump", "-T", str(path)], capture_output=True, text=True, check=True)
+                versions = re.findall(r"\b(GLIBC|GLIBCXX|CXXABI|GCC)_([\d.]+)", symbols.stdout)
+                assert versions
+                for kind, version in versions:
+                    assert tuple(map(int, version.split("."))) <= NEWEST[kind], (name, kind, version)
+
+
+def test_it_has_the_package_alone(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"splitfuse", wheel.name.split("-py3")[0] + ".dist-info"}
+    assert "splitfuse/py.typed" in names
+    assert not [name for name in names if name.startswith(("splitfuse/tests", "splitfuse/docker"))]
+    assert wheel.stat().st_size < 20 * 2**20
+
+
+def test_the_sdist_has_the_tests() -> None:
+    (path,) = DIST.glob("splitfuse-*.tar.gz")
+    names = {name.partition("/")[2] for name in tarfile.open(path).getnames()}
+    assert {"tests/conftest.py", "tests/docker/test_wheel.py", "Makefile", "constraints.txt"} <= names
+
+
+def test_a_type_checker_knows_the_answers(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv/bin/python"
+    subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", str(wheel)], check=True)
+    (tmp_path / "user.py").write_text('from splitfuse import LLM\nreveal_type(LLM("demo").generate("x"))\n')
+    command = [sys.executable, "-m", "mypy", "--python-executable", str(python), "user.py"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert 'Revealed type is "list[splitfuse.engine.' in result.stdout.replace("builtins.", ""), result.stdout
+    assert "RequestOutput]" in result.stdout

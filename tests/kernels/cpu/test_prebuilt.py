@@ -1,0 +1,76 @@
+"""Choice of the prebuilt library by what the processor can do, and what happens without one."""
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from splitfuse.kernels.cpu import build, compilation, prebuilt
+
+V3 = "fpu sse2 abm avx avx2 bmi1 bmi2 f16c fma movbe"
+V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+BF16 = f"{V4} avx512_vnni avx512_bf16 avx512vbmi avx_vnni"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have empty files for all classes but avx_vnni."""
+    monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
+    monkeypatch.delenv("SPLITFUSE_NATIVE", raising=False)
+    for processors in prebuilt.CLASSES:
+        if processors.name != "avx_vnni":
+            (tmp_path / prebuilt.file_name(processors)).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (f"{BF16} amx_tile amx_bf16 amx_int8", "amx"),
+        (f"{BF16} amx_tile amx_int8", "avx512_bf16"),
+        (BF16, "avx512_bf16"),
+        (V4, "x86_64_v4"),
+        (f"{V3} avx_vnni", "x86_64_v3"),  # the class's own library is missing
+        (V3, "x86_64_v3"),
+    ],
+)
+def test_the_best_that_runs_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, name: str) -> None:
+    monkeypatch.setattr(prebuilt, "cpu_features", lambda: f"flags\t\t: {words}")
+    found = prebuilt.find()
+    assert found is not None
+    assert found == folder / f"{name}-{compilation.source_digest()}.so"
+
+
+def test_an_old_processor_and_other_sources_have_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prebuilt, "cpu_features", lambda: f"flags: {V3.replace('fma', '')}")
+    assert prebuilt.find() is None
+    monkeypatch.setattr(prebuilt, "cpu_features", lambda: f"flags: {V4}")
+    assert prebuilt.find() is not None
+    prebuilt._find.cache_clear()
+    monkeypatch.setattr(prebuilt, "source_digest", lambda: "another")
+    assert prebuilt.find() is None
+
+
+def test_the_variable_asks_for_a_build(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prebuilt, "cpu_features", lambda: f"flags: {V3}")
+    assert prebuilt.find() is not None
+    monkeypatch.setenv("SPLITFUSE_NATIVE", "build")
+    assert prebuilt.find() is None
+
+
+def test_a_damaged_library_is_told_and_one_is_built(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(prebuilt, "cpu_features", lambda: f"flags: {V3}")
+    monkeypatch.setattr(build, "find_compiler", lambda: None)
+    assert build._library.__wrapped__() is None
+    assert "the prebuilt CPU library cannot be used" in caplog.text
+    assert "no C++ compiler found" in caplog.text
+
+
+def test_the_words_are_those_that_the_kernel_writes() -> None:
+    known = functools.reduce(lambda words, each: words | each.needs, prebuilt.CLASSES, frozenset[str]())
+    assert all(word == word.lower() and word.isidentifier() for word in known)
+    better = [frozenset(each.needs) for each in prebuilt.CLASSES]
+    # Whoever can run a class can run one of those behind it, down to the last.
+    assert all(better[-1] <= needs for needs in better)
