@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
+.PHONY: serve test exact thorough fast core lint types check torches unasync docs site compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
 	tensor-parallel gpu \
 	gpu-profile image image-check wheel balanced replicas builds bench bench-peers clean
 
@@ -117,6 +117,13 @@ faults: $(VENV)/.test  ## real faults in real processes: a table of what is prom
 page: $(VENV)/.test  ## the chat and the engine view in a Chromium (apt-get install chromium); ARGS="-k hostile" for a part
 	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q -rs \
 		$(addprefix tests/server/, behaviour/test_chat_page.py behaviour/test_page.py extras/page) $(ARGS)
+
+site: $(VENV)/.test  ## the documentation as a site, build/site/site/index.html; search works without a network
+	rm -rf build/site
+	$(BIN)/python tests/tools/site.py build/site
+	$(PYTHON) -m venv $(VENV)/zensical
+	$(VENV)/zensical/bin/python -m pip install -q "zensical>=0.0.70"
+	cd build/site && $(abspath $(VENV))/zensical/bin/zensical build --strict
 
 docs:  ## the pages that are written from the sources: server/docs/extras.md
 	$(GPU_PYTHON) tests/tools/extras_pages.py

@@ -28,6 +28,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="splitfuse-wheel-") as scratch:
         tree = Path(scratch, "tree")
         copy_tracked(tree)
+        (tree / "MANIFEST.in").write_text("graft docker\ngraft tests\ninclude Dockerfile Makefile *.md *.txt\n")
         build("--sdist", tree, out)
         compile_classes(tree / "kernels/cpu/prebuilt", arguments.classes)
         built = Path(scratch, "dist")

@@ -63,7 +63,10 @@ def compile_library(compiler: str, folder: Path, options: Sequence[str] = _THIS_
 
     with CompilerGroup(folder, limit_s=_COMPILER_LIMIT_S) as compilers:
         compilers.run(
-            [[compiler, *_flags(source), *options, "-c", str(source), "-o", str(built)] for source, built in objects.items()],
+            [
+                [compiler, *_flags(source), *options, "-c", str(source), "-o", str(built)]
+                for source, built in objects.items()
+            ],
             num_parallel=_num_cores(),
             on_end=lambda num_ended: _log.debug("%d of %d files", num_ended, len(objects)),
         )

@@ -23,15 +23,15 @@ class ProcessorClass(NamedTuple):
 
 
 # Levels of the x86-64 psABI, and what our kernels use beyond them.
-_V3 = frozenset("abm avx avx2 bmi1 bmi2 f16c fma movbe".split())
-_V4 = _V3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
-_BF16 = _V4 | frozenset("avx512_vnni avx512_bf16 avx512vbmi".split())
+_V3 = frozenset(["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"])
+_V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
+_BF16 = _V4 | frozenset(["avx512_vnni", "avx512_bf16", "avx512vbmi"])
 _BF16_OPTIONS = ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mavx512vbmi")
 CLASSES = (  # the best first
     ProcessorClass(
         "amx",
         (*_BF16_OPTIONS, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
-        _BF16 | frozenset("amx_tile amx_bf16 amx_int8".split()),
+        _BF16 | frozenset(["amx_tile", "amx_bf16", "amx_int8"]),
     ),
     ProcessorClass("avx512_bf16", _BF16_OPTIONS, _BF16),
     ProcessorClass("x86_64_v4", ("-march=x86-64-v4",), _V4),

@@ -134,7 +134,9 @@ def test_what_is_written_lies_on_volumes(plain: Built) -> None:
     volumes = {volume["name"]: volume for volume in plain.pod["spec"]["volumes"]}
     assert set(mounts.values()) == volumes.keys()
     claimed = [volume["persistentVolumeClaim"] for volume in volumes.values() if "persistentVolumeClaim" in volume]
-    assert {claim["claimName"] for claim in claimed} == {claim["metadata"]["name"] for claim in plain.of("PersistentVolumeClaim")}
+    assert {claim["claimName"] for claim in claimed} == {
+        claim["metadata"]["name"] for claim in plain.of("PersistentVolumeClaim")
+    }
     if plain.name == "single":
         assert plain.one("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
         path = next(entry["value"] for entry in plain.container["env"] if entry["name"] == "SPLITFUSE_RESULTS")

@@ -55,7 +55,8 @@ def test_it_has_the_package_alone(wheel: Path) -> None:
 
 def test_the_sdist_has_the_tests() -> None:
     (path,) = DIST.glob("splitfuse-*.tar.gz")
-    names = {name.partition("/")[2] for name in tarfile.open(path).getnames()}
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"tests/conftest.py", "tests/docker/test_wheel.py", "Makefile", "constraints.txt"} <= names
 
 

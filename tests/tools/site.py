@@ -1,0 +1,299 @@
+"""Assembles the documentation site: `site.py FOLDER` writes zensical.toml and its pages into FOLDER.
+
+Guides and concepts are files of the repository; the reference is written from the sources. A page that the navigation
+misses, a link that leads nowhere or a setting without a text is an error. `make docs` builds the site from it.
+"""
+
+import argparse
+import inspect
+import json
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+DOCS = "server/docs"
+# Title of a part → its pages: files of the repository, or functions that write a page.
+NAVIGATION: dict[str, dict[str, str]] = {
+    "Start": {
+        "Overview": "README.md",
+        "Models": "models",
+        "Commands": "commands",
+        "Plain questions": "plain_questions",
+    },
+    "Tutorials": {
+        "A first answer": "tutorials/first_answer",
+        "Your program": "tutorials/your_program",
+        "Without a server": "tutorials/without_a_server",
+        "A stated form": "tutorials/a_stated_form",
+        "Functions": "tutorials/tools",
+        "Streams": "tutorials/streams",
+        "Through a crash": "tutorials/survive_a_crash",
+        "Why was it slow?": "tutorials/why_was_it_slow",
+        "Memory and speed": "tutorials/plan_memory",
+        "Compare policies": "tutorials/compare_policies",
+        "One step by hand": "tutorials/one_step",
+    },
+    "Guides": {
+        "Python": "python",
+        "HTTP": "http",
+        "Structured output": "structured_output",
+        "Speculative decoding": "speculative_decoding",
+        "Training": "training",
+        "Receipts": "receipts",
+        "Clients of other servers": "compatibility",
+    },
+    "Operation": {
+        "Run in production": "deployment",
+        "Durable results": "durability",
+        "Replicas": "replicas",
+        "Inspection": "inspection",
+        "Security": ".github/SECURITY.md",
+    },
+    "Concepts": {
+        "Architecture": "ARCHITECTURE.md",
+        "Serving": "serving",
+        "Execution": "execution",
+        "Glossary": "glossary",
+    },
+    "Reference": {
+        "HTTP API": "server/API.md",
+        "Routes": "reference/routes.md",
+        "Command line": "reference/command_line.md",
+        "Settings": "reference/settings.md",
+        "Python names": "reference/names.md",
+        "Metrics": "reference/metrics.md",
+    },
+    "Contribute": {
+        "Contributing": "CONTRIBUTING.md",
+        "Extending": "extending",
+        "Extras": "extras",
+        "Testing": "testing",
+        "Measurements": "measurements",
+        "Changelog": "CHANGELOG.md",
+    },
+}
+_LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?(\))")
+_SOURCE_ATTRIBUTE = re.compile(r'(src(?:set)?=")([^":]+)(")')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    write_site(parser.parse_args().folder)
+
+
+def write_site(folder: Path) -> None:
+    """Write the site's sources into a new folder. Raises SystemExit with all that is wrong."""
+    pages = {path: read_page(path) for path in page_paths()}
+    problems = [f"{path.relative_to(ROOT).as_posix()} is in no part of the navigation" for path in unlisted(pages)]
+    for source, text in pages.items():
+        target = folder / "docs" / place(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(with_links(text, source, folder, problems))
+    if problems:
+        sys.exit("\n".join(problems))
+    (folder / "zensical.toml").write_text(configuration())
+
+
+def page_paths() -> list[str]:
+    """Return the repository's paths of all pages; those of reference/ are written from the sources."""
+    return [repository_path(name) for part in NAVIGATION.values() for name in part.values()]
+
+
+def repository_path(name: str) -> str:
+    return name if name.endswith(".md") else f"{DOCS}/{name}.md"
+
+
+def place(source: str) -> str:
+    """Return the path of a page within the site."""
+    if source.startswith((f"{DOCS}/", "reference/")):
+        return source.removeprefix(f"{DOCS}/")
+    return "index.md" if source == "README.md" else Path(source).name.lower()
+
+
+def unlisted(pages: dict[str, str]) -> list[Path]:
+    return [path for path in sorted((ROOT / DOCS).rglob("*.md")) if path.relative_to(ROOT).as_posix() not in pages]
+
+
+def read_page(source: str) -> str:
+    return REFERENCE[source]() if source in REFERENCE else (ROOT / source).read_text()
+
+
+def with_links(text: str, source: str, folder: Path, problems: list[str]) -> str:
+    """Point links to other pages at their places, pictures at copies, and links to sources at the repository."""
+    here = Path(place(source)).parent
+
+    def resolved(link: str) -> str:
+        if re.match(r"[a-z]+:", link):
+            return link
+        target = (ROOT / source).parent / link
+        path = Path(os.path.normpath(target)).relative_to(ROOT).as_posix()
+        if not target.exists() and path not in REFERENCE:
+            problems.append(f"{source}: {link} leads nowhere")
+        elif path in page_paths():
+            return os.path.relpath(place(path), here)
+        elif target.suffix in (".png", ".svg", ".webp"):
+            copy = folder / "docs/pictures" / target.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(target.read_bytes())
+            return os.path.relpath(f"pictures/{target.name}", here)
+        return f"{repository()}/blob/main/{path}"
+
+    text = _LINK.sub(lambda m: m[1] + resolved(m[2]) + (m[3] or "") + m[4], text)
+    text = _SOURCE_ATTRIBUTE.sub(lambda m: m[1] + resolved(m[2]) + m[3], text)
+    # A page that is named as code becomes a link to it.
+    names = re.compile(r"(?<!\[)`((?:server/docs/\w+|server/API|[A-Z]+)\.md)`")
+    return names.sub(lambda m: f"[`{m[1]}`]({resolved_name(m[1], here)})" if m[1] in page_paths() else m[0], text)
+
+
+def resolved_name(path: str, here: Path) -> str:
+    return os.path.relpath(place(path), here)
+
+
+def project() -> dict[str, Any]:
+    document: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return document
+
+
+def repository() -> str:
+    return str(project()["urls"]["Homepage"])
+
+
+def configuration() -> str:
+    about = project()
+    lines = [
+        "[project]",
+        'site_name = "splitfuse"',
+        f"site_description = {json.dumps(about['description'])}",
+        f"repo_url = {json.dumps(repository())}",
+        "nav = [",
+    ]
+    for part, pages in NAVIGATION.items():
+        entries = (f"{{ {json.dumps(title)} = {json.dumps(place(repository_path(n)))} }}" for title, n in pages.items())
+        lines.append(f"  {{ {json.dumps(part)} = [{', '.join(entries)}] }},")
+    lines += ["]", "", "[project.theme]", 'features = ["navigation.tabs", "navigation.top", "search.highlight"]', ""]
+    return "\n".join(lines)
+
+
+# Pages of the reference.
+
+
+def command_line() -> str:
+    from splitfuse.server.commands.parsers.tree import build_parser
+
+    os.environ["COLUMNS"] = "100"
+    _, commands = build_parser([])
+    lines = ["# Command line", "", "Settings have [a page of their own](settings.md).", ""]
+    for name, parser in commands.items():
+        usage = re.sub(r"\n\nsettings:.*", "\n", parser.format_help(), flags=re.DOTALL)
+        lines += [f"## splitfuse {name}", "", "```text", usage.strip(), "```", ""]
+    return "\n".join(lines)
+
+
+def settings() -> str:
+    from splitfuse.engine.config.setting import settings_of
+    from splitfuse.server.commands.setting_flags import SECTIONS, section_of
+    from splitfuse.server.settings import Settings
+
+    found = settings_of(Settings)
+    lines = [
+        "# Settings",
+        "",
+        "A setting is a flag of `splitfuse serve`, a variable, and a key of a file.",
+    ]
+    for section in SECTIONS:
+        lines += ["", f"## {section.capitalize()}", ""]
+        for name, setting in found.items():
+            if section_of(name) != section or name == "model":
+                continue
+            if not setting.help:
+                sys.exit(f"the setting {name} has no text")
+            text = f"{setting.help[0].upper()}{setting.help[1:]}."
+            choices = f" One of {', '.join(f'`{choice}`' for choice in setting.choices)}." if setting.choices else ""
+            default = f"Default `{setting.default}`, variable" if setting.default not in (None, "", ()) else "Variable"
+            lines += [f"### `{setting.flag}`", "", text + choices, ""]
+            lines += [f"{default} `{setting.variable}`, key `{name}`.", ""]
+    return "\n".join(lines) + "\n"
+
+
+def routes() -> str:
+    from splitfuse.server.app import build_app
+    from splitfuse.server.settings import Settings
+
+    document = build_app(Settings()).openapi()
+    lines = ["# Routes", "", "From the server's own OpenAPI document, `GET /openapi.json`.", ""]
+    for path, methods in sorted(document["paths"].items()):
+        for method, operation in methods.items():
+            text = operation.get("description") or operation.get("summary", "")
+            lines += [f"## `{method.upper()} {path}`", "", text, ""]
+            parameters = operation.get("parameters", [])
+            lines += [f"- `{each['name']}` ({each['in']}): {each.get('description', '')}" for each in parameters]
+            answers = ", ".join(f"{code} {answer['description']}" for code, answer in operation["responses"].items())
+            lines += ["", f"Answers: {answers}", ""]
+    return "\n".join(lines)
+
+
+def names() -> str:
+    import splitfuse
+
+    lines = ["# Python names", "", "What `from splitfuse import …` gives.", ""]
+    for name in splitfuse.__all__:
+        found = getattr(splitfuse, name)
+        lines += [f"## `{name}`", ""]
+        if inspect.isclass(found) or callable(found):
+            lines += [f"```python\n{name}{signature(found)}\n```", ""]
+        lines += [inspect.getdoc(found) or "", ""]
+        for member, function in public_methods(found):
+            lines += [f"### `{name}.{member}{signature(function)}`", "", inspect.getdoc(function) or "", ""]
+    return "\n".join(lines)
+
+
+def signature(found: Any) -> str:
+    try:
+        return str(inspect.signature(found)).replace("'", "")
+    except (TypeError, ValueError):
+        return ""
+
+
+def public_methods(found: Any) -> Iterator[tuple[str, Any]]:
+    if inspect.isclass(found):
+        for name, member in vars(found).items():
+            if not name.startswith("_") and inspect.isfunction(member) and member.__doc__:
+                yield name, member
+
+
+def metrics() -> str:
+    from splitfuse.server.metrics import Metrics
+
+    text = Metrics(prefix="splitfuse:", model_name="m", stats=dict).render().decode()
+    lines = [
+        "# Metrics",
+        "",
+        "`GET /metrics`, with the prefix of `--metrics-prefix`.",
+        "",
+        "| metric | kind | |",
+        "|---|---|---|",
+    ]
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
+    lines += [
+        f"| `{name}` | {kinds[name]} | {help} |"
+        for name, help in re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+REFERENCE: dict[str, Callable[[], str]] = {
+    "reference/command_line.md": command_line,
+    "reference/settings.md": settings,
+    "reference/routes.md": routes,
+    "reference/names.md": names,
+    "reference/metrics.md": metrics,
+}
+
+if __name__ == "__main__":
+    main()
