@@ -13,6 +13,11 @@ from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
 from ..quantize import QuantizedWeight, can_quantize, quantize, rounded_to_e4m3
+from ..recurrence import gated_delta as gated_delta
+from ..recurrence import gated_rms_norm as gated_rms_norm
+from ..recurrence import mamba2 as mamba2
+from ..recurrence import short_conv as short_conv
+from ..recurrence import sigmoid_mul as sigmoid_mul
 from . import build, torch_fallback
 from .filter_logits import filter_logits as filter_logits
 from .linear import pack

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ....kernels.ops import RaggedBatch
+from ....kernels.ops import RaggedBatch, StateBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -30,6 +30,7 @@ class Inputs(NamedTuple):
     # [L] int64, indices into T: first the last known token and the drafts of each row that samples, then the tokens
     # before those with prompt logprobs
     logits_indices: Tensor
+    states: StateBatch | None = None  # None: no layer is recurrent
 
     @classmethod
     def of(cls, fields: Mapping[str, Tensor], bounds: Bounds) -> "Inputs":
