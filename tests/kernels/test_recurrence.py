@@ -52,6 +52,19 @@ def test_gated_delta_is_transformers() -> None:
     torch.testing.assert_close(view.state[0].float(), state[0], rtol=1e-4, atol=1e-5)
 
 
+def test_tiled_heads_are_a_permutation() -> None:
+    plain, tiled = gated_delta(3, 4, 6, 5), gated_delta(3, 4, 6, 5, tiles_heads=True)
+    order = torch.arange(6).view(3, 2).T.flatten()  # tiled head i is plain head order[i]
+    columns = torch.cat((torch.arange(24), 24 + torch.arange(30).view(6, 5)[order].flatten()))
+    weight, a_log, dt_bias = (w for w in plain.weights.values() if w is not None)
+    weights = {"weight": weight[:, columns], "a_log": a_log[order], "dt_bias": dt_bias[order]}
+    qkv, gates = plain.inputs(9, seed=7)
+    permuted = [qkv[:, columns], torch.cat([part[:, order] for part in gates.chunk(2, dim=1)], dim=1)]
+    expected, _ = in_double(plain, [qkv, gates])
+    got, _ = in_double(replace(tiled, weights=weights), permuted)
+    torch.testing.assert_close(got, expected[:, order])
+
+
 def test_short_conv_is_lfm2s() -> None:
     from transformers import Lfm2Config
     from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv
@@ -138,6 +151,7 @@ def test_norms_with_a_gate_are_transformers() -> None:
     got = ops.gated_rms_norm(x, gate, weight[:8], eps=1e-6, group_size=8, norm_before_gate=True)
     torch.testing.assert_close(got.view(-1, 8), shared(x.view(-1, 8), gate.view(-1, 8)))
     torch.testing.assert_close(ops.sigmoid_mul(x, gate), x * torch.sigmoid(gate))
+    torch.testing.assert_close(ops.silu_gate(x, gate), x * F.silu(gate))
 
 
 @pytest.mark.parametrize("name", LAYERS)

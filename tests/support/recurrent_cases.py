@@ -91,7 +91,10 @@ def short_conv(hidden: int, num_taps: int = 3, *, has_bias: bool = False) -> Lay
     return Layer("short_conv", (3 * hidden,), hidden, 0, (), weights, {})
 
 
-def gated_delta(num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int, num_taps: int = 4) -> Layer:
+def gated_delta(
+    num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int, num_taps: int = 4, *,
+    tiles_heads: bool = False,
+) -> Layer:  # fmt: skip
     num_channels = 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim
     weights = {
         "weight": randn(num_taps, num_channels, seed=1),
@@ -100,6 +103,7 @@ def gated_delta(num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim:
     }
     sizes = {
         "num_k_heads": num_k_heads, "head_k_dim": head_k_dim, "num_v_heads": num_v_heads, "head_v_dim": head_v_dim,
+        "tiles_heads": tiles_heads,
     }  # fmt: skip
     state_shape = (num_v_heads, head_k_dim, head_v_dim)
     return Layer(
@@ -129,6 +133,7 @@ LAYERS = {
     "short_conv of 5 taps with a bias": short_conv(37, 5, has_bias=True),
     "gated_delta": gated_delta(2, 32, 4, 48),
     "gated_delta of odd sizes": gated_delta(1, 5, 3, 19, 2),
+    "gated_delta with tiled heads": gated_delta(3, 16, 6, 32, tiles_heads=True),
     "mamba2": mamba2(6, 32, 2, 48),
     "mamba2 of odd sizes": mamba2(3, 19, 1, 7, 3, has_bias=False, dt_limits=(0.1, 1.5)),
 }
