@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -163,7 +164,8 @@ def parse_model_config(
 
             source = f"{source} with --rope-scaling"
             fields = scaled(fields, rope_scaling)
-        return ModelConfig.from_fields(fields, generation)
+        config = ModelConfig.from_fields(fields, generation)
+        return replace(config, layer_states=family.layer_states(config))
     except ConfigError as exc:
         raise ConfigError(f"{source}: {exc}") from exc
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as exc:
