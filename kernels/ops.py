@@ -224,18 +224,19 @@ def gated_delta(
     head_k_dim: int,
     num_v_heads: int,
     head_v_dim: int,
+    tiles_heads: bool = False,
 ) -> Tensor:
     """silu(conv(qkv)), then the gated delta rule in float32, token by token (Yang et al. 2024, Gated Delta Networks).
 
     A value head's state S [dk, dv] becomes S' = g·S + k ⊗ (beta · (v - kᵀ(g·S))), its output is qᵀS'; k and q are
     divided by their norms (eps 1e-6), q also by sqrt(dk); g = exp(-exp(a_log) · softplus(a + dt_bias)), beta =
-    sigmoid(b). Value head h uses key head h // (Hv // Hk).
+    sigmoid(b). Value head h uses key head h // (Hv // Hk), with `tiles_heads` key head h % Hk (llama.cpp's order).
     qkv [T, C = 2·Hk·dk + Hv·dv] = [q | k | v] and gates [T, 2·Hv] = [b | a] are the raw inputs, rows any stride apart;
     weight [K, C], a_log and dt_bias [Hv] float32; view.state [slots, Hv, dk, dv] → [T, Hv, dv] in qkv's dtype.
     """
     return _backend(qkv).gated_delta(
         qkv, gates, weight, a_log, dt_bias, view, ragged, states, num_k_heads=num_k_heads, head_k_dim=head_k_dim,
-        num_v_heads=num_v_heads, head_v_dim=head_v_dim,
+        num_v_heads=num_v_heads, head_v_dim=head_v_dim, tiles_heads=tiles_heads,
     )  # fmt: skip
 
 
@@ -282,11 +283,16 @@ def gated_rms_norm(
 
 
 def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
-    """x · sigmoid(gate), rounded once (Qiu et al. 2025, Gated Attention). x, gate [T, W], gate's rows any stride apart.
+    """x · sigmoid(gate), rounded once (Qiu et al. 2025, Gated Attention). x, gate [T, …], gate's rows any stride apart.
 
-    → [T, W] in x's dtype.
+    → like x, contiguous.
     """
     return _backend(x).sigmoid_mul(x, gate)
+
+
+def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
+    """x · silu(gate), rounded once. Shapes are sigmoid_mul's."""
+    return _backend(x).silu_gate(x, gate)
 
 
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:

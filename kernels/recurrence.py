@@ -106,12 +106,14 @@ def gated_delta(
     head_k_dim: int,
     num_v_heads: int,
     head_v_dim: int,
+    tiles_heads: bool,
 ) -> Tensor:
     key_dim, group = num_k_heads * head_k_dim, num_v_heads // num_k_heads
 
     def normed(x: Tensor) -> Tensor:
         x = x.view(num_k_heads, head_k_dim)
-        return (x * torch.rsqrt(x.square().sum(dim=1, keepdim=True) + 1e-6)).repeat_interleave(group, dim=0)
+        x = x * torch.rsqrt(x.square().sum(dim=1, keepdim=True) + 1e-6)
+        return x.repeat(group, 1) if tiles_heads else x.repeat_interleave(group, dim=0)
 
     def step(window: Tensor, gates: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         mixed = F.silu(_conv(window, weight, None))
@@ -172,3 +174,7 @@ def gated_rms_norm(
 
 def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
     return (_wide(x) * _wide(gate).sigmoid()).to(x.dtype)
+
+
+def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
+    return (_wide(x) * F.silu(_wide(gate))).to(x.dtype)
