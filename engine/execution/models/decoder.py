@@ -75,10 +75,7 @@ class Decoder:
 
     @classmethod
     def layer_states(cls, config: ModelConfig) -> tuple[LayerState, ...]:
-        """Return what each layer keeps of the tokens before: keys and values, if all layers have attention.
-
-        Raises ConfigError for sizes that are missing.
-        """
+        """Return what each layer keeps of the tokens before. Raises ConfigError for sizes that are missing."""
         return config.layer_states
 
     def __init__(

@@ -34,14 +34,23 @@ def test_each_layer_has_the_view_of_its_kind() -> None:
         config_of(*KINDS), num_blocks=5, block_size=4, dtype=torch.float16, device=torch.device("cpu"), states=pool
     )
     paged, conv, nothing, delta, several = cache.layers
-    assert isinstance(paged, ops.CacheView) and isinstance(conv, ops.StateView) and isinstance(delta, ops.StateView)
+    assert isinstance(paged, ops.CacheView)
+    assert isinstance(conv, ops.StateView)
+    assert isinstance(delta, ops.StateView)
     assert paged.keys.shape == paged.values.shape == (5, 2, 4, 8)
-    assert conv.conv.shape == (7, 2, 10) and conv.state is None and conv.conv.dtype == torch.bfloat16
-    assert conv.tail is not None and conv.tail.shape == (7, 3, 10)
+    assert conv.conv.shape == (7, 2, 10)
+    assert conv.state is None
+    assert conv.conv.dtype == torch.bfloat16
+    assert conv.tail is not None
+    assert conv.tail.shape == (7, 3, 10)
     assert nothing is None
-    assert delta.state is not None and delta.state.shape == (7, 2, 3, 5) and delta.state.dtype == torch.float32
-    assert delta.tail is not None and delta.tail.shape == (7, 3, 10)
-    assert isinstance(several, tuple) and [type(view) for view in several] == [ops.CacheView, ops.StateView]
+    assert delta.state is not None
+    assert delta.state.shape == (7, 2, 3, 5)
+    assert delta.state.dtype == torch.float32
+    assert delta.tail is not None
+    assert delta.tail.shape == (7, 3, 10)
+    assert isinstance(several, tuple)
+    assert [type(view) for view in several] == [ops.CacheView, ops.StateView]
 
 
 def test_bytes_are_those_that_the_cache_allocates() -> None:

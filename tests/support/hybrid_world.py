@@ -1,0 +1,142 @@
+"""HybridWorld: a World whose model has recurrent layers, too: a wrong state shows as wrong tokens."""
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from audit import Audit, NoAudit
+from clients import Stream
+from fake_model import BAD, FakeModel, entry, root
+from overlapped_world import OverlappedWorld
+from world import World
+
+from splitfuse.engine.core.batch import Batch, BatchRow, RowOutput
+from splitfuse.engine.core.block_manager import CacheSpec
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.scheduler import Scheduler
+from splitfuse.engine.core.state_places import StatePlaces
+from splitfuse.engine.extras.hybrid.block_manager import HybridBlockManager
+from splitfuse.engine.extras.hybrid.scheduler import HybridScheduler
+from splitfuse.engine.extras.hybrid.state_slots import StateSpec, num_live_slots
+
+
+class States:
+    """Memory of states: a slot holds the entry after its tokens, and the drafts behind them."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._entries: list[int | None] = [None] * num_slots
+        self._tails: list[list[int]] = [[] for _ in range(num_slots)]
+
+    def advance(self, row: BatchRow) -> int:
+        """Advance a row's state over its tokens, and return the entry before the row's own tokens."""
+        places = row.states
+        assert places is not None
+        last, tail = root(row.request.tenant), list[int]()
+        if places.source >= 0:
+            found = self._entries[places.source]
+            assert found is not None, "a state is read that was never written"
+            last, tail = found, self._tails[places.source][: places.num_replayed]
+        assert len(tail) == places.num_replayed, "more drafts are replayed than there were"
+        num_certain = row.num_tokens - row.num_drafts
+        entries, before = [last], last
+        for index, token_id in enumerate(tail + row.token_ids[:num_certain]):
+            before = entries[-1] if index == len(tail) else before
+            entries.append(entry(entries[-1], token_id))
+        for num_tokens, slot in places.checkpoints:
+            self._entries[slot], self._tails[slot] = entries[num_tokens], []
+        self._entries[places.target] = entries[-1]
+        self._tails[places.target] = row.token_ids[num_certain:]
+        return before
+
+    def spoil(self, places: StatePlaces) -> None:
+        """Spoil the slots that a failed pass was writing."""
+        for slot in (places.target, *(slot for _, slot in places.checkpoints)):
+            self._entries[slot] = BAD
+
+
+class HybridModel(FakeModel):
+    """FakeModel whose entries come from the states, so that a wrong state makes all that follows wrong."""
+
+    def __init__(self, *, num_slots: int, **sizes: int) -> None:
+        super().__init__(**sizes)
+        self.states = States(num_slots)
+
+    def _write(self, row: BatchRow) -> None:
+        size, device, table = self._block_size, self.device, row.request.block_table
+        last = self.states.advance(row)
+        context = [device[table[position // size]][position % size] for position in range(row.start)]
+        if BAD in context:  # the layers behind attention get its numbers
+            assert row.states is not None
+            self.states.spoil(row.states)
+            last = BAD
+        for position, token_id in enumerate(row.token_ids, row.start):
+            last = entry(last, token_id)
+            device[table[position // size]][position % size] = last
+
+    def _break_off(self, rows: Sequence[BatchRow]) -> None:
+        super()._break_off(rows)
+        for row in rows:
+            assert row.states is not None
+            self.states.spoil(row.states)
+
+
+class HybridAudit(Audit):
+    """Audit that leaves the number of tokens found to the checkpoints."""
+
+    def look_up(self, stream: Stream) -> None:
+        """Check that what is found has a state, which is the state after those tokens."""
+        request, blocks = stream.request, self._core.blocks
+        prefix = blocks.find_prefix(request)
+        assert (prefix.num_tokens > 0) == (prefix.checkpoint is not None)
+        model = self._model
+        if prefix.checkpoint is not None and not self._is_weak:
+            held = model.states._entries[prefix.checkpoint.slot]
+            assert held in (stream.oracle.entries[prefix.num_tokens - 1], BAD), "the state is after other tokens"
+
+    def __init__(self, core: Any, model: Any, settings: Any) -> None:
+        super().__init__(core, model, settings)
+        self._model, self._is_weak = model, settings.hash_is_weak
+
+    def when_empty(self) -> None:
+        super().when_empty()
+        blocks = self._core.blocks
+        assert not blocks._states
+        assert not blocks._in_flight
+        kept = {checkpoint.slot for checkpoint in blocks.slots.checkpoints}
+        assert blocks.slots.num_used == len(kept), "a slot leaked"
+
+
+class HybridWorld(World):
+    """World of a hybrid model."""
+
+    max_steps_in_flight = 1
+
+    def _spec(self) -> StateSpec:
+        rng, most = random.Random(self._seed), self.settings.config.step_limits.num_seqs
+        num_live = num_live_slots(most, self.max_steps_in_flight)
+        return StateSpec(num_live, rng.choice([1, 2, 5, 20, 100]), grid=rng.choice([1, 8, 16, 256]))
+
+    def _make_pipeline(self, recording: Any) -> Any:
+        self._model = HybridModel(
+            num_slots=self._spec().num_slots,
+            num_blocks=self.settings.num_blocks,
+            num_host_blocks=self.settings.num_host_blocks,
+            block_size=self.settings.config.block_size,
+        )
+        return super()._make_pipeline(recording)
+
+    def _make_scheduler(self, cache: CacheSpec, **options: Any) -> Scheduler:
+        config = self.settings.config
+        caching, weights = config.enable_prefix_caching, config.tenant_weights
+        blocks = HybridBlockManager(cache, self._spec(), prefix_caching=caching, tenant_weights=weights)
+        return HybridScheduler(config, blocks, **options)
+
+    def _make_audit(self, *, outputs_only: bool) -> Audit:
+        return (NoAudit if outputs_only else HybridAudit)(self._core, self._model, self.settings)
+
+    def _count(self, batch: Batch) -> None:
+        super()._count(batch)
+        for row in batch.rows:
+            if row.states is not None:
+                self._seen["checkpoints"] += len(row.states.checkpoints)
+                self._seen["replayed"] += row.states.num_replayed
