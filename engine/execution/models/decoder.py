@@ -62,6 +62,7 @@ class Decoder:
     o_bias: ClassVar[bool | None] = None
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq", "lm_head.weight")  # endings of unread tensors' names
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
+    attention_class: ClassVar[type[Attention]] = Attention
     inexact: ClassVar[str | None] = None  # reason why an op of the family may round otherwise in another batch
 
     @classmethod
@@ -237,7 +238,7 @@ class Decoder:
         q_size, o_bias = config.num_heads * config.head_dim, self.o_bias
         if o_bias is None:
             o_bias = config.attention_bias
-        return Attention(
+        return self.attention_class(
             qkv_proj=self._load_qkv(name),
             o_proj=self._row_parallel_linear(f"{name}.{self.names.o_proj}", config.hidden_size, q_size, bias=o_bias),
             num_heads=config.num_heads // self._parallel.size,

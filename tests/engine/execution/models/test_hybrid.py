@@ -1,0 +1,71 @@
+"""Layers with recurrent states: logits of one pass are transformers', and any cut of the tokens gives the same bits."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import HYBRIDS, VOCAB_SIZE, make_model
+from torch import Tensor
+
+from splitfuse.engine.execution.models.forward_inputs import Inputs
+from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool
+from splitfuse.engine.execution.models.registry import model_class, read_model_config
+from splitfuse.engine.execution.models.weights import weight_source
+from splitfuse.kernels import ops
+
+NUM_TOKENS, BLOCK_SIZE = 100, 16
+TOKENS = torch.tensor(random.Random(6).choices(range(VOCAB_SIZE), k=NUM_TOKENS))
+CPU = torch.device("cpu")
+
+
+def load(folder: Path) -> Any:
+    config = read_model_config(folder)
+    with weight_source(folder, load_format="auto", dtype=torch.float32, seed=0, device=CPU) as source:
+        return model_class(config.architecture)(config, source, device=CPU, max_model_len=300, dtype=torch.float32)
+
+
+def logits(model: Any, cuts: list[int]) -> Tensor:
+    """Return the logits of all tokens, which are processed in steps that end at these cuts."""
+    cache = KVCache(
+        model.config,
+        num_blocks=NUM_TOKENS // BLOCK_SIZE + 1,
+        block_size=BLOCK_SIZE,
+        dtype=torch.float32,
+        device=CPU,
+        states=StatePool(num_slots=2),
+    )
+    parts, source = [], -1
+    for step, (start, end) in enumerate(zip([0, *cuts], [*cuts, NUM_TOKENS], strict=True)):
+        target = step % 2
+        parts.append(model.logits(model.forward(inputs(start, end, source=source, target=target), cache)))
+        source = target
+    return torch.cat(parts)
+
+
+def inputs(start: int, end: int, *, source: int, target: int) -> Inputs:
+    count, positions = end - start, torch.arange(start, end)
+    ragged = ops.RaggedBatch(
+        int32(0, count), int32(end), torch.arange(NUM_TOKENS // BLOCK_SIZE + 1).int()[None], None, count, end
+    )
+    states = ops.StateBatch(int32(source), int32(target), int32(0), int32(0), int32(0, 0), int32(), int32())
+    return Inputs(TOKENS[start:end], positions, positions, ragged, torch.arange(count), states)
+
+
+def int32(*numbers: int) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_logits_are_transformers_and_no_cut_changes_a_bit(name: str, tmp_path: Path) -> None:
+    theirs = make_model(name)
+    theirs.save_pretrained(tmp_path)
+    model = load(tmp_path)
+    whole = logits(model, [])
+    torch.testing.assert_close(whole, theirs(TOKENS[None]).logits[0], atol=2e-4, rtol=2e-4)
+    rng = random.Random(name)
+    for num_cuts in (1, 5, 20):
+        cuts = sorted(rng.sample(range(1, NUM_TOKENS), num_cuts))
+        assert torch.equal(logits(model, cuts), whole), cuts
