@@ -14,10 +14,8 @@ from world_settings import WorldSettings
 from splitfuse.engine.core.batch import Batch, BatchRow
 from splitfuse.engine.core.block_manager import CacheSpec
 from splitfuse.engine.core.scheduler import Scheduler
-from splitfuse.engine.core.state_places import StatePlaces
-from splitfuse.engine.extras.hybrid.block_manager import HybridBlockManager
+from splitfuse.engine.core.state_places import StatePlaces, StateSpec, num_live_slots
 from splitfuse.engine.extras.hybrid.scheduler import HybridScheduler
-from splitfuse.engine.extras.hybrid.state_slots import StateSpec, num_live_slots
 
 
 class States:
@@ -118,7 +116,8 @@ class HybridWorld(World):
     def _spec(self) -> StateSpec:
         rng, most = random.Random(self._seed), self.settings.config.step_limits.num_seqs
         num_live = num_live_slots(most, self.max_steps_in_flight)
-        return StateSpec(num_live, rng.choice([1, 2, 5, 20, 100]), grid=rng.choice([1, 8, 16, 256]))
+        max_drafts, num_checkpoints = rng.choice([2, 12, 12]), rng.choice([1, 2, 5, 20, 100])
+        return StateSpec(num_live, num_checkpoints, max_drafts, grid=rng.choice([1, 8, 16, 256]))
 
     def _make_pipeline(self, recording: Any) -> Any:
         self._model = HybridModel(
@@ -130,10 +129,7 @@ class HybridWorld(World):
         return super()._make_pipeline(recording)
 
     def _make_scheduler(self, cache: CacheSpec, **options: Any) -> Scheduler:
-        config = self.settings.config
-        caching, weights = config.enable_prefix_caching, config.tenant_weights
-        blocks = HybridBlockManager(cache, self._spec(), prefix_caching=caching, tenant_weights=weights)
-        return HybridScheduler(config, blocks, **options)
+        return HybridScheduler(self.settings.config, cache, self._spec(), **options)
 
     def _make_audit(self, *, outputs_only: bool) -> Audit:
         return (NoAudit if outputs_only else self.audit)(self._core, self._model, self.settings)

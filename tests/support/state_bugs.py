@@ -57,11 +57,6 @@ def accepted_drafts_are_not_replayed(right: Method) -> Method:
     return lambda self, row, target: right(self, row, target)._replace(num_replayed=0)
 
 
-@plant(BUGS, HybridBlockManager, "end_row", where=has_cache)
-def failed_states_are_kept(right: Method) -> Method:
-    return lambda self, row, *, is_good: right(self, row, is_good=True)
-
-
 @plant(BUGS, HybridBlockManager, "find_prefix", where=has_cache, shows_in_tokens=True)
 def blocks_are_found_without_a_state(right: Method) -> Method:
     def wrong(self: Any, request: Any) -> Any:
