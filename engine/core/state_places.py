@@ -1,4 +1,4 @@
-"""StatePlaces: slots of a row's recurrent state. The core carries them from the block manager to the runner."""
+"""StatePlaces and StateSpec: slots of recurrent states, of a row and in all. The core only carries them along."""
 
 from typing import NamedTuple
 
@@ -14,3 +14,22 @@ class StatePlaces(NamedTuple):
     target: int
     num_replayed: int
     checkpoints: tuple[tuple[int, int], ...] = ()  # (number of tokens behind the source's state, slot), ascending
+
+
+class StateSpec(NamedTuple):
+    """Numbers of state slots: for the states that can be in use at once, and for checkpoints beside them."""
+
+    num_live: int
+    num_checkpoints: int
+    max_drafts: int = 0  # drafts that a slot has room for
+    grid: int = 256  # tokens between checkpoints of a long prompt
+
+    @property
+    def num_slots(self) -> int:
+        """Number of all slots."""
+        return self.num_live + self.num_checkpoints
+
+
+def num_live_slots(max_num_seqs: int, max_steps_in_flight: int) -> int:
+    """Return how many states can be in use at once: each row in flight reads one slot and writes another."""
+    return 2 * max_num_seqs * max_steps_in_flight

@@ -25,7 +25,7 @@ from ..extension import has_extra, load_extra
 from ..text.tokenizer import Tokenizer
 from .constraint_compiler import ConstraintCompiler
 from .input_processor import InputProcessor
-from .loading import load_launcher, load_runner
+from .loading import load_launcher, load_runner, runs_ahead
 from .output_processor import OutputProcessor
 from .workers.heap import return_freed_memory
 
@@ -52,7 +52,7 @@ class EngineParts:
         """
         loaded = self.runner.loaded
         config = config.for_device(loaded.device.type)
-        is_async = loaded.device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
+        is_async = runs_ahead(config, loaded.device)
         max_steps_in_flight = 2 if is_async else 1
         launcher = load_launcher(self.runner, config) if is_async else None
         new_scheduler = partial(self._scheduler, config, max_steps_in_flight=max_steps_in_flight)
@@ -71,7 +71,12 @@ class EngineParts:
 
     def _scheduler(self, config: EngineConfig, **options: Any) -> Scheduler:
         """Build a scheduler over blocks of its own, and over state slots if the model has recurrent layers."""
-        cache, caching, weights = self.runner.loaded.cache, config.enable_prefix_caching, config.tenant_weights
+        loaded, caching, weights = self.runner.loaded, config.enable_prefix_caching, config.tenant_weights
+        cache = loaded.cache
+        if loaded.states is not None:
+            hybrid = load_extra("hybrid.scheduler", needed_for=loaded.model_config.architecture)
+            scheduler: Scheduler = hybrid.HybridScheduler(config, cache, loaded.states, **options)
+            return scheduler
         return Scheduler(config, BlockManager(cache, prefix_caching=caching, tenant_weights=weights), **options)
 
     def _test(self, pipeline: StepPipeline) -> None:

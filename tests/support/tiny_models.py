@@ -32,6 +32,7 @@ from transformers import (
     GraniteMoeHybridConfig,
     HunYuanDenseV1Config,
     HunYuanMoEV1Config,
+    Lfm2Config,
     LlamaConfig,
     Mamba2Config,
     MiniMaxM2Config,
@@ -446,6 +447,12 @@ _GRANITE: dict[str, Any] = {
 HYBRIDS: dict[str, PretrainedConfig] = {
     "qwen3_5": Qwen3_5TextConfig(**_SHAPE | _DELTA),
     "qwen3_5-moe": Qwen3_5MoeTextConfig(**_SHAPE | _DELTA | _EXPERTS, tie_word_embeddings=True),
+    "lfm2": Lfm2Config(
+        **_SHAPE | {"num_hidden_layers": 4},
+        num_key_value_heads=2,
+        layer_types=["conv", "full_attention", "conv", "conv"],
+        block_multiple_of=32,
+    ),
     "qwen3-next": Qwen3NextConfig(**_SHAPE | _DELTA | _EXPERTS, mlp_only_layers=[1]),
     "granite-hybrid": GraniteMoeHybridConfig(
         **{**_SHAPE, **_MAMBA, **_GRANITE, "num_hidden_layers": 4},

@@ -23,6 +23,8 @@ _LOOK_UP = 0.1  # share of steps with an extra lookup of a request's prefix
 class World:
     """World of one seed. `run` raises an AssertionError with the seed and the last events if an audit fails."""
 
+    test = "test_worlds.py"
+
     def __init__(self, seed: int, *, recording: TextIO | None = None, outputs_only: bool = False) -> None:
         """Build the world; `outputs_only`: audit only the outputs, not the inside of the engine."""
         self._seed = seed
@@ -243,5 +245,5 @@ class World:
         return (
             f"seed {self._seed}, step {self.num_steps}: {type(exc).__name__}: {exc}\n  {self.settings}\n{events}\n"
             f"again: SPLITFUSE_TEST_SEEDS={self._seed}-{self._seed} SPLITFUSE_TEST_STEPS={num_steps} "
-            "python -m pytest tests/engine/behaviour/test_worlds.py::test_no_rule_is_broken"
+            f"python -m pytest tests/engine/behaviour/{self.test}::test_no_rule_is_broken"
         )

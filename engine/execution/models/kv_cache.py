@@ -140,20 +140,26 @@ def state_bytes(model: ModelConfig, dtype: torch.dtype, *, max_drafts: int = 0) 
     return sum(part.num_bytes(dtype.itemsize, max_drafts) for part in recurrent_parts(model.layer_states))
 
 
-def num_cache_blocks(
-    config: EngineConfig, *, bytes_per_token: int, useful: int, memory: DeviceMemory | None, step_bytes: int
-) -> int:
-    """Return the cache's number of blocks: the configured one, else as many as fit free memory, at most `useful`.
+def cache_budget(config: EngineConfig, memory: DeviceMemory | None, step_bytes: int) -> int:
+    """Return the bytes for blocks and states: the configured number, else a share of the free memory.
 
-    `bytes_per_token`: keys and values of all models that share the blocks. `memory`: the GPU's, None for a CPU.
-    `step_bytes`: memory of a GPU's step besides weights and cache. Raises ConfigError if not even one block fits.
+    `memory`: the GPU's, None for a CPU. `step_bytes`: memory of a GPU's step besides weights and cache.
+    """
+    if config.kv_cache_memory_bytes is not None:
+        return config.kv_cache_memory_bytes
+    return _budget(config, memory, step_bytes)
+
+
+def num_cache_blocks(
+    config: EngineConfig, *, bytes_per_token: int, useful: int, budget: int, step_bytes: int = 0
+) -> int:
+    """Return the cache's number of blocks: the configured one, else as many as `budget` bytes hold, at most `useful`.
+
+    `bytes_per_token`: keys and values of all models that share the blocks. Raises ConfigError if not even one fits.
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
     block_bytes = config.block_size * bytes_per_token
-    budget = config.kv_cache_memory_bytes
-    if budget is None:
-        budget = _budget(config, memory, step_bytes)
     blocks = min(budget // block_bytes, useful)
     if blocks < 1:
         raise ConfigError(

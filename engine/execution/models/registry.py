@@ -65,6 +65,7 @@ MODELS = {
     ),
     "MiniMaxM2ForCausalLM": Family(".minimax_m2", "MiniMax M2", "MiniMaxAI/MiniMax-M2", "mixture of experts"),
     "OlmoeForCausalLM": Family(".olmoe", "OLMoE", "allenai/OLMoE-1B-7B-0924-Instruct", "mixture of experts"),
+    "Lfm2ForCausalLM": Family(".lfm2", "LFM2", "LiquidAI/LFM2-1.2B", "short convolutions beside attention"),
     "LlamaForCausalLM": Family(
         ".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and similar models: SmolLM2, Falcon 3"
     ),

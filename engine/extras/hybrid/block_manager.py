@@ -17,10 +17,10 @@ from ...core.block_manager import BlockManager, CacheSpec, Prefix
 from ...core.cache_shares import CacheShares
 from ...core.prefix_cache import PrefixCache
 from ...core.request import Request, Status
-from ...core.state_places import StatePlaces
+from ...core.state_places import StatePlaces, StateSpec
 from .checkpoint_positions import CheckpointPositions, Position
 from .checkpoints import Checkpoint
-from .state_slots import Allocation, StateSlots, StateSpec
+from .state_slots import Allocation, StateSlots
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,25 +11,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 from ...core.block_allocator import BlockAllocator
+from ...core.state_places import StateSpec
 from .checkpoints import Checkpoint, Checkpoints
-
-
-class StateSpec(NamedTuple):
-    """Numbers of state slots: for the states that can be in use at once, and for checkpoints beside them."""
-
-    num_live: int
-    num_checkpoints: int
-    grid: int = 256  # tokens between checkpoints of a long prompt
-
-    @property
-    def num_slots(self) -> int:
-        """Number of all slots."""
-        return self.num_live + self.num_checkpoints
-
-
-def num_live_slots(max_num_seqs: int, max_steps_in_flight: int) -> int:
-    """Return how many states can be in use at once: each row in flight reads one slot and writes another."""
-    return 2 * max_num_seqs * max_steps_in_flight
 
 
 class Allocation(NamedTuple):
