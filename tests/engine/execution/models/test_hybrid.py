@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 def load(folder: Path) -> Any:
     config = read_model_config(folder)
     with weight_source(folder, load_format="auto", dtype=torch.float32, seed=0, device=CPU) as source:
-        return model_class(config.architecture)(config, source, device=CPU, max_model_len=300, dtype=torch.float32)
+        return model_class(config.architecture)(config, source, device=CPU, max_model_len=400, dtype=torch.float32)
 
 
 def logits(model: Any, cuts: list[int]) -> Tensor:
