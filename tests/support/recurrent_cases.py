@@ -154,7 +154,7 @@ class World:
     def __post_init__(self) -> None:
         view = self.layer.view(self.inputs[0].dtype)
         device = self.inputs[0].device
-        self.view = StateView(*(None if each is None else each.to(device) for each in view))
+        self.view = StateView(*(None if part is None else part.to(device) for part in view))
         self.length = len(self.inputs[0])
         self.whole = self.step(Row(self.length, -1, 0), self.inputs, has_neighbours=False)
         self.last = self.state(0)
@@ -168,10 +168,9 @@ class World:
         before, after = ([self._neighbour(slot) for slot in slots] for slots in ((30, 31, 32), (33, 34)))
         if not has_neighbours:
             before = after = []
-        rows = [*(each for each, _ in before), row, *(each for each, _ in after)]
-        parts = [*(each for _, each in before), inputs, *(each for _, each in after)]
-        out = self.layer.run(self.backend, [torch.cat(each) for each in zip(*parts, strict=True)], self.view, rows)
-        start = sum(each.num_tokens for each, _ in before)
+        rows, parts = zip(*before, (row, inputs), *after, strict=True)
+        out = self.layer.run(self.backend, [torch.cat(xs) for xs in zip(*parts, strict=True)], self.view, rows)
+        start = sum(neighbour.num_tokens for neighbour, _ in before)
         return out[start : start + row.num_tokens]
 
     def _neighbour(self, slot: int) -> tuple[Row, list[Tensor]]:
@@ -226,7 +225,7 @@ class World:
             num_right = self.random.randint(0, num_drafts)
             certain = self.part(done, done + num_certain + num_right)
             wrong = [x + 1 for x in self.part(done + num_certain + num_right, done + num_certain + num_drafts)]
-            inputs = [torch.cat(each) for each in zip(certain, wrong, strict=True)]
+            inputs = [torch.cat(pair) for pair in zip(certain, wrong, strict=True)]
             ends = (accepted, accepted + num_certain)  # after the replayed tokens, and at the end of the certain ones
             kept = tuple((end, 10 + i) for i, end in enumerate(ends))
             row = Row(num_certain + num_drafts, source, target, accepted, num_drafts, kept)
