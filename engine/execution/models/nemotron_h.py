@@ -47,7 +47,7 @@ class UngatedExperts:
         weights, expert_ids = self.routing(ops.linear(x, self.router))
         inner = x if self.latent is None else ops.linear(x, self.latent[0])
         total = torch.zeros_like(inner, dtype=torch.float32)
-        for expert in expert_ids.unique().tolist():
+        for expert in sorted(set(expert_ids.flatten().tolist())):
             tokens, places = (expert_ids == expert).nonzero(as_tuple=True)
             out = self.experts[expert](inner[tokens])
             total.index_add_(0, tokens, out.float() * weights[tokens, places, None])

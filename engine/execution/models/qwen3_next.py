@@ -49,4 +49,4 @@ class Qwen3NextForCausalLM(GatedDeltaDecoder, SharedExpertDecoder):
 def _parts_first(sizes: list[int], num_heads: int) -> Tensor:
     """Return the order that collects each part of all heads, of rows that are stored head by head."""
     rows = torch.arange(num_heads * sum(sizes)).view(num_heads, -1)
-    return torch.cat([part.flatten() for part in rows.split(sizes, dim=1)])
+    return torch.cat([part.flatten() for part in rows.split_with_sizes(sizes, dim=1)])

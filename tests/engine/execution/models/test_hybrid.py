@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Type
+from gguf_files import write_gguf
 from tiny_models import HYBRIDS, VOCAB_SIZE, make_model
 from torch import Tensor
 
@@ -69,3 +71,15 @@ def test_logits_are_transformers_and_no_cut_changes_a_bit(name: str, tmp_path: P
     for num_cuts in (1, 5, 20):
         cuts = sorted(rng.sample(range(1, NUM_TOKENS), num_cuts))
         assert torch.equal(logits(model, cuts), whole), cuts
+
+
+# Rows of neither are mixed by the converter, so their values are rounded as the model's.
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, Type.F32) for name in HYBRIDS), ("qwen3-next", Type.Q8_0), ("granite-hybrid", Type.Q8_0)],
+)
+def test_gguf_files_give_transformers_logits(name: str, kind: Type, tmp_path: Path) -> None:
+    theirs = write_gguf(tmp_path / "model.gguf", name, kind=kind)
+    ours = logits(load(tmp_path / "model.gguf"), [])
+    torch.testing.assert_close(ours, theirs(TOKENS[None]).logits[0], atol=2e-4, rtol=2e-4)
