@@ -23,11 +23,16 @@ class StateSpec(NamedTuple):
     num_checkpoints: int
     max_drafts: int = 0  # drafts that a slot has room for
     grid: int = 256  # tokens between checkpoints of a long prompt
+    slot_bytes: int = 0
 
     @property
     def num_slots(self) -> int:
         """Number of all slots."""
         return self.num_live + self.num_checkpoints
+
+    def __str__(self) -> str:
+        size = f"{self.slot_bytes / 2**20:.3g} MiB"
+        return f"{self.num_live} slots for requests + {self.num_checkpoints} for checkpoints, {size} each"
 
 
 def num_live_slots(max_num_seqs: int, max_steps_in_flight: int) -> int:

@@ -111,6 +111,7 @@ def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
 def _choose(config: EngineConfig, folder: Path) -> _Choices:
     model = read_model_config(folder, rope_scaling=config.rope_scaling, impl=config.model_impl)
     check_quantization(config, model)
+    check_parallel(config.tensor_parallel_slices or config.tensor_parallel_size, model)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, model, device)
     cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
@@ -125,8 +126,6 @@ def _load_shares(choices: _Choices) -> tuple[Any, Any, Callable[..., KVCache], M
     """
     config, folder, model_config, device, dtype, _, max_model_len = choices
     parallel = _parallel_extra(config)
-    if parallel and model_config.is_recurrent:
-        raise ConfigError(f"--tensor-parallel-size is not built for {model_config.architecture}; leave it out")
     ranks = parallel and parallel.start_ranks(
         parallel.Setup(config, folder, device, dtype, max_model_len, torch.get_num_threads())
     )
@@ -162,7 +161,7 @@ def _allocate_cache(
         config,
         bytes_per_token=token_bytes + (kv_bytes_per_token(draft, choices.dtype) if draft else 0),
         useful=useful,
-        budget=budget - slots.num_slots * state_bytes(choices.model, slots.dtype, max_drafts=slots.max_drafts),
+        budget=budget - (0 if states is None else states.num_slots * states.slot_bytes),
         step_bytes=step_bytes,
     )
     num_host_blocks = int(config.swap_space * 2**30) // (config.block_size * token_bytes)
@@ -338,6 +337,14 @@ def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
         raise ConfigError(
             f"--quantization {config.quantization} is for unquantized weights, but these are quantized already "
             f"({model_config.quantization.name}); leave it out"
+        )
+
+
+def check_parallel(num_ranks: int, model_config: ModelConfig) -> None:
+    """Raise ConfigError if several ranks would share a model with recurrent layers."""
+    if num_ranks > 1 and model_config.is_recurrent:
+        raise ConfigError(
+            f"--tensor-parallel-size above 1 is not built for {model_config.architecture}, which has recurrent layers"
         )
 
 

@@ -8,11 +8,20 @@ import torch
 from ..config import EngineConfig
 from ..config.host_memory import available_memory
 from ..core.block_allocator import num_blocks_for
+from ..core.state_places import StateSpec
 from ..execution.models.config import ModelConfig
 from ..execution.models.kv_cache import CPU_MEMORY_SHARE, kv_bytes_per_token
 from ..execution.models.planned_weights import WeightLayout, planned_weight_bytes
 from ..execution.models.registry import read_model_config
-from .loading import check_quantization, resolve_cache_dtype, resolve_device, resolve_dtype, resolve_max_model_len
+from .loading import (
+    check_parallel,
+    check_quantization,
+    resolve_cache_dtype,
+    resolve_device,
+    resolve_dtype,
+    resolve_max_model_len,
+    state_spec,
+)
 
 # A process beside weights and cache: Python and torch's libraries; on a GPU its CUDA context.
 _CPU_PROCESS_BYTES, _GPU_PROCESS_BYTES = 350 * 2**20, 500 * 2**20
@@ -32,6 +41,7 @@ class MemoryPlan:
     block_size: int
     num_blocks: int
     max_model_len: int
+    states: StateSpec | None = None  # slots of recurrent states; None: no layer is recurrent
 
     @property
     def num_tokens(self) -> int:
@@ -57,6 +67,7 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     """
     model = read_model_config(folder, rope_scaling=config.rope_scaling, impl=config.model_impl)
     check_quantization(config, model)
+    check_parallel(num_ranks, model)
     device = torch.device("cuda") if config.device == "cuda" and memory is not None else resolve_device(config.device)
     config, is_gpu = config.for_device(device.type), device.type == "cuda"
     dtype = resolve_dtype(config.dtype, model, device)
@@ -70,6 +81,9 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     if (budget := config.kv_cache_memory_bytes) is None:
         room = _gpu_room if is_gpu else _cpu_room
         budget = room(config, memory, weight_bytes + step_bytes, num_ranks=num_ranks)
+    states = state_spec(config, model, dtype, device, token_bytes=token_bytes, budget=budget, useful=useful)
+    if states is not None:
+        budget -= states.num_slots * states.slot_bytes
     return MemoryPlan(
         model_config=model,
         device=device.type,
@@ -81,6 +95,7 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
         block_size=config.block_size,
         num_blocks=config.num_kv_blocks or min(budget // (token_bytes * config.block_size), useful),
         max_model_len=max_model_len,
+        states=states,
     )
 
 

@@ -34,7 +34,7 @@ def plan_state_slots(
     # Two for each request of few blocks, at the ends of its prompt and of its output.
     most = max(_LEAST_CHECKPOINTS, num_blocks // 2)
     num_checkpoints = min(most, max(_LEAST_CHECKPOINTS, int(share) // slot_bytes))
-    return StateSpec(num_live, num_checkpoints, max_drafts(config))
+    return StateSpec(num_live, num_checkpoints, max_drafts(config), slot_bytes=slot_bytes)
 
 
 def max_drafts(config: EngineConfig) -> int:

@@ -90,6 +90,15 @@ class StateSlots:
             self._num_kept[checkpoint.slot] -= 1
             self.free(checkpoint.slot)
 
+    def stats(self) -> dict[str, int]:
+        """Return counts for /stats."""
+        return {
+            "num_state_slots": self.num_slots,
+            "num_used_state_slots": self.num_used,
+            "num_checkpoints": len(self.checkpoints),
+            "num_evicted_checkpoints": self.checkpoints.num_evictions,
+        }
+
     def check(self, held: Iterable[int]) -> None:
         """Prove that a slot's references are those of `held`, the states in use, and its checkpoints."""
         self.checkpoints.check()
