@@ -16,6 +16,7 @@ from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool
 from splitfuse.engine.execution.models.registry import model_class, read_model_config
 from splitfuse.engine.execution.models.weights import weight_source
 from splitfuse.kernels import ops
+from splitfuse.kernels.cpu import build
 
 NUM_TOKENS, BLOCK_SIZE = 100, 16
 TOKENS = torch.tensor(random.Random(6).choices(range(VOCAB_SIZE), k=NUM_TOKENS))
@@ -28,9 +29,8 @@ def load(folder: Path) -> Any:
         return model_class(config.architecture)(config, source, device=CPU, max_model_len=400, dtype=torch.float32)
 
 
-def logits(model: Any, cuts: list[int]) -> Tensor:
-    """Return the logits of all tokens, which are processed in steps that end at these cuts."""
-    cache = KVCache(
+def make_cache(model: Any) -> KVCache:
+    return KVCache(
         model.config,
         num_blocks=NUM_TOKENS // BLOCK_SIZE + 1,
         block_size=BLOCK_SIZE,
@@ -38,6 +38,11 @@ def logits(model: Any, cuts: list[int]) -> Tensor:
         device=CPU,
         states=StatePool(num_slots=2),
     )
+
+
+def logits(model: Any, cuts: list[int]) -> Tensor:
+    """Return the logits of all tokens, which are processed in steps that end at these cuts."""
+    cache = make_cache(model)
     parts, source = [], -1
     for step, (start, end) in enumerate(zip([0, *cuts], [*cuts, NUM_TOKENS], strict=True)):
         target = step % 2
@@ -71,6 +76,20 @@ def test_logits_are_transformers_and_no_cut_changes_a_bit(name: str, tmp_path: P
     for num_cuts in (1, 5, 20):
         cuts = sorted(rng.sample(range(1, NUM_TOKENS), num_cuts))
         assert torch.equal(logits(model, cuts), whole), cuts
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_plan_runs_all_layers_but_experts(name: str, tmp_path: Path) -> None:
+    if build.library() is None:
+        pytest.skip("needs a C++ compiler for the native CPU library")
+    make_model(name).save_pretrained(tmp_path)
+    model = load(tmp_path)
+    cache, batch = make_cache(model), inputs(0, NUM_TOKENS, source=-1, target=1)
+    if not getattr(model.config.hf_config.get("experts"), "layers", ()):
+        assert model.plan.refusal(cache) is None
+    op_by_op = model._run_layers(model._embed(batch), batch, cache)
+    assert torch.equal(model.forward(batch, cache), op_by_op)
 
 
 # Rows of neither are mixed by the converter, so their values are rounded as the model's.
