@@ -89,6 +89,6 @@ class FalconH1ForCausalLM(MambaDecoder):
             shape = MambaShape.from_fields(fields)
             inputs = shape.num_groups * shape.state_size
             sizes = torch.tensor([shape.inner_size, shape.inner_size, inputs, inputs, shape.num_heads])
-            factors_of_parts = torch.tensor(fields["ssm_multipliers"]) * fields["ssm_in_multiplier"]
+            factors_of_parts: Tensor = torch.tensor(fields["ssm_multipliers"]) * fields["ssm_in_multiplier"]
             return factors_of_parts.repeat_interleave(sizes)
         return torch.tensor([factors[part]]) if part in factors else None

@@ -83,6 +83,7 @@ class GatedDeltaNet:
     def __call__(self, x: Tensor, inputs: Inputs, view: ops.StateView) -> Tensor:
         shape = self.shape
         qkv, gate = ops.linear(x, self.in_proj).split_with_sizes([shape.conv_channels, shape.value_size], dim=1)
+        assert inputs.states is not None
         out = ops.gated_delta(
             qkv, ops.linear(x, self.gates), self.conv_weight, self.a_log, self.dt_bias, view, inputs.ragged,
             inputs.states, num_k_heads=shape.num_k_heads, head_k_dim=shape.head_k_dim, num_v_heads=shape.num_v_heads,
