@@ -26,6 +26,7 @@ from ..execution.models.kv_cache import (
     num_cache_blocks,
     state_bytes,
 )
+from ..execution.models.layer_states import paged_parts
 from ..execution.models.registry import model_class, read_model_config
 from ..execution.models.state_slots import max_drafts, plan_state_slots
 from ..execution.models.tensor_parallel import ALONE, TensorParallel
@@ -151,7 +152,7 @@ def _allocate_cache(
     config, device, memory = choices.config, choices.device, memory_of(choices.device)
     step_bytes = 0 if memory is None else _step_bytes(choices, model, memory)
     budget = cache_budget(config, memory, step_bytes)
-    token_bytes = kv_bytes_per_token(cached, choices.cache_dtype)
+    token_bytes = max(1, kv_bytes_per_token(cached, choices.cache_dtype))  # 0 if no layer has attention
     useful = config.step_limits.num_seqs * num_blocks_for(choices.max_model_len, config.block_size)  # at full length
     states = state_spec(
         config, choices.model, choices.dtype, device, token_bytes=token_bytes, budget=budget, useful=useful
@@ -165,6 +166,8 @@ def _allocate_cache(
         step_bytes=step_bytes,
     )
     num_host_blocks = int(config.swap_space * 2**30) // (config.block_size * token_bytes)
+    if not paged_parts(cached.layer_states):
+        num_host_blocks = 0  # there is nothing to swap
     cache = make_cache(
         choices.model,
         num_blocks=num_blocks,

@@ -76,7 +76,7 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     weight_bytes = planned_weight_bytes(folder, model, layout, max_model_len=max_model_len, num_ranks=num_ranks)
     step_bytes = _step_bytes(config, model, dtype.itemsize) if is_gpu else 0
     rank = model.with_kv_heads(max(1, model.num_kv_heads // num_ranks))
-    token_bytes = kv_bytes_per_token(rank, resolve_cache_dtype(config.kv_cache_dtype, dtype, device))
+    token_bytes = max(1, kv_bytes_per_token(rank, resolve_cache_dtype(config.kv_cache_dtype, dtype, device)))
     useful = config.step_limits.num_seqs * num_blocks_for(max_model_len, config.block_size)
     if (budget := config.kv_cache_memory_bytes) is None:
         room = _gpu_room if is_gpu else _cpu_room
