@@ -8,12 +8,14 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
+from real_configs import REAL_CONFIGS
 from tiny_models import HYBRIDS, VOCAB_SIZE, make_model
 from torch import Tensor
 
+from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.forward_inputs import Inputs
 from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool
-from splitfuse.engine.execution.models.registry import model_class, read_model_config
+from splitfuse.engine.execution.models.registry import model_class, parse_model_config, read_model_config
 from splitfuse.engine.execution.models.weights import weight_source
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
@@ -76,6 +78,44 @@ def test_logits_are_transformers_and_no_cut_changes_a_bit(name: str, tmp_path: P
     for num_cuts in (1, 5, 20):
         cuts = sorted(rng.sample(range(1, NUM_TOKENS), num_cuts))
         assert torch.equal(logits(model, cuts), whole), cuts
+
+
+QWEN, GRANITE, NEMOTRON = (
+    "Qwen/Qwen3.5-27B, text alone",
+    "ibm-granite/granite-4.0-h-tiny",
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2",
+)
+FALCON, BAMBA = "tiiuae/Falcon-H1-1.5B-Instruct", "ibm-ai-platform/Bamba-9B-v2"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "refusal"),
+    [
+        (
+            QWEN,
+            {"layer_types": ["linear_attention", "sparse_attention"] * 32},
+            "'sparse_attention' is not known; known",
+        ),
+        (QWEN, {"layer_types": ["linear_attention"] * 3}, "layer_types must have 64 entries"),
+        (QWEN, {"attn_output_gate": False}, "attn_output_gate False is not built; built: True"),
+        (QWEN, {"attention_bias": True}, "attention_bias True is not built"),
+        (QWEN, {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act 'gelu_pytorch_tanh' is not built"),
+        (QWEN, {"linear_num_value_heads": 40}, "40 is not a multiple of linear_num_key_heads 16"),
+        (QWEN, {"linear_key_head_dim": 0}, "linear_key_head_dim must be a positive integer"),
+        (GRANITE, {"position_embedding_type": "alibi"}, "position_embedding_type 'alibi' is not built"),
+        (GRANITE, {"mamba_d_head": 32}, "mamba_n_heads 48 times mamba_d_head 32 must be 3072"),
+        (GRANITE, {"mamba_d_state": None}, "mamba_d_state must be a positive integer"),
+        (NEMOTRON, {"hybrid_override_pattern": "M-X"}, "'M-X' must be made of M"),
+        (NEMOTRON, {"sliding_window": 128}, "sliding_window 128 is not built"),
+        (NEMOTRON, {"n_groups": 7}, "128 is not a multiple of mamba_n_groups 7"),
+        (FALCON, {"ssm_multipliers": [1.0]}, "ssm_multipliers must be 5 numbers"),
+        (FALCON, {"mamba_use_mlp": False}, "mamba_use_mlp False is not built"),
+        (BAMBA, {"mamba_n_heads": "many"}, "mamba_n_heads must be a positive integer"),
+    ],
+)
+def test_refuses_by_name(name: str, changes: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        parse_model_config({**REAL_CONFIGS[name], **changes}, generation={})
 
 
 @torch.inference_mode()
