@@ -27,6 +27,24 @@ class RaggedBatch(NamedTuple):
     max_seq_len: int  # upper bound over all rows
 
 
+class StateBatch(NamedTuple):
+    """Places of each row's recurrent state: row b reads slot sources[b] and writes slot targets[b]. C checkpoints.
+
+    A row's sequence is num_replayed[b] tokens of its source's tail, then its own query tokens, of which the last
+    num_drafts[b] may be rejected: [0, replayed) from the tail | [replayed, certain) its own | [certain, end) drafts.
+    The target gets the state after the certain tokens, and the drafts' raw inputs as its tail. No slot that a step
+    writes is read or written by another row of the step, and no row's target is its source: a row can run again.
+    """
+
+    sources: Tensor  # [B] int32; -1: zeros, before the first token
+    targets: Tensor  # [B] int32; -1: nothing is written
+    num_replayed: Tensor  # [B] int32
+    num_drafts: Tensor  # [B] int32
+    checkpoint_loc: Tensor  # [B + 1] int32: row b's checkpoints are [checkpoint_loc[b], checkpoint_loc[b + 1])
+    checkpoint_ends: Tensor  # [C] int32, ascending in a row: number of certain tokens of the sequence that are kept
+    checkpoint_slots: Tensor  # [C] int32: slot that gets the state after these tokens
+
+
 class StepArrays(NamedTuple):
     """Arrays that a forward pass reads besides the embedded tokens: T tokens, of which L need logits."""
 
@@ -34,6 +52,7 @@ class StepArrays(NamedTuple):
     slot_mapping: Tensor  # [T] int64, block · block_size + offset
     ragged: RaggedBatch
     logits_indices: Tensor  # [L] int64, indices into T
+    states: StateBatch | None = None  # None: no layer is recurrent
 
 
 class CacheView(NamedTuple):
@@ -46,6 +65,15 @@ class CacheView(NamedTuple):
     keys: Tensor  # [N, Hkv, S, D], in int8 [N, Hkv, S, D + 4]
     values: Tensor  # shaped like keys
     scales: Tensor | None = None  # [2, Hkv] float32, for keys and values; None: 1
+
+
+class StateView(NamedTuple):
+    """Recurrent states of one layer, contiguous within a slot."""
+
+    conv: Tensor  # [slots, K - 1, C] last inputs of the convolution, oldest first, in the model's dtype
+    state: Tensor | None = None  # [slots, heads, rows, columns] float32: keys by values; None: a convolution alone
+    # [slots, max drafts, C + num_gates] raw inputs of drafted tokens, in the model's dtype; None: no drafts
+    tail: Tensor | None = None
 
 
 class RopeArgs(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
+from .arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs, StateBatch, StateView
 from .quantize import QuantizedWeight
 
 
@@ -31,6 +31,49 @@ class Backend(Protocol):
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, slot_mapping: Tensor, rope: RopeArgs, cache: CacheView
     ) -> Tensor: ...
     def paged_attention(self, q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor: ...
+    def short_conv(
+        self, bcx: Tensor, weight: Tensor, bias: Tensor | None, view: StateView, ragged: RaggedBatch, states: StateBatch
+    ) -> Tensor: ...
+    def gated_delta(
+        self,
+        qkv: Tensor,
+        gates: Tensor,
+        weight: Tensor,
+        a_log: Tensor,
+        dt_bias: Tensor,
+        view: StateView,
+        ragged: RaggedBatch,
+        states: StateBatch,
+        *,
+        num_k_heads: int,
+        head_k_dim: int,
+        num_v_heads: int,
+        head_v_dim: int,
+        tiles_heads: bool,
+    ) -> Tensor: ...
+    def mamba2(
+        self,
+        xbc: Tensor,
+        dt: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        a_log: Tensor,
+        d: Tensor,
+        dt_bias: Tensor,
+        view: StateView,
+        ragged: RaggedBatch,
+        states: StateBatch,
+        *,
+        head_dim: int,
+        num_groups: int,
+        state_size: int,
+        dt_limits: tuple[float, float],
+    ) -> Tensor: ...
+    def gated_rms_norm(
+        self, x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool
+    ) -> Tensor: ...
+    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor: ...
+    def silu_gate(self, x: Tensor, gate: Tensor) -> Tensor: ...
     def copy_blocks(self, caches: list[Tensor], source: Tensor, target: Tensor) -> None: ...
     def filter_logits(self, logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor: ...
     def max_logits(self, logits: Tensor) -> tuple[Tensor, Tensor]: ...

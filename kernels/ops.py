@@ -20,6 +20,8 @@ from .arguments import AttentionArgs as AttentionArgs
 from .arguments import CacheView as CacheView
 from .arguments import RaggedBatch as RaggedBatch
 from .arguments import RopeArgs as RopeArgs
+from .arguments import StateBatch as StateBatch
+from .arguments import StateView as StateView
 from .arguments import StepArrays as StepArrays
 from .backend import Backend
 from .int8_cache import token_width as token_width
@@ -194,6 +196,103 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     weights by the scales of values, so there is no more rounding than with a cache in q's dtype.
     """
     return _backend(q).paged_attention(q, cache, ragged, args)
+
+
+def short_conv(
+    bcx: Tensor, weight: Tensor, bias: Tensor | None, view: StateView, ragged: RaggedBatch, states: StateBatch
+) -> Tensor:
+    """C · conv(B · x), with bcx = [B | C | x] and a causal convolution of each channel (Liquid AI 2025, LFM2).
+
+    bcx [T, 3·H], rows any stride apart; weight [K, H] float32, oldest tap first; bias [H] float32 → [T, H]. A raw input
+    is B · x [H], rounded to bcx's dtype. Like the other recurrent ops, a row's result and state have the same bits for
+    any cut of its tokens into steps and any rows beside it, because every token is a step of its own.
+    """
+    return _backend(bcx).short_conv(bcx, weight, bias, view, ragged, states)
+
+
+def gated_delta(
+    qkv: Tensor,
+    gates: Tensor,
+    weight: Tensor,
+    a_log: Tensor,
+    dt_bias: Tensor,
+    view: StateView,
+    ragged: RaggedBatch,
+    states: StateBatch,
+    *,
+    num_k_heads: int,
+    head_k_dim: int,
+    num_v_heads: int,
+    head_v_dim: int,
+    tiles_heads: bool = False,
+) -> Tensor:
+    """silu(conv(qkv)), then the gated delta rule in float32, token by token (Yang et al. 2024, Gated Delta Networks).
+
+    A value head's state S [dk, dv] becomes S' = g·S + k ⊗ (beta · (v - kᵀ(g·S))), its output is qᵀS'; k and q are
+    divided by their norms (eps 1e-6), q also by sqrt(dk); g = exp(-exp(a_log) · softplus(a + dt_bias)), beta =
+    sigmoid(b). Value head h uses key head h // (Hv // Hk), with `tiles_heads` key head h % Hk (llama.cpp's order).
+    qkv [T, C = 2·Hk·dk + Hv·dv] = [q | k | v] and gates [T, 2·Hv] = [b | a] are the raw inputs, rows any stride apart;
+    weight [K, C], a_log and dt_bias [Hv] float32; view.state [slots, Hv, dk, dv] → [T, Hv, dv] in qkv's dtype.
+    """
+    return _backend(qkv).gated_delta(
+        qkv, gates, weight, a_log, dt_bias, view, ragged, states, num_k_heads=num_k_heads, head_k_dim=head_k_dim,
+        num_v_heads=num_v_heads, head_v_dim=head_v_dim, tiles_heads=tiles_heads,
+    )  # fmt: skip
+
+
+def mamba2(
+    xbc: Tensor,
+    dt: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    a_log: Tensor,
+    d: Tensor,
+    dt_bias: Tensor,
+    view: StateView,
+    ragged: RaggedBatch,
+    states: StateBatch,
+    *,
+    head_dim: int,
+    num_groups: int,
+    state_size: int,
+    dt_limits: tuple[float, float] = (0.0, float("inf")),
+) -> Tensor:
+    """silu(conv(xbc)), then the state-space recurrence in float32, token by token (Dao & Gu 2024, Mamba-2).
+
+    A head's state S [N, P] becomes S' = exp(-exp(a_log)·dt)·S + B ⊗ (dt·x), its output is CᵀS' + d·x, with
+    dt = clamp(softplus(dt + dt_bias), *dt_limits). Head h uses B and C of group h // (heads // G).
+    xbc [T, heads·P + 2·G·N] = [x | B | C] and dt [T, heads] are the raw inputs, rows any stride apart; weight [K, C],
+    bias [C], a_log, d and dt_bias [heads] float32; view.state [slots, heads, N, P] → [T, heads, P] in xbc's dtype.
+    """
+    return _backend(xbc).mamba2(
+        xbc, dt, weight, bias, a_log, d, dt_bias, view, ragged, states, head_dim=head_dim, num_groups=num_groups,
+        state_size=state_size, dt_limits=dt_limits,
+    )  # fmt: skip
+
+
+def gated_rms_norm(
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool
+) -> Tensor:
+    """rms_norm(x) · silu(gate), or rms_norm(x · silu(gate)), in groups of columns; rounded once (Dao & Gu 2024).
+
+    x [T, W]; gate [T, W], rows any stride apart; weight [W], or [group_size] for all groups → [T, W] in x's dtype.
+    """
+    return _backend(x).gated_rms_norm(
+        x, gate, weight, eps=eps, group_size=group_size, norm_before_gate=norm_before_gate
+    )
+
+
+def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
+    """x · sigmoid(gate), rounded once (Qiu et al. 2025, Gated Attention). x, gate [T, …], gate's rows any stride apart.
+
+    → like x, contiguous.
+    """
+    return _backend(x).sigmoid_mul(x, gate)
+
+
+def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
+    """x · silu(gate), rounded once. Shapes are sigmoid_mul's."""
+    return _backend(x).silu_gate(x, gate)
 
 
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:

@@ -14,6 +14,12 @@ from torch import Tensor
 from . import int8_cache
 from .arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
 from .quantize import E4M3_MAX, QuantizedWeight, can_quantize, dequantized, quantize, round_rows, rounded_to_e4m3
+from .recurrence import gated_delta as gated_delta
+from .recurrence import gated_rms_norm as gated_rms_norm
+from .recurrence import mamba2 as mamba2
+from .recurrence import short_conv as short_conv
+from .recurrence import sigmoid_mul as sigmoid_mul
+from .recurrence import silu_gate as silu_gate
 
 
 def prepare() -> None:

@@ -51,6 +51,7 @@ class BlockManager:
         self.cache = PrefixCache(spec.block_size, shares) if prefix_caching else None
         self.device = BlockAllocator(spec.num_blocks, spec.block_size, self.cache)
         self.host = BlockAllocator(spec.num_host_blocks, spec.block_size) if spec.num_host_blocks else None
+        self.seconds_per_block = spec.seconds_per_block
         self._moves = Moves([], [], [])
         self.num_prefix_queries = 0  # prompt tokens looked up
         self.num_prefix_hits = 0  # prompt tokens found
@@ -63,9 +64,12 @@ class BlockManager:
         """Find the tokens of a waiting request in its parent's prompt, or in the prefix cache."""
         parent = None if request.num_output_tokens else request.parent
         # A parent that has ended may yet hold blocks, but their contents need not be good.
-        is_running = parent is not None and parent.status is Status.RUNNING
-        if parent is not None and is_running and parent.num_computed_tokens >= request.num_prompt_tokens:
+        if parent and parent.status is Status.RUNNING and parent.num_computed_tokens >= request.num_prompt_tokens:
             return self._forked(parent)
+        return self._cached(request)
+
+    def _cached(self, request: Request) -> Prefix:
+        """Find the tokens of a waiting request in the prefix cache."""
         if self.cache is None:
             return _NOTHING
         hashes, token_ids, tenant, salt = _identity(request)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .batch import Batch, Progress, RowOutput
-from .block_manager import BlockManager, CacheSpec
 from .cost_model import CostModel, background_budget, step_budget
 from .outputs import OutputDelta, RequestMetrics, StepStats
-from .ports import OutputBuilder, RequestObserver, SchedulerConfig, SchedulerListener, Speculator
+from .ports import OutputBuilder, SchedulerConfig, Speculator
 from .request import Request
 from .scheduler import Scheduler
 from .step_stats import StepCounter
@@ -37,25 +36,14 @@ class EngineCore:
     def __init__(
         self,
         config: SchedulerConfig,
-        cache: CacheSpec,
+        scheduler: Scheduler,
         output_builder: OutputBuilder,
         *,
-        max_steps_in_flight: int = 1,
-        listener: SchedulerListener | None = None,
         speculation: Speculator | None = None,
-        observer: RequestObserver | None = None,
         cost_model: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`max_steps_in_flight`: 2 to schedule a step before the one before it has been updated."""
-        self.config = config
-        self.blocks = BlockManager(
-            cache, prefix_caching=config.enable_prefix_caching, tenant_weights=config.tenant_weights
-        )
-        self.scheduler = Scheduler(
-            config, self.blocks, max_steps_in_flight=max_steps_in_flight, listener=listener, observer=observer
-        )
-        self.scheduler.costs.seconds_per_block = cache.seconds_per_block
+        self.config, self.scheduler, self.blocks = config, scheduler, scheduler.blocks
         self.speculation = speculation
         self.cost_model = cost_model or CostModel()
         self._outputs = output_builder

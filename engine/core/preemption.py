@@ -19,10 +19,10 @@ class Prices(NamedTuple):
 class PreemptionCosts:
     """Comparison by measured rates, in seconds. Until both are known, swapping is preferred: it loses no work."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, seconds_per_block: float | None = None) -> None:
         self._mode = mode
         self.max_preemptions = MAX_PREEMPTIONS
-        self.seconds_per_block: float | None = None  # to copy one block, one way
+        self.seconds_per_block = seconds_per_block  # to copy one block, one way
         self.seconds_per_token: float | None = None  # to compute one prompt token in a full step
 
     def prefers_swap(self, request: Request, block_size: int) -> bool:

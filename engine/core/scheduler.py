@@ -45,7 +45,7 @@ class Scheduler(RequestQueues):
     ) -> None:
         super().__init__(config, blocks, listener=listener, observer=observer)
         self.max_steps_in_flight = max_steps_in_flight
-        self.costs = PreemptionCosts(config.preemption_mode)  # the engine fills in what it measures
+        self.costs = PreemptionCosts(config.preemption_mode, blocks.seconds_per_block)  # the engine measures the rest
         self._planner = Planner(config, blocks, self.costs, self._counters)
         self._max_num_batched_tokens = config.step_limits.num_batched_tokens
         self._step = itertools.count()

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from ..config import EngineConfig
-from ..core.block_manager import CacheSpec
+from ..core.block_manager import BlockManager, CacheSpec
 from ..core.engine_core import EngineCore
 from ..core.ports import RequestObserver, SchedulerListener, Speculator
 from ..core.request import Request
 from ..core.sampling_params import SamplingParams
+from ..core.scheduler import Scheduler
 from ..core.step_pipeline import StepPipeline
 from ..errors import ConfigError
 from ..execution.models.checkpoint import model_folder
@@ -24,7 +25,7 @@ from ..extension import has_extra, load_extra
 from ..text.tokenizer import Tokenizer
 from .constraint_compiler import ConstraintCompiler
 from .input_processor import InputProcessor
-from .loading import load_launcher, load_runner
+from .loading import load_launcher, load_runner, runs_ahead
 from .output_processor import OutputProcessor
 from .workers.heap import return_freed_memory
 
@@ -51,24 +52,32 @@ class EngineParts:
         """
         loaded = self.runner.loaded
         config = config.for_device(loaded.device.type)
-        is_async = loaded.device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
+        is_async = runs_ahead(config, loaded.device)
         max_steps_in_flight = 2 if is_async else 1
         launcher = load_launcher(self.runner, config) if is_async else None
-        test_core = EngineCore(config, loaded.cache, OutputProcessor(None), max_steps_in_flight=max_steps_in_flight)
+        new_scheduler = partial(self._scheduler, config, max_steps_in_flight=max_steps_in_flight)
+        test_core = EngineCore(config, new_scheduler(), OutputProcessor(None))
         self._test(StepPipeline(test_core, self.runner, launcher))
         if launcher is not None:
             launcher.count_late_work()
         speculation = self.speculation(config)
         core = EngineCore(
             config,
-            loaded.cache,
+            new_scheduler(listener=_recorder(config, loaded.cache, max_steps_in_flight), observer=_observer(config)),
             OutputProcessor(self.tokenizer),
-            max_steps_in_flight=max_steps_in_flight,
-            listener=_recorder(config, loaded.cache, max_steps_in_flight),
             speculation=speculation if replays is None else replays.over(speculation),
-            observer=_observer(config),
         )
         return StepPipeline(core, self.runner, launcher)
+
+    def _scheduler(self, config: EngineConfig, **options: Any) -> Scheduler:
+        """Build a scheduler over blocks of its own, and over state slots if the model has recurrent layers."""
+        loaded, caching, weights = self.runner.loaded, config.enable_prefix_caching, config.tenant_weights
+        cache = loaded.cache
+        if loaded.states is not None:
+            hybrid = load_extra("hybrid.scheduler", needed_for=loaded.model_config.architecture)
+            scheduler: Scheduler = hybrid.HybridScheduler(config, cache, loaded.states, **options)
+            return scheduler
+        return Scheduler(config, BlockManager(cache, prefix_caching=caching, tenant_weights=weights), **options)
 
     def _test(self, pipeline: StepPipeline) -> None:
         """Generate a few tokens with a core of its own, so that no other learns or counts. Raises ConfigError."""

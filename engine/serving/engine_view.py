@@ -44,6 +44,7 @@ class EngineView:
             "num_used_blocks": allocator.num_used_blocks,
             "num_free_blocks": allocator.num_free_blocks,
             "block_size": allocator.block_size,
+            **self._state_stats(),
             "tokens_per_s": _tokens_per_s(steps),
             "predicted_wait_s": WaitPrediction(core).predicted_wait_s(),
             "speculation": None if core.speculation is None else core.speculation.to_dict(),
@@ -51,6 +52,11 @@ class EngineView:
             **({} if self._launcher is None else self._launcher.stats()),
             "steps": [step.to_dict() for step in steps],
         }
+
+    def _state_stats(self) -> dict[str, int]:
+        """Return the counts of state slots; none for a model without recurrent layers."""
+        slots: Any = getattr(self._core.blocks, "slots", None)
+        return {} if slots is None else slots.stats()
 
     def watch(self) -> Any:
         """Return a StepWatcher, which records each step from now on, until `unwatch`."""

@@ -14,11 +14,21 @@ from ..config.cores import default_num_threads
 from ..core.block_allocator import num_blocks_for
 from ..core.block_manager import CacheSpec
 from ..core.policies import BATCHING_POLICIES
+from ..core.state_places import StateSpec
 from ..errors import ConfigError
 from ..execution.models.config import ModelConfig
 from ..execution.models.device_memory import DeviceMemory, memory_of, refusing_out_of_memory
-from ..execution.models.kv_cache import KVCache, kv_bytes_per_token, num_cache_blocks
+from ..execution.models.kv_cache import (
+    KVCache,
+    StatePool,
+    cache_budget,
+    kv_bytes_per_token,
+    num_cache_blocks,
+    state_bytes,
+)
+from ..execution.models.layer_states import paged_parts
 from ..execution.models.registry import model_class, read_model_config
+from ..execution.models.state_slots import max_drafts, plan_state_slots
 from ..execution.models.tensor_parallel import ALONE, TensorParallel
 from ..execution.models.weights import WeightSource, weight_source
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
@@ -57,13 +67,14 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
     torch.set_num_threads(max(1, num_threads // config.tensor_parallel_size))
     choices = _choose(config, folder)
     model, ranks, make_cache, cached = _load_shares(choices)
-    cache, spec = _allocate_cache(choices, model, make_cache, cached, draft)
+    cache, spec, states = _allocate_cache(choices, model, make_cache, cached, draft)
     loaded = LoadedModel(
         model_config=choices.model,
         device=choices.device,
         dtype=choices.dtype,
         max_model_len=choices.max_model_len,
         cache=spec,
+        states=states,
         op_by_op=model.plan.refusal(cache) if choices.device.type == "cpu" else None,
         inexact=_inexact_reason(choices),
     )
@@ -84,7 +95,7 @@ def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
     launcher = runner.new_launcher(**_step_limits(config, loaded.max_model_len))
     if loaded.device.type != "cuda":
         return launcher
-    if not config.enforce_eager:
+    if not config.enforce_eager and not loaded.model_config.is_recurrent:  # no graph pads state slots yet
         from ..execution.runner.cuda_graphs import CudaGraphCapturer, graph_sizes
 
         launcher.use_graphs(
@@ -101,6 +112,7 @@ def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
 def _choose(config: EngineConfig, folder: Path) -> _Choices:
     model = read_model_config(folder, rope_scaling=config.rope_scaling, impl=config.model_impl)
     check_quantization(config, model)
+    check_parallel(config.tensor_parallel_slices or config.tensor_parallel_size, model)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, model, device)
     cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
@@ -135,19 +147,27 @@ def _load_shares(choices: _Choices) -> tuple[Any, Any, Callable[..., KVCache], M
 
 def _allocate_cache(
     choices: _Choices, model: Any, make_cache: Callable[..., KVCache], cached: ModelConfig, draft: ModelConfig | None
-) -> tuple[KVCache, CacheSpec]:
+) -> tuple[KVCache, CacheSpec, StateSpec | None]:
     """Allocate a cache of the configured size, or of the memory that weights and steps leave. Raises ConfigError."""
     config, device, memory = choices.config, choices.device, memory_of(choices.device)
-    token_bytes = kv_bytes_per_token(cached, choices.cache_dtype)
+    step_bytes = 0 if memory is None else _step_bytes(choices, model, memory)
+    budget = cache_budget(config, memory, step_bytes)
+    token_bytes = max(1, kv_bytes_per_token(cached, choices.cache_dtype))  # 0 if no layer has attention
+    useful = config.step_limits.num_seqs * num_blocks_for(choices.max_model_len, config.block_size)  # at full length
+    states = state_spec(
+        config, choices.model, choices.dtype, device, token_bytes=token_bytes, budget=budget, useful=useful
+    )
+    slots = StatePool() if states is None else StatePool(states.num_slots, choices.dtype, states.max_drafts)
     num_blocks = num_cache_blocks(
         config,
         bytes_per_token=token_bytes + (kv_bytes_per_token(draft, choices.dtype) if draft else 0),
-        # All requests at full length.
-        useful=config.step_limits.num_seqs * num_blocks_for(choices.max_model_len, config.block_size),
-        memory=memory,
-        step_bytes=0 if memory is None else _step_bytes(choices, model, memory),
+        useful=useful,
+        budget=budget - (0 if states is None else states.num_slots * states.slot_bytes),
+        step_bytes=step_bytes,
     )
     num_host_blocks = int(config.swap_space * 2**30) // (config.block_size * token_bytes)
+    if not paged_parts(cached.layer_states):
+        num_host_blocks = 0  # there is nothing to swap
     cache = make_cache(
         choices.model,
         num_blocks=num_blocks,
@@ -155,8 +175,40 @@ def _allocate_cache(
         dtype=choices.cache_dtype,
         device=device,
         num_host_blocks=num_host_blocks,
+        states=slots,
     )
-    return cache, CacheSpec(num_blocks, config.block_size, num_host_blocks, cache.measure_swap())
+    return cache, CacheSpec(num_blocks, config.block_size, num_host_blocks, cache.measure_swap()), states
+
+
+def state_spec(
+    config: EngineConfig,
+    model: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    token_bytes: int,
+    budget: int,
+    useful: int,
+) -> StateSpec | None:
+    """Return the numbers of state slots in a cache of `budget` bytes, of which `useful` blocks can be of use.
+
+    None for a model without recurrent layers.
+    """
+    if not model.is_recurrent:
+        return None
+    return plan_state_slots(
+        config,
+        slot_bytes=state_bytes(model, dtype, max_drafts=max_drafts(config)),
+        block_bytes=config.block_size * token_bytes,
+        budget=budget,
+        useful=useful,
+        is_async=runs_ahead(config, device),
+    )
+
+
+def runs_ahead(config: EngineConfig, device: torch.device) -> bool:
+    """True if a step is scheduled while the last one runs."""
+    return device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
 
 
 def _step_bytes(choices: _Choices, model: Any, memory: DeviceMemory) -> int:
@@ -168,6 +220,7 @@ def _step_bytes(choices: _Choices, model: Any, memory: DeviceMemory) -> int:
         model,
         memory,
         device=choices.device,
+        dtype=choices.dtype,
         cache_dtype=choices.cache_dtype,
         block_size=config.block_size,
         enforce_eager=config.enforce_eager,
@@ -287,6 +340,14 @@ def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
         raise ConfigError(
             f"--quantization {config.quantization} is for unquantized weights, but these are quantized already "
             f"({model_config.quantization.name}); leave it out"
+        )
+
+
+def check_parallel(num_ranks: int, model_config: ModelConfig) -> None:
+    """Raise ConfigError if several ranks would share a model with recurrent layers."""
+    if num_ranks > 1 and model_config.is_recurrent:
+        raise ConfigError(
+            f"--tensor-parallel-size above 1 is not built for {model_config.architecture}, which has recurrent layers"
         )
 
 

@@ -1,6 +1,6 @@
 """MemoryPlan: memory that a model would take of a machine, computed before anything is loaded."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -8,11 +8,20 @@ import torch
 from ..config import EngineConfig
 from ..config.host_memory import available_memory
 from ..core.block_allocator import num_blocks_for
+from ..core.state_places import StateSpec
 from ..execution.models.config import ModelConfig
 from ..execution.models.kv_cache import CPU_MEMORY_SHARE, kv_bytes_per_token
 from ..execution.models.planned_weights import WeightLayout, planned_weight_bytes
 from ..execution.models.registry import read_model_config
-from .loading import check_quantization, resolve_cache_dtype, resolve_device, resolve_dtype, resolve_max_model_len
+from .loading import (
+    check_parallel,
+    check_quantization,
+    resolve_cache_dtype,
+    resolve_device,
+    resolve_dtype,
+    resolve_max_model_len,
+    state_spec,
+)
 
 # A process beside weights and cache: Python and torch's libraries; on a GPU its CUDA context.
 _CPU_PROCESS_BYTES, _GPU_PROCESS_BYTES = 350 * 2**20, 500 * 2**20
@@ -32,6 +41,7 @@ class MemoryPlan:
     block_size: int
     num_blocks: int
     max_model_len: int
+    states: StateSpec | None = None  # slots of recurrent states; None: no layer is recurrent
 
     @property
     def num_tokens(self) -> int:
@@ -57,6 +67,7 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     """
     model = read_model_config(folder, rope_scaling=config.rope_scaling, impl=config.model_impl)
     check_quantization(config, model)
+    check_parallel(num_ranks, model)
     device = torch.device("cuda") if config.device == "cuda" and memory is not None else resolve_device(config.device)
     config, is_gpu = config.for_device(device.type), device.type == "cuda"
     dtype = resolve_dtype(config.dtype, model, device)
@@ -64,12 +75,15 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     layout = WeightLayout(dtype=dtype, quantization=config.quantization, is_gpu=is_gpu)
     weight_bytes = planned_weight_bytes(folder, model, layout, max_model_len=max_model_len, num_ranks=num_ranks)
     step_bytes = _step_bytes(config, model, dtype.itemsize) if is_gpu else 0
-    rank = replace(model, num_kv_heads=max(1, model.num_kv_heads // num_ranks))
-    token_bytes = kv_bytes_per_token(rank, resolve_cache_dtype(config.kv_cache_dtype, dtype, device))
+    rank = model.with_kv_heads(max(1, model.num_kv_heads // num_ranks))
+    token_bytes = max(1, kv_bytes_per_token(rank, resolve_cache_dtype(config.kv_cache_dtype, dtype, device)))
     useful = config.step_limits.num_seqs * num_blocks_for(max_model_len, config.block_size)
     if (budget := config.kv_cache_memory_bytes) is None:
         room = _gpu_room if is_gpu else _cpu_room
         budget = room(config, memory, weight_bytes + step_bytes, num_ranks=num_ranks)
+    states = state_spec(config, model, dtype, device, token_bytes=token_bytes, budget=budget, useful=useful)
+    if states is not None:
+        budget -= states.num_slots * states.slot_bytes
     return MemoryPlan(
         model_config=model,
         device=device.type,
@@ -81,6 +95,7 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
         block_size=config.block_size,
         num_blocks=config.num_kv_blocks or min(budget // (token_bytes * config.block_size), useful),
         max_model_len=max_model_len,
+        states=states,
     )
 
 

@@ -14,9 +14,16 @@ from torch import Tensor
 from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
 from ..quantize import QuantizedWeight, can_quantize, quantize, rounded_to_e4m3
 from . import build, torch_fallback
+from .build import op as _op
 from .filter_logits import filter_logits as filter_logits
 from .linear import pack
 from .plan import num_short
+from .recurrence import gated_delta as gated_delta
+from .recurrence import gated_rms_norm as gated_rms_norm
+from .recurrence import mamba2 as mamba2
+from .recurrence import short_conv as short_conv
+from .recurrence import sigmoid_mul as sigmoid_mul
+from .recurrence import silu_gate as silu_gate
 
 if TYPE_CHECKING:
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
@@ -272,9 +279,3 @@ def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     tokens = torch.empty(len(logits), dtype=torch.int64)
     library["gumbel_argmax"](logits=logits, keys=keys, tokens=tokens, num_rows=len(logits), vocab=logits.shape[1])
     return tokens
-
-
-def _op(name: str, dtype: str | None) -> Callable[..., None] | None:
-    """Return the library's op; None without a library or for a dtype that it does not know."""
-    library = build.library()
-    return None if library is None else library.get(f"{name}_{dtype}")

@@ -46,6 +46,12 @@ def library() -> Library | None:
         return _library()
 
 
+def op(name: str, dtype: str | None) -> Callable[..., None] | None:
+    """Return the library's op; None without a library or for a dtype that it does not know."""
+    native = library()
+    return None if native is None else native.get(f"{name}_{dtype}")
+
+
 @functools.cache
 def _library() -> Library | None:
     if not is_wanted():

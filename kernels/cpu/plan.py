@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..arguments import RaggedBatch, StepArrays
+from ..arguments import RaggedBatch, StateBatch, StepArrays
 from . import build
 from .recording import Buffer, Call, Recording, Value
 
@@ -24,7 +24,10 @@ _NUMBERS = {
     "num_decodes": 2**40 + 75,
     "max_blocks": 2**40 + 87,
 }
-_ARRAYS = ("x", "out", "positions", "slot_mapping", "query_start_loc", "seq_lens", "block_tables", "logits_indices")
+_ARRAYS = (
+    *("x", "out", "positions", "slot_mapping", "query_start_loc", "seq_lens", "block_tables", "logits_indices"),
+    *StateBatch._fields,
+)
 _OPS_OF_VALUES = ("select_rows", "add_scaled")
 _LINE = 64  # bytes of a cache line
 _MAX_SHORT_QUERY_LEN = 4
@@ -59,7 +62,7 @@ class Plan:
         out = torch.empty(len(arrays.logits_indices), self._width, dtype=self._dtype)
         tensors = (
             x.contiguous(), out, arrays.positions, arrays.slot_mapping, ragged.query_start_loc, ragged.seq_lens,
-            ragged.block_tables, arrays.logits_indices,
+            ragged.block_tables, arrays.logits_indices, *(arrays.states or ()),
         )  # fmt: skip
         numbers = (num_tokens, len(out), len(ragged.seq_lens), num_short(ragged), ragged.block_tables.stride(0))
         variables = (*numbers, *(tensor.data_ptr() for tensor in tensors))
@@ -125,6 +128,7 @@ def _step_values(recording: Recording) -> StepArrays:
             max_seq_len=tokens,
         ),
         logits_indices=array("logits_indices", torch.int64, _NUMBERS["num_logits"]),
+        states=StateBatch(*(array(name, torch.int32, rows) for name in StateBatch._fields)),
     )
 
 

@@ -83,6 +83,10 @@ class Value:
     def __len__(self) -> int:
         return self.shape[0]
 
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
     def numel(self) -> int:
         return math.prod(self.shape)
 

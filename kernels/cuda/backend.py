@@ -13,6 +13,12 @@ from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
+from ..recurrence import gated_delta as gated_delta
+from ..recurrence import gated_rms_norm as gated_rms_norm
+from ..recurrence import mamba2 as mamba2
+from ..recurrence import short_conv as short_conv
+from ..recurrence import sigmoid_mul as sigmoid_mul
+from ..recurrence import silu_gate as silu_gate
 from ..reference import max_logits as max_logits
 from . import quantized_linear
 from .activation import gelu as gelu

@@ -19,6 +19,7 @@ from ...engine.config.cores import num_usable_cores
 from ...engine.config.named_models import default_model
 from ...engine.errors import ConfigError
 from ...engine.execution.models.checkpoint import local_model
+from ...engine.execution.models.layer_states import recurrent_parts
 from ...engine.execution.models.registry import read_model_config
 from .checks.finding import Finding, remark
 from .checks.network import hub, port
@@ -207,6 +208,8 @@ def _model(model: str | None) -> Finding:
         return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")
     quantized = f" ({config.quantization.name})" if config.quantization else ""
     text = f"{config.architecture}{quantized} in {folder}"
+    if config.is_recurrent:
+        text += f", {len(recurrent_parts(config.layer_states))} of {config.num_layers} layers with a recurrent state"
     if folder.is_file():  # one file holds everything
         return Finding("model", f"{text}: {config.description}")
     missing = [" or ".join(names) for names in (SAFETENSORS, ("tokenizer.json",)) if not _has_any(folder, names)]

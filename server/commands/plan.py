@@ -63,6 +63,8 @@ def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]
         f"{num_blocks} blocks = {found.num_tokens} tokens = {found.num_requests:.3g} requests of "
         f"{found.max_model_len}: {shown(found.num_tokens * found.token_bytes)}{per_rank}",
     )
+    if found.states is not None:
+        yield "states", f"{found.states}: {shown(found.states.num_slots * found.states.slot_bytes)}"
     if not found.fits:
         yield "", f"not one request of {found.max_model_len} tokens fits"
 

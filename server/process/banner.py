@@ -26,6 +26,7 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
         "device": f"{loaded.device}, {str(loaded.dtype).removeprefix('torch.')}",
         "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
+        **({} if loaded.states is None else {"states": str(loaded.states)}),
         "policy": f"{settings.batching_policy}, {settings.scheduling_policy}, "
         f"{limits.num_batched_tokens} tokens per step",
         **({"sampling": _sampling(engine.default_sampling_params)} if engine.default_sampling_params else {}),

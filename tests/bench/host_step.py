@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.core.block_manager import CacheSpec
+from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.core.step_pipeline import StepPipeline
 from splitfuse.engine.device import ImmediateStream
 from splitfuse.engine.execution.runner.async_runner import AsyncRunner
@@ -56,7 +57,8 @@ class NoGraph:
 def make_pipeline(num_seqs: int) -> StepPipeline:
     config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=BUDGET, enable_prefix_caching=False)
     num_blocks = num_seqs * (CONTEXT // config.block_size + 40)
-    core = EngineCore(config, CacheSpec(num_blocks, config.block_size), OutputProcessor(None), max_steps_in_flight=2)
+    blocks = BlockManager(CacheSpec(num_blocks, config.block_size), prefix_caching=False)
+    core = EngineCore(config, Scheduler(config, blocks, max_steps_in_flight=2), OutputProcessor(None))
     launcher = AsyncRunner(
         NoModel(),
         SimpleNamespace(block_size=config.block_size),  # type: ignore[arg-type]

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_hybrids
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
-from tiny_models import CONFIGS, byte_tokenizer, make_model
+from tiny_models import CONFIGS, HYBRIDS, byte_tokenizer, make_model
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitfuse.engine.extras.gguf import architectures as known
@@ -30,7 +31,7 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
 }
 _ADDING_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
-_INTERLEAVING = ("arcee", "granite", "granitemoe", "llama")
+_INTERLEAVING = ("arcee", "granite", "granitehybrid", "granitemoe", "llama")
 
 
 def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int | None = None) -> PreTrainedModel:
@@ -39,12 +40,19 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
     The returned model has the values of the file.
     """
     model = make_model(name)
-    architecture = ARCHITECTURES.get(model.config.model_type, model.config.model_type)
+    is_hybrid = name in HYBRIDS
+    if is_hybrid:
+        architecture = gguf_hybrids.architecture_of(model.config)
+    else:
+        architecture = ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
     if alignment is not None:
         writer.add_custom_alignment(alignment)
-    _add_shape(writer, model.config, architecture)
-    _add_rope(writer, model.config, architecture)
+    if is_hybrid:
+        gguf_hybrids.add_fields(writer, model.config)
+    else:
+        _add_shape(writer, model.config, architecture)
+        _add_rope(writer, model.config, architecture)
     add_vocabulary(writer)
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
     names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
@@ -56,13 +64,17 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
     for key, parameter in model.named_parameters():
         if "act_fn" in key:
             continue
-        for part, values in _parts(key, parameter.data):
+        pieces = gguf_hybrids.parts(key, parameter.data, model.config) if is_hybrid else _parts(key, parameter.data)
+        for part, values in pieces:
+            if part.startswith("="):  # already the file's name
+                _add_tensor(writer, part[1:], values, kind)
+                continue
             suffixes = (".weight", ".bias")
             written = names.get_name(part, try_suffixes=suffixes) or dense.get_name(part, try_suffixes=suffixes)
             assert written is not None, part
             _add_tensor(writer, written, _converted(part, values, model.config, architecture), kind)
     for key, values in model.named_buffers():
-        if key.endswith("e_score_correction_bias"):
+        if key.endswith(("e_score_correction_bias", "expert_bias")):
             _add_tensor(writer, f"blk.{key.split('.')[2]}.exp_probs_b.bias", values, Type.F32)
     _round(model, kind)
     writer.write_header_to_file()
@@ -74,7 +86,7 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: Type) -> None:
     array = values.contiguous().numpy()
-    if array.ndim < 2 or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+    if array.ndim < 2 or "_norm" in name or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
         kind = Type.F32
     writer.add_tensor(name, gguf.quantize(array, kind), raw_dtype=kind)
 
@@ -110,8 +122,10 @@ def _converted(key: str, values: torch.Tensor, config: PretrainedConfig, archite
         return values + 1
     if architecture == "gpt2" and _is_transposed(key):
         return values.T
+    if architecture not in _INTERLEAVING:
+        return values
     for part, num_heads in (("q_proj", config.num_attention_heads), ("k_proj", _num_kv_heads(config))):
-        if architecture in _INTERLEAVING and part in key:
+        if part in key:
             halves = values.reshape(num_heads, 2, values.shape[0] // num_heads // 2, *values.shape[1:])
             return halves.swapaxes(1, 2).reshape(values.shape)
     return values
@@ -247,3 +261,4 @@ GGUF_MODELS = sorted(
     for name, config in CONFIGS.items()
     if ARCHITECTURES.get(config.model_type, config.model_type) in known.ARCHITECTURES and name != "gpt2-untied"
 )
+GGUF_HYBRIDS = sorted(HYBRIDS)

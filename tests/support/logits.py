@@ -8,7 +8,7 @@ from torch import Tensor
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.execution.models.forward_inputs import Inputs
 from splitfuse.engine.serving.loading import load_runner
-from splitfuse.kernels.ops import RaggedBatch
+from splitfuse.kernels.ops import RaggedBatch, StateBatch
 
 BLOCK_SIZE = 16
 
@@ -23,7 +23,7 @@ def all_logits(folder: Path, token_ids: list[int], *, dtype: str, chunks: list[i
         folder,
     )
     logits, start = [], 0
-    for length in chunks:
+    for number, length in enumerate(chunks):
         end = start + length
         ragged = RaggedBatch(
             query_start_loc=torch.tensor([0, length], dtype=torch.int32),
@@ -34,7 +34,14 @@ def all_logits(folder: Path, token_ids: list[int], *, dtype: str, chunks: list[i
             max_seq_len=end,
         )
         positions = torch.arange(start, end)
-        inputs = Inputs(torch.tensor(token_ids[start:end]), positions, positions, ragged, torch.arange(length))
+        states = None if runner.loaded.states is None else turn_about(number)
+        inputs = Inputs(torch.tensor(token_ids[start:end]), positions, positions, ragged, torch.arange(length), states)
         logits.append(runner.model.logits(runner.model.forward(inputs, runner.cache)).float())
         start = end
     return torch.cat(logits)
+
+
+def turn_about(number: int) -> StateBatch:
+    """Return the slots of a sequence's chunk of this number: two slots, read and written by turns."""
+    fields = ([number % 2 if number else -1], [(number + 1) % 2], [0], [0], [0, 0], [], [])
+    return StateBatch(*(torch.tensor(field, dtype=torch.int32) for field in fields))

@@ -123,6 +123,62 @@ def _glm(architecture: str, model_type: str, **fields: Any) -> dict[str, Any]:
     return _config(architecture, model_type, **_shape(40, 4096, 13696, 32, 2), **common, **fields)
 
 
+def _qwen3_5(architecture: str, model_type: str, tied: bool, **fields: Any) -> dict[str, Any]:
+    """Return the config of a model with images, whose own fields are those of its text part."""
+    text = {
+        "attention_bias": False,
+        "attn_output_gate": True,
+        "full_attention_interval": 4,
+        "head_dim": 256,
+        "hidden_act": "silu",
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_value_head_dim": 128,
+        "max_position_embeddings": 262144,
+        "mamba_ssm_dtype": "float32",
+        "mtp_num_hidden_layers": 1,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "mrope_interleaved": True,
+            "mrope_section": [11, 11, 10],
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 10000000,
+            "rope_type": "default",
+        },
+        "tie_word_embeddings": tied,
+        "vocab_size": 248320,
+        **fields,
+    }
+    if not architecture.endswith("ForConditionalGeneration"):
+        return _config(architecture, f"{model_type}_text", **text)
+    text["model_type"] = f"{model_type}_text"
+    return _config(architecture, model_type, text_config=text, tie_word_embeddings=tied)
+
+
+def _kinds(layers: int, *with_attention: int) -> list[str]:
+    return ["attention" if layer in with_attention else "mamba" for layer in range(layers)]
+
+
+def _granite4(layers: int, hidden: int, inner: int, heads: int, kv_heads: int, **fields: Any) -> dict[str, Any]:
+    common = {"attention_bias": False, "embedding_multiplier": 12, "hidden_act": "silu", "residual_multiplier": 0.22}
+    common |= {"mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_head": 64}
+    common |= {"mamba_d_state": 128, "mamba_expand": 2, "mamba_n_groups": 1, "mamba_proj_bias": False}
+    common |= {"max_position_embeddings": 131072, "position_embedding_type": "nope", "rms_norm_eps": 1e-5}
+    common |= {"rope_scaling": None, "rope_theta": 10000, "tie_word_embeddings": True, "vocab_size": 100352}
+    shape = _shape(layers, hidden, inner, heads, kv_heads)
+    return _config("GraniteMoeHybridForCausalLM", "granitemoehybrid", **shape, **common, **fields)
+
+
+def _nemotron_h(pattern: str, **fields: Any) -> dict[str, Any]:
+    common = {"attention_bias": False, "chunk_size": 128, "conv_kernel": 4, "expand": 2, "head_dim": 128}
+    common |= {"layer_norm_epsilon": 1e-5, "mamba_hidden_act": "silu", "mamba_proj_bias": False, "mlp_bias": False}
+    common |= {"mlp_hidden_act": "relu2", "n_groups": 8, "residual_in_fp32": False, "sliding_window": None}
+    common |= {"ssm_state_size": 128, "tie_word_embeddings": False, "time_step_limit": [0.0, float("inf")]}
+    common |= {"use_bias": False, "use_conv_bias": True, "vocab_size": 131072, "num_hidden_layers": len(pattern)}
+    return _config("NemotronHForCausalLM", "nemotron_h", hybrid_override_pattern=pattern, **common, **fields)
+
+
 def _shape(layers: int, hidden: int, inner: int, heads: int, kv_heads: int) -> dict[str, int]:
     names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
     return dict(zip(names, (layers, hidden, inner, heads, kv_heads), strict=True))
@@ -134,6 +190,18 @@ def _plain_shape(layers: int, hidden: int, inner: int, heads: int) -> dict[str, 
     del shape["num_key_value_heads"]
     return shape
 
+
+_QWEN3_5_MOE: dict[str, Any] = {
+    "hidden_size": 2048,
+    "linear_num_value_heads": 32,
+    "moe_intermediate_size": 512,
+    "num_attention_heads": 16,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "shared_expert_intermediate_size": 512,
+}
 
 REAL_CONFIGS: dict[str, dict[str, Any]] = {
     "meta-llama/Llama-2-7b-hf": _llama(
@@ -721,5 +789,214 @@ REAL_CONFIGS: dict[str, dict[str, Any]] = {
         rope_theta=10000.0,
         tie_word_embeddings=True,
         vocab_size=128167,
+    ),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": _config(
+        "Qwen3NextForCausalLM",
+        "qwen3_next",
+        **_shape(48, 2048, 5120, 16, 2),
+        attention_bias=False,
+        decoder_sparse_step=1,
+        full_attention_interval=4,
+        head_dim=256,
+        hidden_act="silu",
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=128,
+        linear_num_key_heads=16,
+        linear_num_value_heads=32,
+        linear_value_head_dim=128,
+        max_position_embeddings=262144,
+        mlp_only_layers=[],
+        moe_intermediate_size=512,
+        norm_topk_prob=True,
+        num_experts=512,
+        num_experts_per_tok=10,
+        partial_rotary_factor=0.25,
+        rms_norm_eps=1e-6,
+        rope_scaling=None,
+        rope_theta=10000000,
+        shared_expert_intermediate_size=512,
+        tie_word_embeddings=False,
+        vocab_size=151936,
+    ),
+    "Qwen/Qwen3.5-0.8B": _qwen3_5(
+        "Qwen3_5ForConditionalGeneration",
+        "qwen3_5",
+        True,
+        **_shape(24, 1024, 3584, 8, 2),
+        linear_num_value_heads=16,
+    ),
+    "Qwen/Qwen3.5-27B, text alone": _qwen3_5(
+        "Qwen3_5ForCausalLM", "qwen3_5", False, **_shape(64, 5120, 17408, 24, 4), linear_num_value_heads=48
+    ),
+    "Qwen/Qwen3.5-35B-A3B": _qwen3_5("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", False, **_QWEN3_5_MOE),
+    "Qwen/Qwen3.5-35B-A3B, text alone": _qwen3_5("Qwen3_5MoeForCausalLM", "qwen3_5_moe", False, **_QWEN3_5_MOE),
+    "ibm-granite/granite-4.0-h-tiny": _granite4(
+        *(40, 1536, 512, 12, 4),
+        attention_multiplier=0.0078125,
+        layer_types=_kinds(40, 5, 15, 25, 35),
+        logits_scaling=6,
+        mamba_n_heads=48,
+        num_experts_per_tok=6,
+        num_local_experts=64,
+        shared_intermediate_size=1024,
+    ),
+    "ibm-granite/granite-4.0-h-350m": _granite4(
+        *(32, 768, 2048, 12, 4),
+        attention_multiplier=0.015625,
+        layer_types=_kinds(32, 10, 13, 17, 27),
+        logits_scaling=3,
+        mamba_n_heads=24,
+        num_experts_per_tok=0,
+        num_local_experts=0,
+        shared_intermediate_size=2048,
+    ),
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2": _nemotron_h(
+        "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+        hidden_size=4480,
+        intermediate_size=15680,
+        mamba_head_dim=80,
+        mamba_num_heads=128,
+        max_position_embeddings=131072,
+        num_attention_heads=40,
+        num_key_value_heads=8,
+    ),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": _nemotron_h(
+        "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+        hidden_size=2688,
+        intermediate_size=1856,
+        mamba_head_dim=64,
+        mamba_num_heads=64,
+        max_position_embeddings=262144,
+        moe_intermediate_size=1856,
+        moe_shared_expert_intermediate_size=3712,
+        n_group=1,
+        n_routed_experts=128,
+        n_shared_experts=1,
+        norm_topk_prob=True,
+        num_attention_heads=32,
+        num_experts_per_tok=6,
+        num_key_value_heads=2,
+        routed_scaling_factor=2.5,
+        topk_group=1,
+    ),
+    "tiiuae/Falcon-H1-1.5B-Instruct": _config(
+        "FalconH1ForCausalLM",
+        "falcon_h1",
+        **_shape(24, 2048, 4096, 8, 2),
+        attention_bias=False,
+        attention_in_multiplier=1.0,
+        attention_out_multiplier=0.6,
+        embedding_multiplier=5.656854249492381,
+        head_dim=128,
+        hidden_act="silu",
+        key_multiplier=0.39,
+        lm_head_multiplier=0.0195,
+        mamba_chunk_size=256,
+        mamba_conv_bias=True,
+        mamba_d_conv=4,
+        mamba_d_head=64,
+        mamba_d_ssm=3072,
+        mamba_d_state=256,
+        mamba_expand=2,
+        mamba_n_groups=1,
+        mamba_n_heads=48,
+        mamba_norm_before_gate=False,
+        mamba_proj_bias=False,
+        mamba_rms_norm=False,
+        max_position_embeddings=131072,
+        mlp_bias=False,
+        mlp_multipliers=[0.88, 0.2],
+        projectors_bias=False,
+        rms_norm_eps=1e-5,
+        rope_scaling=None,
+        rope_theta=100000000000.0,
+        ssm_in_multiplier=1.25,
+        ssm_multipliers=[0.35, 0.25, 0.35, 0.5, 0.35],
+        ssm_out_multiplier=0.2,
+        tie_word_embeddings=False,
+        vocab_size=65537,
+    ),
+    "ibm-ai-platform/Bamba-9B-v2": _config(
+        "BambaForCausalLM",
+        "bamba",
+        **_shape(32, 4096, 14336, 32, 8),
+        attention_bias=False,
+        attn_layer_indices=[9, 18, 27],
+        attn_rotary_emb=64,
+        hidden_act="silu",
+        mamba_chunk_size=256,
+        mamba_conv_bias=True,
+        mamba_d_conv=4,
+        mamba_d_head=64,
+        mamba_d_state=128,
+        mamba_expand=2,
+        mamba_n_groups=1,
+        mamba_n_heads=128,
+        mamba_proj_bias=False,
+        max_position_embeddings=262144,
+        mlp_bias=False,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        vocab_size=128256,
+    ),
+    "mistralai/Mamba-Codestral-7B-v0.1": _config(
+        "Mamba2ForCausalLM",
+        "mamba2",
+        chunk_size=256,
+        conv_kernel=4,
+        expand=2,
+        head_dim=64,
+        hidden_act="silu",
+        hidden_size=4096,
+        layer_norm_epsilon=1e-5,
+        n_groups=8,
+        num_heads=128,
+        num_hidden_layers=64,
+        residual_in_fp32=True,
+        state_size=128,
+        tie_word_embeddings=False,
+        time_step_limit=[0.0, float("inf")],
+        use_bias=False,
+        use_conv_bias=True,
+        vocab_size=32768,
+    ),
+    "LiquidAI/LFM2-1.2B": _config(
+        "Lfm2ForCausalLM",
+        "lfm2",
+        block_auto_adjust_ff_dim=True,
+        block_ff_dim=12288,
+        block_ffn_dim_multiplier=1.0,
+        block_multiple_of=256,
+        conv_L_cache=3,
+        conv_bias=False,
+        full_attn_idxs=[2, 5, 8, 10, 12, 14],
+        hidden_size=2048,
+        max_position_embeddings=128000,
+        norm_eps=1e-5,
+        num_attention_heads=32,
+        num_hidden_layers=16,
+        num_key_value_heads=8,
+        rope_theta=1000000.0,
+        tie_embedding=True,
+        vocab_size=65536,
+    ),
+    "LiquidAI/LFM2-8B-A1B": _config(
+        "Lfm2MoeForCausalLM",
+        "lfm2_moe",
+        **_shape(24, 2048, 7168, 32, 8),
+        conv_L_cache=3,
+        conv_bias=False,
+        layer_types=["full_attention" if layer in (2, 6, 10, 14, 18, 21) else "conv" for layer in range(24)],
+        max_position_embeddings=128000,
+        moe_intermediate_size=1792,
+        norm_eps=1e-5,
+        norm_topk_prob=True,
+        num_dense_layers=2,
+        num_experts=32,
+        num_experts_per_tok=4,
+        rope_theta=1000000.0,
+        routed_scaling_factor=1.0,
+        use_expert_bias=True,
+        vocab_size=65536,
     ),
 }

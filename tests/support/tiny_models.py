@@ -10,6 +10,7 @@ from transformers import (
     ApertusConfig,
     ArceeConfig,
     AutoModelForCausalLM,
+    BambaConfig,
     Cohere2Config,
     CohereConfig,
     Dots1Config,
@@ -17,6 +18,7 @@ from transformers import (
     Ernie4_5Config,
     Exaone4Config,
     FalconConfig,
+    FalconH1Config,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
@@ -27,15 +29,20 @@ from transformers import (
     GPTNeoXConfig,
     GraniteConfig,
     GraniteMoeConfig,
+    GraniteMoeHybridConfig,
     HunYuanDenseV1Config,
     HunYuanMoEV1Config,
+    Lfm2Config,
+    Lfm2MoeConfig,
     LlamaConfig,
+    Mamba2Config,
     MiniMaxM2Config,
     Ministral3Config,
     MinistralConfig,
     MistralConfig,
     MixtralConfig,
     NemotronConfig,
+    NemotronHConfig,
     Olmo2Config,
     Olmo3Config,
     OlmoeConfig,
@@ -45,8 +52,11 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen2MoeConfig,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
     SeedOssConfig,
     SmolLM3Config,
     StableLmConfig,
@@ -394,6 +404,130 @@ CONFIGS: dict[str, PretrainedConfig] = {
     ),
 }
 
+_DELTA: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_EXPERTS: dict[str, Any] = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "shared_expert_intermediate_size": 56,
+}
+_MAMBA: dict[str, Any] = {
+    "num_key_value_heads": 2,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 16,
+    "mamba_chunk_size": 32,
+}
+_NEMOTRON_H: dict[str, Any] = {
+    **{name: value for name, value in _SHAPE.items() if name != "num_hidden_layers"},
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+    "ssm_state_size": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 12,
+    "n_groups": 2,
+    "chunk_size": 32,
+    "time_step_min": 1e-9,  # transformers limits time steps by it in prompts, and not in answers
+}
+_GRANITE: dict[str, Any] = {
+    "embedding_multiplier": 7.0,
+    "attention_multiplier": 0.15,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 3.0,
+}
+# Models with recurrent states in some layers.
+HYBRIDS: dict[str, PretrainedConfig] = {
+    "qwen3.5": Qwen3_5TextConfig(**_SHAPE | _DELTA),
+    "qwen3.5-moe": Qwen3_5MoeTextConfig(**_SHAPE | _DELTA | _EXPERTS, tie_word_embeddings=True),
+    "lfm2": Lfm2Config(
+        **_SHAPE | {"num_hidden_layers": 4},
+        num_key_value_heads=2,
+        layer_types=["conv", "full_attention", "conv", "conv"],
+        block_multiple_of=32,
+    ),
+    "lfm2-moe": Lfm2MoeConfig(
+        **_SHAPE | {"num_hidden_layers": 4},
+        num_key_value_heads=2,
+        layer_types=["conv", "full_attention", "conv", "full_attention"],
+        num_dense_layers=1,
+        num_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=40,
+        routed_scaling_factor=1.5,
+    ),
+    "qwen3-next": Qwen3NextConfig(**_SHAPE | _DELTA | _EXPERTS, mlp_only_layers=[1]),
+    "granite-hybrid": GraniteMoeHybridConfig(
+        **{**_SHAPE, **_MAMBA, **_GRANITE, "num_hidden_layers": 4},
+        layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+        num_local_experts=5,
+        num_experts_per_tok=2,
+        shared_intermediate_size=56,
+        tie_word_embeddings=True,
+    ),
+    "granite-hybrid-dense": GraniteMoeHybridConfig(
+        **{**_SHAPE, **_MAMBA, **_GRANITE, "num_hidden_layers": 3},
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        num_local_experts=0,
+        shared_intermediate_size=96,
+        position_embedding_type="rope",
+    ),
+    "nemotron-h": NemotronHConfig(
+        **_NEMOTRON_H, layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"]
+    ),
+    "nemotron-h-moe": NemotronHConfig(
+        **_NEMOTRON_H,
+        layers_block_type=["linear_attention", "moe", "full_attention", "moe"],
+        n_routed_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=40,
+        moe_shared_expert_intermediate_size=56,
+        moe_latent_size=32,
+        routed_scaling_factor=1.5,
+    ),
+    "falcon-h1": FalconH1Config(
+        **_SHAPE | _MAMBA,
+        mamba_d_ssm=128,
+        head_dim=24,
+        mlp_multipliers=[0.7, 0.6],
+        ssm_multipliers=[0.5, 0.8, 1.2, 0.9, 0.6],
+        key_multiplier=0.4,
+        attention_out_multiplier=0.8,
+        attention_in_multiplier=1.3,
+        ssm_in_multiplier=1.1,
+        ssm_out_multiplier=0.7,
+        embedding_multiplier=3.0,
+        lm_head_multiplier=0.3,
+    ),
+    "falcon-h1-norm": FalconH1Config(
+        **{**_SHAPE, **_MAMBA, "mamba_d_head": 12},
+        mamba_d_ssm=96,
+        mamba_rms_norm=True,
+        mamba_norm_before_gate=False,
+        tie_word_embeddings=True,
+    ),
+    "bamba": BambaConfig(**{**_SHAPE, **_MAMBA, "num_hidden_layers": 3}, attn_layer_indices=[1]),
+    "mamba2": Mamba2Config(
+        **_TOKENS,
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_heads=8,
+        head_dim=16,
+        state_size=16,
+        n_groups=2,
+        initializer_range=0.2,
+        chunk_size=32,
+    ),
+}
+
 
 # Models whose family, or nearest family, is tested at full length by another.
 VARIANTS = {
@@ -447,9 +581,9 @@ VARIANTS = {
 
 
 def make_model(name: str) -> PreTrainedModel:
-    """Return a seeded random model of one of CONFIGS, float32, with biases and norms that are not trivial."""
+    """Return a seeded random model in float32 of CONFIGS or HYBRIDS, with biases and norms that are not trivial."""
     torch.manual_seed(1234)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name], dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config((CONFIGS | HYBRIDS)[name], dtype=torch.float32).eval()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             is_norm = "norm" in key or "ln_" in key
@@ -460,8 +594,14 @@ def make_model(name: str) -> PreTrainedModel:
                 parameter.uniform_(0.5, 1.5)
                 if name.startswith("gemma"):  # Gemma stores weights less 1, and begins with large embeddings
                     parameter.add_(2.0 if "post_" in key and name != "gemma" else -1.0)
+                elif name.startswith(("qwen3.5", "qwen3-next")) and "linear_attn" not in key:
+                    parameter.add_(-1.0)
+            elif key.endswith(".A_log"):
+                parameter.uniform_(-3.0, 1.0)
+            elif key.endswith(".D"):
+                parameter.normal_()
         for key, buffer in model.named_buffers():
-            if key.endswith("e_score_correction_bias"):
+            if key.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.normal_(0.0, 0.1)
     return model
 

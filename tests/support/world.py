@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, deque
-from typing import TextIO
+from typing import Any, TextIO
 
 from arrivals import Arrivals
 from audit import Audit, NoAudit
@@ -12,8 +12,9 @@ from fake_model import VOCAB_SIZE, FakeModel, Faults, Seer
 from world_settings import CALM, Conditions, random_conditions, random_settings
 
 from splitfuse.engine.core.batch import Batch
-from splitfuse.engine.core.block_manager import CacheSpec
+from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.engine_core import EngineCore
+from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.core.step_pipeline import StepPipeline, Work
 
 _LOOK_UP = 0.1  # share of steps with an extra lookup of a request's prefix
@@ -21,6 +22,8 @@ _LOOK_UP = 0.1  # share of steps with an extra lookup of a request's prefix
 
 class World:
     """World of one seed. `run` raises an AssertionError with the seed and the last events if an audit fails."""
+
+    test = "test_worlds.py"
 
     def __init__(self, seed: int, *, recording: TextIO | None = None, outputs_only: bool = False) -> None:
         """Build the world; `outputs_only`: audit only the outputs, not the inside of the engine."""
@@ -51,14 +54,17 @@ class World:
             settings.num_blocks, settings.config.block_size, settings.num_host_blocks, settings.seconds_per_block
         )
         listener = None if recording is None else recorder_of(recording, settings.config, cache, max_steps_in_flight)
-        core = EngineCore(
-            settings.config,
+        scheduler = self._make_scheduler(
             cache,
-            OutputProcessor(None),
             max_steps_in_flight=max_steps_in_flight,
             listener=listener,
-            speculation=self._speculation(),
             observer=observer_of(settings.config),
+        )
+        core = EngineCore(
+            settings.config,
+            scheduler,
+            OutputProcessor(None),
+            speculation=self._speculation(),
             clock=lambda: self._now,
         )
         if core.blocks.cache is not None:
@@ -66,6 +72,11 @@ class World:
         if core.scheduler._counters is not None:
             core.scheduler._counters._max_tenants = settings.max_tenants
         return core
+
+    def _make_scheduler(self, cache: CacheSpec, **options: Any) -> Scheduler:
+        config = self.settings.config
+        caching, weights = config.enable_prefix_caching, config.tenant_weights
+        return Scheduler(config, BlockManager(cache, prefix_caching=caching, tenant_weights=weights), **options)
 
     def _speculation(self) -> Speculator | None:
         settings = self.settings
@@ -234,5 +245,5 @@ class World:
         return (
             f"seed {self._seed}, step {self.num_steps}: {type(exc).__name__}: {exc}\n  {self.settings}\n{events}\n"
             f"again: SPLITFUSE_TEST_SEEDS={self._seed}-{self._seed} SPLITFUSE_TEST_STEPS={num_steps} "
-            "python -m pytest tests/engine/behaviour/test_worlds.py::test_no_rule_is_broken"
+            f"python -m pytest tests/engine/behaviour/{self.test}::test_no_rule_is_broken"
         )

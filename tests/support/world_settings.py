@@ -153,6 +153,12 @@ def can_be_recorded(seed: int) -> bool:
     return not settings.hash_is_weak and settings.max_tenants >= len(settings.tenants)
 
 
+def seeds(text: str) -> range:
+    """Parse a count of seeds from 0 on, or a first and a last seed."""
+    first, _, last = text.rpartition("-")
+    return range(int(first), int(last) + 1) if first else range(int(last))
+
+
 class Recording(io.StringIO):
     """File whose text is read after the engine's end."""
 

@@ -1,12 +1,13 @@
 """ModelConfig: the shape of a model, from config.json as its family normalizes it. `registry` reads the file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...extension import load_extra
 from .checkpoint import positive_int
+from .layer_states import LayerState, PagedKV, recurrent_parts
 from .rope_config import RopeConfig
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     description: str  # the model's description in its files, for people; may be empty
     hf_config: Mapping[str, Any] = field(repr=False)  # all of config.json, as its family normalized it
+    layer_states: tuple[LayerState, ...]  # what each layer keeps of the tokens before
     impl: str = "native"  # or transformers, whose modules then run
 
     @classmethod
@@ -83,7 +85,20 @@ class ModelConfig:
             eos_token_ids=tuple(map(int, eos if isinstance(eos, list) else [] if eos is None else [eos])),
             description=str(fields.get("description", "")),
             hf_config=fields,
+            layer_states=(PagedKV(num_kv_heads, head_dim),) * len(layer_types),
         )
+
+    @property
+    def is_recurrent(self) -> bool:
+        """True if some layers have a recurrent state."""
+        return bool(recurrent_parts(self.layer_states))
+
+    def with_kv_heads(self, num_kv_heads: int) -> "ModelConfig":
+        """Return the config of a share of the model, or of all shares together, with that many KV heads per layer."""
+        states = tuple(
+            s._replace(num_kv_heads=num_kv_heads) if isinstance(s, PagedKV) else s for s in self.layer_states
+        )
+        return replace(self, num_kv_heads=num_kv_heads, layer_states=states)
 
     @property
     def max_len_limit(self) -> int:

@@ -6,7 +6,6 @@ Weights keep their checkpoint names; q, k and v become one matrix, gate and up a
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from .config import ModelConfig
 from .forward_inputs import Inputs
 from .forward_plan import ForwardPlan
 from .kv_cache import KVCache
+from .layer_states import LayerState
 from .layers import GATED_ACTIVATIONS, MLP, Attention, Norm, RMSNorm, activation
 from .rope import rope_table
 from .tensor_parallel import ALONE, TensorParallel, rows_of_parts, take_rows
@@ -31,7 +31,7 @@ class Layer:
     """One layer: attention and MLP, each with the norm before it."""
 
     attention_norm: Norm
-    attention: Callable[[Tensor, Inputs, ops.CacheView], Tensor]
+    attention: Callable[[Tensor, Inputs, Any], Tensor]  # with the layer's view of the cache (kv_cache.py)
     mlp_norm: Norm
     mlp: Callable[[Tensor], Tensor]
 
@@ -62,6 +62,7 @@ class Decoder:
     o_bias: ClassVar[bool | None] = None
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq", "lm_head.weight")  # endings of unread tensors' names
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
+    attention_class: ClassVar[type[Attention]] = Attention
     inexact: ClassVar[str | None] = None  # reason why an op of the family may round otherwise in another batch
 
     @classmethod
@@ -71,6 +72,11 @@ class Decoder:
         Raises ConfigError for values that would give silently wrong results.
         """
         return dict(raw)
+
+    @classmethod
+    def layer_states(cls, config: ModelConfig) -> tuple[LayerState, ...]:
+        """Return what each layer keeps of the tokens before. Raises ConfigError for sizes that are missing."""
+        return config.layer_states
 
     def __init__(
         self,
@@ -176,7 +182,7 @@ class Decoder:
 
     def _run_layers(self, x: Tensor, inputs: Inputs, kv_cache: KVCache) -> Tensor:
         residual: Tensor | None = None
-        for layer, cache in zip(self._layers, starmap(ops.CacheView, kv_cache.layers), strict=True):
+        for layer, cache in zip(self._layers, kv_cache.layers, strict=True):
             x, residual = self._run_layer(layer, x, residual, inputs, cache)
         # index_select takes 3.3 us for 64 rows of 1024 in bfloat16, x[...] 10.9.
         kept = inputs.logits_indices
@@ -193,7 +199,7 @@ class Decoder:
         return ops.embedding(token_ids, self._embed_tokens)
 
     def _run_layer(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Return (the layer's output, which the next norm adds to the residual stream; the stream so far)."""
         x, residual = layer.attention_norm.add(x, residual)
@@ -232,7 +238,7 @@ class Decoder:
         q_size, o_bias = config.num_heads * config.head_dim, self.o_bias
         if o_bias is None:
             o_bias = config.attention_bias
-        return Attention(
+        return self.attention_class(
             qkv_proj=self._load_qkv(name),
             o_proj=self._row_parallel_linear(f"{name}.{self.names.o_proj}", config.hidden_size, q_size, bias=o_bias),
             num_heads=config.num_heads // self._parallel.size,

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ....kernels.ops import RaggedBatch
+from ....kernels.ops import RaggedBatch, StateBatch
 
+STATE_FIELDS = tuple(f"state_{name}" for name in StateBatch._fields)
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
 
@@ -30,14 +31,16 @@ class Inputs(NamedTuple):
     # [L] int64, indices into T: first the last known token and the drafts of each row that samples, then the tokens
     # before those with prompt logprobs
     logits_indices: Tensor
+    states: StateBatch | None = None  # None: no layer is recurrent
 
     @classmethod
     def of(cls, fields: Mapping[str, Tensor], bounds: Bounds) -> "Inputs":
-        """Gather the inputs from tensors named like the fields of Inputs and RaggedBatch."""
+        """Gather the inputs from tensors named like the fields of Inputs and RaggedBatch, and STATE_FIELDS."""
         return cls(
             fields["token_ids"],
             fields["positions"],
             fields["slot_mapping"],
             RaggedBatch(fields["query_start_loc"], fields["seq_lens"], fields["block_tables"], *bounds),
             fields["logits_indices"],
+            StateBatch(*(fields[name] for name in STATE_FIELDS)) if "state_sources" in fields else None,
         )

@@ -33,7 +33,7 @@ class ForwardPlan:
         plan = self._plan(kv_cache)
         if isinstance(plan, str):
             return self._run_layers(x, inputs, kv_cache)
-        arrays = ops.StepArrays(inputs.positions, inputs.slot_mapping, inputs.ragged, inputs.logits_indices)
+        arrays = ops.StepArrays(*inputs[1:])
         out: Tensor = plan.run(x, arrays)
         return out
 

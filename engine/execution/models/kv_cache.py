@@ -1,7 +1,7 @@
-"""KVCache: memory of keys and values in blocks, and the number of blocks that fit."""
+"""KVCache: memory of all that layers keep: keys and values in blocks, recurrent states in slots; and what fits."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -12,6 +12,7 @@ from ...device import to_device
 from ...errors import ConfigError
 from .config import ModelConfig
 from .device_memory import DeviceMemory
+from .layer_states import LayerState, NoState, PagedKV, RecurrentState, Several, paged_parts, recurrent_parts
 
 if TYPE_CHECKING:
     from .host_blocks import BlockPairs, HostBlocks
@@ -19,11 +20,22 @@ if TYPE_CHECKING:
 # Share of the free memory that a CPU server takes for its cache by default.
 CPU_MEMORY_SHARE = 0.25
 
+LayerView = ops.CacheView | ops.StateView | tuple[ops.CacheView | ops.StateView, ...] | None
+
+
+class StatePool(NamedTuple):
+    """Slots for recurrent states: each holds the states of one sequence in all layers, and its last drafts."""
+
+    num_slots: int = 0
+    dtype: torch.dtype = torch.float32  # the model's: of convolutions and drafts; matrix states are float32
+    max_drafts: int = 0
+
 
 class KVCache:
-    """K and V of each layer, [num_blocks, num_kv_heads, block_size, head_dim]: one block of a head is contiguous.
+    """Views of what each layer keeps, in the order of the layers: CacheView, StateView, a tuple of them, or None.
 
-    In int8 the last dimension is wider, because a block holds its tokens' scales too (kernels/int8_cache.py).
+    K and V are [num_blocks, num_kv_heads, block_size, head_dim]: one block of a head is contiguous. In int8 the last
+    dimension is wider, because a block holds its tokens' scales too (kernels/int8_cache.py).
     """
 
     def __init__(
@@ -35,18 +47,15 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
         num_host_blocks: int = 0,
+        states: StatePool | None = None,
     ) -> None:
         self.block_size = block_size
         self._device = device
-
-        shape = (num_blocks, model.num_kv_heads, block_size, ops.token_width(model.head_dim, dtype))
-        # Not zeroed: kernels never read an unwritten slot, and untouched pages cost no memory.
+        self._num_blocks, self._dtype, self._states = num_blocks, dtype, states or StatePool()
+        self._caches: list[torch.Tensor] = []  # of keys and of values
+        self._state_tensors: list[torch.Tensor] = []
         try:
-            self.layers = [
-                (torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
-                for _ in range(model.num_layers)
-            ]
-            self._caches = [cache for layer in self.layers for cache in layer]
+            self.layers = [self._view(state) for state in model.layer_states]
             self._host_blocks = _host_blocks(self._caches, num_host_blocks) if num_host_blocks else None
         except RuntimeError as exc:  # base class of torch's out-of-memory errors
             block_bytes = block_size * kv_bytes_per_token(model, dtype)
@@ -54,6 +63,35 @@ class KVCache:
                 f"KV cache: {num_blocks} blocks and {num_host_blocks} on the host, of {block_bytes} bytes each, "
                 "cannot be allocated; set --kv-cache-memory-bytes or --swap-space lower"
             ) from exc
+
+    def _view(self, state: LayerState) -> LayerView:
+        match state:
+            case Several(parts):
+                return tuple(map(self._part, parts))
+            case NoState():
+                return None
+        return self._part(state)
+
+    def _part(self, part: PagedKV | RecurrentState) -> ops.CacheView | ops.StateView:
+        if isinstance(part, PagedKV):
+            shape = (
+                self._num_blocks, part.num_kv_heads, self.block_size, ops.token_width(part.head_dim, self._dtype)
+            )  # fmt: skip
+            keys, values = self._empty(self._dtype, *shape), self._empty(self._dtype, *shape)
+            self._caches += [keys, values]
+            return ops.CacheView(keys, values)
+        num_slots, dtype, max_drafts = self._states
+        view = ops.StateView(
+            self._empty(dtype, num_slots, part.conv_width - 1, part.conv_channels),
+            self._empty(torch.float32, num_slots, *part.state_shape) if part.state_shape else None,
+            self._empty(dtype, num_slots, max_drafts, part.conv_channels + part.num_gates) if max_drafts else None,
+        )
+        self._state_tensors += [tensor for tensor in view if tensor is not None]
+        return view
+
+    def _empty(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        """Allocate; not zeroed, because kernels never read what was not written, and such pages cost no memory."""
+        return torch.empty(shape, dtype=dtype, device=self._device)
 
     def copy_blocks(self, *, swap_out: "BlockPairs", swap_in: "BlockPairs", copies: "BlockPairs") -> None:
         """Copy blocks (from, to) before a step: out to the host, in from the host, then within the device.
@@ -68,8 +106,8 @@ class KVCache:
             ops.copy_blocks(self._caches, sources, targets)
 
     def memory(self) -> list[torch.Tensor]:
-        """Return every tensor of blocks, on the device and on the host."""
-        return self._caches + ([] if self._host_blocks is None else self._host_blocks.pieces)
+        """Return every tensor of blocks, on the device and on the host, and of states."""
+        return self._caches + self._state_tensors + ([] if self._host_blocks is None else self._host_blocks.pieces)
 
     def measure_swap(self) -> float | None:
         """Measure the seconds to copy one block one way; None without swap space. Overwrites some blocks."""
@@ -93,23 +131,35 @@ def _host_blocks(caches: list[torch.Tensor], num_blocks: int) -> "HostBlocks":
 
 def kv_bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
     """Return a token's bytes of keys and values over all layers, in a cache of this dtype."""
-    return 2 * model.num_layers * model.num_kv_heads * ops.token_width(model.head_dim, dtype) * dtype.itemsize
+    numbers = sum(part.num_kv_heads * ops.token_width(part.head_dim, dtype) for part in paged_parts(model.layer_states))
+    return 2 * numbers * dtype.itemsize
+
+
+def state_bytes(model: ModelConfig, dtype: torch.dtype, *, max_drafts: int = 0) -> int:
+    """Return the bytes of a slot, a sequence's recurrent states over all layers; `dtype` is the model's."""
+    return sum(part.num_bytes(dtype.itemsize, max_drafts) for part in recurrent_parts(model.layer_states))
+
+
+def cache_budget(config: EngineConfig, memory: DeviceMemory | None, step_bytes: int) -> int:
+    """Return the bytes for blocks and states: the configured number, else a share of the free memory.
+
+    `memory`: the GPU's, None for a CPU. `step_bytes`: memory of a GPU's step besides weights and cache.
+    """
+    if config.kv_cache_memory_bytes is not None:
+        return config.kv_cache_memory_bytes
+    return _budget(config, memory, step_bytes)
 
 
 def num_cache_blocks(
-    config: EngineConfig, *, bytes_per_token: int, useful: int, memory: DeviceMemory | None, step_bytes: int
+    config: EngineConfig, *, bytes_per_token: int, useful: int, budget: int, step_bytes: int = 0
 ) -> int:
-    """Return the cache's number of blocks: the configured one, else as many as fit free memory, at most `useful`.
+    """Return the cache's number of blocks: the configured one, else as many as `budget` bytes hold, at most `useful`.
 
-    `bytes_per_token`: keys and values of all models that share the blocks. `memory`: the GPU's, None for a CPU.
-    `step_bytes`: memory of a GPU's step besides weights and cache. Raises ConfigError if not even one block fits.
+    `bytes_per_token`: keys and values of all models that share the blocks. Raises ConfigError if not even one fits.
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
     block_bytes = config.block_size * bytes_per_token
-    budget = config.kv_cache_memory_bytes
-    if budget is None:
-        budget = _budget(config, memory, step_bytes)
     blocks = min(budget // block_bytes, useful)
     if blocks < 1:
         raise ConfigError(

@@ -20,8 +20,20 @@ _DEFAULTS = {
 }
 
 
-class Qwen2MoeForCausalLM(SparseDecoder):
-    """SparseDecoder; a window, if switched on, applies to every other one of the first layers."""
+class SharedExpertDecoder(SparseDecoder):
+    """SparseDecoder with an expert that processes every token, behind a gate of its own."""
+
+    def _load_shared_expert(self, index: int) -> Callable[[Tensor], Tensor]:
+        size = positive_int(self.config.hf_config, "shared_expert_intermediate_size")
+        return self._load_gated_mlp(f"{self._layer_name(index)}.mlp.shared_expert", size)
+
+    def _load_shared_gate(self, index: int) -> Any:
+        gate = f"{self._layer_name(index)}.mlp.shared_expert_gate"
+        return self._linear([(gate, 1)], self.config.hidden_size, bias=False)
+
+
+class Qwen2MoeForCausalLM(SharedExpertDecoder):
+    """SharedExpertDecoder; a window, if switched on, applies to every other one of the first layers."""
 
     o_bias: ClassVar[bool | None] = False
 
@@ -35,11 +47,3 @@ class Qwen2MoeForCausalLM(SparseDecoder):
             windows = [index < first and index % 2 == 0 for index in range(fields["num_hidden_layers"])]
             fields["layer_types"] = ["sliding_attention" if window else "full_attention" for window in windows]
         return super().normalize_config(fields)
-
-    def _load_shared_expert(self, index: int) -> Callable[[Tensor], Tensor]:
-        size = positive_int(self.config.hf_config, "shared_expert_intermediate_size")
-        return self._load_gated_mlp(f"{self._layer_name(index)}.mlp.shared_expert", size)
-
-    def _load_shared_gate(self, index: int) -> Any:
-        gate = f"{self._layer_name(index)}.mlp.shared_expert_gate"
-        return self._linear([(gate, 1)], self.config.hidden_size, bias=False)

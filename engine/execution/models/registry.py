@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -64,6 +65,7 @@ MODELS = {
     ),
     "MiniMaxM2ForCausalLM": Family(".minimax_m2", "MiniMax M2", "MiniMaxAI/MiniMax-M2", "mixture of experts"),
     "OlmoeForCausalLM": Family(".olmoe", "OLMoE", "allenai/OLMoE-1B-7B-0924-Instruct", "mixture of experts"),
+    "Lfm2ForCausalLM": Family(".lfm2", "LFM2", "LiquidAI/LFM2-1.2B", "short convolutions beside attention"),
     "LlamaForCausalLM": Family(
         ".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and similar models: SmolLM2, Falcon 3"
     ),
@@ -86,6 +88,44 @@ MODELS = {
     ),
     "Qwen3ForCausalLM": Family(".qwen3", "Qwen3", "Qwen/Qwen3-0.6B", ""),
     "Qwen3MoeForCausalLM": Family(".qwen3_moe", "Qwen3-MoE", "Qwen/Qwen3-30B-A3B", "mixture of experts"),
+    "BambaForCausalLM": Family(".bamba", "Bamba", "ibm-ai-platform/Bamba-9B-v2", "state spaces in most layers"),
+    "FalconH1ForCausalLM": Family(
+        ".falcon_h1", "Falcon-H1", "tiiuae/Falcon-H1-1.5B-Instruct", "attention beside a state space"
+    ),
+    "GraniteMoeHybridForCausalLM": Family(
+        ".granite_moe_hybrid",
+        "Granite 4",
+        "ibm-granite/granite-4.0-h-tiny",
+        "state spaces in most layers; dense or mixture of experts",
+    ),
+    "Lfm2MoeForCausalLM": Family(
+        ".lfm2_moe", "LFM2-MoE", "LiquidAI/LFM2-8B-A1B", "short convolutions in most layers; mixture of experts"
+    ),
+    "Mamba2ForCausalLM": Family(".mamba2", "Mamba-2", "mistralai/Mamba-Codestral-7B-v0.1", "state spaces alone"),
+    "NemotronHForCausalLM": Family(
+        ".nemotron_h",
+        "Nemotron-H, Nemotron 3",
+        "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+        "state spaces in most layers; dense or mixture of experts",
+    ),
+    "Qwen3NextForCausalLM": Family(
+        ".qwen3_next",
+        "Qwen3-Next",
+        "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        "delta rules in three layers of four; mixture of experts and a shared one",
+    ),
+    "Qwen3_5ForCausalLM": Family(
+        ".qwen3_5", "Qwen3.5, text alone", "Qwen/Qwen3.5-0.8B", "delta rules in three layers of four"
+    ),
+    "Qwen3_5ForConditionalGeneration": Family(
+        ".qwen3_5", "Qwen3.5", "Qwen/Qwen3.5-0.8B", "text part; delta rules in three layers of four"
+    ),
+    "Qwen3_5MoeForCausalLM": Family(
+        ".qwen3_5_moe", "Qwen3.5-MoE, text alone", "Qwen/Qwen3.5-35B-A3B", "mixture of experts and a shared one"
+    ),
+    "Qwen3_5MoeForConditionalGeneration": Family(
+        ".qwen3_5_moe", "Qwen3.5-MoE", "Qwen/Qwen3.5-35B-A3B", "text part; mixture of experts and a shared one"
+    ),
     "SmolLM3ForCausalLM": Family(".smollm3", "SmolLM3", "HuggingFaceTB/SmolLM3-3B", "some layers without positions"),
     "StableLmForCausalLM": Family(".stablelm", "StableLM", "stabilityai/stablelm-2-1_6b", "1.6B, 3B, 12B"),
     "Starcoder2ForCausalLM": Family(".starcoder2", "StarCoder 2", "bigcode/starcoder2-3b", ""),
@@ -163,7 +203,8 @@ def parse_model_config(
 
             source = f"{source} with --rope-scaling"
             fields = scaled(fields, rope_scaling)
-        return ModelConfig.from_fields(fields, generation)
+        config = ModelConfig.from_fields(fields, generation)
+        return replace(config, layer_states=family.layer_states(config))
     except ConfigError as exc:
         raise ConfigError(f"{source}: {exc}") from exc
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as exc:

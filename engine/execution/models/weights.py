@@ -208,8 +208,8 @@ def _missing_weights(folder: Path) -> str:
     return f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; for random weights use --load-format dummy"
 
 
-# Families' names of norms: input_layernorm, q_norm, ln_1, ln_f, self_attn_layer_norm, q_layernorm.norms.3.
-_NORM = re.compile(r"(norm|\bln_\w+|\bnorms\.\d+)\.weight$")
+# Families' names of norms: input_layernorm, q_norm, ln_1, ln_f, norm_f, self_attn_layer_norm, q_layernorm.norms.3.
+_NORM = re.compile(r"(norm|norm_f|\bln_\w+|\bnorms\.\d+)\.weight$")
 
 
 class DummySource:

@@ -24,6 +24,7 @@ from .cuda_graphs import GraphCapturer, StepGraphs, mixed_graph_sizes
 from .pending_outputs import PendingOutputs
 from .rehearsal import StepLimits, compile_kernels, rehearse, rehearse_largest
 from .stages import Stages
+from .state_arrays import largest_states
 from .step import Step
 from .transfer import TransferBuffers, layout_of, num_bytes
 
@@ -177,4 +178,5 @@ def _largest_arrays(limits: StepLimits) -> Arrays:
     per_sample = ("keys", "temperature", "top_k", "top_p", "min_p")  # drafts are samples, too
     arrays: Arrays = {name: np.empty(tokens, dtype=np.int64) for name in per_token + per_sample}
     arrays |= {name: np.empty(rows + 1, dtype=np.int64) for name in ("query_start_loc", "seq_lens")}
+    arrays |= largest_states(rows, tokens)
     return {**arrays, "block_tables": np.empty((rows, limits.table_width), dtype=np.int32)}

@@ -18,6 +18,7 @@ import torch
 
 from ...core.batch import Batch, Moves, RowOutput
 from ...core.block_manager import CacheSpec
+from ...core.state_places import StateSpec
 from ...device import stream_of
 from ..models.config import ModelConfig
 from ..models.kv_cache import KVCache
@@ -39,6 +40,7 @@ class LoadedModel:
     max_model_len: int
     cache: CacheSpec
     op_by_op: str | None = None  # on a CPU, the reason why the layers are not one native call
+    states: StateSpec | None = None  # slots of recurrent states; None: no layer is recurrent
     inexact: str | None = "unknown"  # reason why the schedule may change bits; None: it never does
 
 

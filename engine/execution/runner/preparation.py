@@ -9,6 +9,7 @@ from ..sampling.logits_processors import LogitsProcessors
 from ..sampling.samples import list_samples
 from .batch_arrays import lay_out, token_sources
 from .graph_set import GraphSet
+from .state_arrays import state_arrays
 from .step import Step
 from .transfer import Transfer
 
@@ -38,6 +39,7 @@ class Preparation:
         them; None if all tokens are known.
         """
         arrays, bounds = lay_out(batch.rows, block_size=self._block_size)
+        arrays |= state_arrays(batch.rows)
         num_logits = len(arrays["logits_indices"])
         if sample_indices is not None:
             arrays["sources"] = token_sources(batch.rows, sample_indices)

@@ -14,6 +14,7 @@ from ..models.forward_inputs import Arrays, Bounds, Inputs
 from ..sampling.sampler import sample_token_ids
 from .cuda_graphs import graph_sizes, mixed_graph_sizes, padding
 from .forward_pass import ForwardPass
+from .state_arrays import padding_states
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -63,7 +64,7 @@ def rehearse_largest(forward_pass: ForwardPass, model: Any, limits: StepLimits) 
 
 def _forward(forward_pass: ForwardPass, limits: StepLimits, arrays: Arrays, bounds: Bounds) -> Tensor:
     tables = np.zeros((len(arrays["seq_lens"]), limits.table_width), dtype=np.int32)
-    arrays = {**arrays, "block_tables": tables}
+    arrays = {**arrays, **padding_states(len(tables)), "block_tables": tables}
     fields = {name: torch.from_numpy(array).to(forward_pass.device) for name, array in arrays.items()}
     return forward_pass.forward(fields["sources"], Inputs.of(fields, bounds))
 

@@ -6,7 +6,7 @@ import torch
 
 from ...device import stream_of
 from ..models.device_memory import DeviceMemory, refusing_out_of_memory
-from ..models.kv_cache import KVCache
+from ..models.kv_cache import KVCache, StatePool
 from .async_runner import AsyncRunner
 from .rehearsal import compile_kernels
 
@@ -16,6 +16,7 @@ def measure_step_bytes(
     memory: DeviceMemory,
     *,
     device: torch.device,
+    dtype: torch.dtype,
     cache_dtype: torch.dtype,
     block_size: int,
     enforce_eager: bool,
@@ -28,7 +29,10 @@ def measure_step_bytes(
     """
 
     def largest_step() -> None:
-        cache = KVCache(model.config, num_blocks=1, block_size=block_size, dtype=cache_dtype, device=device)
+        pool = StatePool(1, dtype)
+        cache = KVCache(
+            model.config, num_blocks=1, block_size=block_size, dtype=cache_dtype, device=device, states=pool
+        )
         AsyncRunner(model, cache, stream_of(device), device=device, **sizes).rehearse_largest()
 
     way_out = (

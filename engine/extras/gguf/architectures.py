@@ -11,11 +11,14 @@ from typing import Any
 from ...errors import ConfigError
 from ...execution.models.checkpoint import JOIN
 from . import family_fields as fields
+from . import hybrid_fields
 from .file import GgufFile
 from .keys import Keys
 
 # Tensors that the config is read from.
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+# Tensors whose shape differs from the checkpoint's by dimensions of size 1, or by groups of a vector.
+RESHAPED = ("ssm_a", "ssm_d", "ssm_conv1d", "ssm_norm", "shortconv.conv", "ffn_gate_inp_shexp")
 # Parts of a tensor's name: GGUF's -> those of most families' checkpoints.
 NAMES = {
     "token_embd": "model.embed_tokens",
@@ -82,6 +85,87 @@ _HUNYUAN_MOE_NAMES = {
     "ffn_gate_inp": "mlp.gate.wg",
     **{f"ffn_{part}_shexp": f"mlp.shared_mlp.{part}_proj" for part in ("gate", "up", "down")},
 }
+_SHARED_EXPERT_NAMES = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    **{f"ffn_{part}_shexp": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+}
+_DELTA_NAMES = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_in": "linear_attn.in_proj_qkvz",
+    "ssm_ba": "linear_attn.in_proj_ba",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt": "linear_attn.dt_bias",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+
+
+def _mamba_names(mixer: str) -> dict[str, str]:
+    return {
+        "ssm_in": f"{mixer}.in_proj",
+        "ssm_conv1d": f"{mixer}.conv1d",
+        "ssm_a": f"{mixer}.A_log",
+        "ssm_d": f"{mixer}.D",
+        "ssm_dt": f"{mixer}.dt_bias",
+        "ssm_norm": f"{mixer}.norm",
+        "ssm_out": f"{mixer}.out_proj",
+    }
+
+
+_FALCON_H1_NAMES = {
+    **_mamba_names("mamba"),
+    "output_norm": "model.final_layernorm",
+    "ffn_norm": "pre_ff_layernorm",
+    **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+}
+_GRANITE_HYBRID_NAMES = {
+    **_mamba_names("mamba"),
+    **_GRANITE_MOE_NAMES,
+    **{f"ffn_{part}": f"shared_mlp.{part}_proj" for part in ("gate", "up")},
+    **{f"ffn_{part}_shexp": f"shared_mlp.{part}_proj" for part in ("gate", "up")},
+    **dict.fromkeys(("ffn_down", "ffn_down_shexp"), "shared_mlp.output_linear"),
+}
+_LFM2_MATRICES = (("gate", "w1"), ("up", "w3"), ("down", "w2"))
+_LFM2_NAMES = {
+    **dict.fromkeys(("token_embd_norm", "output_norm"), "model.embedding_norm"),
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    **{f"shortconv.{part}": f"conv.{part}" for part in ("conv", "in_proj", "out_proj")},
+    "ffn_norm": "ffn_norm",
+    "ffn_gate_inp": "feed_forward.gate",
+    "exp_probs_b": "feed_forward.expert_bias",
+    **{f"ffn_{part}": f"feed_forward.{name}" for part, name in _LFM2_MATRICES},
+    **{f"ffn_{part}_exps": f"feed_forward.experts.{{}}.{name}" for part, name in _LFM2_MATRICES},
+}
+_MIXER_NAMES = {
+    **_mamba_names("mixer"),
+    "token_embd": "backbone.embeddings",
+    "output_norm": "backbone.norm_f",
+    "blk": "backbone.layers",
+    "attn_norm": "norm",
+}
+_NEMOTRON_H_NAMES = {
+    **_MIXER_NAMES,
+    **{f"attn_{part}": f"mixer.{part}_proj" for part in ("q", "k", "v")},
+    "attn_output": "mixer.o_proj",
+    "ffn_up": "mixer.up_proj",
+    "ffn_down": "mixer.down_proj",
+    "ffn_gate_inp": "mixer.gate",
+    "exp_probs_b": "mixer.gate.e_score_correction_bias",
+    "ffn_up_exps": "mixer.experts.{}.up_proj",
+    "ffn_down_exps": "mixer.experts.{}.down_proj",
+    "ffn_up_shexp": "mixer.shared_experts.up_proj",
+    "ffn_down_shexp": "mixer.shared_experts.down_proj",
+    "ffn_latent_down": "mixer.fc1_latent_proj",
+    "ffn_latent_up": "mixer.fc2_latent_proj",
+}
 _GPT2_TRANSPOSED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
 
 
@@ -109,6 +193,9 @@ ARCHITECTURES = {
     "dots1": Architecture(family="Dots1ForCausalLM", names=_DEEPSEEK_NAMES, fields=fields.deepseek_fields),
     "ernie4_5": Architecture(family="Ernie4_5ForCausalLM", fields=fields.ernie_fields),
     "exaone4": Architecture(family="Exaone4ForCausalLM", names=_NORMS_AFTER, fields=fields.exaone4_fields),
+    "falcon-h1": Architecture(
+        family="FalconH1ForCausalLM", names=_FALCON_H1_NAMES, fields=hybrid_fields.falcon_h1_fields
+    ),
     "gemma": Architecture(family="GemmaForCausalLM", norms_add_one=True),
     "gemma2": Architecture(
         family="Gemma2ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=fields.gemma2_fields
@@ -122,6 +209,12 @@ ARCHITECTURES = {
         family="GPT2LMHeadModel", names=_GPT2_NAMES, transposed=_GPT2_TRANSPOSED, fields=fields.gpt2_fields
     ),
     "granite": Architecture(family="GraniteForCausalLM", interleaves_heads=True, fields=fields.granite_fields),
+    "granitehybrid": Architecture(
+        family="GraniteMoeHybridForCausalLM",
+        names=_GRANITE_HYBRID_NAMES,
+        interleaves_heads=True,
+        fields=hybrid_fields.granite_hybrid_fields,
+    ),
     "granitemoe": Architecture(
         family="GraniteMoeForCausalLM",
         names=_GRANITE_MOE_NAMES,
@@ -132,15 +225,37 @@ ARCHITECTURES = {
     "hunyuan-moe": Architecture(
         family="HunYuanMoEV1ForCausalLM", names=_HUNYUAN_MOE_NAMES, fields=fields.hunyuan_moe_fields
     ),
+    "lfm2": Architecture(family="Lfm2ForCausalLM", names=_LFM2_NAMES, fields=hybrid_fields.lfm2_fields),
+    "lfm2moe": Architecture(family="Lfm2MoeForCausalLM", names=_LFM2_NAMES, fields=hybrid_fields.lfm2_moe_fields),
     "llama": Architecture(family="LlamaForCausalLM", interleaves_heads=True),
+    "mamba2": Architecture(family="Mamba2ForCausalLM", names=_MIXER_NAMES, fields=hybrid_fields.mamba2_fields),
     "minimax-m2": Architecture(family="MiniMaxM2ForCausalLM", names=_MINIMAX_NAMES, fields=fields.minimax_fields),
     "nemotron": Architecture(family="NemotronForCausalLM", norms_add_one=True, fields=fields.nemotron_fields),
+    **dict.fromkeys(
+        ("nemotron_h", "nemotron_h_moe"),
+        Architecture(family="NemotronHForCausalLM", names=_NEMOTRON_H_NAMES, fields=hybrid_fields.nemotron_h_fields),
+    ),
     "olmo2": Architecture(family="Olmo2ForCausalLM", names=_NORMS_AFTER),
     "olmoe": Architecture(family="OlmoeForCausalLM", fields=fields.olmoe_fields),
     "phi3": Architecture(family="Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=fields.phi3_fields),
     "qwen2": Architecture(family="Qwen2ForCausalLM"),
     "qwen3": Architecture(family="Qwen3ForCausalLM"),
+    "qwen35": Architecture(
+        family="Qwen3_5ForCausalLM", names=_DELTA_NAMES, norms_add_one=True, fields=hybrid_fields.qwen3_5_fields
+    ),
+    "qwen35moe": Architecture(
+        family="Qwen3_5MoeForCausalLM",
+        names=_DELTA_NAMES | _SHARED_EXPERT_NAMES,
+        norms_add_one=True,
+        fields=hybrid_fields.qwen3_5_fields,
+    ),
     "qwen3moe": Architecture(family="Qwen3MoeForCausalLM", fields=fields.qwen3_moe_fields),
+    "qwen3next": Architecture(
+        family="Qwen3NextForCausalLM",
+        names=_DELTA_NAMES | _SHARED_EXPERT_NAMES,
+        norms_add_one=True,
+        fields=hybrid_fields.qwen3_next_fields,
+    ),
     "seed_oss": Architecture(
         family="SeedOssForCausalLM",
         names={"post_attention_norm": "post_attention_layernorm"},

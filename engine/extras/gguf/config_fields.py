@@ -99,7 +99,7 @@ def _rope(keys: Keys) -> dict[str, Any]:
 
 
 def _head_dim(keys: Keys) -> int:
-    return int(keys("attention.key_length") or keys("embedding_length") // keys("attention.head_count"))
+    return int(keys("attention.key_length") or keys("embedding_length") // (keys("attention.head_count") or 1))
 
 
 def _rope_scaling(keys: Keys) -> dict[str, Any]:

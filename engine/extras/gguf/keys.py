@@ -22,3 +22,8 @@ class Keys:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise ConfigError(f"{self._prefix}.{key} must be a number")
         return value
+
+    def largest(self, key: str) -> Any:
+        """Return the value under this key, of a list for each layer the largest: the others are 0."""
+        value = self(key)
+        return max(value, default=0) if isinstance(value, memoryview) else value

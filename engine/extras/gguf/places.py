@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import ConfigError
-from .architectures import NAMES, ROPE_FACTORS, Architecture, architecture_of
+from .architectures import NAMES, RESHAPED, ROPE_FACTORS, Architecture, architecture_of
 from .file import GgufFile, TensorInfo, read_gguf
 from .keys import Keys
 
@@ -21,6 +21,8 @@ class Place(NamedTuple):
     num_rotated_heads: int = 0  # heads whose two halves of rows were interleaved
     adds_one: bool = False
     is_transposed: bool = False  # relative to the checkpoint
+    is_reshaped: bool = False  # dimensions of size 1 were added or left out, or a vector was cut into groups
+    is_negated_exp: bool = False  # -exp of the checkpoint's values
 
 
 def places_in(path: Path) -> dict[str, Place]:
@@ -44,12 +46,15 @@ def places(file: GgufFile) -> dict[str, Place]:
 
 
 def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list[tuple[str, Place]]:
-    match = re.fullmatch(r"(?:blk\.(\d{1,5})\.)?(\w+)\.(weight|bias)", info.name)
+    stem, _, ending = info.name.rpartition(".")
+    if ending not in ("weight", "bias"):
+        stem, ending = info.name, ""
+    match = re.fullmatch(r"(?:blk\.(\d{1,5})\.)?(\w+(?:\.\w+)?)", stem)
     names = NAMES | dict(architecture.names)
     if match is None or match[2] not in names:
         return [(info.name, Place(info))]
-    layer, leaf, ending = match.groups()
-    name = names[leaf] if names[leaf].endswith("_bias") else f"{names[leaf]}.{ending}"
+    layer, leaf = match.groups()
+    name = f"{names[leaf]}.{ending}" if ending and not names[leaf].endswith("_bias") else names[leaf]
     if layer is not None:
         name = f"{names['blk']}.{layer}.{name}"
     if "{}" in name and info.shape[0] == keys("expert_count") <= _MAX_EXPERTS:
@@ -57,12 +62,14 @@ def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list
     place = Place(
         info,
         num_rotated_heads=_num_heads(leaf, keys) if architecture.interleaves_heads else 0,
-        adds_one=architecture.norms_add_one and leaf.endswith("norm") and ending == "weight",
+        adds_one=architecture.norms_add_one and leaf.endswith("norm") and leaf != "ssm_norm" and ending == "weight",
         is_transposed=leaf in architecture.transposed and ending == "weight",
+        is_reshaped=leaf in RESHAPED,
+        is_negated_exp=leaf == "ssm_a",
     )
     return [(name, place)]
 
 
 def _num_heads(leaf: str, keys: Keys) -> int:
     num_heads: int = keys("attention.head_count")
-    return {"attn_q": num_heads, "attn_k": keys("attention.head_count_kv") or num_heads}.get(leaf, 0)
+    return {"attn_q": num_heads, "attn_k": keys.largest("attention.head_count_kv") or num_heads}.get(leaf, 0)

@@ -4,6 +4,7 @@ A tensor is read when it is taken, into memory of its own, like from safetensors
 """
 
 import threading
+from math import prod
 from pathlib import Path
 
 import torch
@@ -41,10 +42,12 @@ class GgufSource:
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = self._place(name)
         file_shape = tuple(reversed(shape)) if place.is_transposed else shape
-        dtype = torch.float32 if place.adds_one else self._dtype
+        dtype = torch.float32 if place.adds_one or place.is_negated_exp else self._dtype
         tensor = floats(self._rows(name, place, file_shape), place.info.type.name, dtype).view(file_shape)
         if place.adds_one:
             tensor = (tensor - 1.0).to(self._dtype)
+        if place.is_negated_exp:
+            tensor = (-tensor).log().to(self._dtype)
         return tensor.T if place.is_transposed else tensor
 
     def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
@@ -67,7 +70,7 @@ class GgufSource:
     def _rows(self, name: str, place: Place, shape: tuple[int, ...]) -> Tensor:
         """Read the bytes of a matrix, uint8 [N, bytes], or of a vector, which is one row."""
         stored = place.info.shape if place.expert is None else place.info.shape[1:]
-        if stored != shape:
+        if stored != shape and not (place.is_reshaped and prod(stored) == prod(shape)):
             raise ConfigError(
                 f"{self._header.path}: {place.info.name} has shape {list(stored)}, but its metadata needs {list(shape)}"
             )

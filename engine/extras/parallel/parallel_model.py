@@ -6,7 +6,6 @@ fails in between, the ranks are out of step: that is a RankLostError, and no row
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,12 +119,12 @@ class ParallelCache(KVCache):
 def own_config(model: ModelConfig, parallel: TensorParallel) -> ModelConfig:
     """Return the config with the KV heads of one rank."""
     heads = parallel.kv_heads(model.num_kv_heads)
-    return replace(model, num_kv_heads=heads.stop - heads.start)
+    return model.with_kv_heads(heads.stop - heads.start)
 
 
 def cached_config(model: ModelConfig, parallel: TensorParallel) -> ModelConfig:
     """Return the config with the KV heads of all ranks together, some of which may be repeated."""
-    return replace(model, num_kv_heads=own_config(model, parallel).num_kv_heads * parallel.size)
+    return model.with_kv_heads(own_config(model, parallel).num_kv_heads * parallel.size)
 
 
 def packed(inputs: Inputs) -> list[Any]:

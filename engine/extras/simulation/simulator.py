@@ -10,13 +10,14 @@ from typing import TextIO
 
 from ...config import EngineConfig
 from ...core.batch import NO_OUTPUT, Batch, Moves, Progress, RowOutput
-from ...core.block_manager import CacheSpec
+from ...core.block_manager import BlockManager, CacheSpec
 from ...core.cost_model import CostModel
 from ...core.engine_core import EngineCore
 from ...core.outputs import OutputDelta
 from ...core.ports import Decoded
 from ...core.request import Request
 from ...core.sampling_params import SamplingParams
+from ...core.scheduler import Scheduler
 from ...core.step_pipeline import StepPipeline
 from ...serving.output_processor import OutputProcessor
 from .requests import Arrival, Served
@@ -91,7 +92,9 @@ class Simulation:
         self._runner = _SimulatedRunner(cost, swap_s)
         self._times = _TokenTimes(lambda: self.now)
         cache = CacheSpec(num_blocks, config.block_size, num_host_blocks, swap_s)
-        self._core = EngineCore(config, cache, self._times, cost_model=cost, clock=lambda: self.now)
+        blocks = BlockManager(cache, prefix_caching=config.enable_prefix_caching, tenant_weights=config.tenant_weights)
+        scheduler = Scheduler(config, blocks)
+        self._core = EngineCore(config, scheduler, self._times, cost_model=cost, clock=lambda: self.now)
         self._pipeline = StepPipeline(self._core, self._runner)
         self.scheduler = self._core.scheduler
         self.scheduler.costs.seconds_per_token = cost.predict(1, 0) - cost.predict(0, 0)

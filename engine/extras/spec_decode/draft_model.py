@@ -19,6 +19,7 @@ from torch import Tensor
 from ...config import EngineConfig
 from ...core.batch import BatchRow
 from ...core.request import Request
+from ...errors import ConfigError
 from ...execution.models.forward_inputs import Inputs
 from ...execution.models.kv_cache import KVCache
 from ...execution.models.registry import model_class, read_model_config
@@ -50,6 +51,8 @@ class DraftModel:
     def __init__(self, config: EngineConfig, folder: Path, target: LoadedModel) -> None:
         """Load the model, with the target's sizes, dtype and device."""
         model_config = read_model_config(folder)
+        if model_config.is_recurrent:
+            raise ConfigError(f"{model_config.architecture} as a draft model is not built: it has recurrent layers")
         build = model_class(model_config.architecture, impl=model_config.impl)
         dtype, device = target.dtype, target.device
         self._max_len = min(target.max_model_len, model_config.max_position_embeddings)

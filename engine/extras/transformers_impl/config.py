@@ -9,6 +9,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 
 from ...errors import ConfigError
 from ...execution.models.config import ModelConfig, checkpoint_format
+from ...execution.models.layer_states import PagedKV
 from .attention import PROBED
 from .probe import LayerAttention, probe
 
@@ -74,6 +75,7 @@ def read_shape(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> Shape:
         eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
         description=str(raw.get("description", "")),
         hf_config=dict(raw),
+        layer_states=tuple(PagedKV(layer.num_kv_heads, layer.head_dim) for layer in layers),
         impl="transformers",
     )
     return Shape(config, layers)

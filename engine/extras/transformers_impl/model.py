@@ -1,7 +1,6 @@
 """TransformersModel: a model beside Decoder, whose layers are transformers' modules, run over our paged cache."""
 
 from collections.abc import Callable
-from itertools import starmap
 from typing import Any, ClassVar
 
 import torch
@@ -58,7 +57,7 @@ class _PagedForward:
         self._layers = layers
         self._no_rope = no_rope
         self._inputs = inputs
-        self._views = list(starmap(ops.CacheView, cache.layers))
+        self._views = cache.layers
 
     def attend(self, module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: dict[str, Any]) -> Tensor:
         layer, view, inputs = self._layers[module.layer_idx], self._views[module.layer_idx], self._inputs

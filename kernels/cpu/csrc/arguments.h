@@ -50,6 +50,71 @@ struct Gated {
     int64_t num_threads;
 };
 
+// Recurrent layers (recurrence.h): rows' places as in StateBatch, slots that lie conv_slot, tail_slot and state_slot
+// apart; rows of inputs have strides like bcx_token. Convolution of each channel of B · x, with bcx = [B | C | x];
+// weight [num_taps, hidden], bias [hidden] or null.
+template <typename T>
+struct ShortConv {
+    const T* bcx;
+    const float *weight, *bias;
+    T *out, *conv, *tail;
+    const int32_t *query_start_loc, *sources, *targets, *num_replayed, *num_drafts;
+    const int32_t *checkpoint_loc, *checkpoint_ends, *checkpoint_slots;
+    int64_t num_rows, hidden, num_taps, bcx_token, conv_slot, tail_slot;
+    int64_t num_threads;
+};
+
+// qkv = [q | k | v] by heads, gates = [b | a]; state [Hv][head_k_dim][head_v_dim]. Value head h uses key head h % Hk if
+// tiles_heads, else h / (Hv / Hk).
+template <typename T>
+struct GatedDelta {
+    const T *qkv, *gates;
+    const float *weight, *a_log, *dt_bias;
+    T *out, *conv, *tail;
+    float* state;
+    const int32_t *query_start_loc, *sources, *targets, *num_replayed, *num_drafts;
+    const int32_t *checkpoint_loc, *checkpoint_ends, *checkpoint_slots;
+    int64_t num_rows, num_taps, num_k_heads, head_k_dim, num_v_heads, head_v_dim, tiles_heads;
+    int64_t qkv_token, gates_token, conv_slot, tail_slot, state_slot;
+    int64_t num_threads;
+};
+
+// xbc = [x by heads | B by groups | C by groups]; state [heads][state_size][head_dim].
+template <typename T>
+struct Mamba2 {
+    const T *xbc, *dt;
+    const float *weight, *bias, *a_log, *d, *dt_bias;
+    T *out, *conv, *tail;
+    float* state;
+    const int32_t *query_start_loc, *sources, *targets, *num_replayed, *num_drafts;
+    const int32_t *checkpoint_loc, *checkpoint_ends, *checkpoint_slots;
+    int64_t num_rows, num_taps, num_heads, head_dim, num_groups, state_size;
+    int64_t xbc_token, dt_token, conv_slot, tail_slot, state_slot;
+    float dt_min, dt_max;
+    int64_t num_threads;
+};
+
+// RMSNorm of groups of columns, x · silu(gate) before or after it; weight [num_weights], again from its start on after
+// so many columns. gate_row: stride of gate's rows.
+template <typename T, typename W>
+struct GatedRmsNorm {
+    const T *x, *gate;
+    const W* weight;
+    T* out;
+    int64_t num_rows, width, group_size, num_weights, gate_row, norm_before_gate;
+    float eps;
+    int64_t num_threads;
+};
+
+// out = x · silu(gate), or x · sigmoid(gate).
+template <typename T>
+struct GateMul {
+    const T *x, *gate;
+    T* out;
+    int64_t num_rows, width, gate_row, is_silu;
+    int64_t num_threads;
+};
+
 // Attention of rows [0, num_short) one query at a time, of rows [num_short, num_rows) in tiles. q [tokens, Hq, D] with
 // the strides q_token and q_head; caches of T or int8 (paged_cache.h); block_tables [rows, max_blocks].
 template <typename T>

@@ -52,15 +52,6 @@ inline void rope_head(const T* from, To* to, const W* weight, float eps, const f
     for (d = rotary; d < dim; d++) store_one(to + d, x[d]);
 }
 
-// The next LANES values of a row, padded with zeros if only `left` values remain.
-template <typename T>
-inline vec load_part(const T* from, int64_t left) {
-    if (left >= LANES) return load(from);
-    T rest[LANES] = {};
-    std::memcpy(rest, from, left * sizeof(T));
-    return load(rest);
-}
-
 // Stores a head [D] rounded to int8, with its own scale.
 template <typename T>
 void store_int8(const CachedRun<int8_t>& to, const T* head, int64_t dim) {

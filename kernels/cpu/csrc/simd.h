@@ -90,6 +90,23 @@ inline void store(bf16* to, vec x) {
 #endif
 }
 
+// The next LANES values of a row, padded with zeros if only `left` values remain.
+template <typename T>
+inline vec load_part(const T* from, int64_t left) {
+    if (left >= LANES) return load(from);
+    T rest[LANES] = {};
+    std::memcpy(rest, from, left * sizeof(T));
+    return load(rest);
+}
+// Stores the first `left` values, or all, rounded.
+template <typename T>
+inline void store_part(T* to, vec x, int64_t left) {
+    if (left >= LANES) return store_rounded(to, x);
+    T rest[LANES];
+    store_rounded(rest, x);
+    std::memcpy(to, rest, left * sizeof(T));
+}
+
 inline vec splat(float x) { return vec{} + x; }
 
 // a · b + c, rounded once if the processor can. Where two kernels must agree to the bit, the compiler must not choose
@@ -149,6 +166,13 @@ inline vec sigmoid(vec x) {
     return where(x < splat(0.0f), e, splat(1.0f)) / (1.0f + e);
 }
 inline vec silu(vec x) { return x * sigmoid(x); }
+// ln(1 + e^x), relative error below 3e-7: ln(1 + e) is 2·artanh(e / (2 + e)), whose series has no cancellation.
+inline vec softplus(vec x) {
+    vec e = exp_nonpositive(minus_abs(x)), s = e / (2.0f + e), z = s * s;
+    vec p = splat(1.0f / 15);
+    for (int i : {13, 11, 9, 7, 5, 3, 1}) p = fma(p, z, splat(1.0f / float(i)));
+    return where(x < splat(0.0f), vec{}, x) + 2.0f * s * p;
+}
 // (1 + tanh(u)) / 2 is sigmoid(2u).
 inline vec gelu_tanh(vec x) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
 

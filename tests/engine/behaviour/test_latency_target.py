@@ -6,10 +6,11 @@ from engines import Collector, running_engine
 from splitfuse.engine import SamplingParams
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, Moves, RowOutput
-from splitfuse.engine.core.block_manager import CacheSpec
+from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.outputs import StepStats
 from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.core.step_pipeline import StepPipeline
 from splitfuse.engine.errors import QueueFullError
 from splitfuse.engine.serving.output_processor import OutputProcessor
@@ -36,7 +37,8 @@ def life(**settings: object) -> list[StepStats]:
     """Return the steps of eight sequences that decode while prompts of 2,000 tokens come one after the other."""
     machine = Machine()
     config = EngineConfig(max_num_batched_tokens=2048, **settings)  # type: ignore[arg-type]
-    core = EngineCore(config, CacheSpec(5000, 16), OutputProcessor(None), clock=lambda: machine.now)
+    scheduler = Scheduler(config, BlockManager(CacheSpec(5000, 16), prefix_caching=True))
+    core = EngineCore(config, scheduler, OutputProcessor(None), clock=lambda: machine.now)
     pipeline = StepPipeline(core, machine)
 
     def add(name: str, num_prompt: int, num_new: int) -> None:

@@ -3,11 +3,12 @@
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty_drafters import Prophet, speculate
 from random_schedule import Arrival, random_llm, run_schedule
-from tiny_models import CONFIGS, VARIANTS, VOCAB_SIZE, greedy, save_model
+from tiny_models import CONFIGS, HYBRIDS, VARIANTS, VOCAB_SIZE, greedy, save_model
 
 from splitfuse.engine import LLM, SamplingParams
 
@@ -18,12 +19,16 @@ NUM_NEW = 24
 NUM_PROMPTS = int(os.environ.get("SPLITFUSE_TEST_PROMPTS", "30"))
 NUM_SCHEDULES = int(os.environ.get("SPLITFUSE_TEST_SCHEDULES", "2"))
 
-Case = tuple[str, list[list[int]], list[list[int]]]
+Case = tuple[str, list[list[int]], list[list[int]], dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=sorted(CONFIGS))
+# A model with recurrent layers has room for drafts only if drafts are configured.
+DRAFTS = {"method": "ngram", "prompt_lookup_min": 1, "adaptive": False, "num_speculative_tokens": 9}
+
+
+@pytest.fixture(scope="module", params=sorted({**CONFIGS, **HYBRIDS}))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """Model folder, prompts of 1 to 300 tokens, and transformers' answers."""
+    """Model folder, prompts of 1 to 300 tokens, transformers' answers, and settings."""
     folder = tmp_path_factory.mktemp(request.param)
     model = save_model(request.param, folder)
     rng = random.Random(request.param)
@@ -33,7 +38,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     for index in range(10, num_prompts, 2):  # some prompts share a prefix, for the prefix cache
         beginning = rng.choice(prompts[:index])[: rng.randint(1, 200)]
         prompts[index] = (beginning + prompts[index])[:300]
-    return str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts]
+    options = {"speculative_config": DRAFTS} if request.param in HYBRIDS else {}
+    return str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts], options
 
 
 def foretell(llm: LLM, rng: random.Random, answers: dict[tuple[tuple[int, ...], int], list[int]]) -> None:
@@ -44,9 +50,11 @@ def foretell(llm: LLM, rng: random.Random, answers: dict[tuple[tuple[int, ...], 
 
 @pytest.mark.parametrize("seed", range(NUM_SCHEDULES))
 def test_greedy_tokens_equal_transformers_under_random_schedules(case: Case, seed: int) -> None:
-    folder, prompts, expected = case
+    folder, prompts, expected, options = case
     rng = random.Random(f"{folder}{seed}")
-    llm = random_llm(rng, folder, max_tokens_of_one=300 + NUM_NEW, block_sizes=(16, 32) if seed % 2 else (1, 4, 8, 16))
+    llm = random_llm(
+        rng, folder, max_tokens_of_one=300 + NUM_NEW, block_sizes=(16, 32) if seed % 2 else (1, 4, 8, 16), **options
+    )
     params = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
     if rng.random() < 0.5:
         foretell(llm, rng, {(tuple(prompt), 0): tokens for prompt, tokens in zip(prompts, expected, strict=True)})
@@ -61,9 +69,14 @@ def test_greedy_tokens_equal_transformers_under_random_schedules(case: Case, see
 
 
 def test_a_pool_for_one_preempts_and_still_gives_the_same_tokens(case: Case) -> None:
-    folder, prompts, expected = case
+    folder, prompts, expected, options = case
     llm = LLM(
-        model=folder, dtype="float32", block_size=4, num_kv_blocks=(300 + NUM_NEW) // 4, max_num_batched_tokens=200
+        model=folder,
+        dtype="float32",
+        block_size=4,
+        num_kv_blocks=(300 + NUM_NEW) // 4,
+        max_num_batched_tokens=200,
+        **options,
     )
     params = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
     # Short prompts grow by many blocks, so that requests compete for blocks.
@@ -74,7 +87,7 @@ def test_a_pool_for_one_preempts_and_still_gives_the_same_tokens(case: Case) -> 
 
 
 def test_seeded_sampling_is_the_same_alone_and_with_batch_mates(case: Case) -> None:
-    folder, prompts, _ = case
+    folder, prompts, _, options = case
     rng = random.Random(7)
     choices = [{}, {"top_k": 20}, {"top_p": 0.8}, {"min_p": 0.02}, {"top_k": 50, "top_p": 0.9, "temperature": 1.7}]
     params = [
@@ -87,7 +100,7 @@ def test_seeded_sampling_is_the_same_alone_and_with_batch_mates(case: Case) -> N
         for prompt, request_params in zip(prompts, params, strict=False)
     ]
     for _ in range(2):
-        llm = random_llm(rng, folder, max_tokens_of_one=300 + 12, block_sizes=(4, 16, 32))
+        llm = random_llm(rng, folder, max_tokens_of_one=300 + 12, block_sizes=(4, 16, 32), **options)
         foretell(llm, rng, {(tuple(prompt), 0): tokens for prompt, tokens in zip(prompts, alone, strict=False)})
         arrivals = [
             Arrival(prompt, request_params, at_step=rng.randint(0, 30))
@@ -98,7 +111,7 @@ def test_seeded_sampling_is_the_same_alone_and_with_batch_mates(case: Case) -> N
 
 
 def test_outputs_of_one_prompt_share_it_and_are_what_they_are_alone(case: Case) -> None:
-    folder, prompts, _ = case
+    folder, prompts, _, options = case
     rng = random.Random(9)
     params = [SamplingParams(n=rng.randint(2, 5), seed=i, max_tokens=9, ignore_eos=True) for i in range(12)]
     shared = [prompt for prompt in prompts if len(prompt) > 1][:12]
@@ -112,6 +125,7 @@ def test_outputs_of_one_prompt_share_it_and_are_what_they_are_alone(case: Case) 
             max_num_batched_tokens=70,
             swap_space=1e-3,
             enable_prefix_caching=caching,
+            **options,
         )
         answers = zip(shared, expected, strict=True)
         foretell(llm, rng, {(tuple(p), o.index): o.token_ids for p, want in answers for o in want.outputs})

@@ -12,16 +12,9 @@ from pathlib import Path
 
 import pytest
 from world import World
-from world_settings import Recording, can_be_recorded
+from world_settings import Recording, can_be_recorded, seeds
 
 from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
-
-
-def seeds(text: str) -> range:
-    """Parse a count of seeds from 0 on, or a first and a last seed."""
-    first, _, last = text.rpartition("-")
-    return range(int(first), int(last) + 1) if first else range(int(last))
-
 
 SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "36"))
 STEPS = int(os.environ.get("SPLITFUSE_TEST_STEPS", "2000"))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tiny_models import save_model
 
+from splitfuse.engine import LLM
 from splitfuse.engine.config import DEMO_FOLDER, EngineConfig
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models import kv_cache
@@ -86,3 +87,50 @@ def test_what_serving_refuses_is_refused(tmp_path):
         plan_memory(EngineConfig(device="cpu", quantization="int8"), tmp_path)
     with pytest.raises(ConfigError, match="max-model-len"):
         plan_memory(EngineConfig(device="cpu", max_model_len=10**7), DEMO_FOLDER)
+
+
+@pytest.fixture
+def hybrid_folder(tmp_path: Path) -> Path:
+    save_model("lfm2", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kv_cache_memory_bytes": 2**21},
+        {"kv_cache_memory_bytes": 2**21, "speculative_config": {"method": "ngram", "num_speculative_tokens": 5}},
+        {"kv_cache_memory_bytes": 2**23, "max_num_seqs": 200, "async_scheduling": True},
+        {"num_kv_blocks": 77},
+        {"max_model_len": 40},
+    ],
+)
+def test_states_have_the_slots_of_the_plan_within_the_memory(fields, hybrid_folder):
+    config = EngineConfig(model=str(hybrid_folder), device="cpu", **fields)
+    runner = load_runner(config, hybrid_folder)
+    found = plan_memory(config, hybrid_folder)
+    assert found.states == runner.loaded.states
+    assert found.num_blocks == runner.loaded.cache.num_blocks
+    num_bytes = found.num_tokens * found.token_bytes + found.states.num_slots * found.states.slot_bytes
+    assert num_bytes == sum(tensor.numel() * tensor.element_size() for tensor in runner.cache.memory())
+    assert num_bytes <= fields.get("kv_cache_memory_bytes", num_bytes)
+    assert found.states.num_live == 2 * config.step_limits.num_seqs * (2 if config.async_scheduling else 1)
+    assert found.states.num_checkpoints >= 4
+
+
+def test_states_without_memory_for_blocks_are_refused(hybrid_folder):
+    config = EngineConfig(model=str(hybrid_folder), device="cpu", kv_cache_memory_bytes=2**17)
+    with pytest.raises(ConfigError, match=r"128 recurrent states for 64 sequences.*lower --max-num-seqs"):
+        load_runner(config, hybrid_folder)
+
+
+def test_ranks_do_not_share_recurrent_layers(hybrid_folder):
+    with pytest.raises(ConfigError, match="not built for Lfm2ForCausalLM, which has recurrent layers"):
+        load_runner(EngineConfig(model=str(hybrid_folder), device="cpu", tensor_parallel_size=2), hybrid_folder)
+    with pytest.raises(ConfigError, match="not built for Lfm2ForCausalLM"):
+        plan_memory(EngineConfig(device="cpu"), hybrid_folder, num_ranks=2)
+
+
+def test_a_model_with_recurrent_layers_does_not_draft(hybrid_folder):
+    with pytest.raises(ConfigError, match="Lfm2ForCausalLM as a draft model is not built"):
+        LLM("demo", device="cpu", speculative_model=str(hybrid_folder))

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from tiny_models import save_model
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.cli import main
@@ -72,3 +73,10 @@ def test_other_sizes_are_refused(text):
 
 def test_sizes_are_shown_in_three_digits():
     assert [shown(size) for size in (7, 1536, 20 * 2**20, 5 * 2**29)] == ["7 bytes", "1.5 KiB", "20 MiB", "2.5 GiB"]
+
+
+def test_slots_of_recurrent_states_are_named(capfd, tmp_path):
+    save_model("lfm2", tmp_path)
+    capfd.readouterr()
+    _, out = printed(capfd, str(tmp_path), "--device", "cpu", "--memory", "1GiB", "--max-num-seqs", "8")
+    assert re.search(r"states +16 slots for requests \+ \d+ for checkpoints, [\d.e-]+ MiB each: [\d.]+ [KM]iB", out)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from splitfuse.engine.core.state_places import StateSpec
 from splitfuse.server.process.banner import banner, curl
 from splitfuse.server.settings import Settings
 
@@ -32,6 +33,7 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
         dtype="float32",
         op_by_op=None,
         inexact=None,
+        states=None,
     )
     engine: Any = SimpleNamespace(loaded=loaded, default_sampling_params={})
     assert f"  model     {line}" in banner(Settings(model=model), engine, port=1)
@@ -44,13 +46,18 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
 
 
 def test_the_panel_says_how_weights_are_quantized() -> None:
-    loaded: Any = SimpleNamespace(device="cpu", dtype="torch.bfloat16", max_model_len=64, op_by_op=None, inexact=None)
+    loaded: Any = SimpleNamespace(
+        device="cpu", dtype="torch.bfloat16", max_model_len=64, op_by_op=None, inexact=None, states=None
+    )
     loaded.cache = SimpleNamespace(num_blocks=8)
     loaded.model_config = SimpleNamespace(quantization=SimpleNamespace(name="AWQ, 4 bits"), description="")
     engine: Any = SimpleNamespace(loaded=loaded, default_sampling_params={})
     assert "cpu, bfloat16, weights AWQ, 4 bits\n" in banner(Settings(), engine, port=80)
     loaded.model_config.quantization = None
     assert "cpu, bfloat16\n" in banner(Settings(), engine, port=80)
+    loaded.states = StateSpec(num_live=8, num_checkpoints=20, slot_bytes=2**21)
+    row = "  states    8 slots for requests + 20 for checkpoints, 2 MiB each\n"
+    assert row in banner(Settings(), engine, port=80)
     loaded.op_by_op = "softmax is no native op"
     assert "cpu, bfloat16, op by op (softmax is no native op)\n" in banner(Settings(), engine, port=80)
 
@@ -79,7 +86,9 @@ def test_int8_activations_are_named_where_they_would_help(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("splitfuse.server.process.int8_hint.cpu_flags", lambda: flags)
-    loaded: Any = SimpleNamespace(device=device, dtype="torch.bfloat16", max_model_len=64, op_by_op=None, inexact=None)
+    loaded: Any = SimpleNamespace(
+        device=device, dtype="torch.bfloat16", max_model_len=64, op_by_op=None, inexact=None, states=None
+    )
     loaded.cache = SimpleNamespace(num_blocks=8)
     packed = SimpleNamespace(name=quantization) if quantization else None
     loaded.model_config = SimpleNamespace(quantization=packed, description="")

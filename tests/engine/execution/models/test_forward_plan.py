@@ -63,8 +63,9 @@ def load(
     cache = KVCache(config, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, dtype=cache_dtype or dtype, device=CPU)
     numbers = torch.randn(NUM_BLOCKS * BLOCK_SIZE, config.num_kv_heads, config.head_dim, generator=seeded(1))
     slots = torch.arange(len(numbers))
-    for part in cache.layers:
-        view, unrotated = ops.CacheView(*part), ops.RopeArgs(torch.empty(len(numbers), 0))
+    for view in cache.layers:
+        assert isinstance(view, ops.CacheView)
+        unrotated = ops.RopeArgs(torch.empty(len(numbers), 0))
         reference.rope_and_cache(numbers, numbers, numbers, slots, slots, unrotated, view)
     return Case(model, cache)
 
@@ -175,7 +176,7 @@ def test_a_plan_goes_with_its_cache(tmp_path: Path) -> None:
     for cache in (case.cache, other):
         case.model.forward(prefill, cache)
     before = case.forward(decode)
-    other.layers[0][0].fill_(torch.nan)
+    other.memory()[0].fill_(torch.nan)
     assert torch.equal(case.forward(decode), before)
     assert case.model.forward(decode, other).isnan().any()
     del other, cache

@@ -8,14 +8,22 @@ from typing import Any
 import pytest
 import torch
 from real_configs import REAL_CONFIGS
-from tiny_models import CONFIGS
+from tiny_models import CONFIGS, HYBRIDS
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.decoder import Decoder
+from splitfuse.engine.execution.models.falcon_h1 import AttentionBesideMamba
+from splitfuse.engine.execution.models.layer_states import paged_parts
 from splitfuse.engine.execution.models.layers import Attention, Normed, Scaled
 from splitfuse.engine.execution.models.registry import MODELS, families_table, model_class, parse_model_config
 from splitfuse.engine.execution.models.rope import rope_table
@@ -45,24 +53,31 @@ class MetaSource:
         return sorted(self._names - self.shapes.keys())
 
 
-def their_config(name: str) -> PretrainedConfig:
+def their_whole_config(name: str) -> PretrainedConfig:
     raw = deepcopy(REAL_CONFIGS[name])  # transformers writes into it
     config: PretrainedConfig = CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
     return config
 
 
+def their_config(name: str) -> PretrainedConfig:
+    config: PretrainedConfig = their_whole_config(name).get_text_config()
+    return config
+
+
 @lru_cache
 def their_model(name: str) -> PreTrainedModel:
+    config = their_whole_config(name)
+    auto = AutoModelForImageTextToText if "text_config" in REAL_CONFIGS[name] else AutoModelForCausalLM
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(their_config(name))
+        return auto.from_config(config)
 
 
 def their_shapes(name: str) -> dict[str, tuple[int, ...]]:
     """Return the shapes in transformers' checkpoint: experts one by one, and no tied head."""
     model = their_model(name)
     published = revert_weight_conversion(model, model.state_dict())
-    shapes = {key: tuple(tensor.shape) for key, tensor in published.items()}
-    if model.config.tie_word_embeddings:
+    shapes = {key: tuple(tensor.shape) for key, tensor in published.items() if ".visual." not in key}
+    if model.config.get_text_config().tie_word_embeddings:
         del shapes["lm_head.weight"]
     return shapes
 
@@ -78,11 +93,14 @@ def our_model(config: ModelConfig, names: set[str]) -> tuple[Decoder, MetaSource
     return model, source
 
 
-def attentions(model: Decoder) -> list[Attention]:
+def attentions(model: Decoder) -> list[tuple[int, Attention]]:
+    """Return the attention of each layer that has one, with the layer's index."""
     found = (layer.attention for layer in model._layers)
     parts = [part.part if isinstance(part, Normed | Scaled) else part for part in found]
-    assert all(isinstance(part, Attention) for part in parts)
-    return parts  # type: ignore[return-value]
+    parts = [part.attention if isinstance(part, AttentionBesideMamba) else part for part in parts]
+    with_attention = [(index, part) for index, part in enumerate(parts) if isinstance(part, Attention)]
+    assert len(with_attention) == len(paged_parts(model.config.layer_states))
+    return with_attention
 
 
 def test_the_page_of_models_has_the_registrys_table() -> None:
@@ -92,13 +110,16 @@ def test_the_page_of_models_has_the_registrys_table() -> None:
 
 def test_every_family_has_a_published_model_and_a_tiny_one() -> None:
     assert {raw["architectures"][0] for raw in REAL_CONFIGS.values()} == set(MODELS)
-    assert {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] for config in CONFIGS.values()} == set(MODELS)
+    tiny = {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] for config in (CONFIGS | HYBRIDS).values()}
+    assert tiny == {name.replace("ForConditionalGeneration", "ForCausalLM") for name in MODELS}
 
 
 @pytest.mark.parametrize("name", REAL_CONFIGS)
 def test_dummy_norms_are_ones_and_biases_zeros(name: str) -> None:
     source, model = DummySource(dtype=torch.float32, seed=1), their_model(name)
     for key, module in model.named_modules():
+        if ".visual." in key:
+            continue
         is_norm = "Norm" in type(module).__name__
         for part, parameter in module.named_parameters(recurse=False):
             tensor = source.take(f"{key}.{part}", (4,) * parameter.ndim)
@@ -126,14 +147,15 @@ def test_a_base_models_names_do_as_well(name: str) -> None:
 def test_scales_and_windows_are_theirs(name: str) -> None:
     model, _ = our_model(our_config(name), set(their_shapes(name)))
     config = their_config(name)
-    theirs = [module for key, module in their_model(name).named_modules() if key.endswith((".self_attn", ".attn"))]
-    for index, attention in enumerate(attentions(model)):
+    modules = [(key, module) for key, module in their_model(name).named_modules() if ".visual." not in key]
+    theirs = [module for key, module in modules if key.endswith((".self_attn", ".attn"))]
+    for place, (index, attention) in enumerate(attentions(model)):
         window = getattr(config, "sliding_window", None) if config.model_type != "llama" else None
         kinds = getattr(config, "layer_types", None)
         if kinds and kinds[index] == "full_attention":
             window = None
         assert attention.args.sliding_window == (window or 0)
-        scale = theirs[index].scaling if theirs else (config.hidden_size // config.num_attention_heads) ** -0.5
+        scale = theirs[place].scaling if theirs else model.config.head_dim**-0.5
         assert attention.args.scale == pytest.approx(scale)
         # Gemma 3 has the field, does not use it, and sets it to null.
         assert attention.args.softcap == (getattr(config, "attn_logit_softcapping", None) or 0.0)
@@ -143,7 +165,7 @@ def test_scales_and_windows_are_theirs(name: str) -> None:
 def test_transformers_own_spelling_of_the_config_reads_the_same(name: str) -> None:
     """save_pretrained writes rope_parameters instead of rope_theta and rope_scaling, and all defaults."""
     ours = our_config(name)
-    saved = {**their_config(name).to_dict(), "architectures": REAL_CONFIGS[name]["architectures"]}
+    saved = {**their_whole_config(name).to_dict(), "architectures": REAL_CONFIGS[name]["architectures"]}
     for field in ("dtype", "torch_dtype"):
         saved.pop(field, None)
     theirs = parse_model_config(saved, generation={"eos_token_id": None})
@@ -158,7 +180,7 @@ def test_transformers_own_spelling_of_the_config_reads_the_same(name: str) -> No
 
 def rotary(name: str, positions: list[int], layer_type: str) -> Tensor:
     """Return transformers' cosines and sines in our layout."""
-    modules = [module for key, module in their_model(name).named_modules() if key.endswith("rotary_emb")]
+    modules = [module for key, module in their_model(name).named_modules() if key.endswith(("rotary_emb", "pos_emb"))]
     module = type(modules[0])(their_config(name))
     kind = {"layer_type": layer_type} if layer_type in getattr(module, "layer_types", ()) else {}
     cos, sin = module(torch.zeros(1), torch.tensor([positions]), **kind)

@@ -289,7 +289,7 @@ def test_rows_that_pad_read_and_write_nothing(tiny_folder: str, size: int) -> No
     llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, num_kv_blocks=8)
     launcher = launcher_of(llm)
     launcher.use_graphs(FakeCapturer(), sizes=(4, 1), hidden_size=64, dtype=torch.float32)
-    caches = [cache for layer in launcher._cache.layers for cache in layer]
+    caches = launcher._cache.memory()
     for cache in caches:
         cache.fill_(float("nan"))
     graphs = launcher.graphs.decodes

@@ -1,0 +1,100 @@
+"""LFM2 (Liquid AI 2025): gated short convolutions in most layers, attention with normed heads in the others."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from ....kernels import ops
+from .checkpoint import positive_int, positive_number
+from .decoder import Names
+from .forward_inputs import Inputs
+from .hybrid import HybridDecoder, with_layer_kinds
+from .layer_states import RecurrentState
+from .layers import GATED_ACTIVATIONS, MLP, Attention, activation
+
+_DEFAULTS = {"norm_eps": 1e-5, "rope_theta": 1e6, "conv_L_cache": 3, "max_position_embeddings": 128_000}
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """Part of a layer: C · conv(B · x), with [B | C | x] from one projection."""
+
+    in_proj: Any
+    out_proj: Any
+    weight: Tensor  # [K, H] float32, oldest tap first
+    bias: Tensor | None  # [H] float32
+
+    def __call__(self, x: Tensor, inputs: Inputs, view: ops.StateView) -> Tensor:
+        bcx = ops.linear(x, self.in_proj)
+        assert inputs.states is not None
+        mixed = ops.short_conv(bcx, self.weight, self.bias, view, inputs.ragged, inputs.states)
+        return ops.linear(mixed, self.out_proj)
+
+
+class Lfm2ForCausalLM(HybridDecoder):
+    """HybridDecoder whose recurrent parts are convolutions alone."""
+
+    names = Names(
+        norm="embedding_norm",
+        attention_norm="operator_norm",
+        o_proj="out_proj",
+        mlp_norm="ffn_norm",
+        mlp="feed_forward",
+    )
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {**_DEFAULTS, "tie_word_embeddings": raw.get("tie_embedding", True), **raw}
+        with_attention = fields.get("full_attn_idxs")
+        kinds = ["conv", "full_attention"]
+        fields = with_layer_kinds(fields, kinds, lambda layer: kinds[with_attention is None or layer in with_attention])
+        fields["layer_kinds"] = ["linear_attention" if kind == "conv" else kind for kind in fields["layer_kinds"]]
+        return fields | {"rms_norm_eps": fields["norm_eps"], "intermediate_size": _intermediate_size(fields)}
+
+    @classmethod
+    def recurrent_state(cls, fields: Mapping[str, Any]) -> RecurrentState:
+        return RecurrentState(positive_int(fields, "hidden_size"), positive_int(fields, "conv_L_cache"))
+
+    def _load_attention(self, index: int) -> Any:
+        part, name = super()._load_attention(index), f"{self._layer_name(index)}.{self.names.attention}"
+        if not isinstance(part, Attention):
+            return part
+        q_norm, k_norm = (self._norm_weight(f"{name}.{x}_layernorm", self.config.head_dim) for x in "qk")
+        return replace(part, rope=part.rope._replace(q_norm=q_norm, k_norm=k_norm))
+
+    def _load_recurrent(self, index: int) -> ShortConv:
+        fields, hidden, name = self.config.hf_config, self.config.hidden_size, f"{self._layer_name(index)}.conv"
+        bias = bool(fields.get("conv_bias", False))
+        weight = self._take(f"{name}.conv.weight", hidden, 1, fields["conv_L_cache"])
+        return ShortConv(
+            self._linear([(f"{name}.in_proj", 3 * hidden)], hidden, bias=bias),
+            self._linear([(f"{name}.out_proj", hidden)], hidden, bias=bias),
+            weight.squeeze(1).T.float().contiguous(),
+            self._take(f"{name}.conv.bias", hidden).float() if bias else None,
+        )
+
+    def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
+        hidden, inner, name = self.config.hidden_size, self.config.intermediate_size, self._mlp_name(index)
+        return MLP(
+            self._linear([(f"{name}.w1", inner), (f"{name}.w3", inner)], hidden, bias=False),
+            activation("silu", GATED_ACTIVATIONS),
+            self._linear([(f"{name}.w2", hidden)], inner, bias=False),
+        )
+
+    def _mlp_name(self, index: int) -> str:
+        return f"{self._layer_name(index)}.{self.names.mlp}"
+
+
+def _intermediate_size(fields: Mapping[str, Any]) -> int:
+    """Return the MLP's width: two thirds of the stated one, rounded up, unless the config says otherwise."""
+    size = positive_int(fields, "block_ff_dim", fields.get("intermediate_size"))
+    if not fields.get("block_auto_adjust_ff_dim", True):
+        return size
+    unit = positive_int(fields, "block_multiple_of", 256)
+    size = int(2 * size / 3)
+    if fields.get("block_ffn_dim_multiplier", 1.0) is None:
+        return size
+    size = int(positive_number(fields, "block_ffn_dim_multiplier", 1.0) * size)
+    return -(-size // unit) * unit

@@ -1,0 +1,52 @@
+"""Qwen3-Next (Qwen Team 2025): gated delta rules, gated attention in one layer of four, mixtures of experts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .gated_delta import DeltaShape, GatedDeltaDecoder
+from .qwen2_moe import SharedExpertDecoder
+
+_DEFAULTS = {
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "intermediate_size": 5632,
+    "norm_topk_prob": True,
+}
+
+
+class Qwen3NextForCausalLM(GatedDeltaDecoder, SharedExpertDecoder):
+    """GatedDeltaDecoder whose projections are stored key head by key head."""
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return super().normalize_config({**_DEFAULTS, **raw})
+
+    def _projections(self, name: str, shape: DeltaShape) -> list[tuple[str, int]]:
+        if self._source.has(f"{name}.in_proj_qkv.weight"):  # a GGUF file has them apart
+            return super()._projections(name, shape)
+        return [(f"{name}.in_proj_qkvz", shape.conv_channels + shape.value_size)]
+
+    def _load_gates(self, name: str, shape: DeltaShape) -> Any:
+        rows = (2 * shape.num_v_heads, self.config.hidden_size)
+        return self._pack_gates([self._take_weight(f"{name}.in_proj_ba.weight", *rows)])
+
+    def _row_order(self, name: str) -> Tensor | None:
+        shape = DeltaShape.from_fields(self.config.hf_config)
+        num_values = shape.num_v_heads // shape.num_k_heads
+        if name.endswith(".in_proj_ba.weight"):
+            return _parts_first([num_values, num_values], shape.num_k_heads)
+        if name.endswith(".in_proj_qkvz.weight"):
+            keys, values = shape.head_k_dim, num_values * shape.head_v_dim
+            return _parts_first([keys, keys, values, values], shape.num_k_heads)
+        return super()._row_order(name)
+
+
+def _parts_first(sizes: list[int], num_heads: int) -> Tensor:
+    """Return the order that collects each part of all heads, of rows that are stored head by head."""
+    rows = torch.arange(num_heads * sum(sizes)).view(num_heads, -1)
+    return torch.cat([part.flatten() for part in rows.split_with_sizes(sizes, dim=1)])

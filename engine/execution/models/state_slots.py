@@ -1,0 +1,42 @@
+"""Number of state slots of a model with recurrent layers: states come first, checkpoints get a share of the rest."""
+
+from ...config import EngineConfig
+from ...core.state_places import StateSpec, num_live_slots
+from ...errors import ConfigError
+
+# Share of the memory for checkpoints, beside the blocks that find them. A checkpoint of a model like Qwen3.5-0.8B takes
+# as much as 1,600 tokens of its cache: with a quarter every fifth such prompt can have one.
+_CHECKPOINT_SHARE = 0.25
+_LEAST_CHECKPOINTS = 4
+
+
+def plan_state_slots(
+    config: EngineConfig, *, slot_bytes: int, block_bytes: int, budget: int, useful: int, is_async: bool
+) -> StateSpec:
+    """Return the numbers of slots for a cache of `budget` bytes, or beside the configured number of blocks.
+
+    `useful`: the most blocks that can be of use. `is_async`: a step is scheduled while the last one runs. Raises
+    ConfigError if states leave no memory for blocks.
+    """
+    num_live = num_live_slots(config.step_limits.num_seqs, 2 if is_async else 1)
+    if config.num_kv_blocks is not None:
+        share = config.num_kv_blocks * block_bytes * _CHECKPOINT_SHARE / (1 - _CHECKPOINT_SHARE)
+        num_blocks = config.num_kv_blocks
+    else:
+        left = budget - num_live * slot_bytes
+        if left < block_bytes + _LEAST_CHECKPOINTS * slot_bytes:
+            raise ConfigError(
+                f"KV cache: {num_live} recurrent states for {config.step_limits.num_seqs} sequences, of {slot_bytes} "
+                f"bytes each, leave no memory for blocks of the {max(budget, 0)} bytes; lower --max-num-seqs, or raise "
+                "--kv-cache-memory-bytes"
+            )
+        share, num_blocks = left * _CHECKPOINT_SHARE, min(left // block_bytes, useful)
+    # Two for each request of few blocks, at the ends of its prompt and of its output.
+    most = max(_LEAST_CHECKPOINTS, num_blocks // 2)
+    num_checkpoints = min(most, max(_LEAST_CHECKPOINTS, int(share) // slot_bytes))
+    return StateSpec(num_live, num_checkpoints, max_drafts(config), slot_bytes=slot_bytes)
+
+
+def max_drafts(config: EngineConfig) -> int:
+    """Return how many drafts a slot has room for."""
+    return config.speculation.num_speculative_tokens if config.speculation else 0

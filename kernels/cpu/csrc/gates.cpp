@@ -1,0 +1,68 @@
+// Gates of recurrent layers and of attention, alone and with the norm of a recurrence's output, in float.
+
+#include "arguments.h"
+#include "team.h"
+
+namespace {
+
+template <typename Op>
+int64_t threads_of(const Op& a) {
+    return a.num_rows * a.width >= 16384 ? a.num_threads : 1;
+}
+
+// Normalises a group of columns in two passes over the first-level cache: the sum of squares, then the result.
+template <typename T, typename W>
+void norm_group(const GatedRmsNorm<T, W>& a, const T* x, const T* gate, const W* weight, T* out) {
+    const int64_t size = a.group_size;
+    const auto value = [&](int64_t d) __attribute__((always_inline)) {
+        const vec v = load_part(x + d, size - d);
+        return a.norm_before_gate ? v : v * silu(load_part(gate + d, size - d));
+    };
+    vec squares = {};
+    for (int64_t d = 0; d < size; d += LANES) {
+        const vec v = value(d);
+        squares += v * v;
+    }
+    const float scale = 1.0f / std::sqrt(sum(squares) / size + a.eps);
+    for (int64_t d = 0; d < size; d += LANES) {
+        vec v = value(d) * scale * load_part(weight + d, size - d);
+        if (a.norm_before_gate) v *= silu(load_part(gate + d, size - d));
+        store_part(out + d, v, size - d);
+    }
+}
+
+template <typename T, typename W>
+void gated_rms_norm(const GatedRmsNorm<T, W>& a, const Team* team) {
+    together(team, threads_of(a), [&](const Team& team) {
+        const int64_t num_groups = a.width / a.group_size;
+        team.each(a.num_rows * num_groups, [&](int64_t i) {
+            const int64_t row = i / num_groups, column = i % num_groups * a.group_size, at = row * a.width + column;
+            norm_group(a, a.x + at, a.gate + row * a.gate_row + column, a.weight + column % a.num_weights, a.out + at);
+        });
+    });
+}
+
+template <typename T>
+void gate_mul(const GateMul<T>& a, const Team* team) {
+    together(team, threads_of(a), [&](const Team& team) {
+        team.each(a.num_rows, [&](int64_t row) {
+            const T *x = a.x + row * a.width, *gate = a.gate + row * a.gate_row;
+            for (int64_t d = 0; d < a.width; d += LANES) {
+                const vec g = load_part(gate + d, a.width - d);
+                store_part(a.out + row * a.width + d, load_part(x + d, a.width - d) * (a.is_silu ? silu(g) : sigmoid(g)), a.width - d);
+            }
+        });
+    });
+}
+
+}  // namespace
+
+extern "C" {
+
+void gated_rms_norm_float32(const GatedRmsNorm<float, float>& a, const Team* team) { gated_rms_norm(a, team); }
+void gated_rms_norm_bfloat16(const GatedRmsNorm<bf16, bf16>& a, const Team* team) { gated_rms_norm(a, team); }
+void gated_rms_norm_bfloat16_float32(const GatedRmsNorm<bf16, float>& a, const Team* team) { gated_rms_norm(a, team); }
+void gate_mul_float32(const GateMul<float>& a, const Team* team) { gate_mul(a, team); }
+void gate_mul_bfloat16(const GateMul<bf16>& a, const Team* team) { gate_mul(a, team); }
+
+}

@@ -1,0 +1,403 @@
+// Layers with a matrix as state, token by token: the gated delta rule and Mamba-2, whose state [rows][columns] of a
+// head has keys (or B and C) along the rows and values (or x) along the columns.
+//
+// Heads that share keys are a group. An item of work is some blocks of columns of a group's heads in one row of the
+// batch. It takes a tile of tokens at a time: convolves the group's keys once, then passes the tile through one block
+// of columns after the other, which stays in the first-level cache meanwhile.
+//
+// Columns do not depend on each other. A column's sums over the rows have two chains, of even and of odd rows, whatever
+// the cut, the block or the processor: no product but those of `fma` is fused with a sum (build.py compiles this file
+// without contractions).
+
+#include <algorithm>
+
+#include "recurrence.h"
+
+namespace {
+
+constexpr int64_t TILE = LANES;  // tokens; gates are computed in the lanes of one vector
+#ifdef __AVX512F__
+constexpr int VECTORS = 2;  // of a block's columns: 16 KiB of state with 128 rows
+#else
+constexpr int VECTORS = 1;
+#endif
+constexpr int64_t BLOCK = VECTORS * LANES;
+constexpr int64_t MOST_BLOCKS = 256 / BLOCK * 2;  // of an item: 256 KiB of state with 128 rows
+
+inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
+inline vec positive_exp(float x) {  // e^x
+    return x < 0 ? exp_nonpositive(splat(x)) : 1.0f / exp_nonpositive(splat(-x));
+}
+
+// Columns of a state's rows, `stride` apart; without data all are zero.
+struct Columns {
+    float* data;
+    int64_t stride;
+};
+
+template <int V>
+inline void load_row(const float* from, int64_t columns, vec* to) {
+    for (int v = 0; v < V; v++) to[v] = load_part(from + v * LANES, columns - v * LANES);
+}
+template <int V, typename T>
+inline void store_row(T* to, int64_t columns, const vec* from) {
+    for (int v = 0; v < V; v++) store_part(to + v * LANES, from[v], columns - v * LANES);
+}
+
+// Calls f(row, chain).
+template <typename Function>
+inline void each_row(int64_t num_rows, Function f) {
+    int64_t row = 0;
+    for (; row + 2 <= num_rows; row += 2) f(row, 0), f(row + 1, 1);
+    if (row < num_rows) f(row, 0);
+}
+
+// Tile of tokens in a block of columns of one head.
+struct Block {
+    Columns from, to;
+    int64_t num_rows, columns, num_tokens;
+    const float *keys, *queries;  // [TILE][key_stride]
+    int64_t key_stride;
+    const float* values;         // [TILE][BLOCK]
+    const float *decay, *scale;  // [TILE]
+    float* state;                // [num_rows][BLOCK]
+    const float* products;       // [TILE]: key · query, or null
+    float skip;                  // factor of the values in the output
+
+    void copy() const {
+        for (int64_t row = 0; row < num_rows; row++)
+            for (int64_t c = 0; c < columns; c++) to.data[row * to.stride + c] = from.data ? from.data[row * from.stride + c] : 0.0f;
+    }
+};
+
+// Gated delta rule. The sums kᵀS and qᵀS of a token are taken while the state of the token before is written; its
+// output qᵀS' is g · qᵀS + (q · k) · delta.
+template <int V, typename Write>
+void delta_tile(const Block& b, Write write) {
+    vec by_key[2][V] = {}, by_query[2][V] = {};
+    each_row(b.num_rows, [&](int64_t row, int chain) __attribute__((always_inline)) {
+        vec state[V] = {};
+        if (b.from.data) load_row<V>(b.from.data + row * b.from.stride, b.columns, state);
+        for (int v = 0; v < V; v++) {
+            by_key[chain][v] = fma(splat(b.keys[row]), state[v], by_key[chain][v]);
+            by_query[chain][v] = fma(splat(b.queries[row]), state[v], by_query[chain][v]);
+            store(b.state + row * BLOCK + v * LANES, state[v]);
+        }
+    });
+    for (int64_t i = 0; i < b.num_tokens; i++) {
+        const vec decay = splat(b.decay[i]);
+        const float* key = b.keys + i * b.key_stride;
+        vec delta[V], out[V];
+        for (int v = 0; v < V; v++) {
+            const vec recalled = decay * (by_key[0][v] + by_key[1][v]);
+            delta[v] = (load(b.values + i * BLOCK + v * LANES) - recalled) * b.scale[i];
+            out[v] = fma(splat(b.products[i]), delta[v], decay * (by_query[0][v] + by_query[1][v]));
+        }
+        write(i, out);
+        const auto updated = [&](int64_t row, vec* state) __attribute__((always_inline)) {
+            for (int v = 0; v < V; v++)
+                state[v] = fma(splat(key[row]), delta[v], load(b.state + row * BLOCK + v * LANES) * decay);
+        };
+        if (i + 1 == b.num_tokens) {
+            for (int64_t row = 0; row < b.num_rows; row++) {
+                vec state[V];
+                updated(row, state);
+                store_row<V>(b.to.data + row * b.to.stride, b.columns, state);
+            }
+            return;
+        }
+        const float *next_key = key + b.key_stride, *next_query = b.queries + (i + 1) * b.key_stride;
+        for (int chain = 0; chain < 2; chain++)
+            for (int v = 0; v < V; v++) by_key[chain][v] = by_query[chain][v] = vec{};
+        each_row(b.num_rows, [&](int64_t row, int chain) __attribute__((always_inline)) {
+            vec state[V];
+            updated(row, state);
+            for (int v = 0; v < V; v++) {
+                by_key[chain][v] = fma(splat(next_key[row]), state[v], by_key[chain][v]);
+                by_query[chain][v] = fma(splat(next_query[row]), state[v], by_query[chain][v]);
+                store(b.state + row * BLOCK + v * LANES, state[v]);
+            }
+        });
+    }
+}
+
+// Mamba-2: keys are B, queries C; `scale` is dt.
+template <int V, typename Write>
+void mamba2_tile(const Block& b, Write write) {
+    for (int64_t i = 0; i < b.num_tokens; i++) {
+        const vec decay = splat(b.decay[i]);
+        const float *key = b.keys + i * b.key_stride, *query = b.queries + i * b.key_stride;
+        vec values[V], out[2][V] = {};
+        for (int v = 0; v < V; v++) values[v] = load(b.values + i * BLOCK + v * LANES) * b.scale[i];
+        const bool is_first = i == 0, is_last = i + 1 == b.num_tokens;
+        each_row(b.num_rows, [&](int64_t row, int chain) __attribute__((always_inline)) {
+            vec state[V] = {};
+            if (!is_first) load_row<V>(b.state + row * BLOCK, BLOCK, state);
+            else if (b.from.data) load_row<V>(b.from.data + row * b.from.stride, b.columns, state);
+            for (int v = 0; v < V; v++) {
+                state[v] = fma(splat(key[row]), values[v], state[v] * decay);
+                out[chain][v] = fma(splat(query[row]), state[v], out[chain][v]);
+            }
+            if (is_last) store_row<V>(b.to.data + row * b.to.stride, b.columns, state);
+            else store_row<V>(b.state + row * BLOCK, BLOCK, state);
+        });
+        for (int v = 0; v < V; v++)
+            out[0][v] = fma(splat(b.skip), load(b.values + i * BLOCK + v * LANES), out[0][v] + out[1][v]);
+        write(i, out[0]);
+    }
+}
+
+// What the driver needs of an op: sizes, and the places of channels and gates.
+template <typename T>
+struct DeltaRule {
+    typedef GatedDelta<T> Op;
+    typedef T Value;
+    const Op& a;
+    int64_t num_groups() const { return a.num_k_heads; }
+    int64_t num_heads() const { return a.num_v_heads; }
+    int64_t num_rows() const { return a.head_k_dim; }
+    int64_t num_columns() const { return a.head_v_dim; }
+    int64_t head(int64_t group, int64_t i) const {
+        return a.tiles_heads ? group + i * num_groups() : group * (num_heads() / num_groups()) + i;
+    }
+    int64_t key_channel(int64_t group) const { return (a.num_k_heads + group) * a.head_k_dim; }
+    int64_t query_channel(int64_t group) const { return group * a.head_k_dim; }
+    int64_t value_channel(int64_t head) const { return 2 * a.num_k_heads * a.head_k_dim + head * a.head_v_dim; }
+    int64_t num_channels() const { return value_channel(a.num_v_heads); }
+    int64_t num_gates() const { return 2 * a.num_v_heads; }
+    const float* bias() const { return nullptr; }
+    const T* channels(int64_t token) const { return a.qkv + token * a.qkv_token; }
+    const T* gates(int64_t token) const { return a.gates + token * a.gates_token; }
+
+    // Divides keys and queries [padded rows] by their norms, and returns their product.
+    float finish_keys(float* key, float* query) const {
+        const float by_key = 1.0f / std::sqrt(dot(key, key) + 1e-6f);
+        const float by_query = 1.0f / std::sqrt(dot(query, query) + 1e-6f) / std::sqrt(float(a.head_k_dim));
+        for (int64_t d = 0; d < a.head_k_dim; d += LANES) {
+            store(key + d, load(key + d) * by_key);
+            store(query + d, load(query + d) * by_query);
+        }
+        return dot(key, query);
+    }
+    float dot(const float* x, const float* y) const {
+        vec total = {};
+        for (int64_t d = 0; d < a.head_k_dim; d += LANES) total = fma(load(x + d), load(y + d), total);
+        return sum(total);
+    }
+
+    // Decay and beta of a head in up to TILE tokens, from gates(token's index, number of the gate).
+    template <typename Gates>
+    void finish_gates(int64_t head, Gates gates, float* decay, float* scale) const {
+        const vec rate = softplus(gates(a.num_v_heads + head) + a.dt_bias[head]) * positive_exp(a.a_log[head]);
+        store(decay, exp_nonpositive(-rate));
+        store(scale, sigmoid(gates(head)));
+    }
+    float skip(int64_t) const { return 0; }
+    template <int V, typename Write>
+    static void run(const Block& block, Write write) { delta_tile<V>(block, write); }
+};
+
+template <typename T>
+struct Mamba2Rule {
+    typedef Mamba2<T> Op;
+    typedef T Value;
+    const Op& a;
+    int64_t num_groups() const { return a.num_groups; }
+    int64_t num_heads() const { return a.num_heads; }
+    int64_t num_rows() const { return a.state_size; }
+    int64_t num_columns() const { return a.head_dim; }
+    int64_t head(int64_t group, int64_t i) const { return group * (a.num_heads / a.num_groups) + i; }
+    int64_t key_channel(int64_t group) const { return a.num_heads * a.head_dim + group * a.state_size; }
+    int64_t query_channel(int64_t group) const { return key_channel(a.num_groups + group); }
+    int64_t value_channel(int64_t head) const { return head * a.head_dim; }
+    int64_t num_channels() const { return query_channel(a.num_groups); }
+    int64_t num_gates() const { return a.num_heads; }
+    const float* bias() const { return a.bias; }
+    const T* channels(int64_t token) const { return a.xbc + token * a.xbc_token; }
+    const T* gates(int64_t token) const { return a.dt + token * a.dt_token; }
+    float finish_keys(float*, float*) const { return 0; }
+
+    template <typename Gates>
+    void finish_gates(int64_t head, Gates gates, float* decay, float* scale) const {
+        vec dt = softplus(gates(head) + a.dt_bias[head]);
+        dt = where(dt < splat(a.dt_min), splat(a.dt_min), dt);
+        dt = where(dt > splat(a.dt_max), splat(a.dt_max), dt);
+        store(decay, exp_nonpositive(-(dt * positive_exp(a.a_log[head]))));
+        store(scale, dt);
+    }
+    float skip(int64_t head) const { return a.d[head]; }
+    template <int V, typename Write>
+    static void run(const Block& block, Write write) { mamba2_tile<V>(block, write); }
+};
+
+// Blocks [begin, end) of a group's heads in a row: block i is number i % (blocks of a head) of head i / that.
+struct Item {
+    int64_t row, group, begin, end;
+};
+
+template <typename Rule>
+class Run {
+    typedef typename Rule::Value T;
+    typedef typename Rule::Op Op;
+
+   public:
+    Run(const Op& a, const Rule& rule, const Item& item)
+        : a(a), rule(rule), item(item), sequence(a, item.row, rule.num_channels(), rule.num_gates()),
+          num_rows(rule.num_rows()), key_stride(padded(num_rows)),
+          blocks_per_head((rule.num_columns() + BLOCK - 1) / BLOCK) {
+        const int64_t block = num_rows * BLOCK;
+        keys = (float*)scratch((2 * TILE * key_stride + TILE * (BLOCK + 3) + (1 + item.end - item.begin) * block) * sizeof(float));
+        queries = keys + TILE * key_stride, values = queries + TILE * key_stride;
+        decay = values + TILE * BLOCK, scale = decay + TILE, products = scale + TILE;
+        state = products + TILE, passed = state + block;
+    }
+
+    void run() {
+        keep_inputs();
+        int64_t from = sequence.source, at = 0, next = 0;  // from: slot, or a Place
+        const int64_t num_kept = sequence.num_kept();
+        do {
+            int64_t stop = std::min(sequence.length, at + TILE);
+            if (next < num_kept) stop = std::min(stop, sequence.kept(next).end);
+            const int64_t first = next;
+            while (next < num_kept && sequence.kept(next).end == stop) next++;
+            const int64_t to = first < next ? sequence.kept(first).slot : int64_t(PASSED);
+            take(at, stop, from, to);
+            for (int64_t k = first + 1; k < next; k++) take(stop, stop, to, sequence.kept(k).slot);
+            from = to, at = stop;
+        } while (at < sequence.length || next < num_kept);
+    }
+
+   private:
+    enum Place : int64_t { ZEROS = -1, PASSED = -2 };  // PASSED: what a tile leaves to the next
+
+    const Op& a;
+    const Rule& rule;
+    const Item item;
+    const Sequence<Op, T> sequence;
+    const int64_t num_rows, key_stride, blocks_per_head;
+    float *keys, *queries, *values, *decay, *scale, *products, *state, *passed;
+
+    int64_t head(int64_t block) const { return rule.head(item.group, block / blocks_per_head); }
+    int64_t column(int64_t block) const { return block % blocks_per_head * BLOCK; }
+    int64_t num_columns(int64_t block) const { return std::min(BLOCK, rule.num_columns() - column(block)); }
+    Columns place(int64_t of, int64_t block) const {
+        if (of == ZEROS) return {nullptr, 0};
+        if (of == PASSED) return {passed + (block - item.begin) * num_rows * BLOCK, BLOCK};
+        return {a.state + of * a.state_slot + head(block) * num_rows * rule.num_columns() + column(block), rule.num_columns()};
+    }
+    const T* channels(int64_t i) const { return sequence.is_own(i) ? rule.channels(sequence.token(i)) : sequence.earlier(i); }
+    const T* gates(int64_t i) const {
+        return sequence.is_own(i) ? rule.gates(sequence.token(i)) : sequence.earlier(i) + rule.num_channels();
+    }
+
+    // Passes tokens [at, stop) through the item's blocks.
+    void take(int64_t at, int64_t stop, int64_t from, int64_t to) {
+        const int64_t num_tokens = stop - at;
+        if (num_tokens) {
+            convolve(at, stop, rule.key_channel(item.group), num_rows, keys, key_stride);
+            convolve(at, stop, rule.query_channel(item.group), num_rows, queries, key_stride);
+            for (int64_t i = 0; i < num_tokens; i++)
+                products[i] = rule.finish_keys(keys + i * key_stride, queries + i * key_stride);
+        }
+        for (int64_t block = item.begin; block < item.end; block++) {
+            const Block b = {place(from, block), place(to, block), num_rows, num_columns(block), num_tokens, keys, queries,
+                             key_stride, values, decay, scale, state, products, rule.skip(head(block))};
+            if (!num_tokens) {
+                b.copy();
+                continue;
+            }
+            if (block == item.begin || !column(block)) gate(at, stop, head(block));
+            convolve(at, stop, rule.value_channel(head(block)) + column(block), b.columns, values, BLOCK);
+            b.columns > LANES ? pass<VECTORS>(b, block, at) : pass<1>(b, block, at);
+        }
+    }
+
+    template <int V>
+    void pass(const Block& b, int64_t block, int64_t at) const {
+        const int64_t row = rule.num_heads() * rule.num_columns();
+        T* out = a.out + head(block) * rule.num_columns() + column(block);
+        Rule::template run<V>(b, [&](int64_t i, const vec* result) {
+            if (sequence.is_own(at + i)) store_row<V>(out + sequence.token(at + i) * row, b.columns, result);
+        });
+    }
+
+    void gate(int64_t at, int64_t stop, int64_t head) {
+        rule.finish_gates(head, [&](int64_t gate) {
+            vec lanes = {};
+            for (int64_t i = at; i < stop; i++) lanes[i - at] = to_float(gates(i)[gate]);
+            return lanes;
+        }, decay, scale);
+    }
+
+    // out [TILE][stride] = silu(convolution) of channels [channel, channel + count).
+    void convolve(int64_t at, int64_t stop, int64_t channel, int64_t count, float* out, int64_t stride) const {
+        const T* inputs[TILE + MAX_TAPS];
+        for (int64_t i = at - a.num_taps + 1; i < stop; i++) inputs[i - at + a.num_taps - 1] = channels(i);
+        for (int64_t c = 0; c < count; c += LANES) {
+            const int64_t from = channel + c, left = count - c;
+            vec weights[MAX_TAPS];
+            for (int64_t tap = 0; tap < a.num_taps; tap++)
+                weights[tap] = load_part(a.weight + tap * rule.num_channels() + from, left);
+            const vec bias = rule.bias() ? load_part(rule.bias() + from, left) : vec{};
+            for (int64_t i = 0; i < stop - at; i++) {
+                vec sum = bias;
+                for (int64_t tap = 0; tap < a.num_taps; tap++)
+                    if (inputs[i + tap]) sum = fma(weights[tap], load_part(inputs[i + tap] + from, left), sum);
+                store(out + i * stride + c, silu(sum));
+            }
+        }
+    }
+
+    // Writes the raw inputs that slots keep, of the item's share of channels and gates.
+    void keep_inputs() const {
+        if (item.begin == 0) {
+            keep_channels(rule.key_channel(item.group), num_rows);
+            keep_channels(rule.query_channel(item.group), num_rows);
+        }
+        for (int64_t block = item.begin; block < item.end; block++) {
+            keep_channels(rule.value_channel(head(block)) + column(block), num_columns(block));
+            if (!column(block)) sequence.keep_drafts([&](T* to, int64_t i) {
+                for (int64_t gate = head(block); gate < rule.num_gates(); gate += rule.num_heads())
+                    to[rule.num_channels() + gate] = gates(i)[gate];
+            });
+        }
+    }
+    void keep_channels(int64_t channel, int64_t count) const {
+        sequence.keep_inputs([&](T* to, int64_t i) {
+            const T* from = channels(i);
+            if (from) std::memcpy(to + channel, from + channel, count * sizeof(T));
+            else std::memset(to + channel, 0, count * sizeof(T));
+        });
+    }
+};
+
+template <typename Rule>
+void run_rows(const typename Rule::Op& a, const Team* team) {
+    const Rule rule = {a};
+    together(team, a.num_threads, [&](const Team& team) {
+        const int64_t blocks_per_head = (rule.num_columns() + BLOCK - 1) / BLOCK;
+        const int64_t num_blocks = rule.num_heads() / rule.num_groups() * blocks_per_head;  // of a group
+        const int64_t num_groups = a.num_rows * rule.num_groups();
+        // Few groups are cut, so that every thread has work, and large ones, so that a tile's states stay in the cache;
+        // each part convolves the group's keys again.
+        const int64_t wanted = num_groups ? (2 * team.num_threads + num_groups - 1) / num_groups : 1;
+        const int64_t num_parts = std::min(num_blocks, std::max(wanted, (num_blocks + MOST_BLOCKS - 1) / MOST_BLOCKS));
+        team.take(num_groups * num_parts, [&](int64_t i) {
+            const int64_t part = i % num_parts, group = i / num_parts;
+            Run<Rule>(a, rule, {group / rule.num_groups(), group % rule.num_groups(), num_blocks * part / num_parts,
+                                num_blocks * (part + 1) / num_parts}).run();
+        });
+    });
+}
+
+}  // namespace
+
+extern "C" {
+
+void gated_delta_float32(const GatedDelta<float>& a, const Team* team) { run_rows<DeltaRule<float>>(a, team); }
+void gated_delta_bfloat16(const GatedDelta<bf16>& a, const Team* team) { run_rows<DeltaRule<bf16>>(a, team); }
+void mamba2_float32(const Mamba2<float>& a, const Team* team) { run_rows<Mamba2Rule<float>>(a, team); }
+void mamba2_bfloat16(const Mamba2<bf16>& a, const Team* team) { run_rows<Mamba2Rule<bf16>>(a, team); }
+
+}

@@ -1,0 +1,70 @@
+"""Caches of several kinds side by side: a view for each layer, and the bytes of a token and of a slot."""
+
+from dataclasses import replace
+
+import torch
+
+from splitfuse.engine.execution.models.config import ModelConfig
+from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool, kv_bytes_per_token, state_bytes
+from splitfuse.engine.execution.models.layer_states import LayerState, NoState, PagedKV, RecurrentState, Several
+from splitfuse.engine.execution.models.registry import parse_model_config
+from splitfuse.kernels import ops
+
+DELTA = RecurrentState(conv_channels=6, conv_width=4, state_shape=(2, 3, 5), num_gates=4)
+KINDS: tuple[LayerState, ...] = (
+    PagedKV(2, 8),
+    RecurrentState(10, 3),
+    NoState(),
+    DELTA,
+    Several((PagedKV(1, 4), RecurrentState(10, 3))),
+)
+
+
+def config_of(*states: LayerState) -> ModelConfig:
+    fields = {"num_hidden_layers": len(states), "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 8}
+    plain = parse_model_config(
+        {"architectures": ["LlamaForCausalLM"], "vocab_size": 9, "max_position_embeddings": 64, **fields}, generation={}
+    )
+    return replace(plain, layer_states=states)
+
+
+def test_each_layer_has_the_view_of_its_kind() -> None:
+    pool = StatePool(num_slots=7, dtype=torch.bfloat16, max_drafts=3)
+    cache = KVCache(
+        config_of(*KINDS), num_blocks=5, block_size=4, dtype=torch.float16, device=torch.device("cpu"), states=pool
+    )
+    paged, conv, nothing, delta, several = cache.layers
+    assert isinstance(paged, ops.CacheView)
+    assert isinstance(conv, ops.StateView)
+    assert isinstance(delta, ops.StateView)
+    assert paged.keys.shape == paged.values.shape == (5, 2, 4, 8)
+    assert conv.conv.shape == (7, 2, 10)
+    assert conv.state is None
+    assert conv.conv.dtype == torch.bfloat16
+    assert conv.tail is not None
+    assert conv.tail.shape == (7, 3, 10)
+    assert nothing is None
+    assert delta.state is not None
+    assert delta.state.shape == (7, 2, 3, 5)
+    assert delta.state.dtype == torch.float32
+    assert delta.tail is not None
+    assert delta.tail.shape == (7, 3, 10)
+    assert isinstance(several, tuple)
+    assert [type(view) for view in several] == [ops.CacheView, ops.StateView]
+
+
+def test_bytes_are_those_that_the_cache_allocates() -> None:
+    config, dtype = config_of(*KINDS), torch.bfloat16
+    pool = StatePool(num_slots=7, dtype=dtype, max_drafts=3)
+    cache = KVCache(config, num_blocks=5, block_size=4, dtype=dtype, device=torch.device("cpu"), states=pool)
+    allocated = sum(tensor.numel() * tensor.element_size() for tensor in cache.memory())
+    planned = 5 * 4 * kv_bytes_per_token(config, dtype) + 7 * state_bytes(config, dtype, max_drafts=3)
+    assert allocated == planned
+
+
+def test_a_model_with_attention_in_all_layers_has_no_states() -> None:
+    config = config_of(PagedKV(2, 8), PagedKV(2, 8))
+    assert not config.is_recurrent
+    assert state_bytes(config, torch.float32, max_drafts=4) == 0
+    assert kv_bytes_per_token(config, torch.float32) == 2 * 2 * 2 * 8 * 4
+    assert config.with_kv_heads(1).layer_states == (PagedKV(1, 8),) * 2

@@ -1,0 +1,85 @@
+"""Bugs of state slots and checkpoints."""
+
+from typing import Any
+
+from planted_bug import Bugs, Method, plant
+from world_settings import WorldSettings
+
+from splitfuse.engine.extras.hybrid.block_manager import HybridBlockManager
+
+BUGS: Bugs = {}
+
+
+def has_drafts(settings: WorldSettings) -> bool:
+    return settings.max_drafts > 0
+
+
+def has_cache(settings: WorldSettings) -> bool:
+    return settings.config.enable_prefix_caching
+
+
+@plant(BUGS, HybridBlockManager, "place", shows_in_tokens=True)
+def state_is_freed_before_its_row_has_run(right: Method) -> Method:
+    def wrong(self: Any, rows: Any) -> Any:
+        for row in rows:
+            if self._states[row.request].slot >= 0:
+                self.slots.free(self._states[row.request].slot)
+        placed = right(self, rows)
+        for row in placed:
+            self._in_flight[row.states.target] = self._in_flight[row.states.target]._replace(source=-1)
+        return placed
+
+    return wrong
+
+
+@plant(BUGS, HybridBlockManager, "_places", where=has_cache, shows_in_tokens=True)
+def checkpoint_is_taken_one_token_late(right: Method) -> Method:
+    def wrong(self: Any, row: Any, target: int) -> Any:
+        places = right(self, row, target)
+        most = places.num_replayed + row.num_tokens - row.num_drafts
+        late = tuple((min(num_tokens + 1, most), slot) for num_tokens, slot in places.checkpoints)
+        return places._replace(checkpoints=late)
+
+    return wrong
+
+
+@plant(BUGS, HybridBlockManager, "_places", where=has_drafts, shows_in_tokens=True)
+def rollback_keeps_a_drafted_state(right: Method) -> Method:
+    def wrong(self: Any, row: Any, target: int) -> Any:
+        num_tail = self._states[row.request].num_tail
+        return right(self, row, target)._replace(num_replayed=num_tail)
+
+    return wrong
+
+
+@plant(BUGS, HybridBlockManager, "_places", where=has_drafts, shows_in_tokens=True)
+def accepted_drafts_are_not_replayed(right: Method) -> Method:
+    return lambda self, row, target: right(self, row, target)._replace(num_replayed=0)
+
+
+@plant(BUGS, HybridBlockManager, "find_prefix", where=has_cache, shows_in_tokens=True)
+def blocks_are_found_without_a_state(right: Method) -> Method:
+    def wrong(self: Any, request: Any) -> Any:
+        prefix = right(self, request)
+        found = self._cached(request)
+        if prefix.checkpoint is None or prefix.copied is not None or prefix.num_tokens % self.device.block_size:
+            return prefix
+        return type(prefix)(found.num_tokens, found.blocks, None, prefix.checkpoint, found.num_tokens)
+
+    return wrong
+
+
+@plant(BUGS, HybridBlockManager, "_drop_state")
+def state_of_an_ended_request_leaks(right: Method) -> Method:
+    return lambda self, request: self._states.pop(request, None)
+
+
+@plant(BUGS, HybridBlockManager, "swap_out", where=lambda settings: settings.num_host_blocks > 0)
+def state_of_a_swapped_request_is_not_kept(right: Method) -> Method:
+    def wrong(self: Any, request: Any) -> None:
+        right(self, request)
+        for checkpoint in list(self.slots.checkpoints):
+            if getattr(checkpoint.key, "request", None) is request:
+                self.slots.forget(checkpoint.key)
+
+    return wrong
