@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, SkipValidation, WithJsonSchema
+from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
 
 from ....engine.checks import Integer
 from ....engine.core.sampling_params import SamplingParams
@@ -71,6 +71,15 @@ class LlamaCompletionRequest(RequestModel):
         return None if self.json_schema is None else StructuredOutputs(json=self.json_schema, param="json_schema")
 
 
+class ExtraText(RequestModel):
+    """A text beside the one to fill in, such as a part of another file."""
+
+    path: ClassVar = "input_extra."
+    is_tolerant: ClassVar = True
+    filename: str = "tmp"
+    text: str
+
+
 class InfillRequest(LlamaCompletionRequest):
     """A prefix and a suffix, between which the answer belongs. `prompt` is its beginning."""
 
@@ -79,7 +88,8 @@ class InfillRequest(LlamaCompletionRequest):
         name: values
         for name, values in LlamaCompletionRequest.unsupported.items()
         if name not in ("input_prefix", "input_suffix")
-    } | {"input_extra": ([],)}
+    }
     prompt: str = ""
     input_prefix: str = ""
     input_suffix: str = ""
+    input_extra: list[ExtraText] = Field([])

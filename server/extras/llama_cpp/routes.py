@@ -54,9 +54,9 @@ async def completion(
 @router.post("/infill", responses=_ANSWERED | errors(*GENERATION))
 async def infill(request: Request, body: Annotated[InfillRequest, Depends(InfillRequest.from_request)]) -> Response:
     """Fill in the text between a prefix and a suffix, if the model has tokens for it."""
-    params = body.params()
+    params, files = body.params(), [(extra.filename, extra.text) for extra in body.input_extra]
     found = await fill_in(
-        service_of(request), body.input_prefix, body.input_suffix, param="input_suffix", after=body.prompt
+        service_of(request), body.input_prefix, body.input_suffix, param="input_suffix", after=body.prompt, files=files
     )
     params = replace(params, stop_token_ids=(*params.stop_token_ids, *found.stop_token_ids))
     return await _answer(request, body, found.token_ids, params)

@@ -3,10 +3,11 @@
 import pytest
 from fake_engine import FakeTokenizer
 
-from splitfuse.server.extras.chat.fill_in_middle import FORMS
+from splitfuse.server.extras.chat.fill_in_middle import FORMS, REPOSITORIES
 
 MARKS = (256, 257, 258)
 END = 259
+REPOSITORY, FILE = 260, 261
 
 
 @pytest.fixture(params=FORMS, ids=lambda form: form[0])
@@ -20,6 +21,20 @@ def filling(served, request):
 
     served.engine.tokenizer = Tokenizer()
     return served
+
+
+@pytest.fixture
+def prompts(served, monkeypatch):
+    """Return the list of the token ids that reach the engine, with the tokens that end the answer."""
+    prompts = []
+    submit = served.engine.submit
+
+    async def recorded(prompt, params, *args, **more):
+        prompts.append((prompt, sorted(params.stop_token_ids)))
+        return await submit(prompt, params, *args, **more)
+
+    monkeypatch.setattr(served.engine, "submit", recorded)
+    return prompts
 
 
 def prompt_of(prefix, suffix, after=""):
@@ -38,18 +53,41 @@ def prompt_of(prefix, suffix, after=""):
         ),
     ],
 )
-async def test_the_middle_is_asked_for(filling, path, body, after, monkeypatch):
-    got = []
-    submit = filling.engine.submit
-
-    async def recorded(prompt, params, *args, **more):
-        got.append((prompt, sorted(params.stop_token_ids)))
-        return await submit(prompt, params, *args, **more)
-
-    monkeypatch.setattr(filling.engine, "submit", recorded)
+async def test_the_middle_is_asked_for(filling, path, body, after, prompts):
     response = await filling.client.post(path, json=body)
     assert response.status_code == 200, response.text
-    assert got == [(prompt_of("ab", "yz", after), [*MARKS, END])]
+    assert prompts == [(prompt_of("ab", "yz", after), [*MARKS, END])]
+
+
+EXTRA = [{"filename": "a.py", "text": "one", "time": 7}, {"text": "two"}, {"filename": "a.py", "text": "three"}]
+
+
+@pytest.mark.parametrize("names", [(), *REPOSITORIES], ids=str)
+async def test_other_texts_come_first(filling, names, prompts, monkeypatch):
+    encode, ids = filling.engine.tokenizer.encode, dict(zip(names, (REPOSITORY, FILE), strict=False))
+    monkeypatch.setattr(
+        filling.engine.tokenizer,
+        "encode",
+        lambda text, **more: [ids[text]] if text in ids else encode(text, **more),
+    )
+    body = {"input_prefix": "ab", "input_suffix": "yz", "n_predict": 3, "input_extra": EXTRA}
+    response = await filling.client.post("/infill", json=body)
+    assert (response.status_code, response.headers["x-ignored-fields"]) == (200, "input_extra.time")
+    before = (
+        [REPOSITORY, *b"myproject\n", FILE, *b"a.py\none\n", FILE, *b"tmp\ntwo\n", FILE, *b"a.py\nthree\n"]
+        + [FILE, *b"filename\n"]
+        if names
+        else [*b"onetwothree"]
+    )
+    assert prompts[0][0] == before + prompt_of("ab", "yz")
+
+
+@pytest.mark.parametrize("extra", ["a", [1], [{"filename": "a"}], [{"text": 1}]])
+async def test_other_texts_that_are_none(filling, extra):
+    body = {"input_prefix": "ab", "input_suffix": "yz", "input_extra": extra}
+    response = await filling.client.post("/infill", json=body)
+    assert response.status_code == 400
+    assert "input_extra" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
