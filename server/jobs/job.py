@@ -78,14 +78,11 @@ class JobObserver:
 class Job:
     """One request, its outputs so far and the log of events: `events[i]` is the event with id i."""
 
-    # Without slots so many fields take 1.6 KB, and 10,000 jobs are kept.
-    __slots__ = (
-        *("_handle", "_keeps_prompt", "_num_unfinished", "_observers", "_pending", "_reports", "_weights"),
-        *("_weights_version", "attachment", "attempt", "changed", "check", "created", "ended", "events"),
-        *("idempotency_key", "is_suspended", "model", "num_bytes", "num_prompt_tokens", "num_reused_tokens"),
-        *("outputs", "owner", "prompt", "prompt_logprobs", "prompt_token_ids", "receipt", "seq_id"),
-        *("stream_interval", "ttl_s", "was_read"),
-    )
+    # Defaults of fields that few jobs set. Beyond 29 fields each instance has a dictionary of its own, of 1.3 KB more.
+    prompt_logprobs: PromptLogprobs | None = None
+    receipt: ReceiptMaker | None = None
+    num_reused_tokens = 0  # tokens of an earlier answer, which were not computed again
+    is_suspended = False  # another process goes on with it
 
     def __init__(
         self,
@@ -119,16 +116,12 @@ class Job:
         # The whole text, and its ids: kept only if `keeps_prompt`, for they can be long.
         self.prompt: str | None = None
         self.prompt_token_ids: list[int] = []
-        self.prompt_logprobs: PromptLogprobs | None = None
         self.idempotency_key = idempotency_key
         self.ttl_s = ttl_s  # seconds to keep it after its end, if fewer than the store's
         self.attachment: Attachment | None = None
         self.check = check
-        self.receipt: ReceiptMaker | None = None
-        self.num_reused_tokens = 0  # tokens of an earlier answer, which were not computed again
         self.changed = changed or Signal()
         self.ended = Latch()
-        self.is_suspended = False  # another process goes on with it
         self.was_read = Latch()  # a reader has had the end
         self.stream_interval = stream_interval
         self._keeps_prompt = keeps_prompt
@@ -136,7 +129,6 @@ class Job:
         self._reports: dict[int, dict[str, Any]] = {}
         self._handle: SubmittedRequest | None = None
         self._pending: dict[int, OutputDelta] = {}
-        self._num_unfinished = num_outputs
 
     def observe(self, observer: JobObserver) -> None:
         """Have one more observer from now on."""
@@ -176,11 +168,9 @@ class Job:
             self._weights.setdefault("first_weights_version", self._weights["weights_version"])
         if delta.token_ids or delta.text or delta.index in self._pending:
             self._log(delta, flush=is_last)
-        if is_last:
-            self._num_unfinished -= 1
-            if self.finished:
-                self._handle = None
-                self.ended.set()
+        if is_last and self.finished:
+            self._handle = None
+            self.ended.set()
         self.changed.fire()
         num_bytes = _size_of(delta)
         self.num_bytes += num_bytes
@@ -202,7 +192,7 @@ class Job:
     @property
     def finished(self) -> bool:
         """True if every output has ended."""
-        return self._num_unfinished == 0
+        return all(output.finish_reason is not None for output in self.outputs)
 
     @property
     def status(self) -> str:

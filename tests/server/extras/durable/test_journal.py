@@ -127,7 +127,7 @@ async def test_a_sink_that_raises_costs_no_other_job_its_end(
 ) -> None:
     broken, whole = kept.job(), kept.job()
     await asyncio.gather(kept.accept(broken), kept.accept(whole))
-    monkeypatch.setattr(broken, "job", Mock(sink=Mock(side_effect=ZeroDivisionError)))
+    monkeypatch.setattr(broken.job, "sink", Mock(side_effect=ZeroDivisionError))
     kept.store.gate.clear()
     for job in (broken, whole):
         kept.journal.sink(job)(delta(job, 1, end=True))
