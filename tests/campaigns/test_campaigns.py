@@ -21,6 +21,7 @@ from mutations.mutants import GGUF_SHARE, Mutant, mutant
 from mutations.originals import Original, folder_models, gguf_models
 from served import Usage
 from soak.__main__ import Quiet, faults_of
+from soak.tenants import Competition
 from soak.trend import chance_of_slope
 
 TESTS = Path(__file__).parents[1]
@@ -49,6 +50,7 @@ def test_soak() -> None:
     told = run("soak", "--minutes", "0.03", "--round-seconds", "2", "--seed", "1")
     assert "nothing wrong" in told
     assert " 0 canaries equal" not in told
+    assert "service as multiples of shares: long " in told
 
 
 def test_kills() -> None:
@@ -213,6 +215,14 @@ def moments(*, rise: float = 0.0, fds: int = 0) -> list[Quiet]:
 )
 def test_the_verdict_on_a_soak(series: list[Quiet], log: str, fault: str | None) -> None:
     faults = faults_of(series, log, rng=random.Random(1))
+    assert faults == [] if fault is None else faults[0].startswith(fault)
+
+
+@pytest.mark.parametrize(("paid", "fault"), [(200_000, None), (400_000, "long got 0.71 of its share")])
+def test_the_verdict_on_shares(paid: int, fault: str | None) -> None:
+    competition = Competition()
+    competition.service.update({"long": 100_000, "steady": 104_000, "short": 97_000, "paid": paid})
+    faults = competition.faults()
     assert faults == [] if fault is None else faults[0].startswith(fault)
 
 

@@ -50,7 +50,7 @@ async def collected() -> dict[str, set[str]]:
     engine = FakeEngine()
     app = build_app(Settings(), engine)  # type: ignore[arg-type]
     found: dict[str, set[str]] = {}
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         await app.state.service.lifecycle.loading
         engine.tokenizer.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
         async for route, answer in _answers(client, engine):

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file: tests/ holds no packages
 
@@ -20,6 +21,9 @@ from splitfuse.server.app import build_app
 from splitfuse.server.cli import main
 from splitfuse.server.service import Service
 from splitfuse.server.settings import Settings
+
+# httpx gives up after 5 s; beside other busy processes an answer may take longer.
+DEFAULT_TIMEOUT_CONFIG.read = 60.0
 
 
 @dataclass

@@ -22,7 +22,7 @@ async def serve_two_requests() -> None:
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         await app.state.service.lifecycle.loading
         accepted = (await client.post("/generate", json=body)).json()
-        assert (await client.get(accepted["result_url"], params={"wait": 20})).json()["status"] == "completed"
+        assert (await client.get(accepted["result_url"], params={"wait": 60})).json()["status"] == "completed"
         assert "event: done" in (await client.post("/generate", json={**body, "stream": True})).text
 
 

@@ -45,7 +45,7 @@ async def answers() -> dict[str, object]:
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         await app.state.service.lifecycle.loading
         accepted = (await client.post("/generate", json=body)).json()
-        polled = (await client.get(accepted["result_url"], params={"wait": 20})).json()
+        polled = (await client.get(accepted["result_url"], params={"wait": 60})).json()
         streamed = (await client.post("/generate", json={**body, "stream": True})).text
         ready = (await client.get("/ready")).status_code
     return {"polled": polled["token_ids"], "events": streamed.count("event: token"), "ready": ready}

@@ -9,6 +9,7 @@ from torch import Tensor
 from .rope_config import RopeConfig
 
 _log = logging.getLogger("splitfuse.engine")
+_PIECE = 2**16  # positions
 
 
 def rope_table(rope: RopeConfig, *, num_positions: int, device: torch.device) -> Tensor:
@@ -30,9 +31,14 @@ def rope_table(rope: RopeConfig, *, num_positions: int, device: torch.device) ->
         frequencies = _longrope(wavelengths, rope, num_positions)
     else:
         frequencies = 1.0 / wavelengths
-    angles = torch.arange(num_positions, dtype=torch.int64).float()[:, None] * frequencies
-    table = torch.cat((angles.cos(), angles.sin()), dim=-1) * float(rope.scaling.get("attention_factor", 1.0))
-    return table.to(device)
+    factor = float(rope.scaling.get("attention_factor", 1.0))
+    table = torch.empty((num_positions, 2 * len(frequencies)), dtype=torch.float32, device=device)
+    # In pieces: at once, the parts of millions of positions would take 1.5 times the table beside it.
+    for begin in range(0, num_positions, _PIECE):
+        positions = torch.arange(begin, min(begin + _PIECE, num_positions), dtype=torch.int64)
+        angles = positions.float()[:, None] * frequencies
+        table[begin : begin + _PIECE] = torch.cat((angles.cos(), angles.sin()), dim=-1) * factor
+    return table
 
 
 def _llama3(frequencies: Tensor, rope: RopeConfig) -> Tensor:

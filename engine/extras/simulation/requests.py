@@ -16,6 +16,7 @@ class Arrival:
     prompt_len: int
     output_len: int
     prompt: Callable[[], Sequence[int]] | None = None
+    tenant: str = ""
 
 
 @dataclass(slots=True)

@@ -170,6 +170,7 @@ class Simulation:
             max_num_tokens=max_num_tokens,
             seed=0,
             arrival_time=arrival_s,
+            tenant=load.tenant,
         )
         self.served.append(Served(load.prompt_len, arrival_s))
         self._times.serve(request, self.served[-1])

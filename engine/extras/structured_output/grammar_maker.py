@@ -18,8 +18,9 @@ from .sandbox import Sandbox, SandboxError
 from .sandbox_worker import any_token, limits
 from .to_llguidance import grammar_source, is_walked_elsewhere
 
-# Grammars that were slow in the sandbox and are compiled at once: a processor is left to the steps.
-_NUM_SLOW = min(2, max(1, num_usable_cores() - 1))
+# Grammars that are compiled at once, of those that were slow in the sandbox and of the others: a processor is left to
+# the steps. 80 easy ones at once would leave a step a fifteenth of it.
+_NUM_SLOW = _NUM_EASY = min(2, max(1, num_usable_cores() - 1))
 # Masks that are computed ahead. The first mask in a new state takes up to 10 ms, one in a known state 0.1 to 1 ms, and
 # most texts that fit a grammar begin with the same states.
 _NUM_MASKS_AHEAD = 8
@@ -36,7 +37,7 @@ class GrammarMaker:
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_token_ids))
         self._finder = CompletionFinder(self._tokenizer)
         self._sandbox = Sandbox(tokenizer_json=tokenizer_json, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
-        self._slow = threading.Semaphore(_NUM_SLOW)
+        self._slow, self._easy = threading.Semaphore(_NUM_SLOW), threading.Semaphore(_NUM_EASY)
         self._translating = threading.Lock()  # plain Python: 80 threads at once would take the GIL from every step
 
     def make(self, outputs: StructuredOutputs) -> CompiledGrammar:
@@ -47,7 +48,7 @@ class GrammarMaker:
             trial = self._sandbox.run(source)
         except SandboxError as exc:
             raise refusal(outputs, str(exc)) from exc
-        with self._slow if trial.is_slow else contextlib.nullcontext():
+        with self._slow if trial.is_slow else self._easy:
             matcher = self._new_matcher(self._tokenizer, source, log_level=0, limits=limits())
             self._find_states(matcher)
         if matcher.is_error():

@@ -19,8 +19,10 @@ from ...errors import UnavailableError
 
 Reply = dict[str, Any]
 
-# A process that has not answered for this time while it had a job is stopped, or stuck.
+# A process that has not answered for this time while it had a job is stopped, or stuck. The first answer may take
+# longer: among 30 busy processes a start takes more than 10 s.
 _SILENCE_S = 10.0
+_START_S = 60.0
 _CONFINED = Path(__file__).with_name("confined.py")
 
 
@@ -71,7 +73,7 @@ def _awaited(reply: "Future[Reply | None]", connection: "Connection") -> Reply |
     while True:
         num_replies = connection.num_replies
         try:
-            return reply.result(timeout=_SILENCE_S)
+            return reply.result(timeout=_SILENCE_S if num_replies else _START_S)
         except TimeoutError:
             if connection.num_replies == num_replies:
                 connection.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 from mutations.attempt import LOADED, attempt
 from mutations.mutants import Mutant
 
-LIMIT_S = 15.0  # wall time of one mutant, after which a process hangs
+LIMIT_S = 120.0  # wall time of one mutant, after which a process hangs; 15 s are not enough at load 30
 _PER_PROCESS = 100
 _MORE_MEMORY = 3 * 2**30  # address space beyond the process's own at its start
 

@@ -1,12 +1,14 @@
 """`make soak MINUTES=60`: mixed traffic on a small pool with every option on; nothing may be lost, changed or leaked.
 
-After every round of traffic comes quiet, in which blocks, tasks, descriptors, threads and memory are counted, after a
+After each round of traffic tenants of unequal greed compete for as long; over all rounds each must get its share within
+10 %. Then comes quiet, in which blocks, tasks, descriptors, threads and memory are counted, after a
 full collection and with freed memory returned. Memory must not rise over the last half: its slope must be within
 chance (permutation test, p >= 0.01), or below 1 MiB per hour.
 """
 
 import argparse
 import asyncio
+import json
 import random
 import signal
 import sys
@@ -20,12 +22,13 @@ import httpx
 from served import SERVE, Served, Usage
 from soak.canary import Canary
 from soak.operations import OPERATIONS
+from soak.tenants import TENANTS, Competition
 from soak.trend import chance_of_slope, slope
 
 # float32, in which an answer does not depend on the batch.
 SETTINGS = (
     *("--max-model-len", "1024", "--num-kv-blocks", "66", "--max-num-seqs", "24", "--swap-space", "0.05"),
-    *("--scheduling-policy", "fair"),
+    *("--scheduling-policy", "fair", "--tenant-weights", json.dumps({t.name: t.weight for t in TENANTS})),
     *("--speculative-model", "ngram", "--max-results", "200", "--max-result-bytes", "8MiB", "--max-queue-size", "64"),
     *("--num-threads", "1", "--tool-call-parser", "hermes", "--dtype", "float32"),
 )  # fmt: skip
@@ -69,6 +72,7 @@ class Soak:
         self._tasks = tasks
         self._rng = rng
         self._canary = Canary()
+        self._competition = Competition()
         self._counts: Counter[str] = Counter()
         self._start = time.monotonic()
 
@@ -78,6 +82,9 @@ class Soak:
         while time.monotonic() < self._start + seconds:
             try:
                 asyncio.run(self._round(round_seconds))
+                asyncio.run(
+                    self._competition.window(self._served.url, self._rng.getrandbits(32), seconds=round_seconds)
+                )
                 series.append(self._quiet())
             except AssertionError as exc:
                 return [f"{exc}; the log ends: {self._served.log[-2000:]}"]
@@ -89,7 +96,9 @@ class Soak:
                 flush=True,
             )
         print(f"{dict(self._counts)}; {self._story()}")
-        return faults_of(series, self._served.log, rng=self._rng)
+        told = ", ".join(f"{name} {part:.3f}" for name, part in self._competition.parts().items())
+        print(f"service as multiples of shares: {told}, of {self._competition.service.total()}")
+        return faults_of(series, self._served.log, rng=self._rng) + self._competition.faults()
 
     async def _round(self, seconds: float) -> None:
         """Run concurrent clients for `seconds`. Raises AssertionError."""

@@ -8,6 +8,7 @@ import time
 import httpx
 import pytest
 from serving import ServerProcess
+from shared_cores import CpuWait
 
 from splitfuse.server.process.process import END_S
 
@@ -56,12 +57,11 @@ def test_the_watchdog_ends_the_process_and_shows_where_it_hangs(token_id, reason
 
 
 def test_sigterm_ends_a_hung_server_within_the_limit_and_not_with_0():
-    with ServerProcess("--drain-timeout", "0.2", wrapper=WRAPPER) as server:
+    with ServerProcess("--drain-timeout", "0.2", wrapper=WRAPPER) as server, CpuWait() as wait:
         hang(server, 7)
         start = time.monotonic()
         server.signal()
         code, stderr = server.wait()
-        took = time.monotonic() - start
+        assert time.monotonic() - start < (0.2 + END_S + 5) * wait.factor
     assert code == 128 + signal.SIGTERM
-    assert took < 0.2 + END_S + 20, "the rest is for a busy machine"
     assert "in hung_run" in stderr

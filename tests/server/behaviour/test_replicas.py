@@ -173,7 +173,7 @@ async def _status(pair: Supervised, path: str) -> int:
 
 async def _results_of(pair: Supervised, number: int) -> list[str]:
     address = pair.placement.servers[number].address
-    async with httpx.AsyncClient(base_url=f"http://{address}", timeout=10, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=f"http://{address}", timeout=60, trust_env=False) as client:
         return [result["seq_id"] for result in (await client.get("/results?limit=100")).json()["data"]]
 
 

@@ -44,7 +44,7 @@ def test_a_server_out_of_file_descriptors():
             assert line.split()[3:5] == ["96", "96"]
         url = httpx.URL(server.url)
         for _ in range(150):
-            sockets.enter_context(socket.create_connection((url.host, url.port), timeout=10))
+            sockets.enter_context(socket.create_connection((url.host, url.port), timeout=60))
         time.sleep(3)  # asyncio tries again every second
         sockets.close()
         assert httpx.get(server.url + "/health", timeout=30).status_code == 200

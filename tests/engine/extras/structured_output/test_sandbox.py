@@ -185,4 +185,4 @@ def test_a_stopped_process_with_a_full_pipe_is_replaced(sandbox: Sandbox, monkey
     os.kill(sandbox._process.current.process.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(4) as threads:
         large = [threads.submit(outcome, sandbox, LARGE) for _ in range(4)]
-        assert [future.result(timeout=30) for future in large] == [""] * 4
+        assert [future.result(timeout=120) for future in large] == [""] * 4

@@ -41,7 +41,7 @@ async def test_only_its_owner_sees_it(served):
 async def test_a_deleted_result_has_no_explanation(live):
     await opened(live)
     made = (await live.post("/generate", json={"prompt": "x", "max_tokens": 2})).json()
-    await live.get(made["result_url"] + "?wait=10")
+    await live.get(made["result_url"] + "?wait=60")
     await live.delete(made["result_url"])
     assert (await live.get(made["result_url"] + "/explain")).status_code == 404
 

@@ -32,7 +32,7 @@ BODIES = {
 
 
 async def post(live, path, **fields):
-    response = await live.post(path, json=fields, headers={"Prefer": "wait=20"})
+    response = await live.post(path, json=fields, headers={"Prefer": "wait=60"})
     assert response.status_code == 200, response.text
     return response
 
@@ -96,7 +96,7 @@ async def test_a_receipt_of_other_weights_is_a_400_that_says_so(live):
 
 def test_the_command_verifies_at_a_server_and_alone(live_server, tmp_path: Path, capsys):
     body = {"prompt": "Once", "max_tokens": 5, "receipt": True}
-    answer = httpx.post(f"{live_server.url}/generate", json=body, headers={"Prefer": "wait=20"}).json()
+    answer = httpx.post(f"{live_server.url}/generate", json=body, headers={"Prefer": "wait=60"}).json()
     path, right = tmp_path / "receipt.json", [str(tmp_path / "receipt.json"), "--url", live_server.url]
     path.write_text(json.dumps(answer))  # a whole answer will do
     assert main(["verify", *right]) == 0

@@ -17,7 +17,7 @@ def settings():
 
 
 async def ask(served, key="one", path="/generate", headers=None, **fields):
-    headers = {"Authorization": f"Bearer {key}", "Prefer": "wait=20", **(headers or {})}
+    headers = {"Authorization": f"Bearer {key}", "Prefer": "wait=60", **(headers or {})}
     response = await served.client.post(path, json=GREEDY | fields, headers=headers)
     assert response.status_code == 200, response.text
     return response

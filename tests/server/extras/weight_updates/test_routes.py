@@ -163,11 +163,11 @@ async def test_modes_of_running_requests(
         await client.post("/pause")
     assert (await client.post("/weights", json={"path": "new", "mode": mode})).status_code == 200
     await client.post("/resume")
-    result = (await client.get(url, params={"wait": 30})).json()
+    result = (await client.get(url, params={"wait": 60})).json()
     assert result["finish_reason"] == reason
     assert result["weights_version"] == (1 if mode == "keep" else 0)
     assert result.get("first_weights_version") == (0 if mode == "keep" else None)
-    later = await client.post("/generate", json={**body, "max_tokens": 1}, headers={"Prefer": "wait=30"})
+    later = await client.post("/generate", json={**body, "max_tokens": 1}, headers={"Prefer": "wait=60"})
     assert later.json()["weights_version"] == 1
 
 
