@@ -50,6 +50,7 @@ class AsyncEngine(EngineState):
         super().__init__(config)
         self.tokenizer: Tokenizer | None = None
         self.fingerprint = ""  # the model's; with another model a resumed request could go on to other tokens
+        self.pooler: Any = None  # Pooler of a model that pools
         self.replays: Any = None  # expected outputs, which the receipts extra verifies
         self._ranks: Any = None  # other processes of a tensor-parallel model
         self._input_threads = InputThreads(max_length=config.max_queue_chars)
@@ -65,7 +66,7 @@ class AsyncEngine(EngineState):
         self.runner, self.loaded, self.fingerprint = parts.runner, parts.runner.loaded, parts.fingerprint
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
-        self.default_sampling_params = parts.default_sampling_params
+        self.default_sampling_params, self.pooler = parts.default_sampling_params, parts.pooler
         self.prompts = PromptReader(
             core, parts.input_processor, parts.tokenizer, self._queue_limits, self._input_threads
         )

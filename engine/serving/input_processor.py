@@ -78,8 +78,11 @@ class InputProcessor:
         max_model_len: int,
         max_cache_tokens: int,
         seed: int,
+        generates: bool = True,
     ) -> None:
+        """`generates`: False for a model whose prompts are only pooled."""
         self._tokenizer = tokenizer
+        self._generates = generates
         self._grammars = grammars
         self._vocab_size = model_config.vocab_size
         # A checkpoint may name an end token that its logits do not have.
@@ -139,6 +142,8 @@ class InputProcessor:
         Raises InvalidRequestError (ContextLengthError).
         """
         params, grammar = tokenized.params, tokenized.grammar
+        if params.pooling is None and not self._generates:
+            raise InvalidRequestError("this model generates no text; POST /v1/embeddings, /score or /classify")
         outputs = params.structured_outputs
         assert (grammar is None) == (outputs is None) or (outputs is not None and outputs.is_optional)
         token_ids = tokenized.token_ids
@@ -241,6 +246,7 @@ class InputProcessor:
     def _max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Return the most tokens of prompt and output: the requested number if it fits, or a default cut to fit."""
         largest, holder = self._capacity
+        largest += params.pooling is not None  # the one token behind a pooled prompt is never made
         if num_prompt_tokens >= largest:
             raise self._too_long(str(num_prompt_tokens), params)
         if params.max_length is not None and params.max_length <= num_prompt_tokens:

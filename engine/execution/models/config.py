@@ -43,6 +43,7 @@ class ModelConfig:
     description: str  # the model's description in its files, for people; may be empty
     hf_config: Mapping[str, Any] = field(repr=False)  # all of config.json, as its family normalized it
     impl: str = "native"  # or transformers, whose modules then run
+    is_encoder: bool = False  # every token sees its whole row, in one step; keys and values live for one layer
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], generation: Mapping[str, Any]) -> "ModelConfig":
@@ -83,7 +84,13 @@ class ModelConfig:
             eos_token_ids=tuple(map(int, eos if isinstance(eos, list) else [] if eos is None else [eos])),
             description=str(fields.get("description", "")),
             hf_config=fields,
+            is_encoder=bool(fields.get("is_encoder_only", False)),
         )
+
+    @property
+    def num_cached_layers(self) -> int:
+        """Number of layers whose keys and values are kept: an encoder's layers take turns in the memory of one."""
+        return 1 if self.is_encoder else self.num_layers
 
     @property
     def max_len_limit(self) -> int:

@@ -42,11 +42,12 @@ class KVCache:
         shape = (num_blocks, model.num_kv_heads, block_size, ops.token_width(model.head_dim, dtype))
         # Not zeroed: kernels never read an unwritten slot, and untouched pages cost no memory.
         try:
-            self.layers = [
+            layers = [
                 (torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
-                for _ in range(model.num_layers)
+                for _ in range(model.num_cached_layers)
             ]
-            self._caches = [cache for layer in self.layers for cache in layer]
+            self.layers = layers * (model.num_layers // model.num_cached_layers)
+            self._caches = [cache for layer in layers for cache in layer]
             self._host_blocks = _host_blocks(self._caches, num_host_blocks) if num_host_blocks else None
         except RuntimeError as exc:  # base class of torch's out-of-memory errors
             block_bytes = block_size * kv_bytes_per_token(model, dtype)
@@ -93,7 +94,7 @@ def _host_blocks(caches: list[torch.Tensor], num_blocks: int) -> "HostBlocks":
 
 def kv_bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
     """Return a token's bytes of keys and values over all layers, in a cache of this dtype."""
-    return 2 * model.num_layers * model.num_kv_heads * ops.token_width(model.head_dim, dtype) * dtype.itemsize
+    return 2 * model.num_cached_layers * model.num_kv_heads * ops.token_width(model.head_dim, dtype) * dtype.itemsize
 
 
 def num_cache_blocks(
