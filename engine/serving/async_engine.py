@@ -50,7 +50,6 @@ class AsyncEngine(EngineState):
         super().__init__(config)
         self.tokenizer: Tokenizer | None = None
         self.fingerprint = ""  # the model's; with another model a resumed request could go on to other tokens
-        self.pooler: Any = None  # Pooler of a model that pools
         self.replays: Any = None  # expected outputs, which the receipts extra verifies
         self._ranks: Any = None  # other processes of a tensor-parallel model
         self._input_threads = InputThreads(max_length=config.max_queue_chars)

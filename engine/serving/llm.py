@@ -268,9 +268,7 @@ class LLM:
 
     # Prompts whose states are pooled.
 
-    def embed(
-        self, prompts: Prompt | Sequence[Prompt], pooling_params: Any = None, use_tqdm: Any = False
-    ) -> list[Any]:
+    def embed(self, prompts: Prompt | Sequence[Prompt], pooling_params: Any = None, use_tqdm: Any = False) -> list[Any]:
         """Return one PoolingRequestOutput per prompt, whose `outputs.embedding` is a list of floats.
 
         `pooling_params`: a PoolingParams, such as PoolingParams(dimensions=256). Raises InvalidRequestError.

@@ -62,7 +62,6 @@ class Decoder:
     o_bias: ClassVar[bool | None] = None
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq", "lm_head.weight")  # endings of unread tensors' names
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
-    generates: ClassVar[bool] = True  # False for a family whose states are only pooled
     inexact: ClassVar[str | None] = None  # reason why an op of the family may round otherwise in another batch
 
     @classmethod
@@ -126,11 +125,7 @@ class Decoder:
         self._embed_tokens = self._load_embedding(f"{self._prefix}{self.names.embed}.weight", *table)
         self._layers = self._load_layers()
         self._norm = self._load_norm(f"{self._prefix}{self.names.norm}")
-        self._load_head(*table)
-
-    def _load_head(self, *table: int) -> None:
-        """Load the head [vocab_size, embedding size], which makes logits of hidden states."""
-        tied = self.config.tie_word_embeddings
+        tied = config.tie_word_embeddings
         head = self._embed_tokens if tied else self._take_vocabulary(f"{self._head_name()}.weight", *table)
         self._lm_head = self._pack_head(head)
 

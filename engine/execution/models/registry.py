@@ -160,7 +160,9 @@ def parse_model_config(
     """Parse `raw`, the config.json of any known family. Raises ConfigError that names `source`."""
     try:
         architecture = str((raw.get("architectures") or ["(none named)"])[0])
-        if impl == "transformers" or (impl == "auto" and architecture not in MODELS and _pooling_class(architecture) is None):
+        if impl == "transformers" or (
+            impl == "auto" and architecture not in MODELS and _pooling_class(architecture) is None
+        ):
             through = import_module(".through_transformers", __package__)
             if (parsed := through.parse(raw, generation, source=source, impl=impl)) is not None:
                 if rope_scaling is not None:

@@ -20,7 +20,7 @@ import numpy as np
 from ...core.batch import BatchRow
 from ...core.request import Request
 from ..models.forward_inputs import Array, Arrays, Bounds
-from .pooled_rows import pooled_positions
+from .pooled_rows import pooled_indices
 
 
 def lay_out(rows: Sequence[BatchRow], *, block_size: int) -> tuple[Arrays, Bounds]:
@@ -80,22 +80,15 @@ def _logits_indices(rows: Sequence[BatchRow], starts: Sequence[int]) -> list[int
     A row samples after its last known token and after each draft.
     """
     indices: list[int] = []
-    is_pooled = [row.request.params.pooling is not None for row in rows]
-    for row, end, samples_nothing in zip(rows, starts[1:], is_pooled, strict=True):
-        if row.num_drafts and row.needs_sampling:
-            indices += range(end - 1 - row.num_drafts, end)
-        elif row.needs_sampling and not samples_nothing:
-            indices.append(end - 1)
+    for row, end in zip(rows, starts[1:], strict=True):
+        if row.needs_sampling and row.request.params.pooling is None:
+            indices += range(end - 1 - row.num_drafts, end) if row.num_drafts else (end - 1,)
     if True in [row.request.needs_prompt_logprobs for row in rows]:
         for row, start in zip(rows, starts, strict=False):
             scored, shift = row.prompt_logprob_positions, start - row.start
             # The logprob of a prompt token comes from the logits of the token before it.
             indices += range(scored.start - 1 + shift, scored.stop - 1 + shift)
-    if True in is_pooled:
-        for row, start in zip(rows, starts, strict=False):
-            pooled, shift = pooled_positions(row), start - row.start
-            indices += range(pooled.start + shift, pooled.stop + shift)
-    return indices
+    return indices + pooled_indices(rows, starts)
 
 
 def _matrix(tables: Sequence["array[int]"]) -> Array:

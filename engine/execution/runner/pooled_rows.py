@@ -10,8 +10,6 @@ from torch import Tensor
 from ...core.batch import NO_OUTPUT, BatchRow, RowFailure, RowOutput
 from ..sampling.acceptance import NOT_FINITE
 
-NO_POSITIONS = range(0)
-
 
 class PoolingTask(Protocol):
     """`pooling` of a request's parameters (extras/pooling/task.py). Only the step's thread touches it until the end."""
@@ -23,10 +21,14 @@ class PoolingTask(Protocol):
         """Keep the states [positions, hidden_size]; the last row makes the result of them. A rerun changes nothing."""
 
 
-def pooled_positions(row: BatchRow) -> range:
-    """Return the positions whose hidden states the row's task needs; none for a row that samples."""
-    task: PoolingTask | None = row.request.params.pooling
-    return NO_POSITIONS if task is None else task.positions(row)
+def pooled_indices(rows: Sequence[BatchRow], starts: Sequence[int]) -> list[int]:
+    """Return the indices of tokens whose hidden states the rows' tasks need; row i's first token is starts[i]."""
+    indices: list[int] = []
+    for row, start in zip(rows, starts, strict=False):
+        if row.request.params.pooling is not None:
+            positions, shift = row.request.params.pooling.positions(row), start - row.start
+            indices += range(positions.start + shift, positions.stop + shift)
+    return indices
 
 
 def pooled_outputs(rows: Sequence[BatchRow], outputs: Sequence[RowOutput], hidden: Tensor) -> list[RowOutput]:
@@ -34,10 +36,10 @@ def pooled_outputs(rows: Sequence[BatchRow], outputs: Sequence[RowOutput], hidde
     states = hidden.to(device="cpu", dtype=torch.float32).numpy()
     found, first = list(outputs), 0
     for index, row in enumerate(rows):
-        if row.request.params.pooling is None:
-            continue
-        own = states[first : (first := first + len(pooled_positions(row)))]
-        found[index] = _output(row, own)
+        if row.request.params.pooling is not None:
+            num_own = len(row.request.params.pooling.positions(row))
+            found[index] = _output(row, states[first : first + num_own])
+            first += num_own
     return found
 
 

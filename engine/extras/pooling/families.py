@@ -4,6 +4,7 @@
 a file of its own.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
@@ -59,20 +60,32 @@ def num_labels_of(config: ModelConfig) -> int:
 
 
 class NoHead:
-    """Decoder without a head."""
+    """Model without the head that makes logits of tokens. `pooling_heads`: a classifier's."""
 
     generates: ClassVar[bool] = False
+    pooling_heads: list[Head] | None = None
+    config: ModelConfig
+    _take: Any
 
-    def _load_head(self, *table: int) -> None:
-        """Load nothing."""
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Return config.json of a model whose head would be its embedding, which is there anyway."""
+        fields: dict[str, Any] = super().normalize_config(raw)  # type: ignore[misc]
+        return {**fields, "tie_word_embeddings": True}
+
+    def _pack_head(self, weight: Any) -> None:
+        self._load_pooling_heads()
+
+    def _load_pooling_heads(self) -> None:
+        """Load the classifier's matrices, if the class has some."""
+
+    def _load_dense(self, name: str, num_outputs: int, *, activation: str = "identity", bias: bool = True) -> Dense:
+        weight = self._take(f"{name}.weight", num_outputs, self.config.hidden_size)
+        return Dense(weight, self._take(f"{name}.bias", num_outputs) if bias else None, activation=activation)
 
 
 class ScoreHead(NoHead):
     """Decoder with a head that scores the last token's state."""
 
-    config: ModelConfig
-    _take: Any
-
-    def _load_head(self, *table: int) -> None:
-        shape = (num_labels_of(self.config), self.config.hidden_size)
-        self.pooling_heads: list[Head] = [Dense(self._take("score.weight", *shape))]
+    def _load_pooling_heads(self) -> None:
+        self.pooling_heads = [self._load_dense("score", num_labels_of(self.config), bias=False)]

@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation_of(name: str) -> Callable[[Tensor], Tensor]:
-    """Return an activation by config.json's name or torch's ("torch.nn.modules.activation.Tanh"). Raises ConfigError."""
+    """Return an activation by its name, or by torch's of its class. Raises ConfigError."""
     short = name.rpartition(".")[2].lower()
     if short not in ACTIVATIONS:
         raise ConfigError(f"activation {name!r} of a pooling head is not known; known: {', '.join(ACTIVATIONS)}")
@@ -47,7 +47,8 @@ class Dense:
     def __call__(self, vector: Array) -> Array:
         x: Any = torch.from_numpy(np.ascontiguousarray(vector))
         out = self._activation(ops.linear(x.view(-1, x.shape[-1]), self._packed))
-        return out.view(*x.shape[:-1], -1).numpy()
+        result: Array = out.view(*x.shape[:-1], -1).numpy()
+        return result
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,19 @@ def chain(heads: "list[Head]") -> Head:
 def normalized(vector: Array) -> Array:
     """Return the vector, or each row, with length 1; zeros stay zeros."""
     length = np.sqrt((vector.astype(np.float64) ** 2).sum(axis=-1, keepdims=True))
-    return (vector / np.maximum(length, 1e-12)).astype(np.float32)
+    return _as_float32(vector / np.maximum(length, 1e-12))
 
 
 def softmax(logits: Array) -> Array:
     """Return the probabilities of logits [labels]."""
     powers = np.exp(logits.astype(np.float64) - logits.max())
-    return (powers / powers.sum()).astype(np.float32)
+    return _as_float32(powers / powers.sum())
 
 
 def sigmoid(logits: Array) -> Array:
     """Return 1 / (1 + e^-x) of each logit."""
-    return (1.0 / (1.0 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
+    return _as_float32(1.0 / (1.0 + np.exp(-logits.astype(np.float64))))
+
+
+def _as_float32(values: "np.ndarray[Any, Any]") -> Array:
+    return values.astype(np.float32)

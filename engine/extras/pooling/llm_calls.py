@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidRequestError
-from ..pooling.outputs import PooledData, PoolingRequestOutput
+from .outputs import PooledData, PoolingRequestOutput
 from .params import PoolingParams
 from .pooler import Pair, PooledPrompt, Pooler, Text
+from .refusal import NO_POOLING
 from .similarity import similarity
 
 if TYPE_CHECKING:
@@ -17,10 +18,12 @@ TASKS = ("embed", "classify", "token_embed")
 
 
 def run(llm: "LLM", task: str, prompts: Any, params: PoolingParams | None) -> list[PoolingRequestOutput]:
-    """Pool each prompt: a text, a list of token ids, or vLLM's {"prompt": …}, one or a list. Raises InvalidRequestError."""
+    """Pool prompts: a text, token ids or vLLM's {"prompt": …}, one or a list of them. Raises InvalidRequestError."""
     pooler, fields = pooler_of(llm), params or PoolingParams()
     if task not in TASKS:
-        raise InvalidRequestError(f"pooling_task {task!r} is not known; known: {', '.join(TASKS)}", param="pooling_task")
+        raise InvalidRequestError(
+            f"pooling_task {task!r} is not known; known: {', '.join(TASKS)}", param="pooling_task"
+        )
     inputs = list(map(_content, prompts_of(prompts)))
     read = {"embed": pooler.embedding_prompts, "classify": pooler.class_prompts, "token_embed": pooler.state_prompts}
     return _outputs(llm, read[task](inputs, fields))
@@ -50,12 +53,6 @@ def pooler_of(llm: Any) -> Pooler:
         raise InvalidRequestError(NO_POOLING)
     pooler: Pooler = llm.pooler
     return pooler
-
-
-NO_POOLING = (
-    "this model makes text and no embeddings; serve an embedding model, or start with "
-    '--pooler-config \'{"pooling_type": "LAST"}\' to take its last hidden states'
-)
 
 
 def prompts_of(prompts: Any) -> list[Any]:

@@ -43,7 +43,9 @@ def read_model_files(folder: Path) -> ModelFiles:
     try:
         return _read(folder)
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as exc:
-        raise ConfigError(f"{folder}: the files of sentence-transformers cannot be read ({exc}); fetch them again") from exc
+        raise ConfigError(
+            f"{folder}: the files of sentence-transformers cannot be read ({exc}); fetch them again"
+        ) from exc
 
 
 def _read(folder: Path) -> ModelFiles:
@@ -87,7 +89,7 @@ def _dense(folder: Path) -> Head:
     path = folder / "model.safetensors"
     if not path.exists():
         raise ConfigError(f"{folder} has no model.safetensors; convert its .bin file first")
-    with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+    with safe_open(path, framework="pt") as file:
         names = set(file.keys())
         weight = file.get_tensor("linear.weight")
         bias = file.get_tensor("linear.bias") if "linear.bias" in names else None

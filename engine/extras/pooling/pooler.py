@@ -54,11 +54,12 @@ class Pooler:
         self._model_config = model_config = loaded.model_config
         self.generates = getattr(model, "generates", True)
         is_encoder = model_config.is_encoder
-        self.pooling_type = settings.pooling_type or files.pooling_type or getattr(model, "pooling_type", "LAST")
+        default: str = getattr(model, "pooling_type", "LAST")
+        self.pooling_type = settings.pooling_type or files.pooling_type or default
         self._normalize = settings.normalize if settings.normalize is not None else files.normalize is not False
         self._use_activation = settings.use_activation is not False
         self._embed_head: Head = chain(list(files.dense))
-        self._class_head = self._classifier(model, settings)
+        self._class_head = self._classifier(runner, settings)
         self.score_template = settings.score_template
         if settings.classifier_from_token and not self.score_template:
             self.score_template = YES_NO_TEMPLATE
@@ -93,9 +94,10 @@ class Pooler:
     def embedding_prompts(self, inputs: Sequence[Text], params: PoolingParams) -> list[PooledPrompt]:
         """Tokenize texts to be embedded. Raises InvalidRequestError. Blocks, so not for an event loop."""
         self._need(classifies=False)
-        if params.dimensions is not None and params.dimensions > self.embedding_size:
+        size = self.embedding_size
+        if params.dimensions is not None and params.dimensions > size:
             raise InvalidRequestError(
-                f"dimensions {params.dimensions} is more than the {self.embedding_size} that this model's embeddings have",
+                f"dimensions {params.dimensions} is more than the {size} of this model's embeddings; ask for fewer",
                 param="dimensions",
             )
         prefix = self._prefix(params.prompt_name)
@@ -148,16 +150,18 @@ class Pooler:
 
     def _need(self, *, classifies: bool) -> None:
         if self.classifies and not classifies:
-            raise InvalidRequestError("this model scores and classifies; it has no embeddings: POST /score or /classify")
+            raise InvalidRequestError("this model scores and has no embeddings; POST /score, /rerank or /classify")
         if classifies and not self.classifies:
-            raise InvalidRequestError("this model has embeddings and no labels: POST /v1/embeddings or /score")
+            raise InvalidRequestError("this model has embeddings and no labels; POST /v1/embeddings, /score or /rerank")
 
     def _prefix(self, name: str | None) -> str:
         if name is None:
             return self.files.default_prompt
         if name not in self.files.prompts:
             known = ", ".join(sorted(self.files.prompts)) or "none"
-            raise InvalidRequestError(f"prompt_name {name!r} is not known to this model; known: {known}", param="prompt_name")
+            raise InvalidRequestError(
+                f"prompt_name {name!r} is not known to this model; known: {known}", param="prompt_name"
+            )
         return self.files.prompts[name]
 
     def _templated(self, pair: Pair, instruction: str) -> str:
@@ -239,8 +243,8 @@ class Pooler:
     def _too_long(self, num_tokens: int, at_least: str = "") -> ContextLengthError:
         limit = self.max_input_tokens
         return ContextLengthError(
-            f"This model's maximum context length is {limit} tokens: the input has {at_least}{num_tokens} tokens; shorten "
-            f"it, set truncate_prompt_tokens to {limit} or less, or start with a larger {self._too_long_hint}",
+            f"This model's maximum context length is {limit} tokens: the input has {at_least}{num_tokens} tokens; "
+            f"shorten it, set truncate_prompt_tokens to {limit} or less, or start with a larger {self._too_long_hint}",
             param="input",
         )
 
@@ -255,27 +259,30 @@ class Pooler:
             vector = vector[: params.dimensions]
         return normalized(vector) if self._normalizes(params) else vector
 
-    def _classifier(self, model: Any, settings: PoolerConfig) -> Head | None:
+    def _classifier(self, runner: ModelRunner, settings: PoolerConfig) -> Head | None:
         if settings.classifier_from_token:
-            return self._token_classifier(model, settings.classifier_from_token)
-        heads = getattr(model, "pooling_heads", None)
+            return self._token_classifier(runner, settings.classifier_from_token)
+        heads = getattr(runner.model, "pooling_heads", None)
         return None if heads is None else chain(heads)
 
-    def _token_classifier(self, model: Any, tokens: Sequence[str]) -> Head:
+    def _token_classifier(self, runner: ModelRunner, tokens: Sequence[str]) -> Head:
         """Return the head that reads the labels' logits among those of the next token (Qwen3-Reranker)."""
         if not self.generates or self._tokenizer is None:
             raise ConfigError("pooler_config: classifier_from_token needs a model that generates, and its tokenizer")
         rows = [self._tokenizer.encode(token, add_special_tokens=False) for token in tokens]
         for token, ids in zip(tokens, rows, strict=True):
             if len(ids) != 1:
-                raise ConfigError(f"pooler_config: classifier_from_token: {token!r} is {len(ids)} tokens; name single tokens")
+                raise ConfigError(
+                    f"pooler_config: classifier_from_token: {token!r} is {len(ids)} tokens; name single tokens"
+                )
         index = torch.tensor([ids[0] for ids in rows])
 
         def logits(state: Array) -> Array:
-            hidden = torch.from_numpy(np.ascontiguousarray(state))[None].to(model.dtype)
+            hidden = torch.from_numpy(state)[None].to(device=runner.loaded.device, dtype=runner.loaded.dtype)
             with torch.inference_mode():
-                found = model.logits(hidden.to(index.device))[0].float()
-            return found.index_select(0, index).cpu().numpy()  # type: ignore[no-any-return]
+                found = runner.model.logits(hidden)[0].float().cpu().index_select(0, index)
+            labels: Array = found.numpy()
+            return labels
 
         return logits
 

@@ -1,4 +1,4 @@
-"""PoolerConfig: how states become embeddings or scores: --pooler-config over the model's files over the family's way."""
+"""PoolerConfig: how states become embeddings or scores, where it is not as the model's files and its family say."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -21,7 +21,7 @@ class PoolingTask:
         """`pooling_type`: LAST, CLS, MEAN or ALL. `finish` makes the result of the pooled states."""
         self._pooling_type = pooling_type
         self._finish = finish
-        self._states: Array | None = None  # of MEAN and ALL
+        self._states: Array | None = None  # unless the type is LAST
         self.result: Array | None = None
 
     @property
@@ -33,8 +33,8 @@ class PoolingTask:
         """Return the positions of the row whose hidden states are needed."""
         if self._pooling_type == "LAST":
             return range(row.end - 1, row.end) if row.needs_sampling else range(0)
-        if self._pooling_type == "CLS":
-            return range(min(1, row.start), 1)
+        if self._pooling_type == "CLS":  # the last row has a state too, by which its end is known
+            return range(1) if not row.start else range(row.end - 1, row.end) if row.needs_sampling else range(0)
         return range(row.start, row.end)
 
     def take(self, row: BatchRow, states: Array) -> None:
@@ -43,20 +43,19 @@ class PoolingTask:
             if row.needs_sampling:
                 self.result = self._finish(states[0])
             return
-        if len(states):
+        if self._pooling_type != "CLS" or not row.start:
             if self._states is None:
                 num_kept = 1 if self._pooling_type == "CLS" else row.request.num_prompt_tokens
                 self._states = np.empty((num_kept, states.shape[1]), dtype=np.float32)
-            first = self.positions(row).start
-            self._states[first : first + len(states)] = states
+            self._states[row.start : row.start + len(states)] = states
         if row.needs_sampling:
             assert self._states is not None, "the first row has states"
             self.result = self._finish(self._pooled(self._states))
             self._states = None
 
     def _pooled(self, states: Array) -> Array:
-        if self._pooling_type == "CLS":
-            return states[0]
-        if self._pooling_type == "MEAN":  # float64 holds the sum of a million states
-            return states.mean(axis=0, dtype=np.float64).astype(np.float32)
-        return states
+        if self._pooling_type == "ALL":
+            return states
+        # The mean of CLS's only state is this state. float64 holds the sum of a million.
+        mean: Array = states.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return mean

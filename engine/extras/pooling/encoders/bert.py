@@ -12,7 +12,6 @@ from ....execution.models.checkpoint import positive_int
 from ....execution.models.decoder import Names
 from ....execution.models.forward_inputs import Inputs
 from ..families import num_labels_of
-from ..heads import Dense
 from .encoder import Encoder
 
 
@@ -24,8 +23,8 @@ class BertModel(Encoder):
         attention_norm="attention.output.LayerNorm", attention="attention", o_proj="output.dense",
         mlp_norm="output.LayerNorm",
     )  # fmt: skip
-    mlp_names = ("intermediate.dense", "output.dense")
-    ignored = ("embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
+    mlp_names: ClassVar[tuple[str, str] | None] = ("intermediate.dense", "output.dense")
+    ignored: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
     first_position: ClassVar[int] = 0  # rows of the position table that no token uses
 
     @classmethod
@@ -55,8 +54,8 @@ class BertModel(Encoder):
         num_rows = config.max_position_embeddings + self.first_position
         table = self._take(f"{embeddings}.position_embeddings.weight", num_rows, config.hidden_size)
         self._embed_positions = table[self.first_position :]
-        num_segments = config.vocab_size // config.hf_config["num_words"]
-        self._embed_segments = self._take(f"{embeddings}.token_type_embeddings.weight", num_segments, config.hidden_size)
+        segments = (config.vocab_size // config.hf_config["num_words"], config.hidden_size)
+        self._embed_segments = self._take(f"{embeddings}.token_type_embeddings.weight", *segments)
         self._embed_norm = self._load_norm(f"{embeddings}.LayerNorm")
 
     def _load_qkv(self, name: str) -> Any:
@@ -76,9 +75,8 @@ class BertForSequenceClassification(BertModel):
 
     ignored = ("embeddings.position_ids",)
 
-    def _load_head(self, *table: int) -> None:
-        hidden, num_labels, pooler = self.config.hidden_size, num_labels_of(self.config), f"{self._prefix}pooler.dense"
+    def _load_pooling_heads(self) -> None:
         self.pooling_heads = [
-            Dense(self._take(f"{pooler}.weight", hidden, hidden), self._take(f"{pooler}.bias", hidden), activation="tanh"),
-            Dense(self._take("classifier.weight", num_labels, hidden), self._take("classifier.bias", num_labels)),
+            self._load_dense(f"{self._prefix}pooler.dense", self.config.hidden_size, activation="tanh"),
+            self._load_dense("classifier", num_labels_of(self.config)),
         ]

@@ -5,7 +5,7 @@ The layers take turns in the memory of one: keys and values are read right after
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -14,25 +14,20 @@ from ....execution.models.decoder import Layer
 from ....execution.models.forward_inputs import Inputs
 from ....execution.models.layer_norm_decoder import LayerNormDecoder
 from ....execution.models.layers import Attention, NoNorm, Norm
-from ..heads import Head
+from ..families import NoHead
 
 _ALL = 2**30  # kernels count positions in int32
 
 
-class Encoder(LayerNormDecoder):
-    """LayerNorm after attention and after the MLP, like BERT. There is no head that makes logits of tokens."""
+class Encoder(NoHead, LayerNormDecoder):
+    """LayerNorm after attention and after the MLP, like BERT."""
 
-    generates: ClassVar[bool] = False
     partial_rotary = True
-    pooling_type: ClassVar[str] = "CLS"  # where the folder says nothing
-    pooling_heads: list[Head] | None = None  # a classifier's, applied to the pooled state
+    pooling_type = "CLS"  # where the folder says nothing
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return {**raw, "is_encoder_only": True}
-
-    def _load_head(self, *table: int) -> None:
-        """Load the classifier, if the class has one."""
+        return {**super().normalize_config(raw), "is_encoder_only": True}
 
     def _load_norm(self, name: str) -> Norm:
         return NoNorm() if name == f"{self._prefix}{self.names.norm}" else super()._load_norm(name)

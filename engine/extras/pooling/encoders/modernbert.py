@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -12,9 +12,14 @@ from ....execution.models.forward_inputs import Inputs
 from ....execution.models.layer_norm_decoder import LayerNormDecoder
 from ....execution.models.layers import MLP, Attention, LayerNorm, NoNorm, Norm
 from ..families import num_labels_of
-from ..heads import Dense, activation_of
 from ..heads import Norm as HeadNorm
+from ..heads import activation_of
 from .encoder import Encoder
+
+_THETAS = (
+    ("full_attention", "global_rope_theta", 160_000.0),
+    ("sliding_attention", "local_rope_theta", 10_000.0),
+)
 
 
 def _gelu_mul(up_gate: Tensor) -> Tensor:
@@ -30,21 +35,20 @@ class ModernBertModel(Encoder):
         embed="embeddings.tok_embeddings", norm="final_norm", attention_norm="attn_norm", attention="attn", o_proj="Wo",
         mlp_norm="mlp_norm",
     )  # fmt: skip
-    ignored = ("head.dense.weight", "head.norm.weight", "decoder.bias", "decoder.weight")
+    ignored: ClassVar[tuple[str, ...]] = ("head.dense.weight", "head.norm.weight", "decoder.bias", "decoder.weight")
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         every, num_layers = int(raw.get("global_attn_every_n_layers", 3)), int(raw["num_hidden_layers"])
         kinds = ["sliding_attention" if index % every else "full_attention" for index in range(num_layers)]
         ropes = raw.get("rope_parameters") or {}
-        thetas = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
         return super().normalize_config(
             {
                 **raw,
                 "layer_types": raw.get("layer_types") or kinds,
                 "rope_parameters": {
                     kind: {"rope_theta": raw.get(name, default), **(ropes.get(kind) or {})}
-                    for kind, (name, default) in thetas.items()
+                    for kind, name, default in _THETAS
                 },
                 "rms_norm_eps": raw.get("norm_eps", 1e-5),
                 "hidden_act": raw.get("hidden_activation", "gelu"),
@@ -93,21 +97,14 @@ class ModernBertForSequenceClassification(ModernBertModel):
 
     ignored = ()
 
-    def _load_head(self, *table: int) -> None:
+    def _load_pooling_heads(self) -> None:
         config, fields = self.config, self.config.hf_config
-        hidden, num_labels = config.hidden_size, num_labels_of(config)
-        has_bias = bool(fields.get("classifier_bias"))
-        self.pooling_type = str(fields.get("classifier_pooling", "cls")).upper()  # type: ignore[misc]
+        self.pooling_type = str(fields.get("classifier_pooling", "cls")).upper()
+        activation, has_bias = str(fields.get("classifier_activation", "gelu")), bool(fields.get("classifier_bias"))
+        norm_weight = self._take("head.norm.weight", config.hidden_size).float().cpu()
+        norm_bias = self._take("head.norm.bias", config.hidden_size).float().cpu() if fields.get("norm_bias") else None
         self.pooling_heads = [
-            Dense(
-                self._take("head.dense.weight", hidden, hidden),
-                self._take("head.dense.bias", hidden) if has_bias else None,
-                activation=str(fields.get("classifier_activation", "gelu")),
-            ),
-            HeadNorm(
-                self._take("head.norm.weight", hidden).float().cpu(),
-                self._take("head.norm.bias", hidden).float().cpu() if fields.get("norm_bias") else None,
-                config.norm_eps,
-            ),
-            Dense(self._take("classifier.weight", num_labels, hidden), self._take("classifier.bias", num_labels)),
+            self._load_dense("head.dense", config.hidden_size, activation=activation, bias=has_bias),
+            HeadNorm(norm_weight, norm_bias, config.norm_eps),
+            self._load_dense("classifier", num_labels_of(config)),
         ]

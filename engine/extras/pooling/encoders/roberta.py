@@ -1,8 +1,10 @@
-"""RoBERTa (Liu et al. 2019) and XLM-RoBERTa (Conneau et al. 2019): BERT whose positions begin at the table's third row."""
+"""RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2019): BERT with positions from the table's third row on."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from ....execution.models.checkpoint import positive_int
 from ..families import num_labels_of
-from ..heads import Dense
 from .bert import BertModel
 
 
@@ -13,7 +15,7 @@ class RobertaModel(BertModel):
     first_position = 2
 
     @classmethod
-    def normalize_config(cls, raw):  # type: ignore[no-untyped-def]
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         return super().normalize_config({**raw, "type_vocab_size": positive_int(raw, "type_vocab_size", 1)})
 
 
@@ -22,12 +24,10 @@ class RobertaForSequenceClassification(RobertaModel):
 
     ignored = ("embeddings.position_ids",)
 
-    def _load_head(self, *table: int) -> None:
-        hidden, num_labels = self.config.hidden_size, num_labels_of(self.config)
-        dense, out = "classifier.dense", "classifier.out_proj"
+    def _load_pooling_heads(self) -> None:
         self.pooling_heads = [
-            Dense(self._take(f"{dense}.weight", hidden, hidden), self._take(f"{dense}.bias", hidden), activation="tanh"),
-            Dense(self._take(f"{out}.weight", num_labels, hidden), self._take(f"{out}.bias", num_labels)),
+            self._load_dense("classifier.dense", self.config.hidden_size, activation="tanh"),
+            self._load_dense("classifier.out_proj", num_labels_of(self.config)),
         ]
 
 
