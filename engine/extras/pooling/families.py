@@ -73,6 +73,10 @@ class NoHead:
         fields: dict[str, Any] = super().normalize_config(raw)  # type: ignore[misc]
         return {**fields, "tie_word_embeddings": True}
 
+    def logits(self, hidden: Any) -> Any:
+        """Return the states: nothing samples, but a GPU's rehearsal of its kernels does."""
+        return hidden
+
     def _pack_head(self, weight: Any) -> None:
         self._load_pooling_heads()
 
