@@ -15,6 +15,7 @@ class Client:
     requirements: tuple[str, ...]
     has_key: bool = True  # False: the client's server has no keys
     shares_torch: bool = False  # uses the packages of the server's environment, because torch has gigabytes
+    pools: bool = False  # True: on the models with --pooler-config, for packages that embed
     is_scripted: bool = False  # True: on the demo model with the extension of site/, which says what a script says
     family: str = ""  # folder of clients with equal requirements; without it the client's own
 
@@ -59,6 +60,11 @@ _NODE_LANGCHAIN = (
 )
 _NODE_SMALL = ("@huggingface/inference@4.13.30", "autocannon@9.0.0", "@anthropic-ai/sdk@1.13.0", "ollama@0.6.4")
 
+_EMBEDDINGS = (
+    *("openai==3.57.0", "ollama==0.6.3", "cohere==COHERE", "langchain-openai==1.7.4", "haystack-ai==3.4.0"),
+    "llama-index-embeddings-openai-like==LLAMA",
+)
+
 CLIENTS = (
     Client("openai", "openai_sdk.py", ("openai==3.57.0",)),
     Client("anthropic", "anthropic_sdk.py", ("anthropic==2.13.0",)),
@@ -101,4 +107,5 @@ CLIENTS = (
     Client("agno", "agno_sdk.py", ("agno==3.1.10", "openai==3.57.0"), is_scripted=True),
     Client("strands", "strands_sdk.py", ("strands-agents[openai,anthropic]==1.62.0",), is_scripted=True),
     Client("agent-framework", "agent_framework_sdk.py", _AGENT_FRAMEWORK, is_scripted=True),
+    Client("embeddings", "embeddings_sdk.py", _EMBEDDINGS, pools=True),
 )

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError, ContextLengthError, InvalidRequestError
 from splitfuse.engine.extras.pooling.params import PoolingParams
+from splitfuse.server.cli import main
 
 ROW = Callable[[torch.Tensor], torch.Tensor]
 POOLED: dict[str, ROW] = {
@@ -125,6 +126,19 @@ def test_a_chat_model_pools_beside_its_tokens(tmp_path: Path, rng: random.Random
     run_schedule(llm, [*chats, *(Arrival(item.token_ids, item.params, at_step=3) for item in made)])
     assert [chat.output.token_ids for chat in chats] == texts
     assert [item.task.result.tolist() for item in made] == vectors  # type: ignore[union-attr]
+
+
+def test_a_recording_is_replayed(tmp_path: Path, rng: random.Random, capsys: pytest.CaptureFixture[str]) -> None:
+    save_model("llama-gqa-tied", tmp_path / "model")
+    recording = str(tmp_path / "recording.jsonl")
+    llm = LLM(
+        str(tmp_path / "model"), device="cpu", pooler_config={"pooling_type": "MEAN"}, record=recording, max_num_seqs=3
+    )
+    llm.embed(prompts(rng, 6))
+    llm.generate(prompts(rng, 3), max_tokens=5)
+    llm.close()
+    assert main(["replay", recording]) == 0
+    assert "identical" in capsys.readouterr().out
 
 
 def test_generation_is_refused_without_a_head(tmp_path: Path) -> None:

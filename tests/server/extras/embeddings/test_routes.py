@@ -178,7 +178,12 @@ async def test_ollama(embedder: Path) -> None:
 
 async def test_no_text_comes_of_an_embedder(embedder: Path) -> None:
     async with served(embedder) as (client, _):
-        for path, body in [("/generate", {"prompt": "x"}), ("/v1/completions", {"prompt": "x"})]:
+        chat = {"messages": [{"role": "user", "content": "x"}]}
+        for path, body in [
+            ("/generate", {"prompt": "x"}),
+            ("/v1/completions", {"prompt": "x"}),
+            ("/v1/chat/completions", chat),
+        ]:
             response = await client.post(path, json=body)
             assert response.status_code == 400
             assert "generates no text" in response.json()["error"]["message"]
