@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
@@ -49,8 +50,8 @@ def main() -> None:
         ours_vector = torch.tensor(llm.embed(texts[:1])[0].outputs.embedding)
         their_vector = torch.tensor(theirs.encode(texts[:1])[0]).float()
         cosine = torch.nn.functional.cosine_similarity(ours_vector, their_vector, dim=0)
-        rows = [(timed(lambda: llm.embed(texts)), timed(lambda: theirs.encode(texts, batch_size=32)))
-                for _ in range(args.pairs)]  # fmt: skip
+        calls = partial(llm.embed, texts), partial(theirs.encode, texts, batch_size=32)
+        rows = [[timed(call) for call in calls] for _ in range(args.pairs)]
         ours, others = ([len(texts) / median(row[side][kind] for row in rows) for kind in (0, 1)] for side in (0, 1))
         ratios = [median(row[1][kind] / row[0][kind] for row in rows) for kind in (0, 1)]
         print(

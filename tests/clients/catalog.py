@@ -61,8 +61,8 @@ _NODE_LANGCHAIN = (
 _NODE_SMALL = ("@huggingface/inference@4.13.30", "autocannon@9.0.0", "@anthropic-ai/sdk@1.13.0", "ollama@0.6.4")
 
 _EMBEDDINGS = (
-    *("openai==3.57.0", "ollama==0.6.3", "cohere==COHERE", "langchain-openai==1.7.4", "haystack-ai==3.4.0"),
-    "llama-index-embeddings-openai-like==LLAMA",
+    *("openai==3.57.0", "ollama==0.6.3", "cohere==7.3.1", "langchain-openai==1.7.4", "haystack-ai==3.4.0"),
+    "llama-index-embeddings-openai-like==0.4.0",
 )
 
 CLIENTS = (

@@ -112,11 +112,16 @@ def test_no_schedule_changes_a_bit(name: str, pooling: str, seed: int, tmp_path:
         assert item.task.result.tolist() == expected
 
 
-def test_a_chat_model_pools_beside_its_tokens(tmp_path: Path, rng: random.Random) -> None:
+@pytest.mark.parametrize(("pooling", "dtype"), [("LAST", "float32"), ("MEAN", "bfloat16")])
+@pytest.mark.parametrize("is_async", [False, True], ids=["", "a step in flight"])
+def test_a_chat_model_pools_beside_its_tokens(
+    pooling: str, dtype: str, tmp_path: Path, rng: random.Random, *, is_async: bool
+) -> None:
     """Both kinds of rows share steps, and neither changes a bit of the other."""
     save_model("llama-gqa-tied", tmp_path)
     inputs = prompts(rng, 8, longest=150)
-    llm = LLM(str(tmp_path), dtype="float32", device="cpu", pooler_config={"pooling_type": "LAST"}, max_num_seqs=6)
+    settings: dict[str, Any] = {"dtype": dtype, "device": "cpu", "pooler_config": {"pooling_type": pooling}}
+    llm = LLM(str(tmp_path), **settings, max_num_seqs=6, max_num_batched_tokens=64, async_scheduling=is_async)
     greedy = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     texts = [output.outputs[0].token_ids for output in llm.generate(inputs, greedy)]
     vectors = [output.outputs.embedding for output in llm.embed(inputs)]
