@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .extras.compat.llm_engine import LLMEngine
     from .extras.compat.output_kind import RequestOutputKind
     from .extras.compat.pipeline import pipeline
+    from .extras.pooling.outputs import PoolingRequestOutput
+    from .extras.pooling.params import PoolingParams
     from .extras.structured_output.params import StructuredOutputs, StructuredOutputsParams
     from .serving.async_engine import AsyncEngine
     from .serving.input_processor import TextPrompt, TokensPrompt
@@ -40,6 +42,8 @@ __all__ = [
     "LLMEngine",
     "LLMStream",
     "OutputDelta",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
@@ -63,6 +67,8 @@ _HOME = {
     "LLMEngine": ".extras.compat.llm_engine",
     "LLMStream": ".serving.llm",
     "OutputDelta": ".core.outputs",
+    "PoolingParams": ".extras.pooling.params",
+    "PoolingRequestOutput": ".extras.pooling.outputs",
     "RequestOutput": ".serving.request_output",
     "RequestOutputKind": ".extras.compat.output_kind",
     "SamplingParams": ".core.sampling_params",

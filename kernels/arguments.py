@@ -92,3 +92,4 @@ class AttentionArgs(NamedTuple):
     scale: float
     sliding_window: int = 0  # number of cached positions that a query sees, its own included; 0: all
     softcap: float = 0.0  # c turns a score s into c · tanh(s / c); 0: no cap
+    lookahead: int = 0  # number of positions after its own that a query sees, as far as its row has them

@@ -187,12 +187,13 @@ def rope_and_cache(
 
 
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
-    """Causal attention of each row's query tokens over that row's cached tokens (Kwon et al. 2023, PagedAttention).
+    """Attention of each row's query tokens over that row's cached tokens (Kwon et al. 2023, PagedAttention).
 
     q [T, Hq, D] → [T, Hq, D]. Query head h reads KV head h // (Hq // Hkv).
     Query token i of row b is at position p = seq_lens[b] - query_len + i and sees cached positions
-    max(0, p - sliding_window + 1) .. p, or 0 .. p if sliding_window is 0. Other slots are never read, or are masked so
-    that their content (NaN too) does not matter. With an int8 cache, scores are multiplied by the scales of keys and
+    max(0, p - sliding_window + 1) .. p, or 0 .. p if sliding_window is 0; with `lookahead` also the next positions up
+    to min(p + lookahead, seq_lens[b] - 1). Other slots are never read, or are masked so that their content (NaN too)
+    does not matter. With an int8 cache, scores are multiplied by the scales of keys and
     weights by the scales of values, so there is no more rounding than with a cache in q's dtype.
     """
     return _backend(q).paged_attention(q, cache, ragged, args)

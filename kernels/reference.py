@@ -161,7 +161,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         oldest = (positions - args.sliding_window + 1).clamp(min=0) if args.sliding_window else positions * 0
         first = int(oldest[0]) if end > start else seq_len
         cached = torch.arange(first, seq_len, device=q.device)
-        visible = (cached <= positions[:, None]) & (cached >= oldest[:, None])
+        visible = (cached <= positions[:, None] + args.lookahead) & (cached >= oldest[:, None])
         blocks, offsets = ragged.block_tables[row, cached // block_size].long(), cached % block_size
         keys, values = _read(cache.keys, blocks, offsets, k_scales), _read(cache.values, blocks, offsets, v_scales)
         out[start:end] = _attend(q[start:end], keys, values, visible, args)

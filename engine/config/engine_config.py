@@ -142,6 +142,9 @@ class EngineConfig:
     override_generation_config: dict[str, Any] | None = setting(
         None, help='single values of --generation-config, as JSON: {"temperature": 0.5}'
     )
+    pooler_config: dict[str, Any] | None = setting(
+        None, help='embeddings of any model, or other than its files say, as JSON: {"pooling_type": "MEAN"}'
+    )
     speculative_config: dict[str, Any] | None = setting(
         None,
         word_key="model",

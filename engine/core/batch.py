@@ -114,9 +114,9 @@ class RowOutput(NamedTuple):
     """Result of one row of a step.
 
     `token_ids`: the sampled tokens: none for a row without sampling, else one; with drafts, the accepted drafts and one
-    more token. `logprobs`: of each sampled token, if requested. `finish_reason`: why the grammar ends the output with
-    the last token. `forced_from`: number of output tokens before a forced completion that has begun. With a `failure`
-    there are no tokens.
+    more token. `logprobs`: of each sampled token, if requested. `finish_reason`: why the output ends with the last
+    token, by its grammar, or without a token. `forced_from`: number of output tokens before a forced completion that
+    has begun. With a `failure` there are no tokens.
     """
 
     token_ids: tuple[int, ...] = ()

@@ -75,12 +75,11 @@ class SamplingParams:
     priority: int = ruled(0, Integer(-(2**31), 2**31 - 1), "Lower first, with --scheduling-policy priority.")
     timeout_ms: int | None = ruled(None, _DAY_MS, "From arrival; then the request ends with its output so far.")
     max_queue_ms: int | None = ruled(None, _DAY_MS, "From arrival; then the request ends if it has not begun.")
-    # No field of a request: used instead of max_tokens, cut to the tokens that fit; None: all that fit.
-    default_max_tokens: int | None = 64
-    # No field of a request: queues behind all interactive requests, whatever the scheduling policy.
-    is_background: bool = False
-    # No field of a request: the server proves the answer by a receipt.
-    wants_receipt: bool = False
+    # No fields of a request.
+    default_max_tokens: int | None = 64  # instead of max_tokens, cut to the tokens that fit; None: all that fit
+    is_background: bool = False  # queues behind all interactive requests, whatever the scheduling policy
+    wants_receipt: bool = False  # the server proves the answer by a receipt
+    pooling: Any = None  # a PoolingTask: the request samples nothing and ends when its prompt is computed
     # The user's names of fields, and of the prompt, where they differ ("max_completion_tokens"); for refusals.
     names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     # Fields of vLLM's, for scripts written for it. Text is always made; AsyncLLM reads output_kind.

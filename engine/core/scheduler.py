@@ -180,6 +180,8 @@ class Scheduler(RequestQueues):
                     request.num_output_placeholders -= 1
                     if output.token_ids:
                         progress.append(self._take(request, output, now))
+                    elif output.finish_reason and self._finish(request, reason=output.finish_reason, now=now):
+                        progress.append(Progress(request, output))
                 if row.num_drafts and not request.is_finished:
                     self.blocks.free_after_tokens(request)
         if self._finished_in_flight:
@@ -190,9 +192,7 @@ class Scheduler(RequestQueues):
         return progress
 
     def _take(self, request: Request, output: RowOutput, now: float) -> Progress:
-        """Append the sampled tokens until the request ends. All but the first follow accepted drafts, so the tokens
-        before them are computed.
-        """
+        """Append the sampled tokens until the request ends. Those behind the first follow accepted drafts, computed."""
         gap = None if request.last_token_time is None else now - request.last_token_time
         if request.first_token_time is None:
             request.first_token_time = now

@@ -65,7 +65,7 @@ class AsyncEngine(EngineState):
         self.runner, self.loaded, self.fingerprint = parts.runner, parts.runner.loaded, parts.fingerprint
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
-        self.default_sampling_params = parts.default_sampling_params
+        self.default_sampling_params, self.pooler = parts.default_sampling_params, parts.pooler
         self.prompts = PromptReader(
             core, parts.input_processor, parts.tokenizer, self._queue_limits, self._input_threads
         )

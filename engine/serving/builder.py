@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..config import EngineConfig
@@ -43,6 +44,7 @@ class EngineParts:
     input_processor: InputProcessor
     fingerprint: str = ""  # the model's
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)  # values of fields that a request lacks
+    pooler: Any = None  # Pooler of the extra, for a model that pools
 
     def pipeline(self, config: EngineConfig, *, replays: Any = None) -> StepPipeline:
         """Test the parts with a few tokens, and build a core over them with its step pipeline.
@@ -51,6 +53,8 @@ class EngineParts:
         recording cannot be written.
         """
         loaded = self.runner.loaded
+        if self.pooler is not None:
+            config = self.pooler.engine_config(config)
         config = config.for_device(loaded.device.type)
         is_async = runs_ahead(config, loaded.device)
         max_steps_in_flight = 2 if is_async else 1
@@ -87,19 +91,18 @@ class EngineParts:
         if num_tokens < 2:
             return  # a request would not fit either
         prompt = [index % loaded.model_config.vocab_size for index in range(min(_TEST_PROMPT_LEN, num_tokens - 1))]
+        params = SamplingParams(temperature=0)
+        if self.pooler is not None and not self.pooler.generates:
+            params, num_tokens = self.pooler.test_params(), len(prompt) + 1
         request = Request(
-            request_id="self-test",
-            prompt_token_ids=prompt,
-            params=SamplingParams(temperature=0),
-            max_num_tokens=num_tokens,
-            seed=0,
+            request_id="self-test", prompt_token_ids=prompt, params=params, max_num_tokens=num_tokens, seed=0
         )
         pipeline.core.add([request])
         while pipeline.has_work:
             for delta in pipeline.step().deltas:
                 if delta.error is not None:
                     raise ConfigError(
-                        f"the model cannot generate: {delta.error}; fetch its files again, or try --dtype float32"
+                        f"the model cannot compute: {delta.error}; fetch its files again, or try --dtype float32"
                     )
 
     def speculation(self, config: EngineConfig) -> Speculator | None:
@@ -138,6 +141,7 @@ def load(config: EngineConfig) -> EngineParts:
         mark = beside.submit(fingerprint, folder, config, dtype=str(runner.loaded.dtype))
         tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
     model_config = runner.loaded.model_config
+    pooler = _pooler(config, folder, runner, tokenizer)
     input_processor = InputProcessor(
         tokenizer=tokenizer,
         grammars=_constraint_compiler(tokenizer, model_config),
@@ -145,9 +149,19 @@ def load(config: EngineConfig) -> EngineParts:
         max_model_len=runner.loaded.max_model_len,
         max_cache_tokens=runner.loaded.cache.num_blocks * config.block_size,
         seed=config.seed,
+        generates=pooler is None or pooler.generates,
     )
     return_freed_memory()
-    return EngineParts(tokenizer, runner, input_processor, mark.result(), defaults)
+    return EngineParts(tokenizer, runner, input_processor, mark.result(), defaults, pooler)
+
+
+def _pooler(config: EngineConfig, folder: Path, runner: ModelRunner, tokenizer: Tokenizer | None) -> Any:
+    """Build the pooler of a model that pools by its files, by its class or by the setting; None for all others."""
+    is_pooled_by_files = (folder / "modules.json").exists() or not getattr(runner.model, "generates", True)
+    if config.pooler_config is None and not is_pooled_by_files:
+        return None
+    module = load_extra("pooling.pooler", needed_for="--pooler-config")
+    return module.Pooler(config, folder, runner, tokenizer)
 
 
 def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig) -> ConstraintCompiler | None:

@@ -39,6 +39,9 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: Sequence[int]
 
 
+_FEW_IDS = 1024  # checked at once in 20 us; the way to a thread and back takes 100
+
+
 @contextmanager
 def _ignore_if_optional(params: SamplingParams) -> Iterator[None]:
     """Leave out a grammar that cannot be used, if it is optional."""
@@ -78,8 +81,11 @@ class InputProcessor:
         max_model_len: int,
         max_cache_tokens: int,
         seed: int,
+        generates: bool = True,
     ) -> None:
+        """`generates`: False for a model whose prompts are only pooled."""
         self._tokenizer = tokenizer
+        self._generates = generates
         self._grammars = grammars
         self._vocab_size = model_config.vocab_size
         # A checkpoint may name an end token that its logits do not have.
@@ -107,7 +113,14 @@ class InputProcessor:
         """Like `tokenize`, but in `threads`. A prompt that is too long by its length alone is refused before."""
         self._check_length(prompt, params)
         compiling = self._compile(params)
-        tokenized = await threads.run(partial(self._tokenize, prompt, params), length=length_of(prompt))
+        if (
+            isinstance(_content(prompt), list)
+            and length_of(prompt) < _FEW_IDS
+            and not (params.stop or params.bad_words)
+        ):
+            tokenized = self._tokenize(prompt, params)
+        else:
+            tokenized = await threads.run(partial(self._tokenize, prompt, params), length=length_of(prompt))
         if compiling is None:
             return tokenized
         with _ignore_if_optional(params):
@@ -139,6 +152,8 @@ class InputProcessor:
         Raises InvalidRequestError (ContextLengthError).
         """
         params, grammar = tokenized.params, tokenized.grammar
+        if params.pooling is None and not self._generates:
+            raise InvalidRequestError("this model generates no text; POST /v1/embeddings, /score or /classify")
         outputs = params.structured_outputs
         assert (grammar is None) == (outputs is None) or (outputs is not None and outputs.is_optional)
         token_ids = tokenized.token_ids
@@ -241,6 +256,7 @@ class InputProcessor:
     def _max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Return the most tokens of prompt and output: the requested number if it fits, or a default cut to fit."""
         largest, holder = self._capacity
+        largest += params.pooling is not None  # the one token behind a pooled prompt is never made
         if num_prompt_tokens >= largest:
             raise self._too_long(str(num_prompt_tokens), params)
         if params.max_length is not None and params.max_length <= num_prompt_tokens:

@@ -70,7 +70,7 @@ class LLM:
         self._runner = parts.runner
         self.tokenizer = parts.tokenizer
         self._texts = TokenTexts(parts.tokenizer)
-        self._defaults = parts.default_sampling_params
+        self._defaults, self.pooler = parts.default_sampling_params, parts.pooler
         self.pipeline = parts.pipeline(self.config)
         self.core = self.pipeline.core
         self._live: Any = None  # LiveModel, once the weights change or the model sleeps
@@ -264,6 +264,50 @@ class LLM:
         _refuse_adapters(lora_request)
         search = load_extra("beam_search.search", needed_for="LLM.beam_search")
         outputs: list[BeamSearchOutput] = search.beam_search(self, _prompts(prompts, None), params)
+        return outputs
+
+    # Prompts whose states are pooled.
+
+    def embed(self, prompts: Prompt | Sequence[Prompt], pooling_params: Any = None, use_tqdm: Any = False) -> list[Any]:
+        """Return one PoolingRequestOutput per prompt, whose `outputs.embedding` is a list of floats.
+
+        `pooling_params`: a PoolingParams, such as PoolingParams(dimensions=256). Raises InvalidRequestError.
+        """
+        return self.encode(prompts, pooling_params, pooling_task="embed")
+
+    def classify(
+        self, prompts: Prompt | Sequence[Prompt], pooling_params: Any = None, use_tqdm: Any = False
+    ) -> list[Any]:
+        """Like `embed`, for a model with labels: `outputs.probs` is a list of probabilities."""
+        return self.encode(prompts, pooling_params, pooling_task="classify")
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: Any = None,
+        use_tqdm: Any = False,
+        *,
+        pooling_task: str = "token_embed",
+    ) -> list[Any]:
+        """Pool prompts for a task: embed, classify, or token_embed, whose `outputs.data` has a vector per token."""
+        calls = load_extra("pooling.llm_calls", needed_for="LLM.encode")
+        outputs: list[Any] = calls.run(self, pooling_task, prompts, pooling_params)
+        return outputs
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        pooling_params: Any = None,
+        use_tqdm: Any = False,
+    ) -> list[Any]:
+        """Score each of the second texts for the first, or for its own first: `outputs.score`.
+
+        A model without labels scores by the cosine of its embeddings. Raises InvalidRequestError.
+        """
+        calls = load_extra("pooling.llm_calls", needed_for="LLM.score")
+        outputs: list[Any] = calls.score(self, data_1, data_2, pooling_params)
         return outputs
 
     @property

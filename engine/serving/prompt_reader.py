@@ -53,13 +53,13 @@ class PromptReader:
         """Return the token ids of a text."""
         assert self._tokenizer is not None
         work = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
-        return await self._run(work, length=len(text))
+        return await self.run(work, length=len(text))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included."""
         assert self._tokenizer is not None
         work = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
-        return await self._run(work, length=len(token_ids))
+        return await self.run(work, length=len(token_ids))
 
     async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """Return the prompt text of a conversation, within limits in time and memory. Options as ChatTemplate.render.
@@ -72,9 +72,10 @@ class PromptReader:
             self._renderer = chat.Renderer(self._tokenizer.chat_template)
         conversation = chat.as_json(messages, **options)
         work: Callable[[], str] = partial(self._renderer.render, conversation)
-        return await self._run(work, length=len(conversation))
+        return await self.run(work, length=len(conversation))
 
-    async def _run(self, work: Callable[[], _T], *, length: int) -> _T:
+    async def run(self, work: Callable[[], _T], *, length: int) -> _T:
+        """Read prompts of this length together in a thread, by `work`. Raises its errors, too."""
         self._limits.check_size(self._prediction, num_waiting=self._threads.num_requests, num_new=1)
         with self._threads.hold(num_requests=1, length=length):
             return await self._threads.run(work, length=length)

@@ -47,12 +47,17 @@ class Tokenizer:
         return self._fast.to_str()
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the text's ids. Releases the GIL meanwhile, unlike `encode` of `tokenizers`.
+        """Return the text's ids. Raises InvalidRequestError."""
+        ids: list[int] = self.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str | tuple[str, str]], *, add_special_tokens: bool = True) -> list[Any]:
+        """Return the `ids` and `type_ids` of texts and pairs. Releases the GIL, unlike `encode` of `tokenizers`.
 
         Raises InvalidRequestError for a text that the tokenizer's vocabulary or patterns cannot split.
         """
         try:
-            return self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+            return self._fast.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         except BaseException as exc:  # tokenizers raises plain Exception, and a panic of Rust is none
             if not isinstance(exc, Exception) and type(exc).__name__ != "PanicException":
                 raise

@@ -243,11 +243,12 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     out = q.new_empty(*q.shape)
     run(
         q=q, k_cache=cache.keys, v_cache=cache.values, out=out, query_start_loc=ragged.query_start_loc,
-        seq_lens=ragged.seq_lens, block_tables=ragged.block_tables, num_short=num_short(ragged), num_rows=num_rows,
+        seq_lens=ragged.seq_lens, block_tables=ragged.block_tables,
+        num_short=0 if args.lookahead else num_short(ragged), num_rows=num_rows,
         max_blocks=ragged.block_tables.stride(0), num_heads=q.shape[1], num_kv_heads=cache.keys.shape[1],
         head_dim=q.shape[2], block_size=cache.keys.shape[2], q_token=q.stride(0), q_head=q.stride(1),
-        window=args.sliding_window, is_cache_int8=cache.keys.dtype == torch.int8, scale=args.scale,
-        softcap=args.softcap,
+        window=args.sliding_window, lookahead=args.lookahead, is_cache_int8=cache.keys.dtype == torch.int8,
+        scale=args.scale, softcap=args.softcap,
     )  # fmt: skip
     return out
 

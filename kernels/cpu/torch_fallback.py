@@ -101,7 +101,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         seen = length - first * block_size
         # Cut at the row's length: slots beyond it may hold anything, and a mask does not stop a NaN.
         keys, values = (_read(part, blocks).transpose(0, 1).flatten(1, 2)[:, :seen] for part in cache[:2])
-        mask = _mask(query_len, seen, window)
+        mask = _mask(query_len, seen, window, args.lookahead)
         if args.softcap:
             out[tokens] = _attend_capped(q[tokens], keys, values, mask, args)
             continue
@@ -110,7 +110,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
             keys[None],
             values[None],
             attn_mask=mask,
-            is_causal=1 < query_len == seen and not window,
+            is_causal=mask is None and 1 < query_len == seen and not args.lookahead,
             scale=args.scale,
             enable_gqa=True,
         )
@@ -130,7 +130,7 @@ def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None,
     """
     num_tokens, num_kv_heads = len(q), len(keys)
     if mask is None:  # every position is visible, or causally
-        mask = torch.ones(num_tokens, keys.shape[1], dtype=torch.bool).tril(keys.shape[1] - num_tokens)
+        mask = torch.ones(num_tokens, keys.shape[1], dtype=torch.bool).tril(keys.shape[1] - num_tokens + args.lookahead)
     grouped = q.view(num_tokens, num_kv_heads, -1, q.shape[2])
     out = torch.empty(grouped.shape, dtype=q.dtype)
     for head in range(num_kv_heads):
@@ -140,11 +140,11 @@ def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None,
     return out.view(q.shape)
 
 
-def _mask(query_len: int, length: int, sliding_window: int) -> Tensor | None:
+def _mask(query_len: int, length: int, sliding_window: int, lookahead: int) -> Tensor | None:
     """Return which of `length` positions the last `query_len` see, [query_len, length] bool; None: all, or causal."""
-    if not sliding_window and query_len in (1, length):
+    if not sliding_window and (query_len in (1, length) if not lookahead else lookahead >= length):
         return None
     position = torch.arange(length - query_len, length)[:, None]
     key = torch.arange(length)
-    mask = key <= position
+    mask = key <= position + lookahead
     return mask & (key > position - sliding_window) if sliding_window else mask

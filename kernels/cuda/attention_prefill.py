@@ -91,7 +91,7 @@ def _attend_span(
     q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, end, maximum, total, out, scale_log2,
     inner_scale, block_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr,
-    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr,
+    LOOKAHEAD: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     blocks = load_blocks(table_ptr, begin + tl.arange(0, BLOCK_N), oldest, newest, BLOCK_SIZE)
     for start in range(begin, end, BLOCK_N):
@@ -101,7 +101,9 @@ def _attend_span(
             k_ptr, v_ptr, blocks, keys, readable, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, MASKED, FP8
         )
         blocks = load_blocks(table_ptr, keys + BLOCK_N, oldest, newest, BLOCK_SIZE)
-        visible = keys[None, :] <= positions[:, None]
+        visible = keys[None, :] <= positions[:, None] + LOOKAHEAD
+        if LOOKAHEAD:
+            visible = visible & (keys[None, :] <= newest)
         if WINDOW:
             visible = visible & (keys[None, :] > positions[:, None] - WINDOW)
         maximum, total, out = attend(
@@ -119,8 +121,8 @@ def _prefill(
     num_decodes, num_rows, scale_log2, inner_scale, q_token_stride, q_head_stride, out_token_stride, out_head_stride,
     block_stride, kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, NUM_KV_HEADS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr, RAGGED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, LOOKAHEAD: tl.constexpr, BLOCK_Q: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr, RAGGED: tl.constexpr,
 ):  # fmt: skip
     # A row's last blocks see the most keys, so they run first and the GPU does not end on a few long programs.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -147,35 +149,40 @@ def _prefill(
     )
 
     context = tl.load(seq_lens_ptr + row) - query_len
-    newest = context + tl.minimum(first + BLOCK_Q, query_len) - 1
+    last_query = context + tl.minimum(first + BLOCK_Q, query_len) - 1
+    newest = tl.minimum(last_query + LOOKAHEAD, context + query_len - 1)  # last key that a query of the block sees
     oldest = tl.maximum(context + first - WINDOW + 1, 0) if WINDOW else 0
     begin = oldest // BLOCK_N * BLOCK_N
     left = begin  # every query of the block sees all of the keys [left, right)
     if WINDOW:
-        left = (tl.maximum(newest - WINDOW + 1, 0) + BLOCK_N - 1) // BLOCK_N * BLOCK_N
+        left = (tl.maximum(last_query - WINDOW + 1, 0) + BLOCK_N - 1) // BLOCK_N * BLOCK_N
         left = tl.minimum(left, (newest + BLOCK_N) // BLOCK_N * BLOCK_N)
-    right = tl.maximum((context + first + 1) // BLOCK_N * BLOCK_N, left)
+    seen = tl.minimum(context + first + LOOKAHEAD, context + query_len - 1) + 1  # by the block's first query
+    right = tl.maximum(seen // BLOCK_N * BLOCK_N, left)
 
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     k_ptr += kv_head.to(tl.int64) * kv_head_stride
     v_ptr += kv_head.to(tl.int64) * kv_head_stride
     # Padding has the last token's position: beyond it a window might be empty, and 0 would be divided by 0.
-    positions = tl.minimum(context + tokens, newest)
+    positions = tl.minimum(context + tokens, last_query)
     maximum = tl.full([BLOCK_M], -1e30, tl.float32)
     total = tl.full([BLOCK_M], 0.0, tl.float32)
     out = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
     if WINDOW:
         maximum, total, out = _attend_span(
             q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, left, maximum, total, out, scale_log2,
-            inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True, CAPPED, FP8,
+            inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, LOOKAHEAD, BLOCK_N, True,
+            CAPPED, FP8,
         )  # fmt: skip
     maximum, total, out = _attend_span(
         q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, left, right, maximum, total, out, scale_log2,
-        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, False, CAPPED, FP8,
+        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, LOOKAHEAD, BLOCK_N, False,
+        CAPPED, FP8,
     )  # fmt: skip
     maximum, total, out = _attend_span(
         q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, right, newest + 1, maximum, total, out, scale_log2,
-        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True, CAPPED, FP8,
+        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, LOOKAHEAD, BLOCK_N, True,
+            CAPPED, FP8,
     )  # fmt: skip
 
     out_ptrs = out_ptr + rows[:, None] * out_token_stride + heads[:, None] * out_head_stride + dims[None, :]
@@ -226,6 +233,7 @@ def prefill_attention(
         NUM_KV_HEADS=num_kv_heads,
         BLOCK_SIZE=block_size,
         WINDOW=args.sliding_window,
+        LOOKAHEAD=args.lookahead,
         BLOCK_Q=block_q,
         CAPPED=args.softcap > 0,
         FP8=fp8_kind(k_cache, device_info(q.device)),

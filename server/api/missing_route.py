@@ -5,16 +5,28 @@ from collections.abc import Iterable, Mapping
 from ...engine.checks import shown
 
 _TEXT_ONLY = "not served here: text generation only"
+_NOT_POOLED = (
+    "not served here: the model makes text; serve an embedding model or a reranker, or start with "
+    '--pooler-config \'{"pooling_type": "LAST"}\' for embeddings of this model'
+)
 # Prefixes of other servers' paths.
 _NOT_SERVED: Mapping[str, str] = {
-    "/v1/embeddings": f"embeddings are {_TEXT_ONLY}",
+    "/v1/embeddings": f"embeddings are {_NOT_POOLED}",
+    "/embeddings": f"embeddings are {_NOT_POOLED}",
     "/v1/images": f"images are {_TEXT_ONLY}",
     "/v1/videos": f"videos are {_TEXT_ONLY}",
     "/v1/audio": f"audio is {_TEXT_ONLY}",
     "/v1/realtime": f"audio is {_TEXT_ONLY}",
     "/v1/moderations": f"moderations are {_TEXT_ONLY}",
-    "/v1/rerank": f"reranking is {_TEXT_ONLY}",
-    "/v1/score": f"scoring is {_TEXT_ONLY}",
+    "/v1/rerank": f"reranking is {_NOT_POOLED}",
+    "/v2/rerank": f"reranking is {_NOT_POOLED}",
+    "/rerank": f"reranking is {_NOT_POOLED}",
+    "/v1/score": f"scoring is {_NOT_POOLED}",
+    "/score": f"scoring is {_NOT_POOLED}",
+    "/v1/classify": f"classes are {_NOT_POOLED}",
+    "/classify": f"classes are {_NOT_POOLED}",
+    "/v1/pooling": f"pooling is {_NOT_POOLED}",
+    "/pooling": f"pooling is {_NOT_POOLED}",
     "/v1/fine_tuning": f"fine-tuning is {_TEXT_ONLY}",
     "/v1/fine-tunes": f"fine-tuning is {_TEXT_ONLY}",
     "/v1/assistants": "assistants are not served here: use /v1/responses",

@@ -41,6 +41,13 @@ def generate(args: argparse.Namespace) -> int:
     return generate(_settings_with_model(args), prompt=prompt, fields=fields)
 
 
+def embed(args: argparse.Namespace) -> int:
+    from .talk.embedding import embed
+
+    options = {"source": args.input, "target": args.output, "dimensions": args.dimensions, "truncate": args.truncate}
+    return embed(_settings_with_model(args), **options)
+
+
 def chat(args: argparse.Namespace) -> int:
     from .chat import ChatOptions, chat, chat_at
     from .talk.remote_chat import server_of

@@ -28,6 +28,7 @@ SCRIPTED = (
     *("--scripted", "--served-model-name", "demo,*", "--profile", "throughput"),
     *("--rope-scaling", json.dumps({"rope_type": "linear", "factor": 64})),
 )
+POOLING = ("--pooler-config", json.dumps({"pooling_type": "MEAN"}))
 SECONDS = 1800  # limit of a server's start, and of a script on a server; enough on a busy machine
 
 
@@ -43,12 +44,14 @@ def main() -> int:
         parser.error(f"{', '.join(sorted(unknown))}: not known; known: {', '.join(names)}")
     chosen = [client for client in CLIENTS if client.name in asked.names or not asked.names]
     num_failed = 0
-    for has_key, is_scripted in ((True, False), (True, True), (False, False)):
-        clients = [client for client in chosen if (client.has_key, client.is_scripted) == (has_key, is_scripted)]
+    groups = ((True, False, False), (True, True, False), (False, False, False), (True, False, True))
+    for has_key, is_scripted, pools in groups:
+        kind = (has_key, is_scripted, pools)
+        clients = [client for client in chosen if (client.has_key, client.is_scripted, client.pools) == kind]
         if not clients:
             continue
         with ExitStack() as stack:
-            args = ("--allowed-origins", PAGE, *(("--api-key", KEY) if has_key else ()))
+            args = ("--allowed-origins", PAGE, *(("--api-key", KEY) if has_key else ()), *(POOLING if pools else ()))
             args, served = ((*args, *SCRIPTED), models[:1]) if is_scripted else (args, models)
             urls = {model: _served(stack, model, *args) for model in served}
             for client in clients:

@@ -15,6 +15,7 @@ class Client:
     requirements: tuple[str, ...]
     has_key: bool = True  # False: the client's server has no keys
     shares_torch: bool = False  # uses the packages of the server's environment, because torch has gigabytes
+    pools: bool = False  # True: on the models with --pooler-config, for packages that embed
     is_scripted: bool = False  # True: on the demo model with the extension of site/, which says what a script says
     family: str = ""  # folder of clients with equal requirements; without it the client's own
 
@@ -50,6 +51,11 @@ _ANTHROPIC = ("anthropic==2.14.0",)
 _INSTRUCTOR = ("@instructor-ai/instructor@1.7.0", "openai@7.57.0", "zod@3.25.76")
 _LLAMAINDEX = ("llamaindex@0.12.1", "@llamaindex/openai@0.4.22", "@llamaindex/workflow@1.1.24", "zod@3.25.76")
 _OPENLLMETRY = ("opentelemetry-instrumentation-openai==0.62.4", "opentelemetry-sdk==1.45.2", "openai==3.57.0")
+
+_EMBEDDINGS = (
+    *("openai==3.57.0", "ollama==0.6.3", "cohere==7.3.1", "langchain-openai==1.7.4", "haystack-ai==3.4.0"),
+    "llama-index-embeddings-openai-like==0.4.0",
+)
 
 CLIENTS = (
     Client("openai", "openai_sdk.py", ("openai==3.57.0",)),
@@ -127,4 +133,5 @@ CLIENTS = (
     Client("continue", "agents_cli.py", ("@continuedev/cli@1.5.47",), is_scripted=True),
     Client("opencommit", "opencommit_cli.py", ("opencommit@3.3.10",), is_scripted=True),
     Client("promptfoo", "promptfoo_cli.py", ("promptfoo@0.121.20",), is_scripted=True),  # later ones need node 22
+    Client("embeddings", "embeddings_sdk.py", _EMBEDDINGS, pools=True),
 )

@@ -96,6 +96,7 @@ class FakeEngine:
     def __init__(self, config: EngineConfig | None = None) -> None:
         self.config = config or EngineConfig()
         self.tokenizer = FakeTokenizer()
+        self.pooler = None
         self.max_model_len = MAX_MODEL_LEN
         self.default_sampling_params: dict[str, Any] = {}
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_config={"model_type": "fake"}, quantization=None)

@@ -58,6 +58,7 @@ class AttentionCase:
     block_size: int = 16
     sliding_window: int = 0
     softcap: float = 0.0
+    lookahead: int = 0
     dtype: torch.dtype = torch.float16
     is_cache_joint: bool = False  # True if K and V are views of one tensor [N, 2, Hkv, S, D]
     is_cache_fp8: bool = False  # True for e4m3, whose NaN then fills unused slots
@@ -65,7 +66,7 @@ class AttentionCase:
 
     @property
     def args(self) -> ops.AttentionArgs:
-        return ops.AttentionArgs(self.head_dim**-0.5, self.sliding_window, self.softcap)
+        return ops.AttentionArgs(self.head_dim**-0.5, self.sliding_window, self.softcap, self.lookahead)
 
     @property
     def tolerance(self) -> float:

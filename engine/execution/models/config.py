@@ -45,6 +45,7 @@ class ModelConfig:
     hf_config: Mapping[str, Any] = field(repr=False)  # all of config.json, as its family normalized it
     layer_states: tuple[LayerState, ...]  # what each layer keeps of the tokens before
     impl: str = "native"  # or transformers, whose modules then run
+    is_encoder: bool = False  # every token sees its whole row, in one step; keys and values live for one layer
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], generation: Mapping[str, Any]) -> "ModelConfig":
@@ -86,7 +87,13 @@ class ModelConfig:
             description=str(fields.get("description", "")),
             hf_config=fields,
             layer_states=(PagedKV(num_kv_heads, head_dim),) * len(layer_types),
+            is_encoder=bool(fields.get("is_encoder_only", False)),
         )
+
+    @property
+    def kept_states(self) -> tuple[LayerState, ...]:
+        """What the cache has memory for: an encoder's layers take turns in the memory of one."""
+        return self.layer_states[:1] if self.is_encoder else self.layer_states
 
     @property
     def is_recurrent(self) -> bool:

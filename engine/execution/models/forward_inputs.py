@@ -29,7 +29,7 @@ class Inputs(NamedTuple):
     slot_mapping: Tensor  # [T] int64, block · block_size + offset
     ragged: RaggedBatch
     # [L] int64, indices into T: first the last known token and the drafts of each row that samples, then the tokens
-    # before those with prompt logprobs
+    # before those with prompt logprobs, then those whose hidden states are pooled
     logits_indices: Tensor
     states: StateBatch | None = None  # None: no layer is recurrent
 

@@ -55,7 +55,8 @@ class KVCache:
         self._caches: list[torch.Tensor] = []  # of keys and of values
         self._state_tensors: list[torch.Tensor] = []
         try:
-            self.layers = [self._view(state) for state in model.layer_states]
+            views = [self._view(state) for state in model.kept_states]
+            self.layers = views * (len(model.layer_states) // len(views))
             self._host_blocks = _host_blocks(self._caches, num_host_blocks) if num_host_blocks else None
         except RuntimeError as exc:  # base class of torch's out-of-memory errors
             block_bytes = block_size * kv_bytes_per_token(model, dtype)
@@ -131,7 +132,7 @@ def _host_blocks(caches: list[torch.Tensor], num_blocks: int) -> "HostBlocks":
 
 def kv_bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
     """Return a token's bytes of keys and values over all layers, in a cache of this dtype."""
-    numbers = sum(part.num_kv_heads * ops.token_width(part.head_dim, dtype) for part in paged_parts(model.layer_states))
+    numbers = sum(part.num_kv_heads * ops.token_width(part.head_dim, dtype) for part in paged_parts(model.kept_states))
     return 2 * numbers * dtype.itemsize
 
 

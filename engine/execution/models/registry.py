@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ConfigError
-from ...extension import load_extra
+from ...extension import has_extra, load_extra
 from .checkpoint import other_format, read_json, tokenizer_only
 from .config import ModelConfig
 
@@ -136,6 +136,8 @@ def model_class(architecture: str, *, model_type: str = "", impl: str = "native"
     """Import the class for config.json's architecture. Raises ConfigError that names the nearest known one."""
     if impl == "transformers":
         return import_module(".through_transformers", __package__).model_class()  # type: ignore[no-any-return]
+    if (pools := _pooling_class(architecture)) is not None:
+        return pools
     if architecture not in MODELS:
         nearest = _nearest(architecture, model_type)
         hint = f"; nearest by name: {MODELS[nearest].name} ({nearest})" if nearest else ""
@@ -145,6 +147,14 @@ def model_class(architecture: str, *, model_type: str = "", impl: str = "native"
         )
     module = import_module(MODELS[architecture].module, __package__)
     found: type[Decoder] = getattr(module, architecture)
+    return found
+
+
+def _pooling_class(architecture: str) -> "type[Decoder] | None":
+    """Return the class of a model that pools and does not generate; None for all others."""
+    if architecture in MODELS or not has_extra("pooling"):
+        return None
+    found: type[Decoder] | None = load_extra("pooling.families", needed_for=architecture).pooling_class(architecture)
     return found
 
 
@@ -190,7 +200,9 @@ def parse_model_config(
     """Parse `raw`, the config.json of any known family. Raises ConfigError that names `source`."""
     try:
         architecture = str((raw.get("architectures") or ["(none named)"])[0])
-        if impl == "transformers" or (impl == "auto" and architecture not in MODELS):
+        if impl == "transformers" or (
+            impl == "auto" and architecture not in MODELS and _pooling_class(architecture) is None
+        ):
             through = import_module(".through_transformers", __package__)
             if (parsed := through.parse(raw, generation, source=source, impl=impl)) is not None:
                 if rope_scaling is not None:

@@ -20,6 +20,7 @@ import numpy as np
 from ...core.batch import BatchRow
 from ...core.request import Request
 from ..models.forward_inputs import Array, Arrays, Bounds
+from .pooled_rows import pooled_indices
 
 
 def lay_out(rows: Sequence[BatchRow], *, block_size: int) -> tuple[Arrays, Bounds]:
@@ -74,22 +75,20 @@ def _token_ids(rows: Sequence[BatchRow]) -> list[int]:
 
 
 def _logits_indices(rows: Sequence[BatchRow], starts: Sequence[int]) -> list[int]:
-    """Return the indices of tokens that need logits: for sampling, and after these for prompt logprobs.
+    """Return the indices of tokens that need logits: for sampling, then for prompt logprobs, then to be pooled.
 
     A row samples after its last known token and after each draft.
     """
     indices: list[int] = []
     for row, end in zip(rows, starts[1:], strict=True):
-        if row.num_drafts and row.needs_sampling:
-            indices += range(end - 1 - row.num_drafts, end)
-        elif row.needs_sampling:
-            indices.append(end - 1)
+        if row.needs_sampling and row.request.params.pooling is None:
+            indices += range(end - 1 - row.num_drafts, end) if row.num_drafts else (end - 1,)
     if True in [row.request.needs_prompt_logprobs for row in rows]:
         for row, start in zip(rows, starts, strict=False):
             scored, shift = row.prompt_logprob_positions, start - row.start
             # The logprob of a prompt token comes from the logits of the token before it.
             indices += range(scored.start - 1 + shift, scored.stop - 1 + shift)
-    return indices
+    return indices + pooled_indices(rows, starts)
 
 
 def _matrix(tables: Sequence["array[int]"]) -> Array:

@@ -12,6 +12,7 @@ from ...device import Stream, copy, host_tensor
 from ..sampling.acceptance import NOT_FINITE, Acceptance
 from ..sampling.prompt_logprobs import prompt_logprobs
 from ..sampling.sampled import NOT_FINITE_TOKEN, Sampled, SampledLogprobs
+from .pooled_rows import pooled_outputs
 from .step import Step
 from .transfer import HostBuffer
 
@@ -55,6 +56,8 @@ class Collection:
     def _receive(self, step: Step, results: Sampled) -> None:
         if step.samples.requests:
             self._stream.run(lambda: _copy_results(step, results))
+        if step.graph is not None and step.num_logits > len(step.samples.requests):
+            self._stream.run(lambda: _keep_states(step))
         self.release(step)
 
     def release(self, step: Step) -> None:
@@ -95,10 +98,11 @@ class PendingOutputs:
         outputs = self._sampled_outputs(step, self._on_host(step.sampled)) if step.samples.requests else []
         if len(outputs) < len(step.rows):
             remaining = iter(outputs)
-            outputs = [next(remaining) if row.needs_sampling else NO_OUTPUT for row in step.rows]
+            sampled = {row.request for row in step.samples.rows}
+            outputs = [next(remaining) if row.request in sampled else NO_OUTPUT for row in step.rows]
         if step.num_logits == len(step.samples.requests):
             return outputs
-        return self._with_prompt_logprobs(step, outputs)
+        return self._with_prompt_states(step, outputs)
 
     def _on_host(self, sampled: Sampled | None) -> Sampled:
         if self.results is not None:
@@ -117,11 +121,14 @@ class PendingOutputs:
                     self.replaced.add(row.request)
         return outputs
 
-    def _with_prompt_logprobs(self, step: Step, outputs: Sequence[RowOutput]) -> list[RowOutput]:
+    def _with_prompt_states(self, step: Step, outputs: Sequence[RowOutput]) -> list[RowOutput]:
+        """Add what the hidden states behind the samples' are for: prompt logprobs, then pooled rows."""
         assert step.hidden is not None
         counts = [len(row.prompt_logprob_positions) for row in step.rows]
-        states = torch.split(step.hidden[len(step.samples.requests) :], counts)
-        return list(map(self._scored, step.rows, outputs, states))
+        num_others = len(step.samples.requests) + sum(counts)
+        states = torch.split(step.hidden[len(step.samples.requests) : num_others], counts)
+        scored = list(map(self._scored, step.rows, outputs, states))
+        return scored if num_others == step.num_logits else pooled_outputs(step.rows, scored, step.hidden[num_others:])
 
     def _scored(self, row: BatchRow, output: RowOutput, hidden: torch.Tensor) -> RowOutput:
         if not row.prompt_logprob_positions or output.failure is not None:
@@ -134,6 +141,12 @@ class PendingOutputs:
 
 def _output(token_id: int) -> RowOutput:
     return RowOutput(failure=RowFailure(NOT_FINITE)) if token_id == NOT_FINITE_TOKEN else RowOutput((token_id,))
+
+
+def _keep_states(step: Step) -> None:
+    """Copy the hidden states, which the graph's next replay overwrites."""
+    assert step.hidden is not None
+    step.hidden = step.hidden.clone()
 
 
 def _copy_results(step: Step, results: Sampled) -> None:

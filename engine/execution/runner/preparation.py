@@ -43,7 +43,7 @@ class Preparation:
         num_logits = len(arrays["logits_indices"])
         if sample_indices is not None:
             arrays["sources"] = token_sources(batch.rows, sample_indices)
-        rows = [row for row in batch.rows if row.needs_sampling]
+        rows = [row for row in batch.rows if row.needs_sampling and row.request.params.pooling is None]
         samples = list_samples(rows, self._processors, vocab_size=self._vocab_size)
         graph = self._graphs.find(num_tokens=batch.num_tokens, num_rows=len(batch.rows), num_logits=num_logits)
         if graph is not None:

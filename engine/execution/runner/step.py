@@ -21,8 +21,8 @@ class Step:
 
     rows: list[BatchRow]
     samples: Samples
-    # L: samples first, then the tokens before those with prompt logprobs; pooled outputs would follow. Collection reads
-    # the hidden states behind the samples'
+    # L: samples first, then the tokens before those with prompt logprobs, then those to be pooled. Collection reads the
+    # hidden states behind the samples'
     num_logits: int
     inputs: Inputs  # read by the model; a graph has its own
     fields: dict[str, Tensor]  # all arrays of the batch and its samples, on the device

@@ -170,6 +170,7 @@ class Recorder:
         more: dict[str, list[Any]] = {
             "failed": [i for i, (_, output) in enumerate(rows) if output.failure is not None],
             "nothing": [i for i, (row, output) in enumerate(rows) if row.needs_sampling and _is_nothing(output)],
+            "pooled": [i for i, (_, output) in enumerate(rows) if output.finish_reason and not output.token_ids],
             # Rows that their last token ended; a late stop string has a `finish` line of its own.
             "stops": [
                 i for i, (row, output) in enumerate(rows) if output.token_ids and _is_ended_by_token(row.request)
@@ -187,4 +188,4 @@ def _close(stream: TextIO) -> None:
 
 
 def _is_nothing(output: RowOutput) -> bool:
-    return not output.token_ids and output.failure is None
+    return not output.token_ids and output.failure is None and output.finish_reason is None

@@ -222,12 +222,14 @@ class _Replay:
 
 
 def _outputs(batch: Batch, line: Line) -> Iterator[RowOutput]:
-    failed, nothing, stops = (set(line.get(key, ())) for key in ("failed", "nothing", "stops"))
+    failed, nothing, stops, pooled = (set(line.get(key, ())) for key in ("failed", "nothing", "stops", "pooled"))
     tokens = iter(line.get("tokens", ()))
     runs = dict(line.get("runs", ()))
     for index, row in enumerate(batch.rows):
         if index in failed:
             yield RowOutput(failure=RowFailure("as recorded"))
+        elif index in pooled:
+            yield RowOutput(finish_reason="stop")
         elif not row.needs_sampling or index in nothing:
             yield NO_OUTPUT
         else:

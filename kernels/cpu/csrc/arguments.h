@@ -116,7 +116,8 @@ struct GateMul {
 };
 
 // Attention of rows [0, num_short) one query at a time, of rows [num_short, num_rows) in tiles. q [tokens, Hq, D] with
-// the strides q_token and q_head; caches of T or int8 (paged_cache.h); block_tables [rows, max_blocks].
+// the strides q_token and q_head; caches of T or int8 (paged_cache.h); block_tables [rows, max_blocks]. A row with a
+// lookahead runs in tiles.
 template <typename T>
 struct PagedAttention {
     const T* q;
@@ -124,7 +125,7 @@ struct PagedAttention {
     T* out;
     const int32_t *query_start_loc, *seq_lens, *block_tables;
     int64_t num_short, num_rows, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, window;
-    int64_t is_cache_int8;
+    int64_t lookahead, is_cache_int8;
     float scale, softcap;
     int64_t num_threads;
 };

@@ -34,6 +34,12 @@ inline uvec as_bf16(vec x) {
     return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
+// Last key that a query at this position of a row of `length` keys sees.
+template <typename Op>
+int64_t last_key(const Op& a, int64_t position, int64_t length) {
+    return position + a.lookahead < length ? position + a.lookahead : length - 1;
+}
+
 // First key that a query at this position sees.
 template <typename Op>
 int64_t first_key(const Op& a, int64_t position) {

@@ -49,19 +49,23 @@ class Tile {
 
     void attend(const Item& item) {
         const int64_t row = item.row, begin = item.begin, end = item.end, group = item.num_heads, count = item.num_queries();
-        int64_t position = c.seq_lens[row] - (c.query_start_loc[row + 1] - begin);  // position of token `begin`
+        const int64_t length = c.seq_lens[row], position = length - (c.query_start_loc[row + 1] - begin);  // of token `begin`
         const T* first_q = c.q + begin * c.q_token + item.head * c.q_head;
         auto query_at = [&](int64_t r) { return first_q + r / group * c.q_token + r % group * c.q_head; };
         pack_query(query_at, count);
-        ivec positions[V];
-        for (int r = 0; r < V * LANES; r++) positions[r / LANES][r % LANES] = int32_t(position + (r < count ? r : count - 1) / group);
+        ivec positions[V], lasts[V];  // of each query: its own position, and that of the last key that it sees
+        for (int r = 0; r < V * LANES; r++) {
+            const int64_t own = position + (r < count ? r : count - 1) / group;
+            positions[r / LANES][r % LANES] = int32_t(own);
+            lasts[r / LANES][r % LANES] = int32_t(last_key(c, own, length));
+        }
         vec best[V], total[V];
         for (int v = 0; v < V; v++) best[v] = splat(-1e30f), total[v] = vec{};
         std::memset(sums, 0, dim * V * sizeof(vec));
 #ifdef SPLITFUSE_AMX
         if (in_tiles) amx::configure(amx::MOST);
 #endif
-        int64_t stop = position + (end - begin);
+        const int64_t last_query = position + (end - begin) - 1, stop = last_key(c, last_query, length) + 1;
         int64_t start = first_key(c, position);
         for (int64_t at = start / TILE * TILE; at < stop; at += TILE) {
             int64_t from = start > at ? start - at : 0, to = stop - at < TILE ? stop - at : TILE;
@@ -69,8 +73,8 @@ class Tile {
             c.is_cache_int8 ? gather<int8_t>(row, kv_head, at, from, to) : gather<T>(row, kv_head, at, from, to);
             num_keys = in_tiles ? TILE : (to + M - 1) / M * M;
             score();
-            bool is_whole = at + TILE - 1 <= position && !(c.window && at <= stop - 1 - c.window);
-            finish_scores(is_whole ? nullptr : positions, at);
+            bool is_whole = at + TILE - 1 <= lasts[0][0] && !(c.window && at <= last_query - c.window);
+            finish_scores(is_whole ? nullptr : positions, lasts, at);
             weigh(best, total);
         }
 #ifdef SPLITFUSE_AMX
@@ -84,7 +88,7 @@ class Tile {
     const int64_t dim, num_pairs;
     Vector *query, *weights;
     vec *scores, *sums;
-    int64_t num_keys;  // visible keys of the tile: none is behind the last query's own key
+    int64_t num_keys;  // visible keys of the tile: none is behind the last key that the last query sees
     float key_scales[TILE], value_scales[TILE];  // the tile's factors of a score, and of an int8 value
     const bool in_tiles;  // true if the processor's tiles (amx.h) compute both products
     Scalar *key_rows, *value_rows;  // the tile's rows: [TILE][num_pairs], and [TILE / PACK][dim] with PACK keys in a Scalar
@@ -188,14 +192,14 @@ class Tile {
     }
 
     // Applies the soft-cap (Gemma 2), then hides keys that a query must not see.
-    void finish_scores(const ivec* positions, int64_t at) {
+    void finish_scores(const ivec* positions, const ivec* lasts, int64_t at) {
         if (c.softcap != 0)
             for (int64_t i = 0; i < num_keys * V; i++) scores[i] = ::softcap(scores[i], c.softcap);
         if (!positions) return;
         for (int64_t key = 0; key < num_keys; key++)
             for (int v = 0; v < V; v++) {
                 ivec here = ivec{} + int32_t(at + key);
-                ivec hidden = here > positions[v];
+                ivec hidden = here > lasts[v];
                 if (c.window) hidden |= here <= positions[v] - int32_t(c.window);
                 scores[key * V + v] = (vec)((hidden & (ivec)splat(-INFINITY)) | (~hidden & (ivec)scores[key * V + v]));
             }

@@ -38,6 +38,7 @@ def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict
             "generate", handlers.generate, "continue a prompt, in this process or at a URL", MODEL_FIELDS
         ),
         "chat": command_of("chat", handlers.chat, "talk to a model, in this process or at a URL", MODEL_FIELDS),
+        "embed": command_of("embed", handlers.embed, "embed each line of a file, in this process", MODEL_FIELDS),
         "plan": command_of("plan", handlers.plan, "what fits, before anything is loaded", MODEL_FIELDS),
         "config": command_of("config", handlers.config, "the settings in force, and where each comes from", ALL_FIELDS),
         "doctor": command_of("doctor", handlers.doctor, "what is installed, what is missing, how to fix it", ()),
@@ -56,6 +57,10 @@ def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict
     made["config"].add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
     made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
+    made["embed"].add_argument("-i", "--input", default="-", metavar="FILE", help="texts, one per line; nothing: stdin")
+    made["embed"].add_argument("-o", "--output", default="-", metavar="FILE", help="JSON lines, or FILE.npy, a matrix")
+    made["embed"].add_argument("--dimensions", type=int, metavar="N", help="keep the first dimensions of an embedding")
+    made["embed"].add_argument("--truncate", action="store_true", help="cut lines that are too long for the model")
     for name in ("generate", "chat"):
         made[name].add_argument("-n", "--max-tokens", type=int, metavar="N", help="most tokens of an answer")
         made[name].add_argument("--temperature", type=float, metavar="NUMBER", help="0 = always the likeliest token")

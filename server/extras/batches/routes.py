@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from ....engine.errors import InvalidRequestError
 from ...api.listing import Page, list_object, page_of
 from ...api.openapi import KEEPING, KEYED, LOOKUP, errors
 from ...api.parameters import REPLAYED, IdempotencyHeader, key_of
@@ -112,6 +113,8 @@ async def _create(request: Request, body: BatchRequest, *, owner: str, key: Idem
     service = service_of(request)
     if service.state != "ready":
         raise service.lifecycle.not_ready()
+    if body.endpoint not in service.endpoints:
+        raise InvalidRequestError(f"endpoint {body.endpoint} is not served here for this model", param="endpoint")
     file_ttl = service.settings.section(BatchSettings).file_ttl
     asked = body.asked(file_ttl=file_ttl, defaults=service.default_sampling_params)
     return await _batches(request).create(asked, owner=owner, key=key)

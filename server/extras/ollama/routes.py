@@ -25,7 +25,7 @@ router = APIRouter(prefix="/api", tags=["Ollama"])
 
 # The release of Ollama whose API this follows; clients compare it with the one they need.
 API_VERSION = "0.12.0"
-_UNSUPPORTED = ("pull", "push", "create", "copy", "delete", "embed", "embeddings")
+_UNSUPPORTED = ("pull", "push", "create", "copy", "delete")
 _LINES = """{"model": "…", "created_at": "…", "message": {"role": "assistant", "content": "Hi"}, "done": false}
 """
 
@@ -100,6 +100,22 @@ async def show(
 async def version() -> Response:
     """The release of Ollama whose API this follows."""
     return JsonResponse({"version": API_VERSION})
+
+
+@router.post("/embed", include_in_schema=False)
+@router.post("/embeddings", include_in_schema=False)
+async def embed(request: Request) -> Response:
+    """Embed texts, if the model pools; /api/embeddings is the older form of one text."""
+    service = service_of(request)
+    if not any(extension.name == "embeddings" for extension in service.extensions.used):
+        raise InvalidRequestError("this model makes text and no embeddings; serve an embedding model")
+    from . import embedding  # here: the extra may not be there
+
+    if request.url.path.endswith("/embed"):
+        answer = await embedding.embed(request, await embedding.OllamaEmbedRequest.from_request(request))
+    else:
+        answer = await embedding.embeddings(request, await embedding.OllamaEmbeddingsRequest.from_request(request))
+    return SlicedResponse.of(await service.json.write(answer))
 
 
 async def unsupported(request: Request) -> Response:

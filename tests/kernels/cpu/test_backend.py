@@ -178,6 +178,28 @@ def test_paged_attention(dtype: torch.dtype, seed: int, is_int8: bool) -> None:
     close(out, reference.paged_attention(q.double(), wide, ragged, args))
 
 
+@pytest.mark.parametrize(("window", "lookahead"), [(0, 2**30), (33, 32), (5, 3), (0, 70), (1, 2**30)])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_attention_to_later_tokens(dtype: torch.dtype, window: int, lookahead: int) -> None:
+    """Whole rows of 1 to 200 tokens, like an encoder's."""
+    rng = random.Random(window)
+    lengths = [1, 2, 3, 64, 65, rng.randint(100, 200)]
+    starts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    blocks_of = [-(-length // 16) for length in lengths]
+    tables = torch.zeros(len(lengths), max(blocks_of), dtype=torch.int32)
+    for row, count in enumerate(blocks_of):
+        tables[row, :count] = torch.arange(count) + sum(blocks_of[:row])
+    k, v = (randn(sum(blocks_of), 2, 16, 24, dtype=dtype, seed=seed) for seed in (1, 2))
+    for row, length in enumerate(lengths):  # slots behind a row may hold anything
+        k[tables[row, blocks_of[row] - 1], :, (length - 1) % 16 + 1 :] = torch.nan
+    q = randn(sum(lengths), 4, 24, dtype=dtype, seed=3)
+    seq_lens = torch.tensor(lengths, dtype=torch.int32)
+    ragged = ops.RaggedBatch(starts, seq_lens, tables, 1, max(lengths), max(lengths))
+    args = ops.AttentionArgs(24**-0.5, window, 0.0, lookahead)
+    expected = reference.paged_attention(q.double(), ops.CacheView(k.double(), v.double()), ragged, args)
+    close(cpu.paged_attention(q, ops.CacheView(k, v), ragged, args), expected)
+
+
 @pytest.mark.parametrize("query_len", [1, 40])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("head_dim", [64, 80, 128])

@@ -56,6 +56,14 @@ def test_sliding_windows(window: int, config: Config) -> None:
     check(AttentionCase((3, 20, 33), (0, 150, 63), sliding_window=window, group=3, num_kv_heads=1), config=config)
 
 
+@pytest.mark.parametrize("config", [WIDE, NARROW, SHORT], ids=str)
+@pytest.mark.parametrize(("window", "lookahead"), [(0, 2**30), (33, 32), (6, 5), (0, 17)])
+def test_later_tokens(window: int, lookahead: int, config: Config) -> None:
+    """Whole rows, like an encoder's."""
+    case = AttentionCase((3, 20, 33, LONGEST), (0, 0, 0, 0), sliding_window=window, lookahead=lookahead)
+    check(case, config=config)
+
+
 @pytest.mark.parametrize("softcap", [0.3, 5.0, 50.0])
 @pytest.mark.parametrize("window", [0, 40])
 def test_soft_caps(softcap: float, window: int) -> None:

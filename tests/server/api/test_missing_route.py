@@ -6,7 +6,7 @@ import pytest
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("/v1/embeddings", "embeddings are not served here: text generation only"),
+        ("/v1/embeddings", "embeddings are not served here: the model makes text; serve an embedding model"),
         ("/v1/images/generations", "images are not served here"),
         ("/v1/audio/speech", "audio is not served here"),
         ("/v1/moderations", "moderations are not served here"),

@@ -30,6 +30,7 @@ VALUES: dict[str, Any] = {
     "dtype": "float32",
     "max_model_len": 512,
     "rope_scaling": '{"rope_type": "linear", "factor": 1}',
+    "pooler_config": '{"pooling_type": "LAST"}',
     "max_num_seqs": 8,
     "max_num_batched_tokens": 128,
     "long_prefill_token_threshold": 64,

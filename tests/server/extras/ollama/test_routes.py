@@ -236,7 +236,7 @@ async def test_what_tells_of_the_model(served):
         ("generate", {"prompt": "x", "suffix": "y"}, 400, "suffix is not supported"),
         ("generate", {"prompt": "x" * 600, "raw": True}, 400, "600 tokens are too many"),
         ("pull", {"model": "llama"}, 400, "pull is not supported"),
-        ("embed", {"model": MODEL, "input": "x"}, 400, "embed is not supported"),
+        ("embed", {"model": MODEL, "input": "x"}, 400, "this model makes text and no embeddings"),
         ("nothing", {}, 404, "there is nothing at"),
     ],
 )

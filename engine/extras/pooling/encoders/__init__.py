@@ -1,0 +1,1 @@
+"""Encoders: every token sees its whole row, so a row is computed in one step."""

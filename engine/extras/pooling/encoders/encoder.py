@@ -1,0 +1,44 @@
+"""Encoder, base of all encoders: attention over the whole row, which the row's own step has put in the cache.
+
+The layers take turns in the memory of one: keys and values are read right after they are written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from .....kernels import ops
+from ....execution.models.decoder import Layer
+from ....execution.models.forward_inputs import Inputs
+from ....execution.models.layer_norm_decoder import LayerNormDecoder
+from ....execution.models.layers import Attention, NoNorm, Norm
+from ..families import NoHead
+
+_ALL = 2**30  # kernels count positions in int32
+
+
+class Encoder(NoHead, LayerNormDecoder):
+    """LayerNorm after attention and after the MLP, like BERT."""
+
+    partial_rotary = True
+    pooling_type = "CLS"  # where the folder says nothing
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().normalize_config(raw), "is_encoder_only": True}
+
+    def _load_norm(self, name: str) -> Norm:
+        return NoNorm() if name == f"{self._prefix}{self.names.norm}" else super()._load_norm(name)
+
+    def _load_attention(self, index: int) -> Attention:
+        attention = super()._load_attention(index)
+        return replace(attention, args=attention.args._replace(lookahead=_ALL))
+
+    def _run_layer(
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
+    ) -> tuple[Tensor, Tensor | None]:
+        x, _ = layer.attention_norm.add(layer.attention(x, inputs, cache), x)
+        x, _ = layer.mlp_norm.add(layer.mlp(x), x)
+        return x, None

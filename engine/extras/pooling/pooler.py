@@ -1,0 +1,308 @@
+"""Pooler: what one model makes of prompts: embeddings, or scores and classes; and how it writes prompts."""
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ...checks import check_text, check_token_ids
+from ...config import EngineConfig
+from ...core.sampling_params import SamplingParams
+from ...errors import ConfigError, ContextLengthError, InvalidRequestError
+from ...execution.runner.model_runner import ModelRunner
+from ...text.tokenizer import Tokenizer
+from .heads import Head, chain, normalized, sigmoid, softmax
+from .model_files import read_model_files
+from .params import PoolingParams
+from .pooler_config import YES_NO_INSTRUCTION, YES_NO_TEMPLATE, PoolerConfig
+from .task import Array, PoolingTask
+
+Text = str | Sequence[int]
+
+
+class Pair(NamedTuple):
+    """Query and document whose fit is scored."""
+
+    query: str
+    document: str
+
+
+@dataclass(frozen=True)
+class PooledPrompt:
+    """Prompt as token ids, with the task that receives its result."""
+
+    token_ids: list[int]
+    task: PoolingTask
+    params: SamplingParams
+
+
+class Pooler:
+    """Pooling of one loaded model. Prompts are read in any thread."""
+
+    def __init__(self, config: EngineConfig, folder: Path, runner: ModelRunner, tokenizer: Tokenizer | None) -> None:
+        """Read the model's files. Raises ConfigError."""
+        model, loaded = runner.model, runner.loaded
+        settings = PoolerConfig.from_dict(config.pooler_config or {})
+        self.files = files = read_model_files(folder) if folder.is_dir() else read_model_files(folder.parent / "none")
+        self._tokenizer = tokenizer
+        self._model_config = model_config = loaded.model_config
+        self.generates = getattr(model, "generates", True)
+        is_encoder = model_config.is_encoder
+        default: str = getattr(model, "pooling_type", "LAST")
+        self.pooling_type = settings.pooling_type or files.pooling_type or default
+        self._normalize = settings.normalize if settings.normalize is not None else files.normalize is not False
+        self._use_activation = settings.use_activation is not False
+        self._embed_head: Head = chain(list(files.dense))
+        self._class_head = self._classifier(runner, settings)
+        self.score_template = settings.score_template
+        if settings.classifier_from_token and not self.score_template:
+            self.score_template = YES_NO_TEMPLATE
+        longest = loaded.max_model_len
+        if files.max_seq_length and config.max_model_len is None:
+            longest = min(longest, files.max_seq_length)
+        self._too_long_hint = "--max-model-len"
+        budget = config.max_num_batched_tokens
+        if is_encoder and budget is not None and budget < longest:
+            longest, self._too_long_hint = budget, "--max-num-batched-tokens, because an encoder takes it in one step"
+        self.max_input_tokens = longest
+        self._prefers_identity = _is_identity(model_config.hf_config)
+
+    @property
+    def classifies(self) -> bool:
+        """True if the model has labels: then it scores pairs, else it embeds texts."""
+        return self._class_head is not None
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the labels, by index."""
+        names = self._model_config.hf_config.get("id2label") or {}
+        return [str(names[key]) for key in sorted(names, key=int)]
+
+    @property
+    def embedding_size(self) -> int:
+        """Number of dimensions of a whole embedding."""
+        return len(self._embed_head(np.zeros(self._model_config.hidden_size, dtype=np.float32)))
+
+    # Prompts.
+
+    def embedding_prompts(self, inputs: Sequence[Text], params: PoolingParams) -> list[PooledPrompt]:
+        """Tokenize texts to be embedded. Raises InvalidRequestError. Blocks, so not for an event loop."""
+        self._need(classifies=False)
+        size = self.embedding_size
+        if params.dimensions is not None and params.dimensions > size:
+            raise InvalidRequestError(
+                f"dimensions {params.dimensions} is more than the {size} of this model's embeddings; ask for fewer",
+                param="dimensions",
+            )
+        prefix = self._prefix(params.prompt_name)
+        rows = self._encoded(inputs, params, prefix=prefix)
+        finish = partial(self._embedding, params=params)
+        return [self._prompt(row, params, finish) for row in rows]
+
+    def state_prompts(self, inputs: Sequence[Text], params: PoolingParams) -> list[PooledPrompt]:
+        """Tokenize texts of which every token's state is wanted, normalised like an embedding."""
+        rows = self._encoded(inputs, params)
+        finish: Head = normalized if self._normalizes(params) else np.asarray
+        return [self._prompt(row, params, finish, pooling_type="ALL") for row in rows]
+
+    def class_prompts(self, inputs: "Sequence[Text | Pair]", params: PoolingParams) -> list[PooledPrompt]:
+        """Tokenize texts or pairs whose labels are wanted."""
+        self._need(classifies=True)
+        finish = partial(self._classes, params=params)
+        return [self._prompt(row, params, finish) for row in self._encoded(inputs, params)]
+
+    def score_prompts(
+        self, pairs: Sequence[Pair], params: PoolingParams, *, instruction: str | None = None
+    ) -> list[PooledPrompt]:
+        """Tokenize pairs for a model that scores them."""
+        self._need(classifies=True)
+        finish = partial(self._score, params=params)
+        if self.score_template is None:
+            return [self._prompt(row, params, finish) for row in self._encoded(pairs, params)]
+        texts = [self._templated(pair, instruction or YES_NO_INSTRUCTION) for pair in pairs]
+        return [self._prompt(row, params, finish) for row in self._encoded(texts, params)]
+
+    def test_params(self) -> SamplingParams:
+        """Return the parameters of the engine's test of itself."""
+        return self._prompt([], PoolingParams(), np.asarray).params
+
+    def engine_config(self, config: EngineConfig) -> EngineConfig:
+        """Return the settings for the model: an encoder's row is computed whole, and nothing of it is kept."""
+        if not self._model_config.is_encoder:
+            return config
+        budget = config.max_num_batched_tokens or max(config.limits_on("cpu").num_batched_tokens, self.max_input_tokens)
+        return replace(
+            config, max_num_batched_tokens=budget, batching_policy="prefill_first", enable_prefix_caching=False
+        )
+
+    def _prompt(
+        self, token_ids: list[int], params: PoolingParams, finish: Head, *, pooling_type: str | None = None
+    ) -> PooledPrompt:
+        task = PoolingTask(pooling_type or self.pooling_type, finish)
+        salt = uuid.uuid4().hex if task.needs_all else ""  # no cached prefix may stand in for its tokens
+        return PooledPrompt(token_ids, task, params.sampling_params(salt=salt, pooling=task))
+
+    def _need(self, *, classifies: bool) -> None:
+        if self.classifies and not classifies:
+            raise InvalidRequestError("this model scores and has no embeddings; POST /score, /rerank or /classify")
+        if classifies and not self.classifies:
+            raise InvalidRequestError("this model has embeddings and no labels; POST /v1/embeddings, /score or /rerank")
+
+    def _prefix(self, name: str | None) -> str:
+        if name is None:
+            return self.files.default_prompt
+        if name not in self.files.prompts:
+            known = ", ".join(sorted(self.files.prompts)) or "none"
+            raise InvalidRequestError(
+                f"prompt_name {name!r} is not known to this model; known: {known}", param="prompt_name"
+            )
+        return self.files.prompts[name]
+
+    def _templated(self, pair: Pair, instruction: str) -> str:
+        assert self.score_template is not None
+        values = {"{instruction}": instruction, "{query}": pair.query, "{document}": pair.document}
+        # In one pass, because a query may spell {document}.
+        return re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], self.score_template)
+
+    def _encoded(self, inputs: "Sequence[Text | Pair]", params: PoolingParams, *, prefix: str = "") -> list[list[int]]:
+        texts: list[Any] = []
+        for item in inputs:
+            if isinstance(item, Pair):
+                check_text(item.query, param="query")
+                check_text(item.document, param="documents")
+                texts.append(tuple(item))
+            elif isinstance(item, str):
+                check_text(item, param="input")
+                texts.append(prefix + (item.lower() if self.files.lowercase else item))
+        rows = iter(self._tokenized(texts, params))
+        return [
+            next(rows) if isinstance(item, (str, Pair)) else self._checked_ids(list(item), params) for item in inputs
+        ]
+
+    def _checked_ids(self, token_ids: list[int], params: PoolingParams) -> list[int]:
+        check_token_ids(token_ids, vocab_size=self._model_config.vocab_size, param="input")
+        if not token_ids:
+            raise InvalidRequestError("input has an empty list of token ids; send at least one", param="input")
+        limit = self._limit(params)
+        if len(token_ids) > limit:
+            if params.truncate_prompt_tokens is None:
+                raise self._too_long(len(token_ids))
+            token_ids = token_ids[:limit]
+        return token_ids
+
+    def _limit(self, params: PoolingParams) -> int:
+        wanted = params.truncate_prompt_tokens
+        return self.max_input_tokens if wanted in (None, -1) else min(wanted or 0, self.max_input_tokens)
+
+    def _tokenized(self, texts: Sequence[Any], params: PoolingParams) -> list[list[int]]:
+        if not texts:
+            return []
+        tokenizer, limit = self._tokenizer, self._limit(params)
+        if tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; send token ids", param="input")
+        # A text that is too long by its length alone is refused, or cut, before it is tokenized.
+        kept = []
+        for text in texts:
+            longest = text if isinstance(text, str) else text[1]
+            if (least := tokenizer.length_bound.min_tokens(longest)) > limit and params.truncate_prompt_tokens is None:
+                raise self._too_long(least, "at least ")
+            kept.append(text)
+        encodings = tokenizer.encode_batch(kept, add_special_tokens=params.add_special_tokens)
+        num_words = int(self._model_config.hf_config.get("num_words") or 0)
+        rows = []
+        for text, encoding in zip(texts, encodings, strict=True):
+            ids, segments = encoding.ids, encoding.type_ids
+            if len(ids) > limit:
+                if params.truncate_prompt_tokens is None:
+                    raise self._too_long(len(ids))
+                ids, segments = self._cut(text, ids, segments, limit)
+            if not ids:
+                raise InvalidRequestError("input is empty; send at least one character", param="input")
+            if num_words and num_words < self._model_config.vocab_size and any(segments):
+                ids = [num_words * segment + token for token, segment in zip(ids, segments, strict=True)]
+            check_token_ids(ids, vocab_size=self._model_config.vocab_size, param="input")
+            rows.append(ids)
+        return rows
+
+    def _cut(self, text: Any, ids: list[int], segments: list[int], limit: int) -> tuple[list[int], list[int]]:
+        """Drop the end of the text, or of a pair's document, but no special token behind it."""
+        assert self._tokenizer is not None
+        body = self._tokenizer.encode(text if isinstance(text, str) else text[1], add_special_tokens=False)
+        num_dropped = len(ids) - limit
+        ends = range(len(ids), len(body) - 1, -1)
+        stop = next((end for end in ends if ids[end - len(body) : end] == body), len(ids))
+        start = max(0, stop - num_dropped)
+        return (ids[:start] + ids[stop:])[:limit], (segments[:start] + segments[stop:])[:limit]
+
+    def _too_long(self, num_tokens: int, at_least: str = "") -> ContextLengthError:
+        limit = self.max_input_tokens
+        return ContextLengthError(
+            f"This model's maximum context length is {limit} tokens: the input has {at_least}{num_tokens} tokens; "
+            f"shorten it, set truncate_prompt_tokens to {limit} or less, or start with a larger {self._too_long_hint}",
+            param="input",
+        )
+
+    # Results.
+
+    def _normalizes(self, params: PoolingParams) -> bool:
+        return self._normalize if params.normalize is None else params.normalize
+
+    def _embedding(self, state: Array, *, params: PoolingParams) -> Array:
+        vector = self._embed_head(state)
+        if params.dimensions is not None:
+            vector = vector[: params.dimensions]
+        return normalized(vector) if self._normalizes(params) else vector
+
+    def _classifier(self, runner: ModelRunner, settings: PoolerConfig) -> Head | None:
+        if settings.classifier_from_token:
+            return self._token_classifier(runner, settings.classifier_from_token)
+        heads = getattr(runner.model, "pooling_heads", None)
+        return None if heads is None else chain(heads)
+
+    def _token_classifier(self, runner: ModelRunner, tokens: Sequence[str]) -> Head:
+        """Return the head that reads the labels' logits among those of the next token (Qwen3-Reranker)."""
+        if not self.generates or self._tokenizer is None:
+            raise ConfigError("pooler_config: classifier_from_token needs a model that generates, and its tokenizer")
+        rows = [self._tokenizer.encode(token, add_special_tokens=False) for token in tokens]
+        for token, ids in zip(tokens, rows, strict=True):
+            if len(ids) != 1:
+                raise ConfigError(
+                    f"pooler_config: classifier_from_token: {token!r} is {len(ids)} tokens; name single tokens"
+                )
+        index = torch.tensor([ids[0] for ids in rows])
+
+        def logits(state: Array) -> Array:
+            hidden = torch.from_numpy(state)[None].to(device=runner.loaded.device, dtype=runner.loaded.dtype)
+            with torch.inference_mode():
+                found = runner.model.logits(hidden)[0].float().cpu().index_select(0, index)
+            labels: Array = found.numpy()
+            return labels
+
+        return logits
+
+    def _classes(self, state: Array, *, params: PoolingParams) -> Array:
+        assert self._class_head is not None
+        logits = self._class_head(state)
+        wants = self._use_activation if params.use_activation is None else params.use_activation
+        if not wants:
+            return logits
+        return sigmoid(logits) if len(logits) == 1 else softmax(logits)
+
+    def _score(self, state: Array, *, params: PoolingParams) -> Array:
+        """Return [1]: the only label's probability, or the last one's of several ("yes")."""
+        if params.use_activation is None and self._prefers_identity:
+            params = replace(params, use_activation=False)
+        return self._classes(state, params=params)[-1:]
+
+
+def _is_identity(fields: Any) -> bool:
+    """True if the files of a cross-encoder say that its scores are plain logits."""
+    described = fields.get("sentence_transformers") or {}
+    name = described.get("activation_fn") if isinstance(described, dict) else None
+    return str(name or fields.get("sbert_ce_default_activation_function") or "").endswith("Identity")

@@ -1,0 +1,125 @@
+"""Pooled work of one HTTP request: its inputs go through the engine, some at a time, and end with its connection.
+
+Not all at once: other requests would wait behind thousands of texts. Many inputs count as background work, which
+leaves the gaps between others' tokens as they are.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from ....engine.core.outputs import OutputDelta
+from ....engine.errors import RequestFailedError, new_error_id
+from ...http.auth import owner_of
+from ...http.disconnect import unless_disconnected
+from ...service import Service, service_of
+
+_MANY = 32  # inputs of one request, from which on it is background work
+_STEPS_AHEAD = 3  # steps for which a request has tokens in the queue
+
+Read = Callable[[Any], Sequence[Any]]  # from the Pooler to PooledPrompts, in a thread
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of the inputs."""
+
+    num_tokens: int
+
+    def to_dict(self) -> dict[str, int]:
+        """Return OpenAI's form."""
+        return {"prompt_tokens": self.num_tokens, "total_tokens": self.num_tokens}
+
+
+def pooler_of(service: Service) -> Any:
+    """Return the model's pooler. Raises a 404 that names the way out, and NotReadyError."""
+    if service.state != "ready":
+        raise service.lifecycle.not_ready()
+    if service.engine.pooler is None:
+        from ....engine.extras.pooling.refusal import NO_POOLING  # here: a server without the extra has no route
+
+        raise HTTPException(404, NO_POOLING)
+    return service.engine.pooler
+
+
+async def pooled(request: Request, read: Read, *, length: int, user: str = "") -> tuple[list[Any], Usage]:
+    """Return the results of `read`'s prompts, as arrays, for a client that waits. `length`: characters to be read.
+
+    Raises InvalidRequestError, QueueFullError, UnavailableError, RequestFailedError, ClientDisconnect.
+    """
+    work = complete(service_of(request), read, length=length, owner=owner_of(request), user=user)
+    return await unless_disconnected(request.receive, work)
+
+
+async def complete(
+    service: Service, read: Read, *, length: int, owner: str, user: str = "", is_background: bool = False
+) -> tuple[list[Any], Usage]:
+    """Like `pooled`, without a connection. If this is cancelled, the requests are aborted."""
+    pooler = pooler_of(service)
+    prompts = await service.engine.prompts.run(lambda: read(pooler), length=length)
+    run = _Run(service, prompts, tenant=owner or user, is_background=is_background or len(prompts) >= _MANY)
+    try:
+        await run.finish()
+    finally:
+        run.abort()
+    return [prompt.task.result for prompt in prompts], Usage(sum(len(prompt.token_ids) for prompt in prompts))
+
+
+class _Run:
+    """Inputs of one request on their way through the engine."""
+
+    def __init__(self, service: Service, prompts: Sequence[Any], *, tenant: str, is_background: bool) -> None:
+        self._engine = service.engine
+        self._prompts = prompts
+        self._tenant = tenant
+        self._is_background = is_background
+        self._running: set[str] = set()
+        self._changed = asyncio.Event()
+        self._num_tokens = 0  # of the running requests
+        self._failure: Exception | None = None
+
+    async def finish(self) -> None:
+        """Submit all inputs, and return when all have ended. Raises the failure of the first that failed."""
+        most = _STEPS_AHEAD * self._engine.config.step_limits.num_batched_tokens
+        for prompt in self._prompts:
+            while self._running and self._num_tokens >= most:
+                await self._wait()
+            await self._submit(prompt)
+        while self._running:
+            await self._wait()
+
+    def abort(self) -> None:
+        """End the requests that are left."""
+        for request_id in self._running:
+            self._engine.abort(request_id)
+        self._running = set()
+
+    async def _wait(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _submit(self, prompt: Any) -> None:
+        num_tokens = len(prompt.token_ids)
+
+        def sink(delta: OutputDelta) -> None:
+            if delta.finish_reason is None:
+                return
+            self._running.discard(delta.request_id)
+            self._num_tokens -= num_tokens
+            if delta.error is not None:
+                self._failure = self._failure or delta.error
+            elif delta.finish_reason != "stop":
+                reason = f"an input was not computed: {delta.finish_reason}"
+                self._failure = self._failure or RequestFailedError(reason, error_id=new_error_id())
+            self._changed.set()
+
+        params = replace(prompt.params, is_background=self._is_background)
+        submitted = await self._engine.submit(list(prompt.token_ids), params, sink, tenant=self._tenant)
+        self._running.add(submitted.request_id)
+        self._num_tokens += num_tokens

@@ -1,0 +1,107 @@
+"""Small random models that pool, made with transformers' own classes, and their files of sentence-transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tiny_models import MAX_LEN, VOCAB_SIZE, byte_tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    LlamaConfig,
+    MistralConfig,
+    ModernBertConfig,
+    NomicBertConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "initializer_range": 0.2,
+    "pad_token_id": 1,
+    "max_position_embeddings": MAX_LEN,
+}
+_BERT = {**_SHAPE, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_ROBERTA = {**_BERT, "max_position_embeddings": MAX_LEN + 2, "type_vocab_size": 1}
+
+ENCODERS: dict[str, PretrainedConfig] = {
+    "bert": BertConfig(**_BERT),
+    "roberta": RobertaConfig(**_ROBERTA),
+    "xlm-roberta": XLMRobertaConfig(**_ROBERTA),
+    "modernbert": ModernBertConfig(**{**_SHAPE, "num_hidden_layers": 4}, local_attention=32, classifier_pooling="mean"),
+    "nomic": NomicBertConfig(**_BERT),
+}
+DECODERS: dict[str, PretrainedConfig] = {
+    "qwen3": Qwen3Config(**_SHAPE, num_key_value_heads=2, head_dim=32),
+    "llama": LlamaConfig(**_SHAPE, num_key_value_heads=4),
+    "mistral-window": MistralConfig(**_SHAPE, num_key_value_heads=2, head_dim=16, sliding_window=37),
+}
+_CONFIGS = ENCODERS | DECODERS
+
+
+PAIR_IDS = {"<bos>": 0, "<eos>": 1}
+
+
+def save_pooled(name: str, folder: Path, *, num_labels: int = 0, **described: Any) -> PreTrainedModel:
+    """Save a random embedder, or with `num_labels` a classifier, and return it. `described`: see `describe`."""
+    torch.manual_seed(0)
+    labels = {"num_labels": num_labels} if num_labels else {}
+    config = type(_CONFIGS[name])(**{**_CONFIGS[name].to_dict(), **labels})
+    model = (AutoModelForSequenceClassification if num_labels else AutoModel).from_config(config).eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():  # biases and norms begin as zeros and ones
+            if key.endswith("bias") or "norm" in key.lower():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    tokenizer = byte_tokenizer()
+    tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A <eos>", pair="<bos> $A <eos> $B:1 <eos>:1", special_tokens=list(PAIR_IDS.items())
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    if not num_labels:
+        describe(folder, **described)
+    return model
+
+
+def describe(
+    folder: Path,
+    *,
+    pooling: str = "mean",
+    normalize: bool = True,
+    dense: tuple[int, int] | None = None,
+    prompts: dict[str, str] | None = None,
+    default_prompt: str | None = None,
+) -> None:
+    """Write the files of sentence-transformers. `pooling`: mean, cls or lasttoken; `dense`: a matrix's sizes."""
+    kinds = ["Transformer", "Pooling", *["Dense"] * bool(dense), *["Normalize"] * normalize]
+    modules = [
+        {"idx": index, "name": str(index), "path": f"{index}_{kind}" if index else "", "type": f"st.models.{kind}"}
+        for index, kind in enumerate(kinds)
+    ]
+    write(folder / "modules.json", modules)
+    modes = {"mean": "mean_tokens", "cls": "cls_token", "lasttoken": "lasttoken"}
+    write(folder / "1_Pooling/config.json", {f"pooling_mode_{key}": mode == pooling for mode, key in modes.items()})
+    write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": default_prompt})
+    if dense is not None:
+        num_inputs, num_outputs = dense
+        write(folder / "2_Dense/config.json", {"activation_function": "torch.nn.modules.linear.Identity"})
+        torch.manual_seed(1)
+        save_file({"linear.weight": torch.randn(num_outputs, num_inputs)}, folder / "2_Dense/model.safetensors")
+
+
+def write(path: Path, value: Any) -> None:
+    """Write JSON, in a folder that may not be there yet."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value))
