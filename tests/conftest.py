@@ -35,9 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (most := config.getoption("--max-seeds")) is not None:
-        hypothesis.settings.register_profile("few", max_examples=most)
-        hypothesis.settings.load_profile("few")
+    # By default an example fails that takes 0.2 s of wall time, which any may take beside other busy processes.
+    hypothesis.settings.register_profile(
+        "patient",
+        max_examples=config.getoption("--max-seeds") or 100,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("patient")
     if config.getoption("--no-torch"):
         sys.meta_path.insert(0, _NoTorch())
     if config.getoption("--core-alone"):

@@ -25,11 +25,13 @@ _READ = {
     ("B307", "kernels/cpu/build.py"): (1, "evaluates text made of the program's own names"),
     ("B615", "engine/extras/bench/offline.py"): (2, "loads a local folder that the benchmark wrote"),
     ("B615", "engine/execution/models/checkpoint.py"): (2, "the user names the model, and --revision pins it"),
+    ("B615", "server/commands/machine/pull.py"): (3, "fetches the newest version of a model that the user names"),
 }
 
-# Lines that only look like secrets: a connection string in capitals, a prefix.
+# Lines that only look like secrets: a connection string in capitals, a prefix, a help text.
 _NO_SECRETS = {
     ("docker/kubernetes/splitfuse.yaml", "USER:PASSWORD@HOST"),
+    ("server/commands/setting_flags.py", '"api_key": "key that requests must bring"'),
     ("server/extras/durable/webhook_file.py", '"whsec_"'),
 }
 
