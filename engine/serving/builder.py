@@ -102,7 +102,7 @@ class EngineParts:
             for delta in pipeline.step().deltas:
                 if delta.error is not None:
                     raise ConfigError(
-                        f"the model cannot compute: {delta.error}; fetch its files again, or try --dtype float32"
+                        f"the model cannot generate: {delta.error}; fetch its files again, or try --dtype float32"
                     )
 
     def speculation(self, config: EngineConfig) -> Speculator | None:

@@ -37,12 +37,17 @@ def activation_of(name: str) -> Callable[[Tensor], Tensor]:
     return ACTIVATIONS[short]
 
 
+def on_host(weight: Tensor) -> Tensor:
+    """Return a head's weight in float32 on the host; `splitfuse plan` has only its shape."""
+    return weight.float() if weight.is_meta else weight.float().cpu()
+
+
 class Dense:
     """activation(x · weightᵀ + bias), with a weight [out, in]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, activation: str = "identity") -> None:
         self._activation = activation_of(activation)
-        self._packed = ops.pack_linear(weight.float().cpu(), None if bias is None else bias.float().cpu())
+        self._packed = ops.pack_linear(on_host(weight), None if bias is None else on_host(bias))
 
     def __call__(self, vector: Array) -> Array:
         x: Any = torch.from_numpy(np.ascontiguousarray(vector))

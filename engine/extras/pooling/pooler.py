@@ -18,7 +18,7 @@ from ...errors import ConfigError, ContextLengthError, InvalidRequestError
 from ...execution.runner.model_runner import ModelRunner
 from ...text.tokenizer import Tokenizer
 from .heads import Head, chain, normalized, sigmoid, softmax
-from .model_files import read_model_files
+from .model_files import ModelFiles, read_model_files
 from .params import PoolingParams
 from .pooler_config import YES_NO_INSTRUCTION, YES_NO_TEMPLATE, PoolerConfig
 from .task import Array, PoolingTask
@@ -49,7 +49,7 @@ class Pooler:
         """Read the model's files. Raises ConfigError."""
         model, loaded = runner.model, runner.loaded
         settings = PoolerConfig.from_dict(config.pooler_config or {})
-        self.files = files = read_model_files(folder) if folder.is_dir() else read_model_files(folder.parent / "none")
+        self.files = files = read_model_files(folder) if folder.is_dir() else ModelFiles()
         self._tokenizer = tokenizer
         self._model_config = model_config = loaded.model_config
         self.generates = getattr(model, "generates", True)

@@ -13,9 +13,10 @@ from tiny_encoders import DECODERS, ENCODERS, save_pooled, write
 from tiny_models import VOCAB_SIZE, save_model
 from transformers import PreTrainedModel
 
-from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError, ContextLengthError, InvalidRequestError
 from splitfuse.engine.extras.pooling.params import PoolingParams
+from splitfuse.engine.serving.memory_plan import plan_memory
 from splitfuse.server.cli import main
 
 ROW = Callable[[torch.Tensor], torch.Tensor]
@@ -70,6 +71,16 @@ def test_classes_equal_transformers(name: str, num_labels: int, tmp_path: Path, 
             logits = theirs(torch.tensor([prompt])).logits[0]
         expected = logits.sigmoid() if num_labels == 1 else logits.softmax(0)
         np.testing.assert_allclose(output.outputs.probs, expected.numpy(), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "qwen3"])
+def test_memory_is_planned(name: str, tmp_path: Path) -> None:
+    """As for a chat model, from shapes alone; an encoder keeps the keys and values of one layer."""
+    save_pooled(name, tmp_path, num_labels=2)
+    planned = plan_memory(EngineConfig(model=str(tmp_path), dtype="float32", device="cpu"), tmp_path)
+    config = planned.model_config
+    num_layers = 1 if name in ENCODERS else config.num_layers
+    assert planned.token_bytes == num_layers * 2 * config.num_kv_heads * config.head_dim * 4
 
 
 def test_a_pair_has_segments(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from .....kernels import ops
+from ....errors import ConfigError
 from ....execution.models.decoder import Layer
 from ....execution.models.forward_inputs import Inputs
 from ....execution.models.layer_norm_decoder import LayerNormDecoder
@@ -28,6 +29,11 @@ class Encoder(NoHead, LayerNormDecoder):
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         return {**super().normalize_config(raw), "is_encoder_only": True}
+
+    def _load(self) -> None:
+        if not self._parallel.is_whole:
+            raise ConfigError("--tensor-parallel-size is not built for encoders; leave it out")
+        super()._load()
 
     def _load_norm(self, name: str) -> Norm:
         return NoNorm() if name == f"{self._prefix}{self.names.norm}" else super()._load_norm(name)

@@ -13,7 +13,7 @@ from ....execution.models.layer_norm_decoder import LayerNormDecoder
 from ....execution.models.layers import MLP, Attention, LayerNorm, NoNorm, Norm
 from ..families import num_labels_of
 from ..heads import Norm as HeadNorm
-from ..heads import activation_of
+from ..heads import activation_of, on_host
 from .encoder import Encoder
 
 _THETAS = (
@@ -101,8 +101,8 @@ class ModernBertForSequenceClassification(ModernBertModel):
         config, fields = self.config, self.config.hf_config
         self.pooling_type = str(fields.get("classifier_pooling", "cls")).upper()
         activation, has_bias = str(fields.get("classifier_activation", "gelu")), bool(fields.get("classifier_bias"))
-        norm_weight = self._take("head.norm.weight", config.hidden_size).float().cpu()
-        norm_bias = self._take("head.norm.bias", config.hidden_size).float().cpu() if fields.get("norm_bias") else None
+        norm_weight = on_host(self._take("head.norm.weight", config.hidden_size))
+        norm_bias = on_host(self._take("head.norm.bias", config.hidden_size)) if fields.get("norm_bias") else None
         self.pooling_heads = [
             self._load_dense("head.dense", config.hidden_size, activation=activation, bias=has_bias),
             HeadNorm(norm_weight, norm_bias, config.norm_eps),
