@@ -11,6 +11,8 @@ _ARCHITECTURES = {
     "bamba": "granitehybrid",
     "falcon_h1": "falcon-h1",
     "granitemoehybrid": "granitehybrid",
+    "lfm2": "lfm2",
+    "lfm2_moe": "lfm2moe",
     "mamba2": "mamba2",
     "nemotron_h": "nemotron_h",
     "qwen3_5_moe_text": "qwen35moe",
@@ -35,14 +37,21 @@ def add_fields(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(num_layers)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.layer_norm_epsilon)
+    eps = (getattr(config, name, None) for name in ("rms_norm_eps", "layer_norm_epsilon", "norm_eps"))
+    writer.add_layer_norm_rms_eps(next(filter(None, eps)))
     writer.add_head_count(getattr(config, "num_attention_heads", 0))
     inner = getattr(config, "intermediate_size", None) or 0
+    if architecture == "lfm2":  # which the converter rounds like the model
+        inner = 2 * inner // 3 // 32 * 32
     writer.add_feed_forward_length(
         [inner if kind in ("mlp", "moe") else 0 for kind in kinds] if architecture.startswith("nemotron") else inner
     )
     if architecture.startswith("qwen"):
         _add_delta(writer, config)
+    elif architecture.startswith("lfm2"):
+        writer.add_shortconv_l_cache(config.conv_L_cache)
+        heads = config.num_key_value_heads
+        writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in kinds])
     else:
         _add_mamba(writer, config, kinds)
     if architecture != "mamba2":
@@ -100,6 +109,11 @@ def _add_experts(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture
     if architecture.startswith("qwen"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if architecture == "lfm2moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_leading_dense_block_count(config.num_dense_layers)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
     if architecture == "nemotron_h_moe":
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
         writer.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
@@ -140,7 +154,7 @@ def parts(key: str, values: Tensor, config: PretrainedConfig) -> Iterator[tuple[
         yield from _of_delta(key, values, config)
     elif key.endswith(("A_log", ".D")):
         yield key, (-values.exp() if key.endswith("A_log") else values)[:, None]
-    elif "conv1d.weight" in key:
+    elif "conv1d.weight" in key or "conv.conv.weight" in key:
         yield key, values.squeeze(1)
     elif key.endswith(("mamba.norm.weight", "mixer.norm.weight")):
         yield key, values.view(mamba_sizes(config)[2], -1)

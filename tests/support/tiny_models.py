@@ -33,6 +33,7 @@ from transformers import (
     HunYuanDenseV1Config,
     HunYuanMoEV1Config,
     Lfm2Config,
+    Lfm2MoeConfig,
     LlamaConfig,
     Mamba2Config,
     MiniMaxM2Config,
@@ -445,13 +446,23 @@ _GRANITE: dict[str, Any] = {
 }
 # Models with recurrent states in some layers.
 HYBRIDS: dict[str, PretrainedConfig] = {
-    "qwen3_5": Qwen3_5TextConfig(**_SHAPE | _DELTA),
-    "qwen3_5-moe": Qwen3_5MoeTextConfig(**_SHAPE | _DELTA | _EXPERTS, tie_word_embeddings=True),
+    "qwen3.5": Qwen3_5TextConfig(**_SHAPE | _DELTA),
+    "qwen3.5-moe": Qwen3_5MoeTextConfig(**_SHAPE | _DELTA | _EXPERTS, tie_word_embeddings=True),
     "lfm2": Lfm2Config(
         **_SHAPE | {"num_hidden_layers": 4},
         num_key_value_heads=2,
         layer_types=["conv", "full_attention", "conv", "conv"],
         block_multiple_of=32,
+    ),
+    "lfm2-moe": Lfm2MoeConfig(
+        **_SHAPE | {"num_hidden_layers": 4},
+        num_key_value_heads=2,
+        layer_types=["conv", "full_attention", "conv", "full_attention"],
+        num_dense_layers=1,
+        num_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=40,
+        routed_scaling_factor=1.5,
     ),
     "qwen3-next": Qwen3NextConfig(**_SHAPE | _DELTA | _EXPERTS, mlp_only_layers=[1]),
     "granite-hybrid": GraniteMoeHybridConfig(
@@ -583,7 +594,7 @@ def make_model(name: str) -> PreTrainedModel:
                 parameter.uniform_(0.5, 1.5)
                 if name.startswith("gemma"):  # Gemma stores weights less 1, and begins with large embeddings
                     parameter.add_(2.0 if "post_" in key and name != "gemma" else -1.0)
-                elif name.startswith(("qwen3_5", "qwen3-next")) and "linear_attn" not in key:
+                elif name.startswith(("qwen3.5", "qwen3-next")) and "linear_attn" not in key:
                     parameter.add_(-1.0)
             elif key.endswith(".A_log"):
                 parameter.uniform_(-3.0, 1.0)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .decoder import Names
-from .hybrid import with_layer_kinds
+from .hybrid import check_values, with_layer_kinds
 from .mamba2_mixer import MambaDecoder
 
 _KINDS = ("linear_attention", "full_attention")
@@ -20,6 +20,7 @@ class BambaForCausalLM(MambaDecoder):
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = {**_DEFAULTS, **raw, "layer_types": None, "sliding_window": None}
+        check_values(fields, hidden_act=("silu", "swish"))
         with_attention = fields.get("attn_layer_indices") or ()
         fields = with_layer_kinds(fields, _KINDS, lambda layer: _KINDS[layer in with_attention])
         return super().normalize_config({**fields, "partial_rotary_factor": 0.5})

@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from .checkpoint import positive_number
 from .decoder import Decoder, Names
 from .forward_inputs import Inputs
-from .hybrid import scaled
+from .hybrid import check_values, scaled
 from .layers import Attention
 from .mamba2_mixer import Mamba2Mixer, MambaDecoder, MambaShape
 
@@ -53,9 +53,8 @@ class FalconH1ForCausalLM(MambaDecoder):
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = {**_DEFAULTS, **raw, "layer_types": None, "sliding_window": None}
-        for name in ("attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias"):
-            if fields.get(name):
-                raise ConfigError(f"{name} is not built for Falcon-H1")
+        check_values(fields, attention_bias=False, mlp_bias=False, projectors_bias=False, mamba_proj_bias=False)
+        check_values(fields, mamba_use_mlp=True, hidden_act=("silu", "swish"))
         for name, count in (("mlp_multipliers", 2), ("ssm_multipliers", 5)):
             if not isinstance(fields[name], list) or len(fields[name]) != count:
                 raise ConfigError(f"{name} must be {count} numbers")
@@ -89,6 +88,6 @@ class FalconH1ForCausalLM(MambaDecoder):
             shape = MambaShape.from_fields(fields)
             inputs = shape.num_groups * shape.state_size
             sizes = torch.tensor([shape.inner_size, shape.inner_size, inputs, inputs, shape.num_heads])
-            factors_of_parts = torch.tensor(fields["ssm_multipliers"]) * fields["ssm_in_multiplier"]
+            factors_of_parts: Tensor = torch.tensor(fields["ssm_multipliers"]) * fields["ssm_in_multiplier"]
             return factors_of_parts.repeat_interleave(sizes)
         return torch.tensor([factors[part]]) if part in factors else None

@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from .checkpoint import positive_int
 from .forward_inputs import Inputs
 from .gated_attention import GatedAttention
-from .hybrid import HybridDecoder, in_order, with_layer_kinds
+from .hybrid import HybridDecoder, check_values, in_order, with_layer_kinds
 from .layer_states import RecurrentState
 from .layers import Attention
 
@@ -83,6 +83,7 @@ class GatedDeltaNet:
     def __call__(self, x: Tensor, inputs: Inputs, view: ops.StateView) -> Tensor:
         shape = self.shape
         qkv, gate = ops.linear(x, self.in_proj).split_with_sizes([shape.conv_channels, shape.value_size], dim=1)
+        assert inputs.states is not None
         out = ops.gated_delta(
             qkv, ops.linear(x, self.gates), self.conv_weight, self.a_log, self.dt_bias, view, inputs.ragged,
             inputs.states, num_k_heads=shape.num_k_heads, head_k_dim=shape.head_k_dim, num_v_heads=shape.num_v_heads,
@@ -106,8 +107,9 @@ class GatedDeltaDecoder(HybridDecoder):
         fields = {**_DEFAULTS, **raw}
         every = positive_int(fields, "full_attention_interval", 4)
         fields = with_layer_kinds(fields, _KINDS, lambda layer: _KINDS[(layer + 1) % every == 0])
-        if fields.get("attention_bias"):
-            raise ConfigError("attention_bias is not built for gated attention")
+        check_values(
+            fields, attention_bias=False, attn_output_gate=True, output_gate_type="silu", hidden_act=("silu", "swish")
+        )
         return super().normalize_config({**fields, "sliding_window": None})
 
     @classmethod

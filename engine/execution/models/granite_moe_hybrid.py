@@ -6,10 +6,9 @@ from typing import Any
 from torch import Tensor
 
 from ....kernels import ops
-from ...errors import ConfigError
 from .checkpoint import positive_int
 from .granite_moe import GraniteMoeForCausalLM
-from .hybrid import with_layer_kinds
+from .hybrid import check_values, with_layer_kinds
 from .layers import MLP
 from .mamba2_mixer import MambaDecoder
 
@@ -28,9 +27,8 @@ class GraniteMoeHybridForCausalLM(MambaDecoder, GraniteMoeForCausalLM):
         if not fields["num_local_experts"]:
             plain = [*range(fields["num_hidden_layers"])]
             fields |= {"num_local_experts": 1, "num_experts_per_tok": 1, "mlp_only_layers": plain}
-        if (positions := fields.get("position_embedding_type")) not in (None, "nope", "rope"):
-            raise ConfigError(f"position_embedding_type {positions!r} is not known; known: nope, rope")
-        if positions != "rope":
+        check_values(fields, position_embedding_type=(None, "nope", "rope"), normalization_function="rmsnorm")
+        if fields.get("position_embedding_type") != "rope":
             fields |= {"rope_parameters": None, "rope_scaling": None, "partial_rotary_factor": 0.0}
         return super().normalize_config({**fields, "sliding_window": None})
 

@@ -64,6 +64,14 @@ def with_layer_kinds(
     return {**fields, "layer_kinds": kinds, "layer_types": None}
 
 
+def check_values(fields: Mapping[str, Any], **built: Any) -> None:
+    """Raise ConfigError if a field is there and has another value than the one that is built, or one of several."""
+    for name, values in built.items():
+        known = values if isinstance(values, tuple) else (values,)
+        if name in fields and fields[name] not in known:
+            raise ConfigError(f"{name} {fields[name]!r} is not built; built: {', '.join(map(str, known))}")
+
+
 def in_order(weight: Tensor | ops.QuantizedWeight, order: Tensor) -> Tensor | ops.QuantizedWeight:
     """Return the weight with its rows in this order."""
     return weight.index_select(0, order) if isinstance(weight, Tensor) else weight.rows(order)

@@ -1,6 +1,6 @@
 """LFM2 (Liquid AI 2025): gated short convolutions in most layers, attention with normed heads in the others."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ class ShortConv:
 
     def __call__(self, x: Tensor, inputs: Inputs, view: ops.StateView) -> Tensor:
         bcx = ops.linear(x, self.in_proj)
+        assert inputs.states is not None
         mixed = ops.short_conv(bcx, self.weight, self.bias, view, inputs.ragged, inputs.states)
         return ops.linear(mixed, self.out_proj)
 
@@ -74,7 +75,7 @@ class Lfm2ForCausalLM(HybridDecoder):
             self._take(f"{name}.conv.bias", hidden).float() if bias else None,
         )
 
-    def _load_mlp(self, index: int) -> MLP:
+    def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         hidden, inner, name = self.config.hidden_size, self.config.intermediate_size, self._mlp_name(index)
         return MLP(
             self._linear([(f"{name}.w1", inner), (f"{name}.w3", inner)], hidden, bias=False),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from .hybrid import check_values
 from .mixer_decoder import MixerDecoder
 
 _DEFAULTS = {
@@ -22,6 +23,7 @@ class Mamba2ForCausalLM(MixerDecoder):
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = {**_DEFAULTS, **raw}
+        check_values(fields, hidden_act=("silu", "swish"))
         return super().normalize_config(
             {
                 **fields,

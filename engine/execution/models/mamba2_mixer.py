@@ -93,6 +93,7 @@ class Mamba2Mixer:
         shape = self.shape
         sizes = [shape.inner_size, shape.conv_channels, shape.num_heads]
         gate, xbc, dt = ops.linear(x, self.in_proj).split_with_sizes(sizes, dim=1)
+        assert inputs.states is not None
         out = ops.mamba2(
             xbc, dt, self.conv_weight, self.conv_bias, self.a_log, self.d, self.dt_bias, view, inputs.ragged,
             inputs.states, head_dim=shape.head_dim, num_groups=shape.num_groups, state_size=shape.state_size,

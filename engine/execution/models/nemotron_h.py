@@ -11,7 +11,7 @@ from torch import Tensor
 from ....kernels import ops
 from ...errors import ConfigError
 from .checkpoint import positive_int
-from .hybrid import with_layer_kinds
+from .hybrid import check_values, with_layer_kinds
 from .layers import ACTIVATIONS, MLP, activation
 from .mixer_decoder import MixerDecoder, Stateless
 from .moe import ExpertsConfig
@@ -80,8 +80,7 @@ class NemotronHForCausalLM(MixerDecoder):
             "rope_parameters": None,
             "rope_scaling": None,
         }
-        if fields.get("sliding_window"):
-            raise ConfigError("sliding_window is not built for Nemotron-H")
+        check_values(fields, sliding_window=None, attention_bias=False, mamba_hidden_act="silu")
         fields = with_layer_kinds(fields, [*_LETTERS.values()])
         if "moe" in fields["layer_kinds"]:
             fields["num_experts"] = fields.get("n_routed_experts")

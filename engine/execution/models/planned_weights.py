@@ -22,6 +22,7 @@ from .weights import files_and_names
 
 _INT4_GROUPS = (128, 64, 32)
 _ZEROS, _SCALES = ("qzeros", "weight_zero_point"), ("scales", "weight_scale")
+_CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")  # kept in float32
 _POSITIONS = ("wpe.weight", "embed_positions.weight")  # tables that are added
 _CPU_MULTIPLE = 32  # the CPU's layout pads outputs and inputs to a multiple of this (kernels/cpu/linear.py)
 # Bits of a value with its share of scales and offsets, on a CPU and on a GPU. A GPU stores 5 and 6 bits as 8, and one
@@ -111,7 +112,9 @@ def planned_weight_bytes(
     for name, shape in source.shapes.items():
         stored_bytes = stored.get(name) if name in source.packed else None
         is_embedding = name.endswith(f"{family.names.embed}.weight") and stored_bytes is None
-        if len(shape) < 2:
+        if name.endswith(_CONVOLUTIONS):
+            whole += prod(shape) * torch.float32.itemsize
+        elif len(shape) < 2:
             whole += layout.table_bytes(shape)
         elif is_embedding or name.endswith(_POSITIONS):
             shared += layout.table_bytes(shape) + is_embedding * _tied_head_bytes(config, layout, shape)

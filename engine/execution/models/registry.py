@@ -98,6 +98,9 @@ MODELS = {
         "ibm-granite/granite-4.0-h-tiny",
         "state spaces in most layers; dense or mixture of experts",
     ),
+    "Lfm2MoeForCausalLM": Family(
+        ".lfm2_moe", "LFM2-MoE", "LiquidAI/LFM2-8B-A1B", "short convolutions in most layers; mixture of experts"
+    ),
     "Mamba2ForCausalLM": Family(".mamba2", "Mamba-2", "mistralai/Mamba-Codestral-7B-v0.1", "state spaces alone"),
     "NemotronHForCausalLM": Family(
         ".nemotron_h",

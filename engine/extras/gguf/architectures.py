@@ -130,6 +130,20 @@ _GRANITE_HYBRID_NAMES = {
     **{f"ffn_{part}_shexp": f"shared_mlp.{part}_proj" for part in ("gate", "up")},
     **dict.fromkeys(("ffn_down", "ffn_down_shexp"), "shared_mlp.output_linear"),
 }
+_LFM2_MATRICES = (("gate", "w1"), ("up", "w3"), ("down", "w2"))
+_LFM2_NAMES = {
+    **dict.fromkeys(("token_embd_norm", "output_norm"), "model.embedding_norm"),
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    **{f"shortconv.{part}": f"conv.{part}" for part in ("conv", "in_proj", "out_proj")},
+    "ffn_norm": "ffn_norm",
+    "ffn_gate_inp": "feed_forward.gate",
+    "exp_probs_b": "feed_forward.expert_bias",
+    **{f"ffn_{part}": f"feed_forward.{name}" for part, name in _LFM2_MATRICES},
+    **{f"ffn_{part}_exps": f"feed_forward.experts.{{}}.{name}" for part, name in _LFM2_MATRICES},
+}
 _MIXER_NAMES = {
     **_mamba_names("mixer"),
     "token_embd": "backbone.embeddings",
@@ -211,6 +225,8 @@ ARCHITECTURES = {
     "hunyuan-moe": Architecture(
         family="HunYuanMoEV1ForCausalLM", names=_HUNYUAN_MOE_NAMES, fields=fields.hunyuan_moe_fields
     ),
+    "lfm2": Architecture(family="Lfm2ForCausalLM", names=_LFM2_NAMES, fields=hybrid_fields.lfm2_fields),
+    "lfm2moe": Architecture(family="Lfm2MoeForCausalLM", names=_LFM2_NAMES, fields=hybrid_fields.lfm2_moe_fields),
     "llama": Architecture(family="LlamaForCausalLM", interleaves_heads=True),
     "mamba2": Architecture(family="Mamba2ForCausalLM", names=_MIXER_NAMES, fields=hybrid_fields.mamba2_fields),
     "minimax-m2": Architecture(family="MiniMaxM2ForCausalLM", names=_MINIMAX_NAMES, fields=fields.minimax_fields),

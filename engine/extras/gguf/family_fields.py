@@ -112,13 +112,13 @@ def hunyuan_moe_fields(keys: Keys) -> dict[str, Any]:
 
 def minimax_fields(keys: Keys) -> dict[str, Any]:
     """Return MiniMax M2's fields: its experts."""
-    _check_sigmoid(keys)
+    check_sigmoid(keys)
     return mixtral_fields(keys)
 
 
 def deepseek_fields(keys: Keys) -> dict[str, Any]:
     """Return the fields of mixtures like DeepSeek-V3's. Layers that predict more than one token are left out."""
-    _check_sigmoid(keys)
+    check_sigmoid(keys)
     return {
         **mixtral_fields(keys),
         "num_hidden_layers": keys("block_count") - keys("nextn_predict_layers", 0),
@@ -135,7 +135,8 @@ def deepseek_fields(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _check_sigmoid(keys: Keys) -> None:
+def check_sigmoid(keys: Keys) -> None:
+    """Raise ConfigError if the file's experts are not scored by sigmoid."""
     if keys("expert_gating_func", _SIGMOID) != _SIGMOID:
         raise ConfigError(f"{keys.file.path}: expert_gating_func {keys('expert_gating_func')!r} is no sigmoid")
 

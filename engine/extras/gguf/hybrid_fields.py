@@ -3,11 +3,17 @@
 from typing import Any
 
 from ...errors import ConfigError
-from .family_fields import granite_moe_fields
+from .family_fields import check_sigmoid, granite_moe_fields, mixtral_fields
 from .keys import Keys
 
 # The tensor that tells the kind of a layer.
-_KINDS = {"ssm_in": "linear_attention", "attn_q": "full_attention", "ffn_gate_inp": "moe", "ffn_up": "mlp"}
+_KINDS = {
+    "shortconv.conv": "conv",
+    "ssm_in": "linear_attention",
+    "attn_q": "full_attention",
+    "ffn_gate_inp": "moe",
+    "ffn_up": "mlp",
+}
 
 
 def qwen3_5_fields(keys: Keys) -> dict[str, Any]:
@@ -86,6 +92,31 @@ def nemotron_h_fields(keys: Keys) -> dict[str, Any]:
         "routed_scaling_factor": keys.number("expert_weights_scale") or 1.0,
         "n_group": keys("expert_group_count"),
         "topk_group": keys("expert_group_used_count"),
+    }
+
+
+def lfm2_fields(keys: Keys) -> dict[str, Any]:
+    """Return LFM2's fields: its convolutions, and the kind of each layer."""
+    return {
+        "num_key_value_heads": keys.largest("attention.head_count_kv"),
+        "norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
+        "conv_L_cache": keys("shortconv.l_cache"),
+        "layer_types": _kinds(keys, "shortconv.conv", "attn_q"),
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
+def lfm2_moe_fields(keys: Keys) -> dict[str, Any]:
+    """Return LFM2-MoE's fields: LFM2's and its experts."""
+    check_sigmoid(keys)
+    return {
+        **lfm2_fields(keys),
+        **mixtral_fields(keys),
+        "moe_intermediate_size": keys("expert_feed_forward_length"),
+        "num_dense_layers": keys("leading_dense_block_count", 0),
+        "norm_topk_prob": bool(keys("expert_weights_norm", True)),
+        "routed_scaling_factor": keys.number("expert_weights_scale") or 1.0,
+        "use_expert_bias": any(".exp_probs_b" in name for name in keys.file.tensors),
     }
 
 

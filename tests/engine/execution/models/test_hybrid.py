@@ -8,14 +8,17 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
+from real_configs import REAL_CONFIGS
 from tiny_models import HYBRIDS, VOCAB_SIZE, make_model
 from torch import Tensor
 
+from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.forward_inputs import Inputs
 from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool
-from splitfuse.engine.execution.models.registry import model_class, read_model_config
+from splitfuse.engine.execution.models.registry import model_class, parse_model_config, read_model_config
 from splitfuse.engine.execution.models.weights import weight_source
 from splitfuse.kernels import ops
+from splitfuse.kernels.cpu import build
 
 NUM_TOKENS, BLOCK_SIZE = 100, 16
 TOKENS = torch.tensor(random.Random(6).choices(range(VOCAB_SIZE), k=NUM_TOKENS))
@@ -25,12 +28,11 @@ CPU = torch.device("cpu")
 def load(folder: Path) -> Any:
     config = read_model_config(folder)
     with weight_source(folder, load_format="auto", dtype=torch.float32, seed=0, device=CPU) as source:
-        return model_class(config.architecture)(config, source, device=CPU, max_model_len=300, dtype=torch.float32)
+        return model_class(config.architecture)(config, source, device=CPU, max_model_len=400, dtype=torch.float32)
 
 
-def logits(model: Any, cuts: list[int]) -> Tensor:
-    """Return the logits of all tokens, which are processed in steps that end at these cuts."""
-    cache = KVCache(
+def make_cache(model: Any) -> KVCache:
+    return KVCache(
         model.config,
         num_blocks=NUM_TOKENS // BLOCK_SIZE + 1,
         block_size=BLOCK_SIZE,
@@ -38,6 +40,11 @@ def logits(model: Any, cuts: list[int]) -> Tensor:
         device=CPU,
         states=StatePool(num_slots=2),
     )
+
+
+def logits(model: Any, cuts: list[int]) -> Tensor:
+    """Return the logits of all tokens, which are processed in steps that end at these cuts."""
+    cache = make_cache(model)
     parts, source = [], -1
     for step, (start, end) in enumerate(zip([0, *cuts], [*cuts, NUM_TOKENS], strict=True)):
         target = step % 2
@@ -71,6 +78,58 @@ def test_logits_are_transformers_and_no_cut_changes_a_bit(name: str, tmp_path: P
     for num_cuts in (1, 5, 20):
         cuts = sorted(rng.sample(range(1, NUM_TOKENS), num_cuts))
         assert torch.equal(logits(model, cuts), whole), cuts
+
+
+QWEN, GRANITE, NEMOTRON = (
+    "Qwen/Qwen3.5-27B, text alone",
+    "ibm-granite/granite-4.0-h-tiny",
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2",
+)
+FALCON, BAMBA = "tiiuae/Falcon-H1-1.5B-Instruct", "ibm-ai-platform/Bamba-9B-v2"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "refusal"),
+    [
+        (
+            QWEN,
+            {"layer_types": ["linear_attention", "sparse_attention"] * 32},
+            "'sparse_attention' is not known; known",
+        ),
+        (QWEN, {"layer_types": ["linear_attention"] * 3}, "layer_types must have 64 entries"),
+        (QWEN, {"attn_output_gate": False}, "attn_output_gate False is not built; built: True"),
+        (QWEN, {"attention_bias": True}, "attention_bias True is not built"),
+        (QWEN, {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act 'gelu_pytorch_tanh' is not built"),
+        (QWEN, {"linear_num_value_heads": 40}, "40 is not a multiple of linear_num_key_heads 16"),
+        (QWEN, {"linear_key_head_dim": 0}, "linear_key_head_dim must be a positive integer"),
+        (GRANITE, {"position_embedding_type": "alibi"}, "position_embedding_type 'alibi' is not built"),
+        (GRANITE, {"mamba_d_head": 32}, "mamba_n_heads 48 times mamba_d_head 32 must be 3072"),
+        (GRANITE, {"mamba_d_state": None}, "mamba_d_state must be a positive integer"),
+        (NEMOTRON, {"hybrid_override_pattern": "M-X"}, "'M-X' must be made of M"),
+        (NEMOTRON, {"sliding_window": 128}, "sliding_window 128 is not built"),
+        (NEMOTRON, {"n_groups": 7}, "128 is not a multiple of mamba_n_groups 7"),
+        (FALCON, {"ssm_multipliers": [1.0]}, "ssm_multipliers must be 5 numbers"),
+        (FALCON, {"mamba_use_mlp": False}, "mamba_use_mlp False is not built"),
+        (BAMBA, {"mamba_n_heads": "many"}, "mamba_n_heads must be a positive integer"),
+    ],
+)
+def test_refuses_by_name(name: str, changes: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        parse_model_config({**REAL_CONFIGS[name], **changes}, generation={})
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_plan_runs_all_layers_but_experts(name: str, tmp_path: Path) -> None:
+    if build.library() is None:
+        pytest.skip("needs a C++ compiler for the native CPU library")
+    make_model(name).save_pretrained(tmp_path)
+    model = load(tmp_path)
+    cache, batch = make_cache(model), inputs(0, NUM_TOKENS, source=-1, target=1)
+    if not getattr(model.config.hf_config.get("experts"), "layers", ()):
+        assert model.plan.refusal(cache) is None
+    op_by_op = model._run_layers(model._embed(batch), batch, cache)
+    assert torch.equal(model.forward(batch, cache), op_by_op)
 
 
 # Rows of neither are mixed by the converter, so their values are rounded as the model's.

@@ -10,7 +10,7 @@ from gguf_files import write_gguf
 from held_bytes import held_bytes
 from quantized_checkpoints import Case, awq, fp8, gptq, save_quantized
 from real_configs import REAL_CONFIGS
-from tiny_models import CONFIGS, save_model
+from tiny_models import CONFIGS, HYBRIDS, save_model
 
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.execution.models.planned_weights import WeightLayout, planned_weight_bytes
@@ -32,7 +32,7 @@ def planned_and_held(path: Path, **fields: Any) -> tuple[int, int]:
     return planned_weight_bytes(path, model_config, layout, max_model_len=MAX_LEN), held_bytes(runner.model)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [*CONFIGS, *HYBRIDS])
 def test_every_family(name: str, tmp_path: Path) -> None:
     save_model(name, tmp_path)
     for fields in ({"dtype": "float32"}, {"dtype": "bfloat16"}):
