@@ -197,7 +197,7 @@ class HybridBlockManager(BlockManager):
 
     def _wanted(self, request: Request, state: _State, end: int) -> list[Position]:
         positions = self._positions.wanted(request, begin=state.position, end=end, num_in_chain=state.num_in_chain)
-        return positions if self.cache is not None else [each for each in positions if not each.is_edge]
+        return positions if self.cache is not None else [position for position in positions if not position.is_edge]
 
     def end_row(self, row: BatchRow, *, is_good: bool) -> None:
         """Free the slot that a row has read, and keep its checkpoints if they are good."""

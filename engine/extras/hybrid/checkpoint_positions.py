@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...core.request import Request
 
-_MOST_OF_ONE_PROMPT = 0.25  # of the checkpoints; a prompt that would have more has a wider grid
+_MOST_OF_ONE_PROMPT = 0.25  # share of all checkpoints; a longer prompt has a wider grid
 
 
 class Position(NamedTuple):
