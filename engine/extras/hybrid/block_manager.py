@@ -236,7 +236,7 @@ class HybridBlockManager(BlockManager):
     def _cached_block(self, request: Request, own_block: int | None, num_tokens: int) -> int | None:
         """Return the cached block that ends behind these tokens: the request's own, or an equal one."""
         assert self.cache is not None
-        if own_block in self.cache:
+        if own_block is not None and own_block in self.cache:
             return own_block
         hashes, limit = request.block_hashes, num_tokens // self.device.block_size
         salt = request.params.cache_salt
@@ -273,6 +273,6 @@ class HybridBlockManager(BlockManager):
                 case Swapped(request):
                     assert request in swapped
                     assert self._states[request].slot == checkpoint.slot
-                case block:
+                case int(block):
                     assert self.cache is not None
                     assert block in self.cache, "a checkpoint that is never found"
