@@ -1,8 +1,8 @@
 """Prefix hits of models with recurrent layers by rules for checkpoints, on chats or a trace, without a model.
 
 `python tests/bench/checkpoints.py [--trace mooncake_conversation_trace.jsonl]`: requests come one after the other, at
-1/4 of their lengths, so that a block of 512 tokens of the trace becomes 8 of ours. Without a trace 120 seeded chats take
-turns: 3 shared system prompts of 800 tokens, a first message of 400 to 6,000, then 2 to 7 turns of 100 tokens with
+1/4 of their lengths, so that a block of 512 tokens of the trace becomes 8 of ours. Without a trace 120 seeded chats
+take turns: 3 shared system prompts of 800 tokens, a first message of 400 to 6,000, then 2 to 7 turns of 100 tokens with
 answers of 40 to 1,200; a turn in six repeats or changes an earlier message. All rules have the same memory and the same
 share of it for checkpoints; sizes are given in tokens of the attention layers' cache.
 """

@@ -25,8 +25,11 @@ def test_a_prompt_has_a_grid_and_its_last_edge() -> None:
 
 
 def test_a_prompt_that_ends_at_an_edge_can_be_asked_again() -> None:
-    """Its last token has to be computed, so that only the edge before it helps the same prompt; the last one, others."""
-    assert wanted(64, 0, 64) == [Position(48, is_edge=True), Position(64, is_edge=True, is_trail=True)]
+    """The same prompt computes its last token again, so the edge before it helps; longer ones begin at the last."""
+    assert wanted(64, 0, 64) == [
+        Position(48, is_edge=True, is_inner=True),
+        Position(64, is_edge=True, is_trail=True),
+    ]
 
 
 def test_a_branch_off_a_cached_prompt_is_kept() -> None:
@@ -45,6 +48,9 @@ def test_further_outputs_begin_at_the_last_token() -> None:
 
 
 def test_a_prompt_takes_a_part_of_the_checkpoints() -> None:
-    few = CheckpointPositions(block_size=16, grid=256, num_checkpoints=8)
+    few = CheckpointPositions(block_size=16, grid=256, num_checkpoints=16)
     positions = few.wanted(request_of(10_000), begin=0, end=10_000, num_in_chain=0)
-    assert [position.num_tokens for position in positions] == [4096, 8192, 9984]
+    assert [position.num_tokens for position in positions] == [4096, 8192, 9984, 10_000]
+    fewer = few._replace(num_checkpoints=15)
+    positions = fewer.wanted(request_of(10_000), begin=0, end=10_000, num_in_chain=0)
+    assert [position.num_tokens for position in positions] == [9984, 10_000]
