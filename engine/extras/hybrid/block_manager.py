@@ -218,7 +218,7 @@ class HybridBlockManager(BlockManager):
             return not request.is_finished and self._kept(Fork(request), slot, request, gain) is not None
         block = self._cached_block(request, own_block, num_tokens)
         # Where a turn ended the next one begins: without that checkpoint all of it may have to be computed again.
-        gain = num_tokens - state.last_kept if is_inner else num_tokens
+        gain = num_tokens - state.last_kept if is_inner and not is_trail else num_tokens
         kept = None if block is None else self._kept(block, slot, request, gain)
         if kept is None:
             return False

@@ -46,7 +46,10 @@ class CheckpointPositions(NamedTuple):
                 spacing = self._spacing(request.num_prompt_tokens)
                 edges.update(range(begin // spacing * spacing + spacing, min(end, last) + 1, spacing))
             edges.update(edge for edge in (last, num_in_chain) if begin < edge <= end)
-            positions += [Position(edge, is_edge=True, is_inner=edge != num_in_chain) for edge in edges]
+            positions += [
+                Position(edge, True, is_trail=self._are_few and edge == last, is_inner=edge != num_in_chain)
+                for edge in edges
+            ]
             latest = end // self.block_size * self.block_size
             if latest > last and latest not in edges:
                 positions.append(Position(latest, is_edge=True, is_trail=True))
@@ -58,9 +61,13 @@ class CheckpointPositions(NamedTuple):
     def _spacing(self, num_prompt_tokens: int) -> int:
         """Return the grid's width for a prompt, a multiple of the block size."""
         spacing = -(-self.grid // self.block_size) * self.block_size
-        most = int(_MOST_OF_ONE_PROMPT * self.num_checkpoints)
-        if most < 2:
+        if self._are_few:
             return num_prompt_tokens  # none
-        while num_prompt_tokens // spacing > most:
+        while num_prompt_tokens // spacing > int(_MOST_OF_ONE_PROMPT * self.num_checkpoints):
             spacing *= 2
         return spacing
+
+    @property
+    def _are_few(self) -> bool:
+        """True if there are so few checkpoints that a request keeps only its last one."""
+        return _MOST_OF_ONE_PROMPT * self.num_checkpoints < 2
