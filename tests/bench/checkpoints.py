@@ -1,13 +1,17 @@
-"""Prefix hits of models with recurrent layers by rules for checkpoints, on a trace of chats, without a model.
+"""Prefix hits of models with recurrent layers by rules for checkpoints, on chats or a trace, without a model.
 
-`python tests/bench/checkpoints.py mooncake_conversation_trace.jsonl [--requests 2000]`: requests come one after the
-other, at 1/4 of their lengths, so that a block of 512 tokens becomes 8 of ours. All rules have the same memory, and the
-same share of it for checkpoints; sizes are given in tokens of the attention layers' cache.
+`python tests/bench/checkpoints.py [--trace mooncake_conversation_trace.jsonl]`: requests come one after the other, at
+1/4 of their lengths, so that a block of 512 tokens of the trace becomes 8 of ours. Without a trace 120 seeded chats
+take turns: 3 shared system prompts of 800 tokens, a first message of 400 to 6,000, then 2 to 7 turns of 100 tokens with
+answers of 40 to 1,200; a turn in six repeats or changes an earlier message. All rules have the same memory and the same
+share of it for checkpoints; sizes are given in tokens of the attention layers' cache.
 """
 
 import argparse
+import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +34,7 @@ SHARE = 0.25  # of the memory, for checkpoints
 NUM_LIVE = 2
 # A slot in tokens of the cache: 10 convolutions of LFM2-350M; 18 delta rules of Qwen3.5-0.8B.
 SHAPES = {"LFM2-350M": 3, "Qwen3.5-0.8B": 1600}
-SIZES = (500_000, 2_000_000)
+SIZES = (100_000, 400_000)
 
 
 class Nowhere(CheckpointPositions):
@@ -113,37 +117,64 @@ def rules(spec: StateSpec, config: EngineConfig, cache: CacheSpec) -> dict[str, 
     return {
         "none": scheduler(Nowhere),
         "every block": scheduler(EveryBlock),
-        **{f"Marconi, alpha {alpha}": scheduler(Branches, alpha) for alpha in (0.0, 1.0, 4.0)},
+        **{f"Marconi, alpha {alpha}": scheduler(Branches, alpha) for alpha in (0.0, 1.0)},
         "ours": scheduler(CheckpointPositions),
     }
 
 
-def hit_rate(scheduler: Scheduler, load: Sequence[TraceRow]) -> float:
-    """Return the share of prompt tokens that were found."""
+def serve_trace(scheduler: Scheduler, load: Sequence[TraceRow]) -> None:
     for number, row in enumerate(load):
         answer(scheduler, number, tokens_of(row), max(2, row.output_len // SCALE))
+
+
+def serve_chats(scheduler: Scheduler, num_chats: int) -> None:
+    rng = random.Random(1)
+
+    def tokens(count: int) -> list[int]:
+        return [rng.randrange(2**30) for _ in range(count // SCALE)]
+
+    systems = [tokens(800) for _ in range(3)]
+    chats = [rng.choice(systems) + tokens(rng.randint(400, 6000)) for _ in range(num_chats)]
+    ends: list[list[int]] = [[] for _ in chats]  # of messages, to which a user may return
+    turns = [index for index in range(num_chats) for _ in range(rng.randint(3, 8))]
+    # Chats begin one after the other; at any time about 30 take turns.
+    turns.sort(key=lambda index: index + 30 * rng.random())
+    for number, index in enumerate(turns):
+        if ends[index] and rng.random() < 1 / 6:
+            chats[index] = chats[index][: rng.choice(ends[index])] + tokens(100)
+        request = answer(scheduler, number, chats[index], rng.randint(40, 1200) // SCALE)
+        ends[index] += [request.num_prompt_tokens, request.num_tokens]
+        chats[index] = request.token_ids + tokens(100)
+
+
+def hit_rate(scheduler: Scheduler, serve: Callable[[Scheduler], None]) -> float:
+    """Return the share of prompt tokens that were found."""
+    serve(scheduler)
     return scheduler.blocks.num_prefix_hits / scheduler.blocks.num_prefix_queries
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--trace", type=Path)
+    parser.add_argument("--chats", type=int, default=120)
+    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--memory", type=int, nargs="+", default=SIZES, help="in tokens of the cache")
     args = parser.parse_args()
-    load = read_trace(args.trace)[: args.requests]
+    serve = partial(serve_chats, num_chats=args.chats)
+    if args.trace is not None:
+        serve = partial(serve_trace, load=read_trace(args.trace)[: args.requests])
     config = EngineConfig(block_size=BLOCK_SIZE, max_num_batched_tokens=2**20, max_num_seqs=1)
-    print(f"{len(load)} requests, {sum(row.prompt_len for row in load)} prompt tokens")
-    for size in SIZES:
+    for size in args.memory:
         blocks = size // SCALE // BLOCK_SIZE
         attention = Scheduler(config, BlockManager(CacheSpec(blocks, BLOCK_SIZE), prefix_caching=True))
-        print(f"| {size} | attention alone | | {hit_rate(attention, load):.1%} |", flush=True)
+        print(f"| {size} | attention alone | | {hit_rate(attention, serve):.1%} |", flush=True)
         for shape, state in SHAPES.items():
             num_checkpoints = min(int(blocks * BLOCK_SIZE * SHARE * SCALE / state), int(blocks * (1 - SHARE)))
             cache = CacheSpec(int(blocks * (1 - SHARE)), BLOCK_SIZE)
             spec = StateSpec(NUM_LIVE, num_checkpoints, max_drafts=10_000, grid=GRID)
             for name, made in rules(spec, config, cache).items():
                 start = time.perf_counter()
-                rate = hit_rate(made(), load)
+                rate = hit_rate(made(), serve)
                 seconds = time.perf_counter() - start
                 print(f"| {size} | {shape}, {num_checkpoints} | {name} | {rate:.1%} | {seconds:.0f} s |", flush=True)
 
