@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from .outputs import PromptLogprobs, TokenLogprobs
 from .request import Request
-
-if TYPE_CHECKING:
-    from .state_places import StatePlaces
 
 
 class BatchRow(NamedTuple):
@@ -25,7 +22,7 @@ class BatchRow(NamedTuple):
     needs_sampling: bool
     num_drafts: int = 0
     draft_token_ids: tuple[int, ...] = ()
-    states: "StatePlaces | None" = None  # of a model with recurrent layers
+    states: Any = None  # StatePlaces of a model with recurrent layers, for the runner
 
     @property
     def end(self) -> int:

@@ -577,6 +577,14 @@ VARIANTS = {
     "ernie4_5-moe",
     "dots1",
     "hunyuan-moe",
+    "lfm2-moe",
+    "qwen3.5-moe",
+    "qwen3-next",
+    "granite-hybrid-dense",
+    "nemotron-h-moe",
+    "falcon-h1-norm",
+    "bamba",
+    "mamba2",
 }
 
 

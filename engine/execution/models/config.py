@@ -43,7 +43,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     description: str  # the model's description in its files, for people; may be empty
     hf_config: Mapping[str, Any] = field(repr=False)  # all of config.json, as its family normalized it
-    layer_states: tuple[LayerState, ...]  # what each layer keeps of the tokens before
+    layer_states: tuple[LayerState, ...]  # per layer
     impl: str = "native"  # or transformers, whose modules then run
     is_encoder: bool = False  # every token sees its whole row, in one step; keys and values live for one layer
 

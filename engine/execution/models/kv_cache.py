@@ -52,7 +52,7 @@ class KVCache:
         self.block_size = block_size
         self._device = device
         self._num_blocks, self._dtype, self._states = num_blocks, dtype, states or StatePool()
-        self._caches: list[torch.Tensor] = []  # of keys and of values
+        self._caches: list[torch.Tensor] = []  # keys and values
         self._state_tensors: list[torch.Tensor] = []
         try:
             views = [self._view(state) for state in model.kept_states]

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .checkpoint_format import CheckpointFormat
     from .weight_reader import WeightReader
 
+# Endings of names of a recurrence's numbers: an error of its decay grows with every token.
+WIDE = (".A_log", ".D", ".dt_bias")
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 
@@ -36,7 +38,10 @@ class WeightSource(Protocol):
     """Source of a checkpoint's tensors by name. On a CPU several threads use it at once."""
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor in the model's dtype. Raises ConfigError if it is missing or has another shape."""
+        """Return a tensor in the model's dtype, or one of WIDE in the files'.
+
+        Raises ConfigError if it is missing or has another shape.
+        """
 
     def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
         """Return a quantized weight [N, K]; None if the files do not quantize it. Raises like `take`."""
@@ -117,7 +122,7 @@ class SafetensorsSource:
             )
         if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
             raise ConfigError(f"{path}: {name} is {tensor.dtype}, and config.json does not say how it is quantized")
-        return tensor.to(self._dtype)
+        return tensor if name.endswith(WIDE) else tensor.to(self._dtype)
 
     def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
         if self._quantization is None or len(shape) != 2 or not name.endswith(".weight"):

@@ -13,6 +13,7 @@ from torch import Tensor
 from ....kernels.ops import QuantizedWeight
 from ...errors import ConfigError
 from ...execution.models.checkpoint import version_of
+from ...execution.models.weights import WIDE
 from .blocks import floats, quantized
 from .file import read_gguf
 from .places import Place, places
@@ -42,12 +43,12 @@ class GgufSource:
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = self._place(name)
         file_shape = tuple(reversed(shape)) if place.is_transposed else shape
-        dtype = torch.float32 if place.adds_one or place.is_negated_exp else self._dtype
+        dtype = torch.float32 if place.adds_one or name.endswith(WIDE) else self._dtype
         tensor = floats(self._rows(name, place, file_shape), place.info.type.name, dtype).view(file_shape)
         if place.adds_one:
             tensor = (tensor - 1.0).to(self._dtype)
         if place.is_negated_exp:
-            tensor = (-tensor).log().to(self._dtype)
+            tensor = (-tensor).log()
         return tensor.T if place.is_transposed else tensor
 
     def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:

@@ -53,7 +53,7 @@ class _State:
     position: int  # tokens in the state
     num_tail: int = 0  # drafts in the slot's tail, of which the first may have been accepted
     num_in_chain: int = 0
-    last_kept: int = 0  # position of its last checkpoint that stays
+    last_kept: int = 0  # position of its last inner checkpoint
     trail: Checkpoint | None = None  # dropped when the output has a later one
     elsewhere: list[Checkpoint] = field(default_factory=list)  # checkpoints behind equal blocks of other requests
 
@@ -197,7 +197,7 @@ class HybridBlockManager(BlockManager):
 
     def _wanted(self, request: Request, state: _State, end: int) -> list[Position]:
         positions = self._positions.wanted(request, begin=state.position, end=end, num_in_chain=state.num_in_chain)
-        return positions if self.cache is not None else [each for each in positions if not each.is_edge]
+        return positions if self.cache is not None else [position for position in positions if not position.is_edge]
 
     def end_row(self, row: BatchRow, *, is_good: bool) -> None:
         """Free the slot that a row has read, and keep its checkpoints if they are good."""
@@ -212,12 +212,14 @@ class HybridBlockManager(BlockManager):
 
     def _keep(self, request: Request, pending: _Pending) -> bool:
         """Keep a checkpoint, which takes over the reference; False if it would not be found, or is there already."""
-        (num_tokens, is_edge, is_trail), slot, own_block, state = pending
+        (num_tokens, is_edge, is_trail, is_inner), slot, own_block, state = pending
         if not is_edge:
             gain = request.num_prompt_tokens
             return not request.is_finished and self._kept(Fork(request), slot, request, gain) is not None
         block = self._cached_block(request, own_block, num_tokens)
-        kept = None if block is None else self._kept(block, slot, request, num_tokens - state.last_kept)
+        # Where a turn ended the next one begins: without that checkpoint all of it may have to be computed again.
+        gain = num_tokens - state.last_kept if is_inner and not is_trail else num_tokens
+        kept = None if block is None else self._kept(block, slot, request, gain)
         if kept is None:
             return False
         if block != own_block:
@@ -226,7 +228,7 @@ class HybridBlockManager(BlockManager):
             if state.trail is not None and not state.trail.num_hits:
                 self._forget(state.trail)
             state.trail = kept
-        else:
+        elif is_inner:
             state.last_kept = num_tokens
         return True
 
@@ -236,7 +238,7 @@ class HybridBlockManager(BlockManager):
     def _cached_block(self, request: Request, own_block: int | None, num_tokens: int) -> int | None:
         """Return the cached block that ends behind these tokens: the request's own, or an equal one."""
         assert self.cache is not None
-        if own_block in self.cache:
+        if own_block is not None and own_block in self.cache:
             return own_block
         hashes, limit = request.block_hashes, num_tokens // self.device.block_size
         salt = request.params.cache_salt
@@ -273,6 +275,6 @@ class HybridBlockManager(BlockManager):
                 case Swapped(request):
                     assert request in swapped
                     assert self._states[request].slot == checkpoint.slot
-                case block:
+                case int(block):
                     assert self.cache is not None
                     assert block in self.cache, "a checkpoint that is never found"

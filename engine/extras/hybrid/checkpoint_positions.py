@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...core.request import Request
 
-_MOST_OF_ONE_PROMPT = 0.25  # of the checkpoints; a prompt that would have more has a wider grid
+_MOST_OF_ONE_PROMPT = 1 / 8  # share of all checkpoints; a longer prompt has a wider grid
 
 
 class Position(NamedTuple):
@@ -20,6 +20,7 @@ class Position(NamedTuple):
     num_tokens: int
     is_edge: bool  # False: only for further outputs of the prompt
     is_trail: bool = False  # True: the output's latest, until there is a later one
+    is_inner: bool = False  # True: the end of the output will be of more use, but to branches
 
 
 class CheckpointPositions(NamedTuple):
@@ -45,7 +46,10 @@ class CheckpointPositions(NamedTuple):
                 spacing = self._spacing(request.num_prompt_tokens)
                 edges.update(range(begin // spacing * spacing + spacing, min(end, last) + 1, spacing))
             edges.update(edge for edge in (last, num_in_chain) if begin < edge <= end)
-            positions += [Position(edge, is_edge=True) for edge in edges]
+            positions += [
+                Position(edge, True, is_trail=self._are_few and edge == last, is_inner=edge != num_in_chain)
+                for edge in edges
+            ]
             latest = end // self.block_size * self.block_size
             if latest > last and latest not in edges:
                 positions.append(Position(latest, is_edge=True, is_trail=True))
@@ -57,6 +61,13 @@ class CheckpointPositions(NamedTuple):
     def _spacing(self, num_prompt_tokens: int) -> int:
         """Return the grid's width for a prompt, a multiple of the block size."""
         spacing = -(-self.grid // self.block_size) * self.block_size
-        while num_prompt_tokens // spacing > max(1, _MOST_OF_ONE_PROMPT * self.num_checkpoints):
+        if self._are_few:
+            return num_prompt_tokens  # none
+        while num_prompt_tokens // spacing > int(_MOST_OF_ONE_PROMPT * self.num_checkpoints):
             spacing *= 2
         return spacing
+
+    @property
+    def _are_few(self) -> bool:
+        """True if there are so few checkpoints that a request keeps only its last one."""
+        return _MOST_OF_ONE_PROMPT * self.num_checkpoints < 2

@@ -29,10 +29,16 @@ inline vec positive_exp(float x) {  // e^x
     return x < 0 ? exp_nonpositive(splat(x)) : 1.0f / exp_nonpositive(splat(-x));
 }
 
+// All lanes are *x: one load, where `splat` adds to zero.
+inline vec broadcast(const float* x) {
+    return vec{*x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x};
+}
+
 // Columns of a state's rows, `stride` apart; without data all are zero.
 struct Columns {
     float* data;
     int64_t stride;
+    bool is_slot;  // read again only when the step's weights have passed through the caches
 };
 
 template <int V>
@@ -42,6 +48,20 @@ inline void load_row(const float* from, int64_t columns, vec* to) {
 template <int V, typename T>
 inline void store_row(T* to, int64_t columns, const vec* from) {
     for (int v = 0; v < V; v++) store_part(to + v * LANES, from[v], columns - v * LANES);
+}
+
+// Stores rows that row(i, out) computes, past the caches if nothing is read again soon: otherwise a line is first read
+// from memory, half as much traffic again.
+template <int V, typename Row>
+inline void store_rows(const Columns& to, int64_t num_rows, int64_t columns, Row row) {
+    vec out[V];
+    if (to.is_slot && columns == V * LANES && to.stride % LANES == 0 && (uintptr_t)to.data % sizeof(vec) == 0)
+        for (int64_t i = 0; i < num_rows; i++) {
+            row(i, out);
+            for (int v = 0; v < V; v++) stream(to.data + i * to.stride + v * LANES, out[v]);
+        }
+    else
+        for (int64_t i = 0; i < num_rows; i++) row(i, out), store_row<V>(to.data + i * to.stride, columns, out);
 }
 
 // Calls f(row, chain).
@@ -79,8 +99,8 @@ void delta_tile(const Block& b, Write write) {
         vec state[V] = {};
         if (b.from.data) load_row<V>(b.from.data + row * b.from.stride, b.columns, state);
         for (int v = 0; v < V; v++) {
-            by_key[chain][v] = fma(splat(b.keys[row]), state[v], by_key[chain][v]);
-            by_query[chain][v] = fma(splat(b.queries[row]), state[v], by_query[chain][v]);
+            by_key[chain][v] = fma(broadcast(b.keys + row), state[v], by_key[chain][v]);
+            by_query[chain][v] = fma(broadcast(b.queries + row), state[v], by_query[chain][v]);
             store(b.state + row * BLOCK + v * LANES, state[v]);
         }
     });
@@ -96,16 +116,9 @@ void delta_tile(const Block& b, Write write) {
         write(i, out);
         const auto updated = [&](int64_t row, vec* state) __attribute__((always_inline)) {
             for (int v = 0; v < V; v++)
-                state[v] = fma(splat(key[row]), delta[v], load(b.state + row * BLOCK + v * LANES) * decay);
+                state[v] = fma(broadcast(key + row), delta[v], load(b.state + row * BLOCK + v * LANES) * decay);
         };
-        if (i + 1 == b.num_tokens) {
-            for (int64_t row = 0; row < b.num_rows; row++) {
-                vec state[V];
-                updated(row, state);
-                store_row<V>(b.to.data + row * b.to.stride, b.columns, state);
-            }
-            return;
-        }
+        if (i + 1 == b.num_tokens) return store_rows<V>(b.to, b.num_rows, b.columns, updated);
         const float *next_key = key + b.key_stride, *next_query = b.queries + (i + 1) * b.key_stride;
         for (int chain = 0; chain < 2; chain++)
             for (int v = 0; v < V; v++) by_key[chain][v] = by_query[chain][v] = vec{};
@@ -113,8 +126,8 @@ void delta_tile(const Block& b, Write write) {
             vec state[V];
             updated(row, state);
             for (int v = 0; v < V; v++) {
-                by_key[chain][v] = fma(splat(next_key[row]), state[v], by_key[chain][v]);
-                by_query[chain][v] = fma(splat(next_query[row]), state[v], by_query[chain][v]);
+                by_key[chain][v] = fma(broadcast(next_key + row), state[v], by_key[chain][v]);
+                by_query[chain][v] = fma(broadcast(next_query + row), state[v], by_query[chain][v]);
                 store(b.state + row * BLOCK + v * LANES, state[v]);
             }
         });
@@ -124,27 +137,31 @@ void delta_tile(const Block& b, Write write) {
 // Mamba-2: keys are B, queries C; `scale` is dt.
 template <int V, typename Write>
 void mamba2_tile(const Block& b, Write write) {
+    each_row(b.num_rows, [&](int64_t row, int) __attribute__((always_inline)) {
+        vec state[V] = {};
+        if (b.from.data) load_row<V>(b.from.data + row * b.from.stride, b.columns, state);
+        store_row<V>(b.state + row * BLOCK, V * LANES, state);
+    });
     for (int64_t i = 0; i < b.num_tokens; i++) {
         const vec decay = splat(b.decay[i]);
         const float *key = b.keys + i * b.key_stride, *query = b.queries + i * b.key_stride;
         vec values[V], out[2][V] = {};
         for (int v = 0; v < V; v++) values[v] = load(b.values + i * BLOCK + v * LANES) * b.scale[i];
-        const bool is_first = i == 0, is_last = i + 1 == b.num_tokens;
         each_row(b.num_rows, [&](int64_t row, int chain) __attribute__((always_inline)) {
-            vec state[V] = {};
-            if (!is_first) load_row<V>(b.state + row * BLOCK, BLOCK, state);
-            else if (b.from.data) load_row<V>(b.from.data + row * b.from.stride, b.columns, state);
             for (int v = 0; v < V; v++) {
-                state[v] = fma(splat(key[row]), values[v], state[v] * decay);
-                out[chain][v] = fma(splat(query[row]), state[v], out[chain][v]);
+                float* at = b.state + row * BLOCK + v * LANES;
+                const vec state = fma(broadcast(key + row), values[v], load(at) * decay);
+                out[chain][v] = fma(broadcast(query + row), state, out[chain][v]);
+                store(at, state);
             }
-            if (is_last) store_row<V>(b.to.data + row * b.to.stride, b.columns, state);
-            else store_row<V>(b.state + row * BLOCK, BLOCK, state);
         });
         for (int v = 0; v < V; v++)
             out[0][v] = fma(splat(b.skip), load(b.values + i * BLOCK + v * LANES), out[0][v] + out[1][v]);
         write(i, out[0]);
     }
+    store_rows<V>(b.to, b.num_rows, b.columns, [&](int64_t row, vec* state) __attribute__((always_inline)) {
+        load_row<V>(b.state + row * BLOCK, V * LANES, state);
+    });
 }
 
 // What the driver needs of an op: sizes, and the places of channels and gates.
@@ -266,6 +283,7 @@ class Run {
             for (int64_t k = first + 1; k < next; k++) take(stop, stop, to, sequence.kept(k).slot);
             from = to, at = stop;
         } while (at < sequence.length || next < num_kept);
+        finish_streams();
     }
 
    private:
@@ -282,9 +300,9 @@ class Run {
     int64_t column(int64_t block) const { return block % blocks_per_head * BLOCK; }
     int64_t num_columns(int64_t block) const { return std::min(BLOCK, rule.num_columns() - column(block)); }
     Columns place(int64_t of, int64_t block) const {
-        if (of == ZEROS) return {nullptr, 0};
-        if (of == PASSED) return {passed + (block - item.begin) * num_rows * BLOCK, BLOCK};
-        return {a.state + of * a.state_slot + head(block) * num_rows * rule.num_columns() + column(block), rule.num_columns()};
+        if (of == ZEROS) return {nullptr, 0, false};
+        if (of == PASSED) return {passed + (block - item.begin) * num_rows * BLOCK, BLOCK, false};
+        return {a.state + of * a.state_slot + head(block) * num_rows * rule.num_columns() + column(block), rule.num_columns(), true};
     }
     const T* channels(int64_t i) const { return sequence.is_own(i) ? rule.channels(sequence.token(i)) : sequence.earlier(i); }
     const T* gates(int64_t i) const {

@@ -71,6 +71,23 @@ inline vec load(const int8_t* from) {
 #endif
 }
 inline void store(float* to, vec x) { std::memcpy(to, &x, sizeof x); }
+// Stores to aligned memory past the caches; `finish_streams` before another thread may read what this thread stored.
+inline void stream(float* to, vec x) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(to, (__m512)x);
+#elif defined(__AVX2__)
+    __m256 halves[2];
+    std::memcpy(halves, &x, sizeof x);
+    for (int i = 0; i < 2; i++) _mm256_stream_ps(to + 8 * i, halves[i]);
+#else
+    store(to, x);
+#endif
+}
+inline void finish_streams() {
+#ifdef __AVX2__
+    _mm_sfence();
+#endif
+}
 // Rounds like torch, to the bit.
 inline void store_rounded(float* to, vec x) { store(to, x); }
 inline void store_rounded(bf16* to, vec x) {

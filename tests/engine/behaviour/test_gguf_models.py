@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from gguf import GGMLQuantizationType as Type
-from gguf_files import GGUF_MODELS, write_gguf
+from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, write_gguf
 from tiny_models import VARIANTS, VOCAB_SIZE, greedy
 from transformers import PreTrainedModel
 
@@ -40,7 +40,7 @@ def assert_equal_answers(path: Path, model: PreTrainedModel) -> None:
     assert [output.outputs[0].token_ids for output in outputs] == expected
 
 
-@pytest.mark.parametrize("name", GGUF_MODELS)
+@pytest.mark.parametrize("name", [*GGUF_MODELS, *GGUF_HYBRIDS])
 def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.gguf"
     assert_equal_answers(path, write_gguf(path, name))

@@ -25,10 +25,10 @@ TOKENS = torch.tensor(random.Random(6).choices(range(VOCAB_SIZE), k=NUM_TOKENS))
 CPU = torch.device("cpu")
 
 
-def load(folder: Path) -> Any:
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     config = read_model_config(folder)
-    with weight_source(folder, load_format="auto", dtype=torch.float32, seed=0, device=CPU) as source:
-        return model_class(config.architecture)(config, source, device=CPU, max_model_len=400, dtype=torch.float32)
+    with weight_source(folder, load_format="auto", dtype=dtype, seed=0, device=CPU) as source:
+        return model_class(config.architecture)(config, source, device=CPU, max_model_len=400, dtype=dtype)
 
 
 def make_cache(model: Any) -> KVCache:
@@ -78,6 +78,20 @@ def test_logits_are_transformers_and_no_cut_changes_a_bit(name: str, tmp_path: P
     for num_cuts in (1, 5, 20):
         cuts = sorted(rng.sample(range(1, NUM_TOKENS), num_cuts))
         assert torch.equal(logits(model, cuts), whole), cuts
+
+
+@pytest.mark.parametrize("name", ["qwen3.5", "mamba2"])
+def test_a_recurrences_numbers_are_not_rounded_to_the_models_dtype(name: str, tmp_path: Path) -> None:
+    theirs = write_gguf(tmp_path / "model.gguf", name)
+    theirs.save_pretrained(tmp_path / "folder")
+    numbers = dict(theirs.named_parameters())
+    for path in (tmp_path / "folder", tmp_path / "model.gguf"):
+        part = load(path, torch.bfloat16)._layers[0].attention
+        for ours, ending in ((part.a_log, ".A_log"), (part.dt_bias, ".dt_bias")):
+            expected = next(value.data for key, value in numbers.items() if "layers.0." in key and key.endswith(ending))
+            if name == "qwen3.5" and path.is_file():  # heads in the file's order
+                expected = expected.view(2, 2).T.flatten()
+            torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
 
 
 QWEN, GRANITE, NEMOTRON = (
