@@ -90,7 +90,7 @@ inline void store(bf16* to, vec x) {
 #endif
 }
 
-inline vec splat(float x) { return vec{} + x; }
+inline vec splat(float x) { return x - vec{}; }  // with + the compiler would add 0, because of -0
 
 // a · b + c, rounded once if the processor can. Where two kernels must agree to the bit, the compiler must not choose
 // between roundings.
