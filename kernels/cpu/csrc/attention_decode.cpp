@@ -174,10 +174,10 @@ class Attended {
         std::memset(sums, 0, heads * sums_row * sizeof(float));
         const int64_t first = start / TILE * TILE, count = (stop - first + TILE - 1) / TILE * item.num_kv;
         for (int64_t number = 0; number < count; number++) {
-            if (number == 0) find_lines(lines[0], first, 0, start, stop);
             const int64_t after = std::min(number + 1, count - 1);
-            find_lines(lines[after % 2], first + after / item.num_kv * TILE, after % item.num_kv, start, stop);
             tile = &lines[number % 2], next = &lines[after % 2];
+            if (number == 0) find_lines(lines[0], first, 0, start, stop);
+            if (next != tile) find_lines(lines[after % 2], first + after / item.num_kv * TILE, after % item.num_kv, start, stop);
             score();
             const int64_t head = tile->head * group;
             for (int64_t g = 0; g < group; g++) weigh(g, best[head + g], total[head + g]);
