@@ -35,7 +35,9 @@ def library_of(commit: str, folder: str) -> build.Library:
     now = {name: getattr(compilation, name) for name in ("FOLDER", "_SOURCES", "_HEADERS", "_FLAGS_OF_ATTENTION")}
     then = Path(folder, SOURCES)
     flags = now["_FLAGS_OF_ATTENTION"] if (then / "attention.h").exists() else []  # before, the compiler chose the fmas
-    _take(FOLDER=then, _SOURCES=sorted(then.glob("*.cpp")), _HEADERS=sorted(then.glob("*.h")), _FLAGS_OF_ATTENTION=flags)
+    _take(
+        FOLDER=then, _SOURCES=sorted(then.glob("*.cpp")), _HEADERS=sorted(then.glob("*.h")), _FLAGS_OF_ATTENTION=flags
+    )
     library = build.library()
     _take(**now)
     assert library is not None
