@@ -71,7 +71,7 @@ thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compi
 		SPLITFUSE_TEST_REQUESTS=1000 SPLITFUSE_TEST_ARCHES=80,89,90,100,120 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 exact: $(VENV)/.test  ## no schedule changes a bit: 240 prompts x 6 schedules per combination, and SmolLM2; ARGS="-k Q4_0"
-	SPLITFUSE_EXACT_PROMPTS=240 SPLITFUSE_EXACT_SCHEDULES=6 SPLITFUSE_MODEL=$(or $(MODEL),smollm2) \
+	SPLITFUSE_TEST_ALL=1 SPLITFUSE_EXACT_PROMPTS=240 SPLITFUSE_EXACT_SCHEDULES=6 SPLITFUSE_MODEL=$(or $(MODEL),smollm2) \
 		$(BIN)/python -m pytest -q tests/kernels/cpu/test_exact_rows.py tests/engine/behaviour/test_exactness.py $(ARGS)
 
 simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them

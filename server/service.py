@@ -142,7 +142,7 @@ class Service(JobObserver):
             raise self.lifecycle.not_ready()
         params, tenant = self.results.bounded(params), job.owner or user
         receipts = await self._receipts(params)
-        sink = job.sink if kept is None else self.results.sink(job, webhook=kept.webhook)
+        sink = job.versions.noting(job.sink if kept is None else self.results.sink(job, webhook=kept.webhook))
         reuse = self._reuse(job, prompt, params, tenant=tenant)
         handle = None if reuse is None else reuse.earlier
         if handle is None:

@@ -308,11 +308,16 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, model_config: ModelConfig, device: torch.device) -> torch.dtype:
-    """Return the dtype for --dtype; auto is the checkpoint's, except float16 on a CPU, where bfloat16 is faster."""
-    if name == "auto":
+    """Return the dtype for --dtype; auto is the checkpoint's.
+
+    A CPU has no kernels for float16: auto takes bfloat16 instead, and float16 is computed in float32, which holds all
+    of its values and whose sums have one order.
+    """
+    is_auto = name == "auto"
+    if is_auto:
         name = model_config.dtype
-        if device.type == "cpu" and name == "float16":
-            name = "bfloat16"
+    if device.type == "cpu" and name == "float16":
+        name = "bfloat16" if is_auto else "float32"
     if name not in _DTYPES:
         raise ConfigError(f"dtype {name!r} of config.json is not known; set --dtype to one of {', '.join(_DTYPES)}")
     return _DTYPES[name]

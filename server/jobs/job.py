@@ -18,6 +18,7 @@ from ...engine.serving.request_output import CompletionOutput
 from ..http.errors import NotReadyError
 from .idempotency import IdempotencyKey
 from .signal import Latch, Signal
+from .weight_versions import WeightVersions
 
 if TYPE_CHECKING:
     from ...engine.serving.submitted_request import SubmittedRequest
@@ -58,8 +59,8 @@ class Check(Protocol):
 class ReceiptMaker(Protocol):
     """Maker of the receipt of one job."""
 
-    def of(self, job: "Job") -> dict[str, Any]:
-        """Return the receipt of the job's complete answer. Equal at every call."""
+    def of(self, job: "Job") -> dict[str, Any] | None:
+        """Return the receipt of the job's complete answer; None if no receipt can state it. Equal at every call."""
 
 
 class JobObserver:
@@ -103,8 +104,7 @@ class Job:
         observers: Iterable[JobObserver] = (),
     ) -> None:
         self.seq_id = seq_id
-        self._weights_version = weights_version  # returns the version that samples now; None if it is not known
-        self._weights: dict[str, int] = {}
+        self.versions = WeightVersions(weights_version)
         self.created = time.time() if created is None else created  # wall clock
         self.attempt = attempt  # number of processes that have run it
         self.owner = owner
@@ -163,9 +163,6 @@ class Job:
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         is_last = delta.finish_reason is not None
-        if delta.token_ids and self._weights_version is not None:
-            self._weights["weights_version"] = self._weights_version()
-            self._weights.setdefault("first_weights_version", self._weights["weights_version"])
         if delta.token_ids or delta.text or delta.index in self._pending:
             self._log(delta, flush=is_last)
         if is_last and self.finished:
@@ -216,8 +213,7 @@ class Job:
     @property
     def weights(self) -> dict[str, int]:
         """Versions of the weights that sampled the last and the first token; empty if they are not known."""
-        is_one = len(set(self._weights.values())) == 1
-        return {"weights_version": self._weights["weights_version"]} if is_one else self._weights
+        return self.versions.to_dict()
 
     @property
     def metrics(self) -> list[RequestMetrics]:

@@ -13,11 +13,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from splitfuse.kernels import ops
-from splitfuse.kernels.cpu import build
+from splitfuse.kernels.cpu import build, compilation
 
 TURNS, SECONDS = 4, 0.15
 SOURCES = "kernels/cpu/csrc"
@@ -28,18 +29,27 @@ SHAPES = [(1, 64, 1, 3, 3, 64), (8, 200, 1, 3, 3, 64), (32, 290, 1, 3, 3, 64), (
 
 
 def library_of(commit: str, folder: str) -> build.Library:
-    """Build the library of a commit in this folder's name, with today's flags."""
+    """Build the library of a commit in this folder."""
     archive = subprocess.run(["git", "archive", commit, SOURCES], check=True, capture_output=True).stdout
     subprocess.run(["tar", "x", "-C", folder], input=archive, check=True)
-    now = build._FOLDER, build._SOURCES, build._HEADERS
-    build._FOLDER = Path(folder, SOURCES)
-    build._SOURCES, build._HEADERS = (sorted(build._FOLDER.glob(kind)) for kind in ("*.cpp", "*.h"))
-    build._library.cache_clear()
+    now = {name: getattr(compilation, name) for name in ("FOLDER", "_SOURCES", "_HEADERS", "_FLAGS_OF_ATTENTION")}
+    then = Path(folder, SOURCES)
+    flags = now["_FLAGS_OF_ATTENTION"] if (then / "attention.h").exists() else []  # before, the compiler chose the fmas
+    _take(
+        FOLDER=then, _SOURCES=sorted(then.glob("*.cpp")), _HEADERS=sorted(then.glob("*.h")), _FLAGS_OF_ATTENTION=flags
+    )
     library = build.library()
-    build._FOLDER, build._SOURCES, build._HEADERS = now
-    build._library.cache_clear()
+    _take(**now)
     assert library is not None
     return library
+
+
+def _take(**names: Any) -> None:
+    build.FOLDER = names["FOLDER"]
+    for name, value in names.items():
+        setattr(compilation, name, value)
+    compilation.library_name.cache_clear()
+    build._library.cache_clear()
 
 
 def attention(shape: tuple[int, ...], dtype: torch.dtype, *, is_int8: bool) -> Callable[[build.Library], None]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gguf
 import torch
 from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
@@ -150,3 +151,21 @@ def scheduled_answers(
     """Return the answers under a random schedule of a random engine."""
     llm = random_llm(rng, path, max_tokens_of_one=LONGEST + NUM_NEW, block_sizes=(1, 4, 16, 32), **combination.options)
     return answers(llm, asked, rng)
+
+
+def requantize(source: Path, target: Path, kind: Type) -> None:
+    """Write a GGUF file again with all of its matrices as `kind`."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, str(reader.fields["general.architecture"].contents()))
+    for name, value in reader.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+            sub_type = value.types[-1] if value.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, value.contents(), value.types[0], sub_type=sub_type)
+    for tensor in reader.tensors:
+        own = tensor.tensor_type if len(tensor.shape) == 1 else kind
+        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        writer.add_tensor(tensor.name, gguf.quantize(values, own), raw_dtype=own)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -162,7 +162,8 @@ def sample_token_ids(logits: Tensor, arrays: Mapping[str, Tensor]) -> tuple[Tens
     if "keys" in arrays:
         temperature = arrays["temperature"]
         # The row's largest logit is subtracted first, so that a tiny temperature cannot overflow.
-        scaled = (logits - largest[:, None]) / temperature[:, None].clamp_min(1e-5)
+        # In place: with 255 rows of 49,152 the memory of two copies cost a twentieth of a verification.
+        scaled = logits.sub_(largest[:, None]).div_(temperature[:, None].clamp_min(1e-5))
         drawn = _drawn(scaled, token_ids, arrays)
         is_sampled = (temperature > 0.0) & (token_ids != NOT_FINITE_TOKEN)
         token_ids = torch.where(is_sampled, drawn, token_ids)

@@ -44,8 +44,6 @@ def start_ranks(setup: Setup) -> "RankProcesses | None":
         return None
     if setup.device.type != "cpu":
         raise ConfigError("tensor parallelism is built for --device cpu only so far; leave it out")
-    if setup.dtype == torch.float16:
-        raise ConfigError("tensor parallelism takes --dtype bfloat16 or float32, not float16")
     from .rank_processes import RankProcesses  # its imports are rarely needed
 
     ranks = RankProcesses(size=config.tensor_parallel_size, num_slices=num_slices)

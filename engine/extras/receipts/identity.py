@@ -46,12 +46,14 @@ class Identity:
     def of(cls, engine: "AsyncEngine") -> "Identity":
         """Return an engine's identity. Reads the whole weights the first time, so not for an event loop.
 
-        Raises UnavailableError if the files have changed since the model was loaded.
+        Raises UnavailableError if the files have changed since they were loaded, or if there are none.
         """
         tokenizer, config = engine.tokenizer, engine.config
-        folder = model_folder(config, config.model)
+        folder = engine.control.path if engine.weights_version else model_folder(config, config.model)
+        if folder is None:
+            raise UnavailableError("the weights came as tensors, which no receipt can name; update them from a folder")
         if fingerprint(folder, config, dtype=str(engine.loaded.dtype)) != engine.fingerprint:
-            raise UnavailableError(f"{folder} has changed since the model was loaded; restart the server for receipts")
+            raise UnavailableError(f"{folder} has changed since its weights were loaded; load them again for receipts")
         weights = f"random:{config.seed}" if config.load_format == "dummy" else _weights(folder)
         return cls(
             weights=weights,

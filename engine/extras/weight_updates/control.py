@@ -37,6 +37,11 @@ class EngineControl:
         return 0 if self._model is None else self._model.version
 
     @property
+    def path(self) -> Path | None:
+        """Folder or GGUF file of the weights; None if they came as tensors."""
+        return self._live().path
+
+    @property
     def sleep_level(self) -> int:
         """Level of the sleep; 0 while awake."""
         return 0 if self._model is None else self._model.sleep_level

@@ -61,7 +61,7 @@ class LiveModel:
         self.sleep_level = 0  # 0: awake
         self._config, self._runner, self._loaded = config, runner, runner.loaded
         self._load_format = config.load_format
-        self._path: Path | None = model_folder(config, config.model)
+        self.path: Path | None = model_folder(config, config.model)
 
     @property
     def has_weights(self) -> bool:
@@ -90,7 +90,7 @@ class LiveModel:
         Every unfinished request computes all its tokens again, so no token follows from two versions' keys and values.
         """
         self._runner.model.become(weights.decoder)
-        self._path, self._load_format = weights.path, "auto"
+        self.path, self._load_format = weights.path, "auto"
         self.version += 1
         self.sleep_level = min(self.sleep_level, 1)
         restart(core.scheduler)
@@ -115,9 +115,9 @@ class LiveModel:
         """Read the weights that were given back; None if they are there. Raises ConfigError."""
         if self.has_weights:
             return None
-        if self._path is None:
+        if self.path is None:
             raise ConfigError("the weights came as tensors and were given back; update them before waking up")
-        return self._read(self._path, self._config_of(self._path), load_format=self._load_format)
+        return self._read(self.path, self._config_of(self.path), load_format=self._load_format)
 
     def wake_up(self, weights: NewWeights | None, *, is_whole: bool = True) -> None:
         """End the sleep with the weights of `restored`, unless a part is missing. No step may be in flight."""

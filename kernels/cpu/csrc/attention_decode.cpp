@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t MAX_HEAD_DIM = 512;
 
-// Sixteen operands of a product from a line of keys or values in the cache, of which `left` numbers remain.
+// Sixteen numbers of a line of keys or values in the cache, of which `left` remain.
 template <typename C>
 inline vec floats_of_line(const C* from, int64_t left) {
     if (left >= LANES) return load(from);
@@ -22,40 +22,86 @@ inline vec floats_of_line(const C* from, int64_t left) {
     std::memcpy(rest, from, left * sizeof(C));
     return load(rest);
 }
-template <typename C>
-inline void load_line(const C* from, int64_t left, vec& to) { to = floats_of_line(from, left); }
-#ifdef __AVX512BF16__
-inline void load_line(const bf16* from, int64_t left, uvec& to) {
-    if (left >= 2 * LANES) {
-        to = load_vector<uvec>(from);
-        return;
-    }
-    to = uvec{};
-    std::memcpy(&to, from, left * sizeof(bf16));
-}
-inline void load_line(const int8_t* from, int64_t left, uvec& to) {
-    const vec low = floats_of_line(from, left), high = left > LANES ? floats_of_line(from + LANES, left - LANES) : vec{};
-    to = (uvec)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);  // exact here
-}
-#endif
 
-// Transposes sixteen lines, from `at` on, to the columns of `to`.
-template <typename Lanes, typename C>
-inline void transpose_lines(const C* const* lines, int64_t at, int64_t left, Lanes* to, int64_t stride) {
+// Numbers of a line that a column of dwords has, and the operands of products in a column: floats, or pairs of bfloat16.
+// Int8 become bfloat16 before, if these are multiplied in pairs.
+template <typename C, typename T>
+struct Columns {
+    static constexpr bool IS_WIDENED = sizeof(C) == 1 && Operand<T>::PACK == 2;
+    static constexpr int PER_DWORD = IS_WIDENED ? 2 : 4 / sizeof(C), OPERANDS = PER_DWORD / Operand<T>::PACK;
+    static constexpr int64_t NUMBERS = LANES * PER_DWORD;
+};
+
+// 64 bytes of a line, of which `left` remain.
+inline uvec bytes_of_line(const void* from, int64_t left) {
+    if (left >= int64_t(sizeof(uvec))) return load_vector<uvec>(from);
+#ifdef __AVX512BW__
+    return (uvec)_mm512_maskz_loadu_epi8((uint64_t(1) << left) - 1, from);
+#else
+    uvec rest = {};
+    std::memcpy(&rest, from, left);
+    return rest;
+#endif
+}
+
+// Transposes dwords of sixteen lines, from number `at` on: lane i of column k is the k'th dword of line i.
+template <typename C, typename T>
+inline __attribute__((always_inline)) void columns_of_lines(const C* const* lines, int64_t at, int64_t left, uvec* columns) {
     const auto line = [&](int i) __attribute__((always_inline)) {
-        Lanes here;
-        load_line(lines[i] + at, left, here);
-        return here;
+#ifdef __AVX512BF16__
+        if constexpr (Columns<C, T>::IS_WIDENED) {
+            const C* here = lines[i] + at;
+            const vec low = floats_of_line(here, left), high = left > LANES ? floats_of_line(here + LANES, left - LANES) : vec{};
+            return (uvec)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);  // exact here
+        }
+#endif
+        return bytes_of_line(lines[i] + at, left * sizeof(C));
     };
 #ifdef __AVX512F__
-    transpose_block(line, (uint32_t*)to, stride * LANES);
+    transpose_block(line, (uint32_t*)columns, LANES);
 #else
     uint32_t rows[LANES][LANES];
     for (int i = 0; i < LANES; i++) {
-        const Lanes here = line(i);
+        const uvec here = line(i);
         std::memcpy(rows[i], &here, sizeof here);
     }
-    transpose_16(rows, (uint32_t*)to, stride * LANES);
+    transpose_16(rows, (uint32_t*)columns, LANES);
+#endif
+}
+
+// Floats of byte J of each lane, an int8.
+template <int J>
+inline vec floats_of_bytes(uvec x) {
+#ifdef __AVX512BW__
+    // Bytes without a sign become the low bits of 2^23.
+    const __m512i of_byte = _mm512_set4_epi32(12 + J, 8 + J, 4 + J, J), base = _mm512_set1_epi32(0x4b000000);
+    const __m512i placed = _mm512_mask_shuffle_epi8(base, 0x1111111111111111u, (__m512i)(x ^ 0x80808080u), of_byte);
+    return (vec)placed - splat(0x1p23f + 128);
+#else
+    return __builtin_convertvector((ivec)(x << (24 - 8 * J)) >> 24, vec);
+#endif
+}
+
+// Operands of the products of a column.
+template <typename C, typename T>
+inline __attribute__((always_inline)) void operands_of_column(uvec column, typename Operand<T>::Vector* to) {
+    if constexpr (Columns<C, T>::OPERANDS == 4) {
+        to[0] = floats_of_bytes<0>(column), to[1] = floats_of_bytes<1>(column);
+        to[2] = floats_of_bytes<2>(column), to[3] = floats_of_bytes<3>(column);
+    } else if constexpr (Columns<C, T>::OPERANDS == 2) {
+        to[0] = (vec)(column << 16), to[1] = (vec)(column & 0xffff0000u);
+    } else {
+        to[0] = (typename Operand<T>::Vector)column;
+    }
+}
+
+// Stores the low halves.
+inline void store_halves(void* to, uvec x) {
+#ifdef __AVX512F__  // gcc 12 converts lane by lane
+    _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16((__m512i)x));
+#else
+    const hvec half = __builtin_convertvector(x, hvec);
+    std::memcpy(to, &half, sizeof half);
 #endif
 }
 
@@ -70,8 +116,9 @@ inline float largest(vec x) {
 #endif
 }
 
+constexpr int64_t LINE = 64;  // bytes of a cache line
 inline void fetch(const void* from, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)from + i);
+    for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char*)from + i);
 }
 
 // Calls some(number of heads, first head) for all heads of a group, some heads at a time.
@@ -96,6 +143,11 @@ class Attended {
     typedef typename Operand<T>::Vector Vector;
     static constexpr int PACK = Operand<T>::PACK;
     static constexpr int PARTS = TILE / LANES;
+#ifdef __AVX512BW__
+    static constexpr int STEP = PACK == 2 && std::is_same<C, bf16>::value ? 2 : 1;  // vectors of values at a time
+#else
+    static constexpr int STEP = 1;
+#endif
 
    public:
     Attended(const PagedAttention<T>& a, const Item& item)
@@ -103,11 +155,11 @@ class Attended {
           group(a.num_heads / a.num_kv_heads), dim(a.head_dim), num_pairs((dim + PACK - 1) / PACK),
           position(a.seq_lens[item.row] - 1 - (a.query_start_loc[item.row + 1] - 1 - item.token)) {
         const int64_t heads = group * item.num_kv, columns = (num_pairs + LANES - 1) / LANES * LANES, whole = columns * PACK;
-        query = (Scalar*)scratch((heads * (columns + whole) + columns * TILE + group * (TILE + TILE / PACK)) * 4);
+        query = (Scalar*)scratch((heads * (columns + whole) + group * (TILE + TILE / PACK + 1)) * 4);
         sums = (float*)(query + heads * columns);
-        keys = (Vector*)(sums + heads * whole);
-        scores = (float*)(keys + columns * PARTS);
+        scores = sums + heads * whole;
         weights = (Scalar*)(scores + group * TILE);
+        fades = (float*)(weights + group * TILE / PACK);
         query_row = columns, sums_row = whole;
     }
 
@@ -120,21 +172,22 @@ class Attended {
         if (2 * heads > MOST_STATES) many.reset(new float[2 * heads]), best = many.get(), total = best + heads;
         for (int64_t i = 0; i < heads; i++) best[i] = -1e30f, total[i] = 0;
         std::memset(sums, 0, heads * sums_row * sizeof(float));
-        for (int64_t at = start / TILE * TILE; at < stop; at += TILE)
-            for (int64_t head = 0; head < item.num_kv; head++) {
-                tile = {at, head, std::max(start - at, int64_t(0)), std::min<int64_t>(stop - at, TILE)};
-                find_lines();
-                score();
-                const bool is_last = head + 1 == item.num_kv;
-                if (at + (is_last ? TILE : 0) < stop) fetch_keys(is_last ? at + TILE : at, is_last ? 0 : head + 1, stop);
-                for (int64_t g = 0; g < group; g++) weigh(g, best[head * group + g], total[head * group + g]);
-                add_values();
-            }
+        const int64_t first = start / TILE * TILE, count = (stop - first + TILE - 1) / TILE * item.num_kv;
+        for (int64_t number = 0; number < count; number++) {
+            const int64_t after = std::min(number + 1, count - 1);
+            tile = &lines[number % 2], next = &lines[after % 2];
+            if (number == 0) find_lines(lines[0], first, 0, start, stop);
+            if (next != tile) find_lines(lines[after % 2], first + after / item.num_kv * TILE, after % item.num_kv, start, stop);
+            score();
+            const int64_t head = tile->head * group;
+            for (int64_t g = 0; g < group; g++) weigh(g, best[head + g], total[head + g]);
+            add_values();
+        }
         for (int64_t i = 0; i < heads; i++) {
             const vec sum = splat(total[i] > 0 ? total[i] : 1.0f);  // a row that pads sees no key
             for (int64_t d = 0; d < dim; d += LANES) {
                 T rounded[LANES];
-                store_rounded(rounded, load(sums + i * sums_row + d) / sum);
+                store_rounded(rounded, sums_at(sums + i * sums_row, d) / sum);
                 std::memcpy(out + i * dim + d, rounded, std::min<int64_t>(dim - d, LANES) * sizeof(T));
             }
         }
@@ -148,16 +201,17 @@ class Attended {
     const int64_t group, dim, num_pairs, position;
     int64_t query_row, sums_row;  // distances of heads
     Scalar* query;    // [heads][query_row]
-    float* sums;      // [heads][sums_row]
-    Vector* keys;     // the tile's, transposed: [pairs][parts of 16 keys]
+    float* sums;      // [heads][sums_row], see sums_at
     float* scores;    // [group][TILE]
     Scalar* weights;  // [group][TILE / PACK]
+    float* fades;     // [group], factors of the sums so far
     float states[MOST_STATES];
-    struct {
+    struct Lines {
         int64_t at, head, from, to;  // the visible keys are [at + from, at + to)
-    } tile;
-    const C *key_lines[TILE], *value_lines[TILE];
-    float key_scales[TILE], value_scales[TILE];
+        const C *keys[TILE], *values[TILE];
+        float key_scales[TILE], value_scales[TILE];
+    } lines[2];
+    const Lines *tile, *next;  // the keys of `next` are fetched during the products of `tile`
     inline static const C nothing[MAX_HEAD_DIM] = {};
 
     void pack_query(const T* q) {
@@ -183,60 +237,77 @@ class Attended {
         }
     }
 
-    // Finds the tile's keys and values, and fetches the values.
-    void find_lines() {
-        for (int i = 0; i < TILE; i++) key_lines[i] = value_lines[i] = nothing;
-        for (int i = 0; i < TILE; i++) key_scales[i] = a.scale, value_scales[i] = 0;
-        each_run(tile.at, tile.head, tile.from, tile.to, [&](int64_t i, int64_t run, CachedRun<C> key, CachedRun<C> value) {
-            fetch(value.values, run * dim * sizeof(C));
-            for (int64_t r = 0; r < run; r++) key_lines[i + r] = key.values + r * dim, value_lines[i + r] = value.values + r * dim;
-            if (!key.scales) return;
-            for (int64_t r = 0; r < run; r++) key_scales[i + r] = a.scale * key.scales[r], value_scales[i + r] = value.scales[r];
-        });
-    }
-
-    void fetch_keys(int64_t at, int64_t head, int64_t stop) const {
-        each_run(at, head, 0, std::min<int64_t>(stop - at, TILE), [&](int64_t, int64_t run, CachedRun<C> key, CachedRun<C>) {
-            fetch(key.values, run * dim * sizeof(C));
+    void find_lines(Lines& to, int64_t at, int64_t head, int64_t start, int64_t stop) const {
+        to.at = at, to.head = head, to.from = std::max(start - at, int64_t(0)), to.to = std::min<int64_t>(stop - at, TILE);
+        const auto hide = [&](int64_t i) {
+            to.keys[i] = to.values[i] = nothing;
+            to.key_scales[i] = a.scale, to.value_scales[i] = 0;
+        };
+        for (int64_t i = 0; i < to.from; i++) hide(i);
+        for (int64_t i = to.to; i < TILE; i++) hide(i);
+        each_run(at, head, to.from, to.to, [&](int64_t i, int64_t run, CachedRun<C> key, CachedRun<C> value) {
+            for (int64_t r = 0; r < run; r++) to.keys[i + r] = key.values + r * dim, to.values[i + r] = value.values + r * dim;
+            for (int64_t r = 0; r < run; r++) {
+                to.key_scales[i + r] = PagedCache<C>::HAS_SCALES ? a.scale * key.scales[r] : a.scale;
+                to.value_scales[i + r] = PagedCache<C>::HAS_SCALES ? float(value.scales[r]) : 0;
+            }
         });
     }
 
     // scores[head][key], -infinity where a key is hidden
     void score() {
-        switch ((tile.to + LANES - 1) / LANES) {
-            case 1: return score_parts<1>();
-            case 2: return score_parts<2>();
-            case 3: return score_parts<3>();
-            default: return score_parts<PARTS>();
-        }
-    }
-
-    template <int V>
-    void score_parts() {
-        for (int v = 0; v < V; v++)
-            for (int64_t k = 0; k < num_pairs; k += LANES)
-                transpose_lines(key_lines + v * LANES, k * PACK, dim - k * PACK, keys + k * V + v, V);
-        const Scalar* first = query + tile.head * group * query_row;
-        each_some(group, [&](auto num, int64_t g) __attribute__((always_inline)) {
-            vec acc[num][V] = {};
-            matmul<num, V, Scalar>([&](int m) { return first + (g + m) * query_row; }, 1, keys, num_pairs, acc);
-            for (int m = 0; m < num; m++)
-                for (int v = 0; v < V; v++) store(scores + (g + m) * TILE + v * LANES, acc[m][v] * load(key_scales + v * LANES));
-        });
-        if (a.softcap != 0)
-            for (int64_t g = 0; g < group; g++)
-                for (int v = 0; v < V; v++) {
-                    float* here = scores + g * TILE + v * LANES;
-                    store(here, softcap(load(here), a.softcap));
-                }
-        if (tile.from == 0 && tile.to == V * LANES && V == PARTS) return;
+        constexpr int64_t NUMBERS = Columns<C, T>::NUMBERS;
+        constexpr int PER_DWORD = Columns<C, T>::PER_DWORD;
+        const int num_parts = int((tile->to + LANES - 1) / LANES);
+        int64_t d = 0;
+        for (; d + NUMBERS <= dim; d += NUMBERS)
+            for (int v = 0; v < num_parts; v++) add_scores<true>(v, d, LANES);
+        if (d < dim)
+            for (int v = 0; v < num_parts; v++) add_scores<false>(v, d, int(dim - d + PER_DWORD - 1) / PER_DWORD);
+        for (int64_t g = 0; g < group; g++)
+            for (int v = 0; v < num_parts; v++) {
+                float* here = scores + g * TILE + v * LANES;
+                const vec scaled = load(here) * load(tile->key_scales + v * LANES);
+                store(here, a.softcap != 0 ? softcap(scaled, a.softcap) : scaled);
+            }
+        if (tile->from == 0 && tile->to == TILE) return;
         for (int64_t g = 0; g < group; g++) {
-            for (int64_t i = 0; i < tile.from; i++) scores[g * TILE + i] = -INFINITY;
-            for (int64_t i = tile.to; i < TILE; i++) scores[g * TILE + i] = -INFINITY;
+            for (int64_t i = 0; i < tile->from; i++) scores[g * TILE + i] = -INFINITY;
+            for (int64_t i = tile->to; i < TILE; i++) scores[g * TILE + i] = -INFINITY;
         }
     }
 
-    // Merges the tile's softmax into a head's running one: its weights, and its sums so far.
+    // Adds the products of dimensions from d on, num_columns dwords, to the scores of the v'th sixteen keys.
+    template <bool IS_WHOLE>
+    inline __attribute__((always_inline)) void add_scores(int v, int64_t d, int num_columns) {
+        constexpr int OPERANDS = Columns<C, T>::OPERANDS;
+        uvec columns[LANES];
+        if (d * sizeof(C) % LINE == 0)
+            for (int i = 0; i < LANES; i++) __builtin_prefetch(tile->values[v * LANES + i] + d);
+        columns_of_lines<C, T>(tile->keys + v * LANES, d, dim - d, columns);
+        const Scalar* first = query + tile->head * group * query_row + d / PACK;
+        each_some(group, [&](auto num, int64_t g) __attribute__((always_inline)) {
+            float* here = scores + g * TILE + v * LANES;
+            const Scalar* q = first + g * query_row;
+            vec acc[num];
+            for (int m = 0; m < num; m++) acc[m] = d == 0 ? vec{} : load(here + m * TILE);
+            const auto add = [&](int k) __attribute__((always_inline)) {
+                Vector operands[OPERANDS];
+                operands_of_column<C, T>(columns[k], operands);
+                for (int j = 0; j < OPERANDS; j++)
+                    for (int m = 0; m < num; m++) acc[m] = multiply_add(acc[m], operands[j], q[m * query_row + k * OPERANDS + j]);
+            };
+            if constexpr (IS_WHOLE) {
+#pragma GCC unroll 16
+                for (int k = 0; k < LANES; k++) add(k);
+            } else {
+                for (int k = 0; k < num_columns; k++) add(k);
+            }
+            for (int m = 0; m < num; m++) store(here + m * TILE, acc[m]);
+        });
+    }
+
+    // Merges the tile's softmax into a head's running one: its weights, and the factor of its sums so far.
     void weigh(int64_t g, float& best, float& total) {
         vec s[PARTS], top = splat(best), chains = {};
         for (int v = 0; v < PARTS; v++) {
@@ -247,10 +318,9 @@ class Attended {
         for (int v = 0; v < PARTS; v++) {
             vec e = exp_nonpositive(s[v] - top);
             chains += e;
-            if (PagedCache<C>::HAS_SCALES) e *= load(value_scales + v * LANES);
+            if (PagedCache<C>::HAS_SCALES) e *= load(tile->value_scales + v * LANES);
             if constexpr (PACK == 2) {
-                const hvec half = __builtin_convertvector(as_bf16(e), hvec);
-                std::memcpy(weights + g * TILE / 2 + v * LANES / 2, &half, sizeof half);
+                store_halves(weights + g * TILE / 2 + v * LANES / 2, as_bf16(e));
             } else {
                 store(weights + g * TILE + v * LANES, e);
             }
@@ -258,16 +328,17 @@ class Attended {
         const vec fade = exp_nonpositive(splat(best) - top);
         best = top[0];
         total = fma(splat(total), fade, splat(sum(chains)))[0];
-        float* own = sums + (tile.head * group + g) * sums_row;
-        for (int64_t d = 0; d < dim; d += LANES) store(own + d, load(own + d) * fade);
+        fades[g] = fade[0];
     }
 
     void add_values() {
         each_some(group, [&](auto num, int64_t g) __attribute__((always_inline)) {
-            float* own = sums + (tile.head * group + g) * sums_row;
+            constexpr int MOST = num <= 2 ? 8 : 4;  // sums that hide the latency
+            float* own = sums + (tile->head * group + g) * sums_row;
             int64_t d = 0;
+            for (; d + MOST * LANES <= dim; d += MOST * LANES) add_slice<num, MOST>(own + d, g, d);
             for (; d + 4 * LANES <= dim; d += 4 * LANES) add_slice<num, 4>(own + d, g, d);
-            for (; d < dim; d += LANES) add_slice<num, 1>(own + d, g, d);
+            for (; d < dim; d += STEP * LANES) add_slice<num, STEP>(own + d, g, d);
         });
     }
 
@@ -276,11 +347,13 @@ class Attended {
     void add_slice(float* own, int64_t g, int64_t d) {
         vec acc[HEADS][NUM];
         for (int h = 0; h < HEADS; h++)
-            for (int n = 0; n < NUM; n++) acc[h][n] = load(own + h * sums_row + n * LANES);
+            for (int n = 0; n < NUM; n++) acc[h][n] = load(own + h * sums_row + n * LANES) * splat(fades[g + h]);
         const Scalar* weight = weights + g * TILE / PACK;
-        for (int64_t i = tile.from / PACK * PACK; i < tile.to; i += PACK) {
+        for (int64_t i = tile->from / PACK * PACK; i < tile->to; i += PACK) {
+            if (g == 0)
+                for (int n = 0; n < PACK; n++) fetch(next->keys[i + n] + d, NUM * LANES * sizeof(C));
             Vector lanes[NUM];
-            for (int n = 0; n < NUM; n++) lanes[n] = values_at(i, d + n * LANES, NUM > 1 ? LANES : dim - d);
+            for (int n = 0; n < NUM; n += STEP) values_at(i, d + n * LANES, NUM > STEP ? STEP * LANES : dim - d, lanes + n);
             for (int h = 0; h < HEADS; h++)
                 for (int n = 0; n < NUM; n++)
                     acc[h][n] = multiply_add(acc[h][n], lanes[n], weight[(h * TILE + i) / PACK]);
@@ -289,14 +362,34 @@ class Attended {
             for (int n = 0; n < NUM; n++) store(own + h * sums_row + n * LANES, acc[h][n]);
     }
 
-    // Values of PACK keys from i on, for dimensions from d on.
-    inline __attribute__((always_inline)) Vector values_at(int64_t i, int64_t d, int64_t left) const {
-        if constexpr (PACK == 2) {
-            const uvec low = (uvec)floats_of_line(value_lines[i] + d, left), high = (uvec)floats_of_line(value_lines[i + 1] + d, left);
-            return low >> 16 | high;  // values have bfloat16's precision, so their lower halves are zero
-        } else {
-            return floats_of_line(value_lines[i] + d, left);
+    // Values of PACK keys from i on, for STEP vectors of dimensions from d on, in the order of sums_at.
+    inline __attribute__((always_inline)) void values_at(int64_t i, int64_t d, int64_t left, Vector* to) const {
+#ifdef __AVX512BW__
+        if constexpr (STEP == 2) {
+            const __m512i low = (__m512i)bytes_of_line(tile->values[i] + d, 2 * left), high = (__m512i)bytes_of_line(tile->values[i + 1] + d, 2 * left);
+            to[0] = (Vector)_mm512_unpacklo_epi16(low, high), to[1] = (Vector)_mm512_unpackhi_epi16(low, high);
+            return;
         }
+#endif
+        if constexpr (PACK == 2) {
+            const uvec low = (uvec)floats_of_line(tile->values[i] + d, left), high = (uvec)floats_of_line(tile->values[i + 1] + d, left);
+            to[0] = low >> 16 | high;  // values have bfloat16's precision, so their lower halves are zero
+        } else {
+            to[0] = floats_of_line(tile->values[i] + d, left);
+        }
+    }
+
+    // Sums of dimensions from d on. With pairs of bfloat16 from the cache, 32 dimensions lie as their interleaving leaves
+    // them: fours by turns in two vectors.
+    static vec sums_at(const float* own, int64_t d) {
+#ifdef __AVX512BW__
+        if constexpr (STEP == 2) {
+            const __m512i fours = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+            const float* both = own + d / 32 * 32;
+            return (vec)_mm512_permutex2var_ps((__m512)load(both), _mm512_add_epi32(fours, _mm512_set1_epi32(d % 32 / 2)), (__m512)load(both + LANES));
+        }
+#endif
+        return load(own + d);
     }
 };
 

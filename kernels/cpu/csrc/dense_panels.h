@@ -11,9 +11,10 @@ typedef uvec pairs_t;
 typedef pair pairs_t __attribute__((vector_size(32), aligned(4)));
 inline sums_t multiply_add(sums_t sum, pairs_t left, pair right) {
     float low = to_float(bf16{uint16_t(right)}), high = to_float(bf16{uint16_t(right >> 16)});
-    return sum + (sums_t)(left << 16) * low + (sums_t)(left & 0xffff0000u) * high;
+    const sums_t first = multiply_add_once((sums_t)(left << 16), low - sums_t{}, sum);
+    return multiply_add_once((sums_t)(left & 0xffff0000u), high - sums_t{}, first);
 }
-inline sums_t multiply_add(sums_t sum, sums_t left, float right) { return sum + left * right; }
+inline sums_t multiply_add(sums_t sum, sums_t left, float right) { return multiply_add_once(left, right - sums_t{}, sum); }
 #endif
 
 template <typename Scalar>

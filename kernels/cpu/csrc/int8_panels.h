@@ -96,19 +96,6 @@ inline ints_t dot(ints_t sum, quads_t values, int32_t x) {
 #endif
 }
 
-// a · b + c as an explicit fma: if the compiler chose the contractions, two loops over equal numbers might differ in a
-// bit.
-inline sums_t multiply_add_once(sums_t a, sums_t b, sums_t c) {
-#if defined(__AVX512F__)
-    return (sums_t)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-    return (sums_t)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-    for (int i = 0; i < WIDTH; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
-    return c;
-#endif
-}
-
 // Products of some rows with panels, one group of x after the other.
 template <typename T, int LEVELS>
 struct Int8Sums {

@@ -124,7 +124,7 @@ inline void store_part(T* to, vec x, int64_t left) {
     std::memcpy(to, rest, left * sizeof(T));
 }
 
-inline vec splat(float x) { return vec{} + x; }
+inline vec splat(float x) { return x - vec{}; }  // with + the compiler would add 0, because of -0
 
 // a · b + c, rounded once if the processor can. Where two kernels must agree to the bit, the compiler must not choose
 // between roundings.

@@ -19,7 +19,12 @@ _BETWEEN_BLOCKS = "\n\n"
 _ACCOUNTING = "x-anthropic-billing-header:"
 _TEXTS = ("content", "reasoning_content")
 # Keys that are read, and those that clients send back or that change no text.
-_TURN_FIELDS = frozenset({"role", "content", "id", "type", "model", "usage", "stop_reason", "stop_sequence"})
+_TURN_FIELDS = frozenset(
+    {
+        *("role", "content", "id", "type", "model", "usage", "stop_reason", "stop_sequence"),
+        *("weights_version", "first_weights_version"),
+    }
+)
 _BLOCK_FIELDS = frozenset(
     {
         *("type", "text", "thinking", "signature", "data", "id", "name", "input", "tool_use_id", "content"),

@@ -19,7 +19,7 @@ def message(job: Job, answer: AnswerFormat, *, max_tokens: int) -> dict[str, Any
     blocks = _blocks(parts)
     has_called = any(block["type"] == "tool_use" for block in blocks)
     end = ending(job, has_called=has_called, max_tokens=max_tokens)
-    return head(job) | {"content": blocks, **end, "usage": usage(job), **job.additions()}
+    return head(job) | {"content": blocks, **end, "usage": usage(job), **job.weights, **job.additions()}
 
 
 def head(job: Job) -> dict[str, Any]:

@@ -46,7 +46,9 @@ class MessagesStreamWriter(StreamWriter):
         rest = self._blocks.push(self._reader.finish()) if self._reader is not None else ""
         rest += self._blocks.close()
         delta = ending(self._job, has_called=self._blocks.has_called, max_tokens=self._max_tokens)
-        rest += _event("message_delta", delta=delta, usage=usage(self._job), **self._job.additions())
+        rest += _event(
+            "message_delta", delta=delta, usage=usage(self._job), **self._job.weights, **self._job.additions()
+        )
         rest += _event("message_stop")
         return [rest.encode("ascii")]
 

@@ -271,7 +271,7 @@ class Journal:
         reasons = {event.finish_reason for event in kept.deltas}
         status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
         now = self._wall_clock()
-        result = kept.stored("result", dump_result(kept.deltas))
+        result = kept.stored("result", dump_result(kept.deltas, kept.job.weights))
         return Ending(kept.num, status, now, now + kept.ttl_s, result, kept.webhook, kept.job.attempt)
 
     def _sweep(self) -> None:

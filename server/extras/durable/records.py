@@ -3,7 +3,7 @@
     an event:     [index, "text", [ids]] or [index, "text", [ids], {rarer fields}]
     a segment:    [wall time, monotonic time, [[job, event], …]], all events between two commits, after a checksum;
                   in an encrypted store [[job, "its sealed events"], …]
-    a result:     [event, …], all events of a job that has ended
+    a result:     [event, …], all events of a job that has ended, and {"weights": …} if its weights have versions
 
 Times in rows are wall clock seconds. Times in events are of the writing process's monotonic clock; the segment's two
 times translate them. In a result only their differences have a meaning.
@@ -11,7 +11,7 @@ times translate them. In a result only their differences have a meaning.
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -190,15 +190,17 @@ def load_segment(body: bytes) -> Segment:
     return Segment(*json.loads(text))
 
 
-def dump_result(deltas: Sequence[OutputDelta]) -> str:
-    """Serialise all events of a job."""
-    return "[" + ",".join(_result_parts(deltas)) + "]"
+def dump_result(deltas: Sequence[OutputDelta], weights: Mapping[str, int] | None = None) -> str:
+    """Serialise all events of a job, and the versions of its weights."""
+    last = [_encode({"weights": weights})] if weights else []
+    return "[" + ",".join([*_result_parts(deltas), *last]) + "]"
 
 
-def load_result(text: str) -> list[Event]:
-    """Parse the events of a job that has ended."""
-    events: list[Event] = json.loads(text)
-    return events
+def load_result(text: str) -> tuple[list[Event], dict[str, int]]:
+    """Parse the events of a job that has ended, and the versions of its weights."""
+    events: list[Any] = json.loads(text)
+    more = events.pop() if events and isinstance(events[-1], dict) else {}
+    return events, more.get("weights", {})
 
 
 def _result_parts(deltas: Sequence[OutputDelta]) -> Iterator[str]:

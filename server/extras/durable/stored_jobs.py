@@ -74,8 +74,11 @@ class StoredJobs:
         """Return the job of a row that holds its end. Raises DamagedError, or what reading its texts raises."""
         request, result = self._text(row, "request")[0], self._text(row, "result")[0]
         job = self._job_of(row, json.loads(request))
-        for event in load_result(result):
+        events, weights = load_result(result)
+        for event in events:
             job.sink(delta_of(event, request_id=row.seq_id))
+        if weights:
+            job.versions.note(**weights)
         if not job.finished:
             raise DamagedError
         job.ttl_s = None if row.expires is None else row.expires - self.wall_clock()

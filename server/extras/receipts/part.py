@@ -1,9 +1,11 @@
 """Receipts: makes the receipts of one server's answers, with the fingerprints of its model and its key."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ....engine.errors import UnavailableError
 from ....engine.extras.receipts.identity import Identity
 from ....engine.extras.receipts.receipt import Receipt, ReceiptOutput
 from ....engine.extras.receipts.signing import ReceiptKey
@@ -24,32 +26,48 @@ class Receipts(Part):
         path = service.settings.section(ReceiptSettings).receipt_key_file
         self.key = None if path is None else ReceiptKey.read(Path(path))
         self._lock = asyncio.Lock()
-        self._identities: dict[str, Identity] = {}  # by the engine's own fingerprint, which is cheap
+        self._identities: dict[int, Identity] = {}  # by the version of the weights: the last two that were asked for
 
     async def prepare(self) -> Identity:
         """Return the model's identity. The first call waits until its weights have been read, in a thread."""
         engine = self.service.engine
         async with self._lock:
-            if engine.fingerprint not in self._identities:
-                self._identities = {engine.fingerprint: await asyncio.to_thread(Identity.of, engine)}
-            return self._identities[engine.fingerprint]
+            while (version := engine.weights_version) not in self._identities:
+                try:
+                    identity = await asyncio.to_thread(Identity.of, engine)
+                except UnavailableError:
+                    if version == engine.weights_version:
+                        raise
+                else:
+                    if version == engine.weights_version:
+                        self._identities = dict([*self._identities.items(), (version, identity)][-2:])
+            return self._identities[version]
 
     def maker(self, request: "SubmittedRequest") -> "_Maker":
         """Return the maker of a request's receipt, after `prepare`."""
-        return _Maker(request, self._identities[self.service.engine.fingerprint], self.key)
+        return _Maker(request, self, self._identities)
+
+    def identity_of(self, version: int) -> Identity | None:
+        """Return the identity with this version of the weights; None if nobody has asked for it yet."""
+        return self._identities.get(version)
 
 
 class _Maker:
     """ReceiptMaker of one job."""
 
-    def __init__(self, request: "SubmittedRequest", identity: Identity, key: ReceiptKey | None) -> None:
+    def __init__(self, request: "SubmittedRequest", part: Receipts, identities: Mapping[int, Identity]) -> None:
         self._params, self._max_tokens = request.params, request.max_tokens
         self._prompt_token_ids, self._seed = tuple(request.prompt_token_ids), request.seed
-        self._identity = identity
-        self._key = key
+        self._part, self._identities = part, identities  # those that are known at submission
+        self._version = part.service.engine.weights_version
 
-    def of(self, job: Job) -> dict[str, Any]:
-        """Like ReceiptMaker."""
+    def of(self, job: Job) -> dict[str, Any] | None:
+        """Like ReceiptMaker. The identity is that of the weights which sampled the answer."""
+        version, *others = set(job.weights.values()) or {self._version}
+        identity = self._identities.get(version) or self._part.identity_of(version)
+        if others or identity is None:
+            return None
+        key = self._part.key
         outputs = [
             ReceiptOutput(tuple(output.token_ids), output.finish_reason or "", output.stop_reason)
             for output in job.outputs
@@ -58,10 +76,10 @@ class _Maker:
             self._params,
             model=job.model,
             created=job.created_at,
-            identity=self._identity,
+            identity=identity,
             seed=self._seed,
             prompt_token_ids=self._prompt_token_ids,
             max_tokens=self._max_tokens,
             outputs=outputs,
         )
-        return (receipt if self._key is None else receipt.signed(self._key.sign(receipt.sha256))).to_dict()
+        return (receipt if key is None else receipt.signed(key.sign(receipt.sha256))).to_dict()

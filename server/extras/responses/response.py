@@ -89,7 +89,7 @@ class ResponseLife:
             "output": [] if status else self._output.items,
             "usage": self._usage() if is_over else None,
             **self._request.repeated,
-            **(self._job.report(0) | self._job.additions() if is_over else {}),
+            **(self._job.report(0) | self._job.weights | self._job.additions() if is_over else {}),
         }
 
     def _status(self) -> str:

@@ -7,17 +7,27 @@ import itertools
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from exactness import Combination, combinations, num_different, questions, reference_answers, scheduled_answers
+from exactness import (
+    Combination,
+    combinations,
+    num_different,
+    questions,
+    reference_answers,
+    requantize,
+    scheduled_answers,
+)
+from gguf import GGMLQuantizationType
+from patched_library import patched_ops
 from quantized_checkpoints import has_compressed_tensors
-from torch import Tensor
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.config.named_models import GET_SMOLLM2, default_model
+from splitfuse.engine.config.named_models import GET_SMOLLM2, default_model, named_model
 from splitfuse.kernels import ops
-from splitfuse.kernels.cpu import backend, build, torch_fallback
+from splitfuse.kernels.cpu import build
 
 pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C++ compiler for the native CPU library")
 
@@ -33,13 +43,13 @@ SAMPLED = (
 )
 
 
-def num_changed(name: str, folder: Path) -> int:
+def num_changed(name: str, folder: Path, *, num_schedules: int = NUM_SCHEDULES) -> int:
     """Count the answers that random schedules change."""
     combination: Combination = COMBINATIONS[name]
     path, rng = combination.write(folder), random.Random(name)
     asked = questions(NUM_PROMPTS, rng)
     expected = reference_answers(path, combination, asked)
-    return sum(num_different(scheduled_answers(path, combination, asked, rng), expected) for _ in range(NUM_SCHEDULES))
+    return sum(num_different(scheduled_answers(path, combination, asked, rng), expected) for _ in range(num_schedules))
 
 
 @pytest.mark.timeout(0)
@@ -50,34 +60,28 @@ def test_no_schedule_changes_a_bit(name: str, tmp_path: Path) -> None:
     assert num_changed(name, tmp_path) == 0
 
 
-def in_another_order(x: Tensor, packed: object, multiply: object) -> Tensor:
-    """Return the product as a sum of two halves of the inputs."""
-    first, second = x.clone(), x.clone()
-    first[:, x.shape[1] // 2 :] = 0
-    second[:, : x.shape[1] // 2] = 0
-    return multiply(first, packed) + multiply(second, packed)  # type: ignore[operator, no-any-return]
+# Faults that change the order of sums in one kernel only: (source, file, its text, the faulty text).
+FAULTS = {
+    "many rows": ("linear", "dense_panels.h", "step(k + i);", "step(M > 4 ? num_steps - 1 - k - i : k + i);"),
+    "few rows": ("linear", "dense_panels.h", "step(k + i);", "step(M <= 4 ? num_steps - 1 - k - i : k + i);"),
+    "prefill": (
+        "attention_prefill",
+        "attention_prefill.cpp",
+        """for (int size = LANES / 2; size; size /= 2)
+                for (int lane = 0; lane < size; lane++) chains[lane] += chains[lane + size];""",
+        "for (int lane = 1; lane < LANES; lane++) chains[0] += chains[lane];",
+    ),
+}
 
 
-@pytest.mark.parametrize("kernel", ["many rows", "few rows", "prefill"])
+@pytest.mark.parametrize("kernel", FAULTS)
 def test_another_order_of_sums_in_one_kernel_is_found(
     kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    linear, attention = backend.linear, backend.paged_attention
-
-    def faulty_linear(x: Tensor, packed: object) -> Tensor:
-        is_hit = len(x) > 12 if kernel == "many rows" else len(x) <= 4
-        return in_another_order(x, packed, linear) if is_hit else linear(x, packed)  # type: ignore[arg-type]
-
-    def faulty_attention(q: Tensor, cache: ops.CacheView, ragged: ops.RaggedBatch, args: ops.AttentionArgs) -> Tensor:
-        run = attention if ragged.max_query_len <= 4 else torch_fallback.paged_attention
-        return run(q, cache, ragged, args)
-
-    if kernel == "prefill":
-        monkeypatch.setattr(backend, "paged_attention", faulty_attention)
-    else:
-        monkeypatch.setattr(backend, "linear", faulty_linear)
-    monkeypatch.setattr("splitfuse.kernels.cpu.plan.record", lambda *args, **options: "a bug is planted")
-    assert num_changed("plain, bfloat16, activations none, cache auto", tmp_path) > 0
+    source, file, text, faulty = FAULTS[kernel]
+    patched = patched_ops(tmp_path / "fault", [source], {file: (text, faulty)})
+    monkeypatch.setattr(build, "library", lambda: patched)
+    assert num_changed("plain, float32, activations none, cache auto", tmp_path, num_schedules=4) > 0
 
 
 def test_the_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,23 +94,31 @@ def test_the_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ops.inexact_reason(cpu, torch.bfloat16, head_dim=64) == "there is no native library"
 
 
-@pytest.mark.parametrize(("options", "inexact"), [({}, None), ({"exact": False}, "--no-exact")], ids=str)
-def test_without_exactness_nothing_is_claimed(options: dict[str, bool], inexact: str | None) -> None:
-    with LLM("demo", device="cpu", dtype="float32", **options) as llm:
+@pytest.mark.parametrize(
+    ("options", "inexact"), [({}, None), ({"dtype": "float16"}, None), ({"exact": False}, "--no-exact")], ids=str
+)
+def test_without_exactness_nothing_is_claimed(options: dict[str, Any], inexact: str | None) -> None:
+    with LLM("demo", device="cpu", **{"dtype": "float32", **options}) as llm:
         assert llm._runner.loaded.inexact == inexact
 
 
 @pytest.mark.skipif(not IS_WHOLE or default_model() != "smollm2", reason=f"make exact, and SmolLM2: {GET_SMOLLM2}")
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("options", [{}, {"quantization_activations": "int8"}, {"kv_cache_dtype": "int8"}], ids=str)
-def test_smollm2(options: dict[str, str]) -> None:
+@pytest.mark.parametrize("kind", ["as it is", "Q8_0", "BF16"])
+def test_smollm2(kind: str, options: dict[str, str], tmp_path: Path) -> None:
+    path = named_model("smollm2")
+    assert path is not None
+    if kind != "as it is":
+        source, path = path, tmp_path / "model.gguf"
+        requantize(source, path, GGMLQuantizationType[kind])
     words = ("the sea", "gravity", "bread", "the moon", "a bicycle", "chess", "rain", "music", "winter", "tea")
     asked = [f"{verb} {word} {number}" for verb, word in itertools.product(("Explain", "Praise"), words)
              for number in range(10)]  # fmt: skip
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
     found = []
     for budget, num_seqs in ((512, 1), (512, 64), (64, 16), (17, 5)):
-        with LLM("smollm2", device="cpu", max_num_batched_tokens=budget, max_num_seqs=num_seqs, max_model_len=512,
+        with LLM(str(path), device="cpu", max_num_batched_tokens=budget, max_num_seqs=num_seqs, max_model_len=512,
                  num_kv_blocks=400, **options) as llm:  # fmt: skip
             outputs = llm.generate(asked, params)
         found.append([(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs])

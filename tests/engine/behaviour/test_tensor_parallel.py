@@ -190,7 +190,6 @@ def test_gguf_files_are_cut_as_they_are(name: str, kind: Type, tmp_path: Path) -
     [
         (3, {}, "num_attention_heads 4 .* tensor_parallel_size 3"),
         (4, {"tensor_parallel_slices": 6}, "multiple of tensor_parallel_size"),
-        (2, {"dtype": "float16"}, "float16"),
         (2, {"async_scheduling": True}, "async_scheduling"),
     ],
 )

@@ -3,12 +3,15 @@
 `make builds` runs these tests for lesser processors too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
+from patched_library import patched_ops
 from quantized_cases import FORMS, random_weight
 from torch import Tensor
 
@@ -118,3 +121,62 @@ def test_attention_of_one_token_of_few_and_of_many(
         for cuts in (every, every[::3] + [LENGTH], sorted({0, LENGTH, *random.sample(every, 12)})):
             different = (attended.attend(cuts, args) != whole).flatten(1).any(1).nonzero().flatten().tolist()
             assert not different, (window, softcap, cuts)
+
+
+def ops_by_tiles(folder: Path, *stems: str) -> Mapping[str, Any]:
+    """Compile these sources for processors with tiles, which are emulated. Takes seconds, minutes on a busy machine."""
+    if not torch.cpu._is_avx512_bf16_supported():
+        pytest.skip("the tiles' code needs avx512_bf16")
+    emulation = Path(__file__).parents[2] / "support" / "emulated_tiles.h"
+    return patched_ops(folder / "emulated", stems, flags=("-D__AMX_BF16__=1", "-include", str(emulation)))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_products_by_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = randn(NUM_ROWS, 672, seed=1, dtype=torch.bfloat16), randn(70, 672, dtype=torch.bfloat16)
+    by_vectors = cpu.linear(x, cpu.pack_linear(weight))
+    tiles = ops_by_tiles(tmp_path, "linear")
+    monkeypatch.setattr(build, "library", lambda: tiles)
+    packed = cpu.pack_linear(weight)
+    torch.testing.assert_close(cpu.linear(x, packed), by_vectors)
+    assert not differing_sizes(lambda x: cpu.linear(x, packed), x)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_products_with_quantized_weights_by_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles = ops_by_tiles(tmp_path, "quantized_linear")
+    monkeypatch.setattr(build, "library", lambda: tiles)
+    x = randn(NUM_ROWS, 768, seed=1, dtype=torch.bfloat16)
+    for form in sorted(FORMS):
+        packed = cpu.pack_quantized([random_weight(FORMS[form], 70, 768)], dtype=torch.bfloat16)
+        assert not differing_sizes(lambda x: cpu.linear(x, packed), x), form  # noqa: B023
+
+
+@pytest.fixture(scope="module")
+def attention_by_tiles(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    return ops_by_tiles(tmp_path_factory.mktemp("tiles"), "attention_prefill")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("is_int8", [False, True], ids=["cache of the model", "cache of int8"])
+@pytest.mark.parametrize(("group", "head_dim", "block_size"), [(1, 64, 16), (3, 64, 16), (4, 128, 32), (5, 96, 4)])
+def test_attention_by_tiles(
+    group: int,
+    head_dim: int,
+    block_size: int,
+    is_int8: bool,
+    attention_by_tiles: Mapping[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attended = Attended(torch.bfloat16, group=group, head_dim=head_dim, block_size=block_size, is_int8=is_int8)
+    args = ops.AttentionArgs(head_dim**-0.5, sliding_window=37, softcap=5.0)
+    every = list(range(LENGTH + 1))
+    by_vectors = attended.attend([0, LENGTH], args)
+    monkeypatch.setattr(build, "library", lambda: attention_by_tiles)
+    whole = attended.attend([0, LENGTH], args)
+    torch.testing.assert_close(whole, by_vectors, atol=0.02, rtol=0.02)
+    for cuts in (every, every[::3] + [LENGTH]):
+        assert torch.equal(attended.attend(cuts, args), whole)

@@ -149,10 +149,11 @@ def test_bias_allowed_and_forbidden() -> None:
 
 def test_penalties() -> None:
     logits = torch.tensor([LOGITS])
-    sample(logits, [request(prompt=(2, 3), output=(1, 1), repetition_penalty=2.0, frequency_penalty=0.5)])
+    params = {"temperature": 0, "repetition_penalty": 2.0, "frequency_penalty": 0.5}
+    sample(logits, [request(prompt=(2, 3), output=(1, 1), **params)])
     assert logits[0].tolist() == pytest.approx([0.0, 1 / 2 - 1.0, 2 / 2, -2.0, 0.5, -3.0, 1.5])
     logits = torch.tensor([LOGITS])
-    sample(logits, [request(prompt=(2,), output=(1, 1), presence_penalty=1.5)])
+    sample(logits, [request(prompt=(2,), output=(1, 1), temperature=0, presence_penalty=1.5)])
     assert logits[0].tolist() == pytest.approx([0.0, -0.5, 2.0, -1.0, 0.5, -3.0, 1.5])
 
 

@@ -70,7 +70,7 @@ def joined(events):
                 written = block.pop("json")
                 block |= {"input": json.loads(written or "{}")} if block["type"] == "tool_use" else {}
             case "message_delta":
-                message |= event["delta"] | {"usage": event["usage"]}
+                message |= event["delta"] | {name: event[name] for name in ("usage", "weights_version")}
     return message
 
 
@@ -105,6 +105,7 @@ async def test_a_message(served):
             "cache_read_input_tokens": 2,
             "output_tokens": 5,
         },
+        "weights_version": 0,
     }
 
 

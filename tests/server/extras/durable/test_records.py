@@ -69,7 +69,7 @@ def test_events_read_back_as_they_were(written: list[OutputDelta]) -> None:
     segment = load_segment(dump_segment([(7, event_of(delta)) for delta in written], wall=1e9, monotonic=5.0))
     read = [delta_of(event, request_id="r") for _, event in segment.events]
     assert list(map(as_told, read)) == list(map(as_told, written))
-    result = load_result(dump_result(written))
+    result, _ = load_result(dump_result(written))
     assert [as_told(delta_of(event, request_id="r")) for event in result] == list(map(as_told, written))
 
 
@@ -88,7 +88,8 @@ def test_a_history_is_kept_with_its_own_times() -> None:
     history = History((Event(0.5, "chunk", "", (0, 4, 0, 0)),), {"prefill": 1.0}, 1, 0.25)
     metrics = RequestMetrics(1.0, 1.0, 2.0, 3.0, 4, 5, 6, 7, history=history)
     delta = OutputDelta("r", 0, "", (), finish_reason="stop", metrics=metrics)
-    (event,) = load_result(dump_result([delta]))
+    (event,), weights = load_result(dump_result([delta], {"weights_version": 3}))
+    assert weights == {"weights_version": 3}
     read = delta_of(event, request_id="r", time_of=lambda time: time + 100)
     assert read.metrics is not None
     assert read.metrics.history == history

@@ -132,6 +132,48 @@ async def test_openai_answers_carry_the_version_and_take_token_ids(
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt_token_ids")
 
 
+RECEIPTS: dict[str, dict[str, Any]] = {
+    "/generate": {"prompt": [30, 31], **GREEDY},
+    "/v1/completions": {"prompt": [30, 31], **GREEDY},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5},
+    "/v1/responses": {"input": "hi", "max_output_tokens": 16},
+}
+
+
+@pytest.mark.parametrize("path", RECEIPTS)
+async def test_receipts_name_the_weights_that_answered(client: httpx.AsyncClient, path: str) -> None:
+    async def answer() -> dict[str, Any]:
+        body = {**RECEIPTS[path], "receipt": True}
+        found: dict[str, Any] = (await client.post(path, json=body, headers={"Prefer": "wait=30"})).json()
+        return found
+
+    async def verdict(receipt: dict[str, Any]) -> tuple[int, Any]:
+        checked = await client.post("/verify", json={"receipt": receipt})
+        return checked.status_code, checked.json().get("valid", checked.json().get("error", {}).get("code"))
+
+    before = await answer()
+    assert (before["weights_version"], await verdict(before["receipt"])) == (0, (200, True))
+    await client.post("/weights", json={"path": "new"})
+    after = await answer()
+    assert (after["weights_version"], await verdict(after["receipt"])) == (1, (200, True))
+    assert await verdict(before["receipt"]) == (400, "other_weights")
+    if path == "/generate":
+        stored = (await client.get(f"/result/{before['seq_id']}")).json()
+        assert (stored["receipt"], stored["weights_version"]) == (before["receipt"], 0)
+
+
+async def test_an_answer_of_two_versions_has_no_receipt(client: httpx.AsyncClient) -> None:
+    body = {"prompt": [50, 51], **GREEDY, "max_tokens": 200, "receipt": True}
+    url = (await client.post("/generate", json=body)).json()["result_url"]
+    while not (await client.get(url)).json()["token_ids"]:
+        pass
+    await client.post("/pause")
+    await client.post("/weights", json={"path": "new"})
+    await client.post("/resume")
+    result = (await client.get(url, params={"wait": 30})).json()
+    assert (result["first_weights_version"], result["weights_version"], result["receipt"]) == (0, 1, None)
+
+
 @pytest.mark.parametrize("way", ["/pause", "/sleep?level=1", "/sleep?level=2"])
 async def test_requests_wait_while_the_engine_rests(client: httpx.AsyncClient, way: str) -> None:
     expected = (await client.post("/v1/completions", json={"prompt": "Once", **GREEDY})).json()["choices"]
