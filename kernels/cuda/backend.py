@@ -13,12 +13,6 @@ from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
-from ..recurrence import gated_delta as gated_delta
-from ..recurrence import gated_rms_norm as gated_rms_norm
-from ..recurrence import mamba2 as mamba2
-from ..recurrence import short_conv as short_conv
-from ..recurrence import sigmoid_mul as sigmoid_mul
-from ..recurrence import silu_gate as silu_gate
 from ..reference import max_logits as max_logits
 from . import quantized_linear
 from .activation import gelu as gelu
@@ -43,6 +37,12 @@ from .norm import add_rms_norm as add_rms_norm
 from .norm import layer_norm as layer_norm
 from .norm import rms_norm as rms_norm
 from .quantized_linear import QuantizedLinear
+from .recurrence.convolution import short_conv as short_conv
+from .recurrence.gates import gated_rms_norm as gated_rms_norm
+from .recurrence.gates import sigmoid_mul as sigmoid_mul
+from .recurrence.gates import silu_gate as silu_gate
+from .recurrence.state import gated_delta as gated_delta
+from .recurrence.state import mamba2 as mamba2
 from .rope_and_cache import rope_and_cache as rope_and_cache
 
 

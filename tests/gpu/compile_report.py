@@ -222,6 +222,41 @@ def _sampling(shape: Shape) -> None:
     cuda.filter_logits(logits, _empty(shape.num_tokens, dtype=torch.int32), *shares)
 
 
+def _recurrent(shape: Shape) -> None:
+    """Launch Qwen3.5-0.8B's delta rule, Granite 4's Mamba-2, LFM2's convolution, and the gates, with drafts."""
+    dtype, num_tokens, num_rows = getattr(torch, shape.dtype), shape.num_tokens, 4
+    places = _empty(num_rows + 1, dtype=torch.int32)
+    ragged = ops.RaggedBatch(places, places, places[None], None, num_tokens, num_tokens)
+    states = ops.StateBatch(*[places[1:]] * 4, places, places, places)
+
+    def inputs(
+        width: int, num_taps: int, num_gates: int, *state: int
+    ) -> tuple[torch.Tensor, torch.Tensor, ops.StateView]:
+        conv, tail = _empty(8, num_taps - 1, width, dtype=dtype), _empty(8, 4, width + num_gates, dtype=dtype)
+        view = ops.StateView(conv, _empty(8, *state, dtype=torch.float32), tail)
+        return _empty(num_tokens, width, dtype=dtype), _empty(num_taps, width, dtype=torch.float32), view
+
+    heads = _empty(48, dtype=torch.float32)
+    qkv, weight, view = inputs(6144, 4, 32, 16, 128, 128)
+    gates = _empty(num_tokens, 32, dtype=dtype)
+    cuda.gated_delta(
+        qkv, gates, weight, heads, heads, view, ragged, states, num_k_heads=16, head_k_dim=128, num_v_heads=16,
+        head_v_dim=128, tiles_heads=False,
+    )  # fmt: skip
+    xbc, weight, view = inputs(48 * 64 + 256, 4, 48, 48, 128, 64)
+    cuda.mamba2(
+        xbc, _empty(num_tokens, 48, dtype=dtype), weight, weight[0], heads, heads, heads, view, ragged, states,
+        head_dim=64, num_groups=1, state_size=128, dt_limits=(0.0, float("inf")),
+    )  # fmt: skip
+    _, weight, view = inputs(1024, 3, 0, 1)
+    cuda.short_conv(_empty(num_tokens, 3072, dtype=dtype), weight, None, view, ragged, states)
+    x = _empty(num_tokens, 2048, dtype=dtype)
+    for before in (True, False):
+        cuda.gated_rms_norm(x, x, x[0].float(), eps=1e-6, group_size=128 if before else 2048, norm_before_gate=before)
+    cuda.sigmoid_mul(x, x)
+    cuda.silu_gate(x, x)
+
+
 LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "prefill": lambda shape: _attention(shape, query_len=shape.num_tokens, seq_len=8192),
     "decode": lambda shape: _attention(shape, query_len=1, seq_len=8192),
@@ -232,6 +267,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "experts": _experts,
     "quantized": _quantized,
     "few": _few,
+    "recurrent": _recurrent,
     "blocks": _blocks,
     "sampling": _sampling,
 }
@@ -270,6 +306,7 @@ SHAPES = [
     *(Shape("quantized", num_tokens=tokens, group=group) for tokens in (1, 32, 256, 2048) for group in (4, 32)),
     Shape("quantized", "float16", num_tokens=1),
     Shape("few", num_tokens=8),
+    Shape("recurrent"),
     Shape("blocks"),
     Shape("sampling", "float32", num_tokens=32),
 ]

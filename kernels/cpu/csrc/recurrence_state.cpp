@@ -353,17 +353,28 @@ class Run {
         const T* inputs[TILE + MAX_TAPS];
         for (int64_t i = at - a.num_taps + 1; i < stop; i++) inputs[i - at + a.num_taps - 1] = channels(i);
         for (int64_t c = 0; c < count; c += LANES) {
-            const int64_t from = channel + c, left = count - c;
-            vec weights[MAX_TAPS];
-            for (int64_t tap = 0; tap < a.num_taps; tap++)
-                weights[tap] = load_part(a.weight + tap * rule.num_channels() + from, left);
-            const vec bias = rule.bias() ? load_part(rule.bias() + from, left) : vec{};
-            for (int64_t i = 0; i < stop - at; i++) {
-                vec sum = bias;
-                for (int64_t tap = 0; tap < a.num_taps; tap++)
-                    if (inputs[i + tap]) sum = fma(weights[tap], load_part(inputs[i + tap] + from, left), sum);
-                store(out + i * stride + c, silu(sum));
-            }
+            if (a.num_taps == 4) convolve<4>(inputs, stop - at, channel + c, count - c, out + c, stride);
+            else convolve<0>(inputs, stop - at, channel + c, count - c, out + c, stride);
+        }
+    }
+
+    // A vector of channels; the last TAPS inputs (0: num_taps) stay in registers.
+    template <int TAPS>
+    void convolve(const T* const* inputs, int64_t num_tokens, int64_t channel, int64_t left, float* out, int64_t stride) const {
+        const int64_t num_taps = TAPS ? TAPS : a.num_taps;
+        const auto input = [&](int64_t i) { return inputs[i] ? load_part(inputs[i] + channel, left) : vec{}; };
+        vec weights[TAPS ? TAPS : MAX_TAPS], window[TAPS ? TAPS : MAX_TAPS];
+        for (int64_t tap = 0; tap < num_taps; tap++) {
+            weights[tap] = load_part(a.weight + tap * rule.num_channels() + channel, left);
+            if (tap) window[tap] = input(tap - 1);
+        }
+        const vec bias = rule.bias() ? load_part(rule.bias() + channel, left) : vec{};
+        for (int64_t i = 0; i < num_tokens; i++) {
+            for (int64_t tap = 1; tap < num_taps; tap++) window[tap - 1] = window[tap];
+            window[num_taps - 1] = input(i + num_taps - 1);
+            vec sum = bias;
+            for (int64_t tap = 0; tap < num_taps; tap++) sum = fma(weights[tap], window[tap], sum);
+            store(out + i * stride, silu(sum));
         }
     }
 

@@ -1,6 +1,9 @@
 """Native recurrent layers: the reference in float64, and equal bits for any cut, neighbours, threads, replay, plan."""
 
+import ctypes
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -10,7 +13,7 @@ from torch import Tensor
 
 from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cpu import backend as cpu
-from splitfuse.kernels.cpu import build, recurrence
+from splitfuse.kernels.cpu import build, compilation, recurrence
 
 pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C++ compiler for the native CPU library")
 
@@ -156,3 +159,30 @@ def test_plans(layer: Layer) -> None:
             kept.append([part.nan_to_num(7.0).clone() for part in view if part is not None])
         assert torch.equal(*outputs)
         assert all(map(torch.equal, *kept))
+
+
+@pytest.mark.parametrize("arch", ["x86-64-v3", "skylake-avx512"])
+def test_other_classes_of_processors_have_equal_bits(
+    arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, needed = compilation.find_compiler(), {"x86-64-v3": "avx2", "skylake-avx512": "avx512bw"}[arch]
+    if compiler is None or needed not in compilation._cpu_features().split():
+        pytest.skip(f"needs a processor with {needed}")
+    layers = ("short_conv", "gated_delta", "gated_delta of odd sizes", "mamba2")
+    native = [world(LAYERS[name], cpu, torch.bfloat16, length=40, seed=8) for name in layers]
+    flags = [flag for flag in compilation._flags(Path("recurrence")) if not flag.startswith(("-march", "-fopenmp"))]
+    sources = map(str, compilation.FOLDER.glob("recurrence*.cpp"))
+    subprocess.run(
+        [compiler, *flags, f"-march={arch}", "-shared", *sources, "-o", str(tmp_path / "other.so")], check=True
+    )
+    loaded, header = ctypes.CDLL(str(tmp_path / "other.so")), (compilation.FOLDER / "arguments.h").read_text()
+    other = {
+        name: build._bound(loaded[name], fields)
+        for name, _, fields in build._ops(header)
+        if name.startswith(("short_conv", "gated_delta", "mamba2"))
+    }
+    monkeypatch.setattr(build, "library", lambda: other)
+    for name, expected in zip(layers, native, strict=True):
+        got = world(LAYERS[name], cpu, torch.bfloat16, length=40, seed=8)
+        assert torch.equal(got.whole, expected.whole)
+        assert all(map(torch.equal, got.last, expected.last))
