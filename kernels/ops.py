@@ -18,12 +18,15 @@ from torch import Tensor
 
 from .arguments import AttentionArgs as AttentionArgs
 from .arguments import CacheView as CacheView
+from .arguments import ExpertWeights as ExpertWeights
 from .arguments import RaggedBatch as RaggedBatch
 from .arguments import RopeArgs as RopeArgs
+from .arguments import RouteArgs as RouteArgs
 from .arguments import StepArrays as StepArrays
 from .backend import Backend
 from .int8_cache import token_width as token_width
 from .quantize import QuantizedWeight as QuantizedWeight
+from .quantize import rounded as rounded
 
 _BACKEND_OF_DEVICE = {"cuda": "cuda", "cpu": "cpu", "meta": "reference"}
 
@@ -325,22 +328,34 @@ def linear_silu_mul(x: Tensor, packed: Any) -> Tensor:
     return _backend(x).linear_silu_mul(x, packed)
 
 
-def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
-    """Choose each token's K likeliest experts: softmax in float32 over all E, the `top_k` largest, the largest first.
+def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
+    """Choose each token's K = `args.top_k` best experts by scores in float32, the best first.
 
-    router_logits [T, E], K = top_k <= E → (weights [T, K] float32, expert_ids [T, K] int32). With `renormalize` a
-    token's weights are divided by their sum (Jiang et al. 2024, Mixtral), else they are its probabilities.
+    router_logits [T, E], K <= E → (weights [T, K] float32, expert_ids [T, K] int32). A weight is the expert's score
+    (Shazeer et al. 2017), divided by the token's sum of chosen ones if `args.renormalize` (Jiang et al. 2024, Mixtral),
+    times `args.scale`.
     """
-    return _backend(router_logits).route(router_logits, top_k=top_k, renormalize=renormalize)
+    return _backend(router_logits).route(router_logits, args)
 
 
-def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int, device: torch.device) -> Any:
-    """Pack the MLPs of `num_experts` experts in this device's fastest layout, for `experts`.
+def pack_experts(
+    experts: Iterable[ExpertWeights],
+    *,
+    num_experts: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    bits: int = 16,
+    input_bits: int = 16,
+    is_fp8: bool = False,
+) -> Any:
+    """Pack the MLPs of `num_experts` experts in this device's fastest layout, for `experts` on inputs of `dtype`.
 
-    An expert is (gate_up [2·I, H], down [H, I]) on the device; gate_up has the order that `silu_mul` needs. Experts are
-    taken from the iterable one at a time, so at most one expert is in memory twice.
+    Matrices are packed like by `pack_linear` (`pack_fp8` if `is_fp8`) and `pack_quantized`; a GPU widens them. Experts
+    are taken from the iterable one at a time, so at most one expert is in memory twice.
     """
-    return _backend(torch.empty(0, device=device)).pack_experts(experts, num_experts=num_experts)
+    return _backend(torch.empty(0, device=device)).pack_experts(
+        experts, num_experts=num_experts, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8
+    )
 
 
 def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: Any) -> Tensor:
@@ -350,6 +365,11 @@ def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: Any) -> Tens
     A token's sum is taken in float32 and in the order of k, whatever else is in the batch (Shazeer et al. 2017).
     """
     return _backend(x).experts(x, weights, expert_ids, packed)
+
+
+def add_gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
+    """x + sigmoid(gate) · y, with the sigmoid rounded to x's dtype: x and y [T, H], gate [T, 1] → [T, H]."""
+    return _backend(x).add_gated(x, gate, y)
 
 
 def synchronize(device: torch.device) -> None:

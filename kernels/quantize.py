@@ -162,6 +162,15 @@ def rounded_to_e4m3(x: Tensor) -> Tensor:
     return ((x / scales).to(torch.float8_e4m3fn).to(wide) * scales).to(x.dtype)
 
 
+def rounded(weight: Tensor | QuantizedWeight, *, bits: int = 16, is_fp8: bool = False) -> Tensor | QuantizedWeight:
+    """Round a plain weight like `ops.pack_linear` or `ops.pack_fp8`, before a cut, which would change scales."""
+    if not isinstance(weight, Tensor):
+        return weight
+    if is_fp8:
+        return rounded_to_e4m3(weight)
+    return quantize(weight, bits) if bits < 16 and can_quantize(weight, bits) else weight
+
+
 def can_quantize(weight: Tensor, bits: int) -> bool:
     """True if this shape [N, K] has a layout: K is even, and for int4 a group divides K."""
     num_inputs = weight.shape[1]

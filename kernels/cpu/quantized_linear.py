@@ -19,13 +19,13 @@ _INPUT_GROUPS = (128, 64, 32, 16)
 class QuantizedLinear:
     """Weight of 4 to 8 bits, with the ops that multiply by it and take rows of it."""
 
-    __slots__ = ("_bias", "_dtype", "_embed", "_multiply", "_order", "_shape")
+    __slots__ = ("_bias", "_dtype", "_embed", "_multiply", "_shape", "order")
 
     def __init__(
         self, weight: QuantizedWeight, bias: Tensor | None, library: Library, dtype: torch.dtype, *, input_bits: int
     ) -> None:
         layout, inputs = _layout(weight, library), _input_rounding(weight, input_bits)
-        self._shape, self._order, self._dtype = weight.values.shape, weight.order, dtype
+        self._shape, self.order, self._dtype = weight.values.shape, weight.order, dtype
         self._bias = None if bias is None else bias.contiguous()
         self._multiply = partial(library[f"quantized_linear_{DTYPES[dtype]}"], **inputs, **layout)
         self._embed = partial(library[f"quantized_embedding_{DTYPES[dtype]}"], **layout)
@@ -33,6 +33,10 @@ class QuantizedLinear:
     @property
     def num_outputs(self) -> int:
         return self._shape[0]
+
+    @property
+    def num_inputs(self) -> int:
+        return self._shape[1]
 
     def multiply(self, x: Tensor) -> Tensor:
         """Multiply: x [T, K] → [T, N]."""
@@ -42,7 +46,10 @@ class QuantizedLinear:
 
     def multiply_into(self, x: Tensor, out: Tensor) -> None:
         """Like multiply, but into `out` [T, N], which may be columns of a wider matrix."""
-        x = x.contiguous() if self._order is None else x.index_select(1, self._order)
+        self.multiply_ordered(x.contiguous() if self.order is None else x.index_select(1, self.order), out)
+
+    def multiply_ordered(self, x: Tensor, out: Tensor) -> None:
+        """Like multiply_into, for contiguous rows whose inputs are in the weight's own order."""
         self._multiply(
             x=x, bias=self._bias, out=out, num_rows=len(x), num_outputs=self.num_outputs, num_inputs=x.shape[1],
             out_row=out.stride(0),
@@ -72,15 +79,15 @@ class RoundingLinear:
 class StackedLinear:
     """Stack of weights of one input and different kinds."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("parts",)
 
     def __init__(self, parts: Sequence["AnyLinear"]) -> None:
-        self._parts = parts
+        self.parts = parts
 
     def multiply(self, x: Tensor) -> Tensor:
-        native = [part for part in self._parts if isinstance(part, QuantizedLinear | NativeLinear)]
-        if len(native) < len(self._parts):
-            return torch.cat([part.multiply(x) for part in self._parts], dim=1)
+        native = [part for part in self.parts if isinstance(part, QuantizedLinear | NativeLinear)]
+        if len(native) < len(self.parts):
+            return torch.cat([part.multiply(x) for part in self.parts], dim=1)
         sizes = [part.num_outputs for part in native]
         out = x.new_empty(len(x), sum(sizes))
         for part, columns in zip(native, out.split_with_sizes(sizes, dim=1), strict=True):

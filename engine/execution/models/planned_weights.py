@@ -5,7 +5,7 @@ Only headers are read, of a GGUF file or of quantized safetensors. Sizes are tho
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -104,9 +104,9 @@ def planned_weight_bytes(
         device=torch.device("meta"),
         max_model_len=max_model_len,
         dtype=layout.dtype,
-        has_fp8_weights=layout.quantization is not None,  # any kind: a family may refuse, and no size changes
+        has_fp8_weights=layout.is_gpu and layout.quantization is not None,  # any kind: a family may refuse
     )
-    whole, shared = 0, 0
+    plain, whole, shared = replace(layout, quantization=None), 0, 0
     stacks: dict[tuple[str, int], int] = defaultdict(int)  # total outputs of the matrices that are stacked into one
     for name, shape in source.shapes.items():
         stored_bytes = stored.get(name) if name in source.packed else None
@@ -115,6 +115,8 @@ def planned_weight_bytes(
             whole += layout.table_bytes(shape)
         elif is_embedding or name.endswith(_POSITIONS):
             shared += layout.table_bytes(shape) + is_embedding * _tied_head_bytes(config, layout, shape)
+        elif name.endswith(family.unrounded) and stored_bytes is None:
+            shared += plain.matrix_bytes(shape)
         elif name.endswith("lm_head.weight") or stored_bytes is not None:
             shared += layout.matrix_bytes(shape, stored_bytes=stored_bytes, is_head=True)
         else:

@@ -24,6 +24,7 @@ class Qwen2MoeForCausalLM(SparseDecoder):
     """SparseDecoder; a window, if switched on, applies to every other one of the first layers."""
 
     o_bias: ClassVar[bool | None] = False
+    unrounded = (*SparseDecoder.unrounded, "shared_expert_gate.weight")
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,5 +42,4 @@ class Qwen2MoeForCausalLM(SparseDecoder):
         return self._load_gated_mlp(f"{self._layer_name(index)}.mlp.shared_expert", size)
 
     def _load_shared_gate(self, index: int) -> Any:
-        gate = f"{self._layer_name(index)}.mlp.shared_expert_gate"
-        return self._linear([(gate, 1)], self.config.hidden_size, bias=False)
+        return self._small_linear(f"{self._layer_name(index)}.mlp.shared_expert_gate", 1)

@@ -93,6 +93,29 @@ struct QuantizedLinear {
     int64_t num_threads;
 };
 
+// Like Linear, for several weights that multiply rows of their own. weights [groups]: structs Linear without rows and
+// results, with num_rows 1, or zeros for a group that has none; group g has rows starts[g] to starts[g + 1].
+template <typename T>
+struct GroupedLinear {
+    const T* x;
+    const uint8_t* weights;
+    const int64_t* starts;
+    T* out;
+    int64_t num_rows, num_groups, num_outputs, num_inputs, out_row;
+    int64_t num_threads;
+};
+
+// Like GroupedLinear, for structs QuantizedLinear that round inputs alike.
+template <typename T>
+struct GroupedQuantizedLinear {
+    const T* x;
+    const uint8_t* weights;
+    const int64_t* starts;
+    T* out;
+    int64_t num_rows, num_groups, num_outputs, num_inputs, out_row;
+    int64_t num_threads;
+};
+
 // out [rows, inputs] = rows `ids` of the weight.
 template <typename T>
 struct QuantizedEmbedding {
@@ -168,6 +191,58 @@ struct AddScaled {
     T* out;
     int64_t num_rows, width;
     float factor;
+    int64_t num_threads;
+};
+
+// weights and ids [tokens, top_k]: the chosen experts of logits [tokens, experts], as in `ops.route`; bias [experts] or
+// null.
+template <typename T>
+struct Route {
+    const T* logits;
+    const float* bias;
+    float* weights;
+    int32_t* ids;
+    int64_t num_tokens, num_experts, top_k, is_sigmoid, is_renormalized, num_groups, num_kept_groups;
+    float scale;
+    int64_t num_threads;
+};
+
+// Pairs (token, k) sorted by their experts ids [tokens, top_k], those of an expert in order: the sorted pairs' tokens
+// [tokens · top_k], each pair's place among them [tokens, top_k], each expert's first place [experts + 1].
+struct SortPairs {
+    const int32_t* ids;
+    int64_t *tokens, *places, *starts;
+    int64_t num_tokens, top_k, num_experts;
+    int64_t num_threads;
+};
+
+// out[row][k] = x[row][orders[group][k]] for the rows of each group, starts[group] to starts[group + 1].
+template <typename T>
+struct OrderGroups {
+    const T* x;
+    const int64_t *orders, *starts;
+    T* out;
+    int64_t num_rows, num_groups, width;
+    int64_t num_threads;
+};
+
+// out [tokens, width] = Σ_k weights[t, k] · x[places[t, k]], one k after the other, in float, rounded once.
+template <typename T>
+struct WeighPairs {
+    const T* x;
+    const float* weights;
+    const int64_t* places;
+    T* out;
+    int64_t num_tokens, top_k, width;
+    int64_t num_threads;
+};
+
+// out = x + sigmoid(gate) · y, with one gate for each row.
+template <typename T>
+struct AddGated {
+    const T *x, *gate, *y;
+    T* out;
+    int64_t num_rows, width;
     int64_t num_threads;
 };
 

@@ -52,15 +52,6 @@ inline void rope_head(const T* from, To* to, const W* weight, float eps, const f
     for (d = rotary; d < dim; d++) store_one(to + d, x[d]);
 }
 
-// The next LANES values of a row, padded with zeros if only `left` values remain.
-template <typename T>
-inline vec load_part(const T* from, int64_t left) {
-    if (left >= LANES) return load(from);
-    T rest[LANES] = {};
-    std::memcpy(rest, from, left * sizeof(T));
-    return load(rest);
-}
-
 // Stores a head [D] rounded to int8, with its own scale.
 template <typename T>
 void store_int8(const CachedRun<int8_t>& to, const T* head, int64_t dim) {
@@ -227,16 +218,6 @@ void select_rows(const SelectRows<T>& a, const Team* team) {
             std::memcpy(a.out + row * a.width, a.x + from * a.x_row, a.width * sizeof(T));
         });
     });
-}
-
-// out = f(x, d) for each vector of a row; d is the vector's first column.
-template <typename T, typename Function>
-inline void each_vector(T* out, const T* x, int64_t width, Function f) {
-    for (int64_t d = 0; d < width; d += LANES) {
-        T rest[LANES];
-        store_rounded(rest, f(load_part(x + d, width - d), d));
-        std::memcpy(out + d, rest, (width - d < LANES ? width - d : LANES) * sizeof(T));
-    }
 }
 
 template <typename T>

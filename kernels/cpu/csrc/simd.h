@@ -90,6 +90,25 @@ inline void store(bf16* to, vec x) {
 #endif
 }
 
+// The next LANES values of a row, padded with zeros if only `left` values remain.
+template <typename T>
+inline vec load_part(const T* from, int64_t left) {
+    if (left >= LANES) return load(from);
+    T rest[LANES] = {};
+    std::memcpy(rest, from, left * sizeof(T));
+    return load(rest);
+}
+
+// out = f(x, d) for each vector of a row; d is the vector's first column.
+template <typename T, typename Function>
+inline void each_vector(T* out, const T* x, int64_t width, Function f) {
+    for (int64_t d = 0; d < width; d += LANES) {
+        T rest[LANES];
+        store_rounded(rest, f(load_part(x + d, width - d), d));
+        std::memcpy(out + d, rest, (width - d < LANES ? width - d : LANES) * sizeof(T));
+    }
+}
+
 inline vec splat(float x) { return vec{} + x; }
 
 // a · b + c, rounded once if the processor can. Where two kernels must agree to the bit, the compiler must not choose

@@ -13,7 +13,7 @@ from kernel_cases import (
 )
 from torch import Tensor
 
-from splitfuse.kernels import reference
+from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cuda import moe, moe_route
 from splitfuse.kernels.cuda.device_info import H100
 
@@ -64,7 +64,11 @@ def check(
     packed = moe.pack_experts(iter(each), num_experts=num_experts)
     got = moe.experts(x, weights, expert_ids, packed, config=config)
     assert got.dtype == dtype
-    in_double = [(gate_up.double(), down.double()) for gate_up, down in each]
+    in_double = reference.pack_experts(
+        [ops.ExpertWeights([gate_up.double()], down.double()) for gate_up, down in each],
+        num_experts=num_experts,
+        dtype=torch.float64,
+    )
     assert_near(got, reference.experts(x.double(), weights, expert_ids, in_double))
 
 
@@ -145,7 +149,7 @@ def test_route(num_tokens: int, num_experts: int, top_k: int, renormalize: bool,
         wide[token, :num_experts] = torch.randperm(num_experts, generator=torch.Generator().manual_seed(token)) / 16 - 3
     logits = wide[:, :num_experts]
     weights, ids = moe_route.route(logits, top_k=top_k, renormalize=renormalize)
-    expected, expected_ids = reference.route(logits.double(), top_k=top_k, renormalize=renormalize)
+    expected, expected_ids = reference.route(logits.double(), ops.RouteArgs(top_k, renormalize))
     assert torch.equal(ids, expected_ids)
     torch.testing.assert_close(weights.double(), expected, rtol=TOLERANCES[torch.float32], atol=1e-7)
 
