@@ -26,6 +26,7 @@ from .arguments import StepArrays as StepArrays
 from .backend import Backend
 from .int8_cache import token_width as token_width
 from .quantize import QuantizedWeight as QuantizedWeight
+from .quantize import powers_of_two as powers_of_two
 from .quantize import rounded as rounded
 
 _BACKEND_OF_DEVICE = {"cuda": "cuda", "cpu": "cpu", "meta": "reference"}

@@ -13,6 +13,7 @@ from .build import DTYPES, Library
 from .linear import BLOCK, PANEL, Linear, NativeLinear, pack
 
 _HALF_BLOCK = 16
+_FLOAT4_ZERO = 12  # in quantized.h
 _INPUT_GROUPS = (128, 64, 32, 16)
 
 
@@ -183,6 +184,8 @@ def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
     padded, group = _num_padded(weight), _padded_group(weight)
     zero = 2 ** (weight.bits - 1) if weight.values.dtype == torch.int8 else 0
     values, high = _values(weight, padded, zero, library)
+    if weight.is_float4:
+        zero = _FLOAT4_ZERO
     lowers, uppers = _levels(weight)
     padded_groups = -(-padded // group)
     scales, offsets = (None if lower is None else _per_panel(lower, padded_groups) for lower in lowers)
@@ -201,6 +204,7 @@ def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
         "super_group": super_group,
         "scale_bytes": scales.itemsize if scales is not None else 0,
         "is_float8": _is_float8(weight),
+        "is_float4": weight.is_float4,
     }
 
 
@@ -225,11 +229,22 @@ _Pair = tuple[Tensor | None, Tensor | None]
 
 def _levels(weight: QuantizedWeight) -> tuple[_Pair, _Pair]:
     """Return two levels of scales and offsets: int8 under float16, else one level, in float16 if that is exact."""
+    if weight.is_float4:
+        return _float4_scales(weight.scales), (None, None)
     lowers, uppers = (weight.scales, weight.offsets), (weight.super_scales, weight.super_offsets)
     if weight.super_scales is not None and all(map(_fits_int8, lowers)) and all(map(_fits_half, uppers)):
         return _as(lowers, torch.int8), _as(uppers, torch.float16)
     wide = [None if lower is None else multiplied(lower, upper) for lower, upper in zip(lowers, uppers, strict=True)]
     return _as(wide, torch.float16 if all(map(_fits_half, wide)) else torch.float32), (None, None)
+
+
+def _float4_scales(scales: Tensor) -> _Pair:
+    """Return halved scales, because values are doubled: as exponents where all are powers of two."""
+    halved = scales.float() / 2
+    exponents = halved.view(torch.int32) >> 23
+    if torch.equal(exponents << 23, halved.view(torch.int32)) and bool(((exponents > 0) & (exponents < 255)).all()):
+        return exponents.to(torch.uint8), None
+    return halved, None
 
 
 def _fits_int8(part: Tensor | None) -> bool:

@@ -28,7 +28,7 @@ _CPU_MULTIPLE = 32  # the CPU's layout pads outputs and inputs to a multiple of 
 # level of float32 scales instead of two levels.
 _GGUF_BITS = {
     "Q4_0": (4.5, 4.5), "Q4_1": (5.0, 5.0), "Q5_0": (5.5, 8.5), "Q5_1": (6.0, 9.0), "Q8_0": (8.5, 8.5),
-    "Q4_K": (4.625, 6.0), "Q5_K": (5.625, 10.0), "Q6_K": (6.5625, 10.0), "IQ4_NL": (8.5, 8.5),
+    "Q4_K": (4.625, 6.0), "Q5_K": (5.625, 10.0), "Q6_K": (6.5625, 10.0), "IQ4_NL": (8.5, 8.5), "MXFP4": (4.25, 16.0),
 }  # fmt: skip
 
 

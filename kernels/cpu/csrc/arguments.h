@@ -89,7 +89,7 @@ struct QuantizedLinear {
     const T* bias;
     T* out;
     int64_t num_rows, num_outputs, num_inputs, out_row, input_bits, input_group;
-    int64_t bits, zero, group, super_group, scale_bytes, is_float8;
+    int64_t bits, zero, group, super_group, scale_bytes, is_float8, is_float4;
     int64_t num_threads;
 };
 
@@ -125,7 +125,7 @@ struct QuantizedEmbedding {
     const uint16_t *super_scales, *super_offsets;
     T* out;
     int64_t num_rows, num_inputs;
-    int64_t bits, zero, group, super_group, scale_bytes, is_float8;
+    int64_t bits, zero, group, super_group, scale_bytes, is_float8, is_float4;
     int64_t num_threads;
 };
 
