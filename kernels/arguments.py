@@ -67,6 +67,8 @@ class AttentionArgs(NamedTuple):
     scale: float
     sliding_window: int = 0  # number of cached positions that a query sees, its own included; 0: all
     softcap: float = 0.0  # c turns a score s into c · tanh(s / c); 0: no cap
+    # [Hq] float32, a learned score of each head that joins the softmax and has no value (OpenAI 2025, gpt-oss)
+    sinks: Tensor | None = None
 
 
 class RouteArgs(NamedTuple):
@@ -90,3 +92,5 @@ class ExpertWeights(NamedTuple):
 
     gate_up: Sequence[Tensor | QuantizedWeight]  # matrices of H inputs that stack to [2·I, H], in silu_mul's order
     down: Tensor | QuantizedWeight  # [H, I]
+    gate_up_bias: Tensor | None = None  # [2·I]
+    down_bias: Tensor | None = None  # [H]

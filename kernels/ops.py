@@ -139,6 +139,14 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return _backend(gate_up).silu_mul(gate_up)
 
 
+def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
+    """gate · sigmoid(1.702 · gate) · (up + 1), with gate at most `limit` and up within ±limit (OpenAI 2025, gpt-oss).
+
+    gate_up = [gate | up] along the last dimension, [T, 2·I] → [T, I].
+    """
+    return _backend(gate_up).clamped_swiglu(gate_up, limit=limit)
+
+
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     """gelu_tanh(gate) · up, with gate_up = [gate | up] along the last dimension (Shazeer 2020, GEGLU).
 
@@ -194,8 +202,9 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     q [T, Hq, D] → [T, Hq, D]. Query head h reads KV head h // (Hq // Hkv).
     Query token i of row b is at position p = seq_lens[b] - query_len + i and sees cached positions
     max(0, p - sliding_window + 1) .. p, or 0 .. p if sliding_window is 0. Other slots are never read, or are masked so
-    that their content (NaN too) does not matter. With an int8 cache, scores are multiplied by the scales of keys and
-    weights by the scales of values, so there is no more rounding than with a cache in q's dtype.
+    that their content (NaN too) does not matter.  With an int8 cache, scores are multiplied by the scales of keys and
+    weights by the scales of values, so there is no more rounding than with a cache in q's dtype. A head's sink joins
+    the sum that divides its weights.
     """
     return _backend(q).paged_attention(q, cache, ragged, args)
 
@@ -348,19 +357,21 @@ def pack_experts(
     bits: int = 16,
     input_bits: int = 16,
     is_fp8: bool = False,
+    limit: float = 0.0,
 ) -> Any:
     """Pack the MLPs of `num_experts` experts in this device's fastest layout, for `experts` on inputs of `dtype`.
 
     Matrices are packed like by `pack_linear` (`pack_fp8` if `is_fp8`) and `pack_quantized`; a GPU widens them. Experts
-    are taken from the iterable one at a time, so at most one expert is in memory twice.
+    are taken from the iterable one at a time, so at most one expert is in memory twice. `limit`: of `clamped_swiglu`,
+    their activation; 0: silu_mul.
     """
     return _backend(torch.empty(0, device=device)).pack_experts(
-        experts, num_experts=num_experts, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8
+        experts, num_experts=num_experts, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8, limit=limit
     )
 
 
 def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: Any) -> Tensor:
-    """Σ_k weights[t, k] · MLP of expert expert_ids[t, k] (x[t]), where MLP is down · silu_mul(gate_up · x).
+    """Σ_k weights[t, k] · MLP of expert expert_ids[t, k] (x[t]), where MLP is down · activation(gate_up · x).
 
     x [T, H], weights [T, K] float32 and expert_ids [T, K] int32 from `route`, packed from `pack_experts` → [T, H].
     A token's sum is taken in float32 and in the order of k, whatever else is in the batch (Shazeer et al. 2017).

@@ -60,6 +60,12 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
 
 
+def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate = gate.clamp(max=limit)
+    return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-limit, limit) + 1)
+
+
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.to(_compute_dtype(gate_up)).chunk(2, dim=-1)
     return (gelu_tanh(gate) * up).to(gate_up.dtype)
@@ -138,7 +144,11 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, args: Atte
     scores = torch.einsum("nhd,lhd->hnl", q.to(keys.dtype), keys) * args.scale
     if args.softcap:
         scores = softcap(scores, args.softcap)
-    probabilities = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if args.sinks is not None:
+        sinks = args.sinks.to(scores.dtype)[:, None, None].expand(-1, scores.shape[1], 1)
+        scores = torch.cat((scores, sinks), dim=-1)
+    probabilities = scores.softmax(dim=-1)[..., : len(keys)]
     return torch.einsum("hnl,lhd->nhd", probabilities, values).to(q.dtype)
 
 
@@ -243,6 +253,7 @@ def add_gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
 class Expert(NamedTuple):
     gate_up: PackedLinear
     down: PackedLinear
+    limit: float = 0.0
 
 
 def pack_experts(
@@ -253,15 +264,19 @@ def pack_experts(
     bits: int = 16,
     input_bits: int = 16,
     is_fp8: bool = False,
+    limit: float = 0.0,
 ) -> list[Expert]:
-    def pack(parts: Sequence[Tensor | QuantizedWeight]) -> PackedLinear:
+    def pack(parts: Sequence[Tensor | QuantizedWeight], bias: Tensor | None) -> PackedLinear:
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
         if len(quantized) == len(parts):
-            return pack_quantized(quantized, dtype=dtype)
+            return pack_quantized(quantized, bias, dtype=dtype)
         weight = torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])
-        return pack_fp8(weight) if is_fp8 else pack_linear(weight, bits=bits)
+        return pack_fp8(weight, bias) if is_fp8 else pack_linear(weight, bias, bits=bits)
 
-    packed = [Expert(pack(expert.gate_up), pack([expert.down])) for expert in experts]
+    packed = [
+        Expert(pack(expert.gate_up, expert.gate_up_bias), pack([expert.down], expert.down_bias), limit)
+        for expert in experts
+    ]
     assert len(packed) == num_experts
     return packed
 
@@ -272,8 +287,10 @@ def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[Expert]
     out = torch.zeros_like(x, dtype=_compute_dtype(x))
     for token, (token_weights, token_ids) in enumerate(zip(weights, expert_ids.tolist(), strict=True)):
         for weight, expert in zip(token_weights, token_ids, strict=True):
-            gate_up, down = packed[expert]
-            out[token] += weight * linear(silu_mul(linear(x[token][None], gate_up)), down)[0]
+            gate_up, down, limit = packed[expert]
+            inner = linear(x[token][None], gate_up)
+            activated = clamped_swiglu(inner, limit=limit) if limit else silu_mul(inner)
+            out[token] += weight * linear(activated, down)[0]
     return out.to(x.dtype)
 
 

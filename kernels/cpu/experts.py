@@ -40,8 +40,9 @@ class Products(NamedTuple):
 class NativeExperts:
     """Experts for the native library."""
 
-    def __init__(self, gate_up: Sequence[Products], down: Sequence[Products]) -> None:
-        self._gate_up, self._down = gate_up, down
+    def __init__(self, gate_up: Sequence[Products], down: Sequence[Products], *, limit: float) -> None:
+        """`limit`: see `ops.pack_experts`."""
+        self._gate_up, self._down, self._limit = gate_up, down, limit
 
     def multiply(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
         """Multiply x [T, H] as `ops.experts` does. All memory has a row for each token, so that it can be recorded."""
@@ -61,7 +62,10 @@ class NativeExperts:
         gate_up = _multiply(library, rows, self._gate_up, starts, top_k)
         inner = gate_up.shape[1] // top_k // 2
         activated = x.new_empty(num_tokens, top_k * inner)
-        library[f"gated_{dtype}"](gate_up=gate_up, out=activated, num_tokens=num_pairs, inner=inner, is_gelu=False)
+        library[f"gated_{dtype}"](
+            gate_up=gate_up, out=activated, num_tokens=num_pairs, inner=inner, kind=2 if self._limit else 0,
+            limit=self._limit,
+        )  # fmt: skip
         results = _multiply(library, activated, self._down, starts, top_k)
         out = x.new_empty(num_tokens, hidden)
         library[f"weigh_pairs_{dtype}"](
@@ -93,8 +97,8 @@ def _multiply(library: build.Library, x: Tensor, products: Sequence[Products], s
 class ListedExperts:
     """Experts that run one at a time, so that a matrix is read once for all of its pairs (token, k)."""
 
-    def __init__(self, experts: Sequence[Pair]) -> None:
-        self._experts = experts
+    def __init__(self, experts: Sequence[Pair], *, limit: float) -> None:
+        self._experts, self._limit = experts, limit
 
     def multiply(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
         """Multiply x [T, H] as `ops.experts` does."""
@@ -107,9 +111,14 @@ class ListedExperts:
         outputs = []
         for expert, rows in zip(busy, torch.split(gathered, [counts[expert] for expert in busy]), strict=True):
             gate_up, down = self._experts[expert]
-            outputs.append(down.multiply(torch_fallback.silu_mul(gate_up.multiply(rows))))
+            outputs.append(down.multiply(self._activate(gate_up.multiply(rows))))
         out = torch.cat(outputs).index_select(0, order.argsort())
         return _weigh(out.view(*expert_ids.shape, -1), weights)
+
+    def _activate(self, gate_up: Tensor) -> Tensor:
+        if self._limit:
+            return torch_fallback.clamped_swiglu(gate_up, limit=self._limit)
+        return torch_fallback.silu_mul(gate_up)
 
 
 def _weigh(out: Tensor, weights: Tensor) -> Tensor:
@@ -123,7 +132,7 @@ def _weigh(out: Tensor, weights: Tensor) -> Tensor:
 Experts = NativeExperts | ListedExperts
 
 
-def pack_experts(experts: Iterable[Pair], num_experts: int, dtype: torch.dtype) -> Experts:
+def pack_experts(experts: Iterable[Pair], num_experts: int, dtype: torch.dtype, *, limit: float) -> Experts:
     """Keep packed experts: natively, in memory of their own, if the library multiplies them."""
     gate_up, down = (_Table(num_experts, dtype) for _ in range(2))
     listed: list[Pair] = []
@@ -135,7 +144,9 @@ def pack_experts(experts: Iterable[Pair], num_experts: int, dtype: torch.dtype) 
         else:
             listed.append(pair)
     assert len(listed) in (0, num_experts), "the library multiplies all experts or none"
-    return ListedExperts(listed) if listed else NativeExperts(gate_up.products(), down.products())
+    if listed:
+        return ListedExperts(listed, limit=limit)
+    return NativeExperts(gate_up.products(), down.products(), limit=limit)
 
 
 class _Table:

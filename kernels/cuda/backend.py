@@ -15,6 +15,7 @@ from .. import reference
 from ..arguments import AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RouteArgs
 from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
 from ..reference import add_gated as add_gated
+from ..reference import clamped_swiglu as clamped_swiglu
 from ..reference import max_logits as max_logits
 from . import moe, moe_route, quantized_linear
 from .activation import gelu as gelu
@@ -174,6 +175,7 @@ def pack_experts(
     bits: int = 16,
     input_bits: int = 16,
     is_fp8: bool = False,
+    limit: float = 0.0,
 ) -> moe.PackedExperts:
     """Pack experts in `dtype`: quantized ones are widened, and `bits` and `is_fp8` are not built."""
     assert bits == 16
@@ -182,4 +184,5 @@ def pack_experts(
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])
 
-    return moe.pack_experts(((wide(each.gate_up), wide([each.down])) for each in experts), num_experts=num_experts)
+    parts = ((wide(each.gate_up), wide([each.down]), each.gate_up_bias, each.down_bias) for each in experts)
+    return moe.pack_experts(parts, num_experts=num_experts, limit=limit)

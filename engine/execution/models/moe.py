@@ -99,6 +99,7 @@ class SparseDecoder(Decoder):
         "router.layer.weight",
         "router.weight",
     )  # small, and they decide
+    has_fused_form: ClassVar[bool] = True  # True if transformers' form in memory is read in this class's way
     routes_by_sigmoid: ClassVar[bool] = False
     routing_bias: ClassVar[str] = ""  # name of the bias within the mixture; "": none
 
@@ -137,11 +138,12 @@ class SparseDecoder(Decoder):
         layer = self._layer_name(index)
         block, fused = f"{layer}.{self.sparse_block}", f"{layer}.mlp"
         first = f"{block}.experts.0.{self.expert_names[0]}.weight"
-        is_fused = self._source.has(f"{fused}.experts.gate_up_proj") and not self._source.has(first)
+        is_fused = self.has_fused_form and self._source.has(f"{fused}.experts.gate_up_proj")
+        is_fused = is_fused and not self._source.has(first)
         router = f"{fused if is_fused else block}.{self.router_name}"
         take = partial(self._fused_experts, fused, config) if is_fused else partial(self._experts, block, config)
         return SparseMLP(
-            router=self._small_linear(router, config.num_experts),
+            router=self._small_linear(router, config.num_experts, self._router_bias(router, config.num_experts)),
             experts=[
                 ops.pack_experts(
                     self._cut(take(), rows),
@@ -151,6 +153,7 @@ class SparseDecoder(Decoder):
                     bits=self._weight_bits,
                     input_bits=self._input_bits,
                     is_fp8=self._has_fp8_weights,
+                    limit=self._activation_limit(),
                 )
                 for rows in self._parallel.slices(config.intermediate_size)
             ],
@@ -158,10 +161,17 @@ class SparseDecoder(Decoder):
             parallel=self._parallel,
         )
 
-    def _small_linear(self, name: str, num_outputs: int) -> Any:
+    def _small_linear(self, name: str, num_outputs: int, bias: Tensor | None = None) -> Any:
         """Return a packed matrix that is `unrounded`."""
         weight = self._take_weight(f"{name}.weight", num_outputs, self.config.hidden_size)
-        return ops.pack_linear(weight) if isinstance(weight, Tensor) else self._pack_quantized([weight])
+        return ops.pack_linear(weight, bias) if isinstance(weight, Tensor) else self._pack_quantized([weight], bias)
+
+    def _router_bias(self, router: str, num_experts: int) -> Tensor | None:
+        return None
+
+    def _activation_limit(self) -> float:
+        """Return the limit of the experts' clamped activation; 0 if they have the plain one."""
+        return 0.0
 
     def _load_routing(self, block: str, config: ExpertsConfig) -> ops.RouteArgs:
         bias = self._take(f"{block}.{self.routing_bias}", config.num_experts).float() if self.routing_bias else None
@@ -202,7 +212,12 @@ class SparseDecoder(Decoder):
             yield from experts
             return
         rounded = partial(ops.rounded, bits=self._weight_bits, is_fp8=self._has_fp8_weights)
-        for gate_up, down in experts:
+        for gate_up, down, gate_up_bias, down_bias in experts:
             halves = [part for half in map(rounded, gate_up) for part in take_rows(half, [inner])]
             whole = rounded(down)
-            yield ops.ExpertWeights(halves, whole[:, inner] if isinstance(whole, Tensor) else whole.columns(inner))
+            yield ops.ExpertWeights(
+                halves,
+                whole[:, inner] if isinstance(whole, Tensor) else whole.columns(inner),
+                None if gate_up_bias is None else torch.cat([half[inner] for half in gate_up_bias.chunk(2)]),
+                down_bias if inner.start == 0 else None,  # one term of the sum has the bias
+            )

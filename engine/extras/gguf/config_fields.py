@@ -116,12 +116,14 @@ def _rope_scaling(keys: Keys) -> dict[str, Any]:
     if kind == "none":
         return {}
     # OLMo 3's key is YaRN's whole temperature. Elsewhere llama.cpp multiplies YaRN's own by the key.
-    is_whole = keys.file.metadata["general.architecture"] == "olmo2"
+    name = keys.file.metadata["general.architecture"]
+    is_whole = name == "olmo2"
     return {
         "rope_type": kind,
         "factor": keys.number("rope.scaling.factor"),
         "original_max_position_embeddings": keys("rope.scaling.original_context_length"),
         "attention_factor": keys.number("rope.scaling.attn_factor") if is_whole else None,
+        "truncate": name != "gpt-oss",  # no file has the field
     }
 
 

@@ -41,23 +41,25 @@ struct AddLayerNorm {
     int64_t num_threads;
 };
 
-// out [tokens, inner] = activation(gate) · up, where the activation is gelu_tanh or silu.
+// out [tokens, inner] = activation(gate) · up; `kind` is the activation's number in elementwise.cpp.
 template <typename T>
 struct Gated {
     const T* gate_up;
     T* out;
-    int64_t num_tokens, inner, is_gelu;
+    int64_t num_tokens, inner, kind;
+    float limit;
     int64_t num_threads;
 };
 
 // Attention of rows [0, num_short) one query at a time, of rows [num_short, num_rows) in tiles. q [tokens, Hq, D] with
-// the strides q_token and q_head; caches of T or int8 (paged_cache.h); block_tables [rows, max_blocks].
+// the strides q_token and q_head; caches of T or int8 (paged_cache.h); block_tables [rows, max_blocks]; sinks [Hq] or null.
 template <typename T>
 struct PagedAttention {
     const T* q;
     const void *k_cache, *v_cache;
     T* out;
     const int32_t *query_start_loc, *seq_lens, *block_tables;
+    const float* sinks;
     int64_t num_short, num_rows, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, window;
     int64_t is_cache_int8;
     float scale, softcap;

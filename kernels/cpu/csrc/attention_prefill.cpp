@@ -57,6 +57,8 @@ class Tile {
         for (int r = 0; r < V * LANES; r++) positions[r / LANES][r % LANES] = int32_t(position + (r < count ? r : count - 1) / group);
         vec best[V], total[V];
         for (int v = 0; v < V; v++) best[v] = splat(-1e30f), total[v] = vec{};
+        if (c.sinks)
+            for (int r = 0; r < V * LANES; r++) best[r / LANES][r % LANES] = c.sinks[item.head + r % group], total[r / LANES][r % LANES] = 1;
         std::memset(sums, 0, dim * V * sizeof(vec));
 #ifdef SPLITFUSE_AMX
         if (in_tiles) amx::configure(amx::MOST);

@@ -168,7 +168,8 @@ def test_paged_attention(dtype: torch.dtype, seed: int, is_int8: bool) -> None:
     )
     heads = num_kv_heads * group
     q = randn(num_tokens, heads + 5, head_dim, dtype=dtype, seed=seed)[:, :heads]  # strided like a part of a qkv tensor
-    args = ops.AttentionArgs(head_dim**-0.5, window, softcap)
+    sinks = randn(heads, dtype=torch.float32, seed=seed) if seed % 3 == 0 else None
+    args = ops.AttentionArgs(head_dim**-0.5, window, softcap, sinks)
     cache, wide = ops.CacheView(k, v), ops.CacheView(k.double(), v.double())
     if is_int8:
         cache = wide = ops.CacheView(in_int8(k), in_int8(v))

@@ -61,7 +61,7 @@ def check(
     x = wide[:-2, :hidden]
     weights = torch.rand(expert_ids.shape, generator=torch.Generator().manual_seed(4)).to(DEVICE)
     each = matrices(num_experts, dtype, hidden=hidden, inner=inner)
-    packed = moe.pack_experts(iter(each), num_experts=num_experts)
+    packed = moe.pack_experts(((*pair, None, None) for pair in each), num_experts=num_experts)
     got = moe.experts(x, weights, expert_ids, packed, config=config)
     assert got.dtype == dtype
     in_double = reference.pack_experts(
@@ -113,7 +113,9 @@ def test_random_shapes(seed: int) -> None:
 
 def test_a_token_that_is_nan_spoils_no_other() -> None:
     x, ids = random_tensor(6, HIDDEN, seed=3, dtype=torch.float16), random_routing(6, 2, 3)
-    packed = moe.pack_experts(matrices(3, torch.float16, hidden=HIDDEN, inner=INNER), num_experts=3)
+    packed = moe.pack_experts(
+        ((*pair, None, None) for pair in matrices(3, torch.float16, hidden=HIDDEN, inner=INNER)), num_experts=3
+    )
     weights = torch.rand(6, 2).to(DEVICE)
     expected = moe.experts(x, weights, ids, packed)
     x[2] = float("nan")
@@ -166,3 +168,21 @@ def test_of_equal_experts_none_is_chosen_twice() -> None:
 def test_the_configuration_follows_the_load() -> None:
     blocks = [moe.choose_config(pairs, 128, 2, H100).BLOCK_M for pairs in (8, 512, 2048, 4096, 65_536)]
     assert blocks == [16, 16, 32, 64, 128]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 40])
+def test_biases_and_a_clamped_activation(num_tokens: int) -> None:
+    dtype, ids = torch.float32, random_routing(num_tokens, 2, 3)
+    x, weights = random_tensor(num_tokens, HIDDEN, seed=3, dtype=dtype), torch.rand(num_tokens, 2).to(DEVICE)
+    each = [
+        ops.ExpertWeights(
+            [gate_up * 8],
+            down,
+            random_tensor(len(gate_up), seed=5, dtype=dtype),
+            random_tensor(len(down), seed=6, dtype=dtype),
+        )
+        for gate_up, down in matrices(3, dtype, hidden=HIDDEN, inner=INNER)
+    ]
+    got = ops.experts(x, weights, ids, ops.pack_experts(each, num_experts=3, dtype=dtype, device=x.device, limit=2.0))
+    wide = reference.pack_experts(each, num_experts=3, dtype=dtype, limit=2.0)
+    assert_near(got, reference.experts(x, weights, ids, wide).double(), tolerance=1e-4)
