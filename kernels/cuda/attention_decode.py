@@ -98,7 +98,8 @@ def _span(seq_len, split, num_splits, min_tokens, WINDOW: tl.constexpr, BLOCK_N:
 )
 def _decode(
     q_ptr, k_ptr, v_ptr, kv_scales_ptr, sinks_ptr, out_ptr, lse_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr,
-    table_stride, min_tokens, scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride, slot_stride,
+    table_stride, min_tokens, scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride,
+    slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     FP8: tl.constexpr, RAGGED: tl.constexpr, DEPENDENT: tl.constexpr,

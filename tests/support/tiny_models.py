@@ -364,7 +364,6 @@ CONFIGS: dict[str, PretrainedConfig] = {
         num_local_experts=6,
         num_experts_per_tok=2,
         sliding_window=16,
-        swiglu_limit=1.0,
         rope_parameters={
             "rope_type": "yarn",
             "rope_theta": 150000.0,

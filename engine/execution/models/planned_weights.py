@@ -4,7 +4,7 @@ Only headers are read, of a GGUF file or of quantized safetensors. Sizes are tho
 """
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -17,11 +17,12 @@ from ....kernels.ops import QuantizedWeight
 from ...extension import load_extra
 from .config import ModelConfig
 from .registry import model_class
-from .tensor_entry import tensor_entries
+from .tensor_entry import TensorEntry, tensor_entries
 from .weights import files_and_names
 
 _INT4_GROUPS = (128, 64, 32)
 _ZEROS, _SCALES = ("qzeros", "weight_zero_point"), ("scales", "weight_scale")
+_PARTS_OF_EXPERTS = ("_proj_blocks", "_proj_scales")
 _POSITIONS = ("wpe.weight", "embed_positions.weight")  # tables that are added
 _CPU_MULTIPLE = 32  # the CPU's layout pads outputs and inputs to a multiple of this (kernels/cpu/linear.py)
 # Bits of a value with its share of scales and offsets, on a CPU and on a GPU. A GPU stores 5 and 6 bits as 8, and one
@@ -126,6 +127,15 @@ def planned_weight_bytes(
     return whole + angles + -(-shared // num_ranks)
 
 
+def _expert_bytes(entry: TensorEntry) -> Iterator[tuple[str, float]]:
+    """Yield (name, bytes) of each expert's matrices of a tensor that all experts of a layer share (mxfp4.py)."""
+    experts, _, part = entry.name.rpartition(".")
+    halves = ("gate_proj", "up_proj") if part.startswith("gate_up") else ("down_proj",)
+    for expert in range(entry.shape[0]):
+        for half in halves:
+            yield f"{experts}.{expert}.{half}.weight", entry.num_bytes / entry.shape[0] / len(halves)
+
+
 def _tied_head_bytes(config: ModelConfig, layout: WeightLayout, shape: tuple[int, ...]) -> int:
     """Return the bytes of a tied head: a second layout of the embedding, except on a GPU that does not round it."""
     shares_memory = layout.is_gpu and layout.quantization not in ("int8", "int4")
@@ -158,6 +168,9 @@ def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float |
     with_offsets = {entry.name.rpartition(".")[0] for entry in entries if entry.name.endswith(_ZEROS)}
     sums: dict[str, float] = defaultdict(float)
     for entry in entries:
+        if entry.name.endswith(_PARTS_OF_EXPERTS):
+            sums |= {name: sums[name] + size for name, size in _expert_bytes(entry)}
+            continue
         stem, _, part = entry.name.rpartition(".")
         if part in ("bias", "g_idx", *_ZEROS) or f"{stem}.weight" in plain:
             continue
