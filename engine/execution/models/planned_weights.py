@@ -149,7 +149,9 @@ def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[st
         return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places.items()}
     if config.quantization is None:
         return {}
-    return _safetensors_bytes(folder, is_symmetric=config.hf_config["quantization_config"].get("sym", False))
+    return _safetensors_bytes(
+        folder, is_gpu=is_gpu, is_symmetric=config.hf_config["quantization_config"].get("sym", False)
+    )
 
 
 def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
@@ -158,7 +160,7 @@ def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
     return prod(shape) * _GGUF_BITS[place.info.type.name][is_gpu] / 8 if is_kept else None
 
 
-def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float | None]:
+def _safetensors_bytes(folder: Path, *, is_gpu: bool, is_symmetric: bool) -> dict[str, float | None]:
     """Like _stored_bytes, of safetensors: a weight is several tensors (NAME.qweight, NAME.scales) or one byte a value.
 
     Zeros become offsets; offsets and scales become float32. Symmetric zeros take no memory.
@@ -168,7 +170,7 @@ def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float |
     with_offsets = {entry.name.rpartition(".")[0] for entry in entries if entry.name.endswith(_ZEROS)}
     sums: dict[str, float] = defaultdict(float)
     for entry in entries:
-        if entry.name.endswith(_PARTS_OF_EXPERTS):
+        if entry.name.endswith(_PARTS_OF_EXPERTS) and not is_gpu:
             sums |= {name: sums[name] + size for name, size in _expert_bytes(entry)}
             continue
         stem, _, part = entry.name.rpartition(".")

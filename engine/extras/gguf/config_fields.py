@@ -25,6 +25,8 @@ _SAMPLING = {
 # Tokens that end an answer if they are control tokens: instruct models have several, but a file names only one.
 _ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"})
 
+_HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})
+
 
 def read_config_fields(path: Path) -> dict[str, Any]:
     """Return the fields of a config.json for the file at this path. Raises ConfigError."""
@@ -145,7 +147,10 @@ def _end_ids(file: GgufFile) -> list[int]:
     ids = {token_id for token_id in named_ids if isinstance(token_id, int)}
     if isinstance(tokens, Strings) and isinstance(types, memoryview):
         control = (token_id for token_id, kind in enumerate(types) if kind == CONTROL and token_id < len(tokens))
-        ids |= {token_id for token_id in control if tokens[token_id] in _ENDS}
+        ends = {tokens[token_id]: token_id for token_id in control if tokens[token_id] in _ENDS | _HARMONY_ENDS}
+        ids |= {token_id for text, token_id in ends.items() if text in _ENDS}
+        if ends.keys() >= _HARMONY_ENDS:  # there <|end|> ends a message, not an answer
+            ids = (ids | {ends[text] for text in _HARMONY_ENDS}) - {ends.get("<|end|>", -1)}
     return sorted(ids)
 
 
