@@ -1,7 +1,7 @@
 """Experts on the CPU, native and in torch ops, against the reference in float64, and to the bit in any batch."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -62,12 +62,18 @@ def routing(num_tokens: int, top_k: int, num_experts: int) -> tuple[Tensor, Tens
     return ops.route(randn(num_tokens, num_experts, seed=5), ops.RouteArgs(top_k, True))
 
 
-def in_double(each: list[ops.ExpertWeights], dtype: torch.dtype) -> list[reference.Expert]:
+def in_double(each: list[ops.ExpertWeights], dtype: torch.dtype, limit: float = 0.0) -> list[reference.Expert]:
     def wide(weight: Tensor | QuantizedWeight) -> Tensor:
         return weight.double() if isinstance(weight, Tensor) else dequantized([weight], dtype).double()
 
-    doubles = [ops.ExpertWeights([*map(wide, gate_up)], wide(down)) for gate_up, down in each]
-    return reference.pack_experts(doubles, num_experts=len(each), dtype=torch.float64)
+    doubles = [
+        ops.ExpertWeights([*map(wide, expert.gate_up)], wide(expert.down), *_double(expert[2:])) for expert in each
+    ]
+    return reference.pack_experts(doubles, num_experts=len(each), dtype=torch.float64, limit=limit)
+
+
+def _double(parts: Sequence[Tensor | None]) -> list[Tensor | None]:
+    return [None if part is None else part.double() for part in parts]
 
 
 def close(actual: Tensor, expected: Tensor, tolerance: float) -> None:
@@ -108,6 +114,22 @@ def test_quantized_experts(form: str, dtype: torch.dtype, backend: str) -> None:
     x = randn(9, HIDDEN, seed=3, dtype=dtype)
     weights, ids = routing(9, 3, 6)
     expected = reference.experts(x.double(), weights, ids, in_double(each, torch.float64))
+    close(ops.experts(x, weights, ids, packed), expected, 4e-2 if dtype == torch.bfloat16 else 2e-5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("form", ["plain", "MXFP4"])
+def test_biases_and_a_clamped_activation(form: str, dtype: torch.dtype, backend: str) -> None:
+    each = plain_experts(5, HIDDEN, INNER, dtype) if form == "plain" else quantized_experts(form, 5)
+    each = [
+        expert._replace(
+            gate_up_bias=randn(2 * INNER, seed=number, dtype=dtype), down_bias=randn(HIDDEN, seed=9, dtype=dtype)
+        )
+        for number, expert in enumerate(each)
+    ]
+    packed = ops.pack_experts(iter(each), num_experts=5, dtype=dtype, device=CPU, limit=1.5)
+    x, (weights, ids) = randn(12, HIDDEN, seed=3, dtype=dtype), routing(12, 2, 5)
+    expected = reference.experts(x.double(), weights, ids, in_double(each, torch.float64, limit=1.5))
     close(ops.experts(x, weights, ids, packed), expected, 4e-2 if dtype == torch.bfloat16 else 2e-5)
 
 
