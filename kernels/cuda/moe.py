@@ -11,6 +11,7 @@ tile. So n tokens per expert give n operations per byte, and up to some 300 the 
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -174,9 +175,9 @@ def experts(
     assert weights.is_contiguous()
     config = config or choose_config(num_pairs, num_experts, x.element_size(), device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
-    shape = {"num_pairs": num_pairs, "limit": limit, "config": config}
-    activated = _multiply(x, gate_up, gate_up_bias, tiles, is_gated=True, **shape)
-    out = _multiply(activated, down, down_bias, tiles, is_gated=False, **shape)
+    multiply = partial(_multiply, num_pairs=num_pairs, limit=limit, config=config)
+    activated = multiply(x, gate_up, gate_up_bias, tiles, is_gated=True)
+    out = multiply(activated, down, down_bias, tiles, is_gated=False)
     y = torch.empty((num_tokens, hidden), dtype=x.dtype, device=x.device)
     block = min(triton.next_power_of_2(hidden), 1024)
     _weigh[(num_tokens, triton.cdiv(hidden, block))](
@@ -189,14 +190,15 @@ def pack_experts(
     experts: Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]], *, num_experts: int, limit: float = 0.0
 ) -> PackedExperts:
     """Fill one tensor with each part of all experts (gate_up, down and their biases), an expert at a time."""
-    packed: PackedExperts | None = None
+    stacks: list[Tensor | None] = []
+    index = -1
     for index, parts in enumerate(experts):
-        if packed is None:
-            stacks = (None if part is None else part.new_empty((num_experts, *part.shape)) for part in parts)
-            packed = PackedExperts(*stacks, limit=limit)
-        for stack, part in zip(packed, parts, strict=False):
-            if part is not None:
+        stacks = stacks or [None if part is None else part.new_empty((num_experts, *part.shape)) for part in parts]
+        for stack, part in zip(stacks, parts, strict=True):
+            if stack is not None and part is not None:
                 stack[index] = part
-    assert packed is not None
     assert index == num_experts - 1
-    return packed
+    gate_up, down, gate_up_bias, down_bias = stacks
+    assert gate_up is not None
+    assert down is not None
+    return PackedExperts(gate_up, down, gate_up_bias, down_bias, limit)
