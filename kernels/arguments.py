@@ -1,8 +1,11 @@
 """Arguments of ops that belong together, as named tuples. Knows no backend."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
+
+from .quantize import QuantizedWeight
 
 
 class RaggedBatch(NamedTuple):
@@ -93,3 +96,30 @@ class AttentionArgs(NamedTuple):
     sliding_window: int = 0  # number of cached positions that a query sees, its own included; 0: all
     softcap: float = 0.0  # c turns a score s into c · tanh(s / c); 0: no cap
     lookahead: int = 0  # number of positions after its own that a query sees, as far as its row has them
+    # [Hq] float32, a learned score of each head that joins the softmax and has no value (OpenAI 2025, gpt-oss)
+    sinks: Tensor | None = None
+
+
+class RouteArgs(NamedTuple):
+    """Choice of experts by score: softmax over all of them, or a sigmoid each (DeepSeek-AI 2024, V3).
+
+    A bias decides who is chosen and changes no weight. With groups, a token chooses the groups with the largest sums of
+    two scores first, and experts within them.
+    """
+
+    top_k: int
+    renormalize: bool  # True: the weights of the chosen sum to 1
+    is_sigmoid: bool = False
+    bias: Tensor | None = None  # [E] float32
+    num_groups: int = 1  # divides E
+    num_kept_groups: int = 1
+    scale: float = 1.0  # factor of all weights
+
+
+class ExpertWeights(NamedTuple):
+    """MLP of one expert."""
+
+    gate_up: Sequence[Tensor | QuantizedWeight]  # matrices of H inputs that stack to [2·I, H], in silu_mul's order
+    down: Tensor | QuantizedWeight  # [H, I]
+    gate_up_bias: Tensor | None = None  # [2·I]
+    down_bias: Tensor | None = None  # [H]

@@ -18,14 +18,18 @@ from torch import Tensor
 
 from .arguments import AttentionArgs as AttentionArgs
 from .arguments import CacheView as CacheView
+from .arguments import ExpertWeights as ExpertWeights
 from .arguments import RaggedBatch as RaggedBatch
 from .arguments import RopeArgs as RopeArgs
+from .arguments import RouteArgs as RouteArgs
 from .arguments import StateBatch as StateBatch
 from .arguments import StateView as StateView
 from .arguments import StepArrays as StepArrays
 from .backend import Backend
 from .int8_cache import token_width as token_width
 from .quantize import QuantizedWeight as QuantizedWeight
+from .quantize import powers_of_two as powers_of_two
+from .quantize import rounded as rounded
 
 _BACKEND_OF_DEVICE = {"cuda": "cuda", "cpu": "cpu", "meta": "reference"}
 
@@ -137,6 +141,14 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return _backend(gate_up).silu_mul(gate_up)
 
 
+def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
+    """gate · sigmoid(1.702 · gate) · (up + 1), with gate at most `limit` and up within ±limit (OpenAI 2025, gpt-oss).
+
+    gate_up = [gate | up] along the last dimension, [T, 2·I] → [T, I].
+    """
+    return _backend(gate_up).clamped_swiglu(gate_up, limit=limit)
+
+
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     """gelu_tanh(gate) · up, with gate_up = [gate | up] along the last dimension (Shazeer 2020, GEGLU).
 
@@ -193,8 +205,9 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     Query token i of row b is at position p = seq_lens[b] - query_len + i and sees cached positions
     max(0, p - sliding_window + 1) .. p, or 0 .. p if sliding_window is 0; with `lookahead` also the next positions up
     to min(p + lookahead, seq_lens[b] - 1). Other slots are never read, or are masked so that their content (NaN too)
-    does not matter. With an int8 cache, scores are multiplied by the scales of keys and
-    weights by the scales of values, so there is no more rounding than with a cache in q's dtype.
+    does not matter. With an int8 cache, scores are multiplied by the scales of keys and weights by the scales of
+    values, so there is no more rounding than with a cache in q's dtype. A head's sink joins the sum that divides its
+    weights.
     """
     return _backend(q).paged_attention(q, cache, ragged, args)
 
@@ -425,31 +438,50 @@ def linear_silu_mul(x: Tensor, packed: Any) -> Tensor:
     return _backend(x).linear_silu_mul(x, packed)
 
 
-def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
-    """Choose each token's K likeliest experts: softmax in float32 over all E, the `top_k` largest, the largest first.
+def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
+    """Choose each token's K = `args.top_k` best experts by scores in float32, the best first.
 
-    router_logits [T, E], K = top_k <= E → (weights [T, K] float32, expert_ids [T, K] int32). With `renormalize` a
-    token's weights are divided by their sum (Jiang et al. 2024, Mixtral), else they are its probabilities.
+    router_logits [T, E], K <= E → (weights [T, K] float32, expert_ids [T, K] int32). A weight is the expert's score
+    (Shazeer et al. 2017), divided by the token's sum of chosen ones if `args.renormalize` (Jiang et al. 2024, Mixtral),
+    times `args.scale`.
     """
-    return _backend(router_logits).route(router_logits, top_k=top_k, renormalize=renormalize)
+    return _backend(router_logits).route(router_logits, args)
 
 
-def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int, device: torch.device) -> Any:
-    """Pack the MLPs of `num_experts` experts in this device's fastest layout, for `experts`.
+def pack_experts(
+    experts: Iterable[ExpertWeights],
+    *,
+    num_experts: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    bits: int = 16,
+    input_bits: int = 16,
+    is_fp8: bool = False,
+    limit: float = 0.0,
+) -> Any:
+    """Pack the MLPs of `num_experts` experts in this device's fastest layout, for `experts` on inputs of `dtype`.
 
-    An expert is (gate_up [2·I, H], down [H, I]) on the device; gate_up has the order that `silu_mul` needs. Experts are
-    taken from the iterable one at a time, so at most one expert is in memory twice.
+    Matrices are packed like by `pack_linear` (`pack_fp8` if `is_fp8`) and `pack_quantized`; a GPU widens them. Experts
+    are taken from the iterable one at a time, so at most one expert is in memory twice. `limit`: of `clamped_swiglu`,
+    their activation; 0: silu_mul.
     """
-    return _backend(torch.empty(0, device=device)).pack_experts(experts, num_experts=num_experts)
+    return _backend(torch.empty(0, device=device)).pack_experts(
+        experts, num_experts=num_experts, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8, limit=limit
+    )
 
 
 def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: Any) -> Tensor:
-    """Σ_k weights[t, k] · MLP of expert expert_ids[t, k] (x[t]), where MLP is down · silu_mul(gate_up · x).
+    """Σ_k weights[t, k] · MLP of expert expert_ids[t, k] (x[t]), where MLP is down · activation(gate_up · x).
 
     x [T, H], weights [T, K] float32 and expert_ids [T, K] int32 from `route`, packed from `pack_experts` → [T, H].
     A token's sum is taken in float32 and in the order of k, whatever else is in the batch (Shazeer et al. 2017).
     """
     return _backend(x).experts(x, weights, expert_ids, packed)
+
+
+def add_gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
+    """x + sigmoid(gate) · y, with the sigmoid rounded to x's dtype: x and y [T, H], gate [T, 1] → [T, H]."""
+    return _backend(x).add_gated(x, gate, y)
 
 
 def synchronize(device: torch.device) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 GROUPS = (128, 64, 32)  # numbers of inputs that share a scale in int4: the first divisor of the number of inputs
 E4M3_MAX = 448.0
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
 # Quantizing needs some five float32 copies of the values; for billions of values these would fill a GPU.
 _VALUES_AT_ONCE = 2**25
@@ -37,6 +38,7 @@ class QuantizedWeight(NamedTuple):
     order: Tensor | None = None  # [K] int64: values[:, j] belongs to input order[j] (GPTQ's act-order); None: to j
     # True: inputs are rounded too (W8A8), a row to int8 with its largest at ±127; the values are int8 without offsets
     rounds_inputs: bool = False
+    is_float4: bool = False  # True: values are codes of e2m1 (OCP Microscaling Formats 1.0), without offsets
 
     @property
     def group(self) -> int:
@@ -106,7 +108,8 @@ class QuantizedWeight(NamedTuple):
     def dequantized(self) -> Tensor:
         """Return the weight as [N, K] float32, columns in the order of the inputs."""
         num_outputs, num_inputs = self.values.shape
-        grouped = self.values.float().view(num_outputs, -1, self.group)
+        values = _E2M1.to(self.values.device)[self.values.int()] if self.is_float4 else self.values.float()
+        grouped = values.view(num_outputs, -1, self.group)
         grouped = grouped * multiplied(self.scales, self.super_scales).T[:, :, None]
         if self.offsets is not None:
             grouped = grouped + multiplied(self.offsets, self.super_offsets).T[:, :, None]
@@ -118,6 +121,12 @@ def multiplied(lower: Tensor, upper: Tensor | None) -> Tensor:
     """Multiply the rows of `upper` [S, N] into G / S neighbouring rows of `lower` [G, N]: [G, N] float32."""
     wide = lower.float()
     return wide if upper is None else wide * upper.float().repeat_interleave(len(lower) // len(upper), dim=0)
+
+
+def powers_of_two(exponents: Tensor) -> Tensor:
+    """Return 2^(e - 127) for e8m0 exponents, uint8, in float32; 255, which is NaN, becomes infinity."""
+    bits = exponents.to(torch.int32) << 23
+    return torch.where(bits == 0, 1 << 22, bits).view(torch.float32)
 
 
 def dequantized(parts: Sequence[QuantizedWeight], dtype: torch.dtype) -> Tensor:
@@ -134,7 +143,7 @@ def _kind(part: QuantizedWeight) -> tuple[object, ...]:
     tensors = (part.scales, part.offsets, part.super_scales, part.super_offsets)
     shapes = tuple(None if part is None else (part.dtype, len(part)) for part in tensors)
     order = None if part.order is None else tuple(part.order.tolist())
-    return part.values.dtype, part.bits, part.rounds_inputs, shapes, order
+    return part.values.dtype, part.bits, part.rounds_inputs, part.is_float4, shapes, order
 
 
 def _stack(parts: list[QuantizedWeight]) -> QuantizedWeight:
@@ -160,6 +169,15 @@ def rounded_to_e4m3(x: Tensor) -> Tensor:
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     scales = (x.to(wide).abs().amax(dim=1, keepdim=True) / E4M3_MAX).clamp_min(1e-30)
     return ((x / scales).to(torch.float8_e4m3fn).to(wide) * scales).to(x.dtype)
+
+
+def rounded(weight: Tensor | QuantizedWeight, *, bits: int = 16, is_fp8: bool = False) -> Tensor | QuantizedWeight:
+    """Round a plain weight like `ops.pack_linear` or `ops.pack_fp8`, before a cut, which would change scales."""
+    if not isinstance(weight, Tensor):
+        return weight
+    if is_fp8:
+        return rounded_to_e4m3(weight)
+    return quantize(weight, bits) if bits < 16 and can_quantize(weight, bits) else weight
 
 
 def can_quantize(weight: Tensor, bits: int) -> bool:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import int8_cache
-from .arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
+from .arguments import AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RopeArgs, RouteArgs
 from .quantize import E4M3_MAX, QuantizedWeight, can_quantize, dequantized, quantize, round_rows, rounded_to_e4m3
 from .recurrence import gated_delta as gated_delta
 from .recurrence import gated_rms_norm as gated_rms_norm
@@ -64,6 +64,12 @@ def gelu_tanh(x: Tensor) -> Tensor:
     wide = x.to(_compute_dtype(x))
     inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
     return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
+
+
+def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate = gate.clamp(max=limit)
+    return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-limit, limit) + 1)
 
 
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
@@ -144,7 +150,11 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, args: Atte
     scores = torch.einsum("nhd,lhd->hnl", q.to(keys.dtype), keys) * args.scale
     if args.softcap:
         scores = softcap(scores, args.softcap)
-    probabilities = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if args.sinks is not None:
+        sinks = args.sinks.to(scores.dtype)[:, None, None].expand(-1, scores.shape[1], 1)
+        scores = torch.cat((scores, sinks), dim=-1)
+    probabilities = scores.softmax(dim=-1)[..., : len(keys)]
     return torch.einsum("hnl,lhd->nhd", probabilities, values).to(q.dtype)
 
 
@@ -216,29 +226,77 @@ def linear_silu_mul(x: Tensor, packed: PackedLinear) -> Tensor:
     return silu_mul(linear(x, packed))
 
 
-def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
-    probabilities = router_logits.to(_compute_dtype(router_logits)).softmax(dim=-1)
-    weights, ids = probabilities.topk(top_k, dim=-1)
-    if renormalize:
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-    return weights, ids.to(torch.int32)
+def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
+    wide = router_logits.to(_compute_dtype(router_logits))
+    scores = _sigmoid(wide) if args.is_sigmoid else wide.softmax(dim=-1)
+    choice = scores if args.bias is None else scores + args.bias
+    ids = _in_groups(choice, args).topk(args.top_k, dim=-1).indices
+    weights = scores.gather(1, ids)
+    if args.renormalize:
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    return weights * args.scale, ids.to(torch.int32)
 
 
-def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> list[tuple[Tensor, Tensor]]:
-    packed = list(experts)
+def _in_groups(choice: Tensor, args: RouteArgs) -> Tensor:
+    """Return the scores with -inf for experts outside the token's groups."""
+    if args.num_groups == 1:
+        return choice
+    groups = choice.view(len(choice), args.num_groups, -1)
+    kept = groups.topk(2, dim=-1).values.sum(-1).topk(args.num_kept_groups, dim=-1).indices
+    is_kept = torch.zeros(groups.shape[:2], dtype=torch.bool, device=choice.device).scatter_(1, kept, True)
+    return groups.masked_fill(~is_kept[:, :, None], float("-inf")).flatten(1)
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)) as a softmax over (x, 0): torch's sigmoid has other bits in the last elements of a batch."""
+    return torch.stack((x, torch.zeros_like(x)), dim=-1).softmax(dim=-1)[..., 0]
+
+
+def add_gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
+    return torch.addcmul(x, _sigmoid(gate), y)
+
+
+class Expert(NamedTuple):
+    gate_up: PackedLinear
+    down: PackedLinear
+    limit: float = 0.0
+
+
+def pack_experts(
+    experts: Iterable[ExpertWeights],
+    *,
+    num_experts: int,
+    dtype: torch.dtype,
+    bits: int = 16,
+    input_bits: int = 16,
+    is_fp8: bool = False,
+    limit: float = 0.0,
+) -> list[Expert]:
+    def pack(parts: Sequence[Tensor | QuantizedWeight], bias: Tensor | None) -> PackedLinear:
+        quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
+        if len(quantized) == len(parts):
+            return pack_quantized(quantized, bias, dtype=dtype)
+        weight = torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])
+        return pack_fp8(weight, bias) if is_fp8 else pack_linear(weight, bias, bits=bits)
+
+    packed = [
+        Expert(pack(expert.gate_up, expert.gate_up_bias), pack([expert.down], expert.down_bias), limit)
+        for expert in experts
+    ]
     assert len(packed) == num_experts
     return packed
 
 
-def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[Tensor, Tensor]]) -> Tensor:
+def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[Expert]) -> Tensor:
     if x.is_meta:
         return torch.empty_like(x)  # only data tell which token goes to which expert
-    wide = x.to(_compute_dtype(x))
-    out = torch.zeros_like(wide)
+    out = torch.zeros_like(x, dtype=_compute_dtype(x))
     for token, (token_weights, token_ids) in enumerate(zip(weights, expert_ids.tolist(), strict=True)):
         for weight, expert in zip(token_weights, token_ids, strict=True):
-            gate_up, down = (matrix.to(wide.dtype) for matrix in packed[expert])
-            out[token] += weight * (down @ silu_mul(gate_up @ wide[token]))
+            gate_up, down, limit = packed[expert]
+            inner = linear(x[token][None], gate_up)
+            activated = clamped_swiglu(inner, limit=limit) if limit else silu_mul(inner)
+            out[token] += weight * linear(activated, down)[0]
     return out.to(x.dtype)
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
-from ..quantize import QuantizedWeight, can_quantize, quantize, rounded_to_e4m3
+from ..arguments import AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RopeArgs, RouteArgs
+from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize, rounded_to_e4m3
 from . import build, torch_fallback
 from .build import op as _op
 from .filter_logits import filter_logits as filter_logits
@@ -26,6 +26,7 @@ from .recurrence import sigmoid_mul as sigmoid_mul
 from .recurrence import silu_gate as silu_gate
 
 if TYPE_CHECKING:
+    from .experts import Experts
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
 
 _MAX_HEAD_DIM = 512  # limit in elementwise.cpp
@@ -81,44 +82,64 @@ def embedding(token_ids: Tensor, packed: "QuantizedLinear | Table") -> Tensor:
     return packed.rows(token_ids)
 
 
-def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
-    weights, ids = router_logits.softmax(dim=-1, dtype=torch.float32).topk(top_k, dim=-1)
-    if renormalize:
-        weights /= weights.sum(dim=-1, keepdim=True)
-    return weights, ids.to(torch.int32)
+def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
+    run = _op("route", build.DTYPES.get(router_logits.dtype))
+    if run is None:
+        from .. import reference
+
+        return reference.route(router_logits, args)
+    num_tokens, num_experts = router_logits.shape
+    weights, ids = (router_logits.new_empty(num_tokens, args.top_k, dtype=d) for d in (torch.float32, torch.int32))
+    run(
+        logits=router_logits, bias=args.bias, weights=weights, ids=ids, num_tokens=num_tokens, num_experts=num_experts,
+        top_k=args.top_k, is_sigmoid=args.is_sigmoid, is_renormalized=args.renormalize, num_groups=args.num_groups,
+        num_kept_groups=args.num_kept_groups, scale=args.scale,
+    )  # fmt: skip
+    return weights, ids
 
 
-def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> "list[tuple[AnyLinear, AnyLinear]]":
-    packed: list[tuple[AnyLinear, AnyLinear]] = [(pack_linear(gate_up), pack_linear(down)) for gate_up, down in experts]
-    assert len(packed) == num_experts
+def pack_experts(
+    experts: Iterable[ExpertWeights],
+    *,
+    num_experts: int,
+    dtype: torch.dtype,
+    bits: int = 16,
+    input_bits: int = 16,
+    is_fp8: bool = False,
+    limit: float = 0.0,
+) -> "Experts":
+    from .experts import pack_experts as packed
+
+    def pack_matrix(parts: Sequence[Tensor | QuantizedWeight], bias: Tensor | None) -> "AnyLinear":
+        quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
+        if len(quantized) == len(parts):
+            return pack_quantized(quantized, bias, dtype=dtype, input_bits=input_bits)
+        weight = torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])
+        return pack_fp8(weight, bias) if is_fp8 else pack_linear(weight, bias, bits=bits, input_bits=input_bits)
+
+    pairs = (
+        (pack_matrix(each.gate_up, each.gate_up_bias), pack_matrix([each.down], each.down_bias)) for each in experts
+    )
+    result = packed(pairs, num_experts, dtype, limit=limit)
     # Freed unpacked experts leave holes between the packed ones: without trimming 0.3 GB beside 1.1 GB of experts.
     if _malloc_trim is not None:
         _malloc_trim(0)
-    return packed
+    return result
 
 
-def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: "list[tuple[AnyLinear, AnyLinear]]") -> Tensor:
-    """Run one expert at a time, so that its matrices are read once for all of its pairs (token, k)."""
-    pairs = expert_ids.flatten()
-    order = pairs.argsort(stable=True)
-    counts = pairs.bincount(minlength=len(packed)).tolist()
-    busy = [expert for expert, count in enumerate(counts) if count]
-    # index_select took 5 us for 256 rows of 1024 in bfloat16, x[...] with a tensor 36.
-    gathered = x.index_select(0, order // expert_ids.shape[1])
-    outputs = []
-    for expert, rows in zip(busy, torch.split(gathered, [counts[expert] for expert in busy]), strict=True):
-        gate_up, down = packed[expert]
-        outputs.append(linear(silu_mul(linear(rows, gate_up)), down))
-    out = torch.cat(outputs).index_select(0, order.argsort())
-    return _weigh(out.view(*expert_ids.shape, -1), weights)
+def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: "Experts") -> Tensor:
+    return packed.multiply(x, weights, expert_ids)
 
 
-def _weigh(out: Tensor, weights: Tensor) -> Tensor:
-    """Σ_k weights[t, k] · out[t, k], one k after the other: torch's order of a reduction may depend on T."""
-    total = out[:, 0].float() * weights[:, :1]
-    for k in range(1, out.shape[1]):
-        total.addcmul_(out[:, k].float(), weights[:, k : k + 1])
-    return total.to(out.dtype)
+def add_gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
+    run = _op("add_gated", build.DTYPES.get(x.dtype))
+    if run is None:
+        from .. import reference
+
+        return reference.add_gated(x, gate, y)
+    out = x.new_empty(*x.shape)
+    run(x=x, gate=gate, y=y, out=out, num_rows=len(x), width=x.shape[1])
+    return out
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
@@ -188,20 +209,25 @@ def _activation(x: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int) -
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    return _gated(gate_up, torch_fallback.silu_mul, is_gelu=False)
+    return _gated(gate_up, torch_fallback.silu_mul, kind=0)
 
 
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
-    return _gated(gate_up, torch_fallback.gelu_tanh_mul, is_gelu=True)
+    return _gated(gate_up, torch_fallback.gelu_tanh_mul, kind=1)
 
 
-def _gated(gate_up: Tensor, fallback: Callable[[Tensor], Tensor], *, is_gelu: bool) -> Tensor:
+def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
+    return _gated(gate_up, lambda x: torch_fallback.clamped_swiglu(x, limit=limit), kind=2, limit=limit)
+
+
+def _gated(gate_up: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int, limit: float = 0.0) -> Tensor:
+    """Apply a gated activation; `kind` is its number in elementwise.cpp."""
     run = _op("gated", build.DTYPES.get(gate_up.dtype))
     if run is None or not gate_up.is_contiguous():
         return fallback(gate_up)
     num_tokens, inner = len(gate_up), gate_up.shape[-1] // 2
     out = gate_up.new_empty(num_tokens, inner)
-    run(gate_up=gate_up, out=out, num_tokens=num_tokens, inner=inner, is_gelu=is_gelu)
+    run(gate_up=gate_up, out=out, num_tokens=num_tokens, inner=inner, kind=kind, limit=limit)
     return out
 
 
@@ -248,7 +274,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         max_blocks=ragged.block_tables.stride(0), num_heads=q.shape[1], num_kv_heads=cache.keys.shape[1],
         head_dim=q.shape[2], block_size=cache.keys.shape[2], q_token=q.stride(0), q_head=q.stride(1),
         window=args.sliding_window, lookahead=args.lookahead, is_cache_int8=cache.keys.dtype == torch.int8,
-        scale=args.scale, softcap=args.softcap,
+        scale=args.scale, softcap=args.softcap, sinks=args.sinks,
     )  # fmt: skip
     return out
 

@@ -15,10 +15,13 @@ PANEL, BLOCK = 32, 32  # outputs of a panel, and the multiple to which inputs ar
 class NativeLinear:
     """Weight in panels for the native library, with the op that multiplies by it."""
 
-    __slots__ = ("_bias", "_data", "_run", "num_outputs")
+    __slots__ = ("_bias", "_data", "_run", "num_inputs", "num_outputs")
+    order = None
 
-    def __init__(self, run: Callable[..., None], data: Tensor, bias: Tensor | None, *, num_outputs: int) -> None:
-        self._run, self._data, self.num_outputs = run, data, num_outputs
+    def __init__(
+        self, run: Callable[..., None], data: Tensor, bias: Tensor | None, *, num_outputs: int, num_inputs: int
+    ) -> None:
+        self._run, self._data, self.num_outputs, self.num_inputs = run, data, num_outputs, num_inputs
         self._bias = None if bias is None else bias.contiguous()
 
     def multiply(self, x: Tensor) -> Tensor:
@@ -34,6 +37,8 @@ class NativeLinear:
             x=x, data=self._data, bias=self._bias, out=out, num_rows=len(x), num_outputs=self.num_outputs,
             num_inputs=x.shape[1], out_row=out.stride(0),
         )  # fmt: skip
+
+    multiply_ordered = multiply_into
 
 
 class OneDnnLinear:
@@ -70,7 +75,7 @@ def pack(weight: Tensor, bias: Tensor | None) -> Linear:
     library = build.library()
     if library is not None and weight.dtype in build.DTYPES:
         run = library[f"linear_{build.DTYPES[weight.dtype]}"]
-        return NativeLinear(run, _panels(weight), bias, num_outputs=len(weight))
+        return NativeLinear(run, _panels(weight), bias, num_outputs=len(weight), num_inputs=weight.shape[1])
     if weight.dtype == torch.bfloat16 and _onednn_multiplies_bfloat16():
         return OneDnnLinear(weight, bias)
     return PlainLinear(weight, bias)

@@ -13,19 +13,20 @@ from .build import DTYPES, Library
 from .linear import BLOCK, PANEL, Linear, NativeLinear, pack
 
 _HALF_BLOCK = 16
+_FLOAT4_ZERO = 12  # in quantized.h
 _INPUT_GROUPS = (128, 64, 32, 16)
 
 
 class QuantizedLinear:
     """Weight of 4 to 8 bits, with the ops that multiply by it and take rows of it."""
 
-    __slots__ = ("_bias", "_dtype", "_embed", "_multiply", "_order", "_shape")
+    __slots__ = ("_bias", "_dtype", "_embed", "_multiply", "_shape", "order")
 
     def __init__(
         self, weight: QuantizedWeight, bias: Tensor | None, library: Library, dtype: torch.dtype, *, input_bits: int
     ) -> None:
         layout, inputs = _layout(weight, library), _input_rounding(weight, input_bits)
-        self._shape, self._order, self._dtype = weight.values.shape, weight.order, dtype
+        self._shape, self.order, self._dtype = weight.values.shape, weight.order, dtype
         self._bias = None if bias is None else bias.contiguous()
         self._multiply = partial(library[f"quantized_linear_{DTYPES[dtype]}"], **inputs, **layout)
         self._embed = partial(library[f"quantized_embedding_{DTYPES[dtype]}"], **layout)
@@ -33,6 +34,10 @@ class QuantizedLinear:
     @property
     def num_outputs(self) -> int:
         return self._shape[0]
+
+    @property
+    def num_inputs(self) -> int:
+        return self._shape[1]
 
     def multiply(self, x: Tensor) -> Tensor:
         """Multiply: x [T, K] → [T, N]."""
@@ -42,7 +47,10 @@ class QuantizedLinear:
 
     def multiply_into(self, x: Tensor, out: Tensor) -> None:
         """Like multiply, but into `out` [T, N], which may be columns of a wider matrix."""
-        x = x.contiguous() if self._order is None else x.index_select(1, self._order)
+        self.multiply_ordered(x.contiguous() if self.order is None else x.index_select(1, self.order), out)
+
+    def multiply_ordered(self, x: Tensor, out: Tensor) -> None:
+        """Like multiply_into, for contiguous rows whose inputs are in the weight's own order."""
         self._multiply(
             x=x, bias=self._bias, out=out, num_rows=len(x), num_outputs=self.num_outputs, num_inputs=x.shape[1],
             out_row=out.stride(0),
@@ -72,15 +80,15 @@ class RoundingLinear:
 class StackedLinear:
     """Stack of weights of one input and different kinds."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("parts",)
 
     def __init__(self, parts: Sequence["AnyLinear"]) -> None:
-        self._parts = parts
+        self.parts = parts
 
     def multiply(self, x: Tensor) -> Tensor:
-        native = [part for part in self._parts if isinstance(part, QuantizedLinear | NativeLinear)]
-        if len(native) < len(self._parts):
-            return torch.cat([part.multiply(x) for part in self._parts], dim=1)
+        native = [part for part in self.parts if isinstance(part, QuantizedLinear | NativeLinear)]
+        if len(native) < len(self.parts):
+            return torch.cat([part.multiply(x) for part in self.parts], dim=1)
         sizes = [part.num_outputs for part in native]
         out = x.new_empty(len(x), sum(sizes))
         for part, columns in zip(native, out.split_with_sizes(sizes, dim=1), strict=True):
@@ -176,6 +184,8 @@ def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
     padded, group = _num_padded(weight), _padded_group(weight)
     zero = 2 ** (weight.bits - 1) if weight.values.dtype == torch.int8 else 0
     values, high = _values(weight, padded, zero, library)
+    if weight.is_float4:
+        zero = _FLOAT4_ZERO
     lowers, uppers = _levels(weight)
     padded_groups = -(-padded // group)
     scales, offsets = (None if lower is None else _per_panel(lower, padded_groups) for lower in lowers)
@@ -194,6 +204,7 @@ def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
         "super_group": super_group,
         "scale_bytes": scales.itemsize if scales is not None else 0,
         "is_float8": _is_float8(weight),
+        "is_float4": weight.is_float4,
     }
 
 
@@ -218,11 +229,22 @@ _Pair = tuple[Tensor | None, Tensor | None]
 
 def _levels(weight: QuantizedWeight) -> tuple[_Pair, _Pair]:
     """Return two levels of scales and offsets: int8 under float16, else one level, in float16 if that is exact."""
+    if weight.is_float4:
+        return _float4_scales(weight.scales), (None, None)
     lowers, uppers = (weight.scales, weight.offsets), (weight.super_scales, weight.super_offsets)
     if weight.super_scales is not None and all(map(_fits_int8, lowers)) and all(map(_fits_half, uppers)):
         return _as(lowers, torch.int8), _as(uppers, torch.float16)
     wide = [None if lower is None else multiplied(lower, upper) for lower, upper in zip(lowers, uppers, strict=True)]
     return _as(wide, torch.float16 if all(map(_fits_half, wide)) else torch.float32), (None, None)
+
+
+def _float4_scales(scales: Tensor) -> _Pair:
+    """Return halved scales, because values are doubled: as exponents where all are powers of two."""
+    halved = scales.float() / 2
+    exponents = halved.view(torch.int32) >> 23
+    if torch.equal(exponents << 23, halved.view(torch.int32)) and bool(((exponents > 0) & (exponents < 255)).all()):
+        return exponents.to(torch.uint8), None
+    return halved, None
 
 
 def _fits_int8(part: Tensor | None) -> bool:

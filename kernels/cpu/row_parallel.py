@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..quantize import QuantizedWeight, can_quantize, quantize, rounded_to_e4m3
+from ..quantize import QuantizedWeight, rounded
 from . import build
 from .linear import pack
 from .quantized_linear import AnyLinear, pack_parts
@@ -52,10 +52,7 @@ def pack_row_parallel(
     is_fp8: bool,
 ) -> RowParallelLinear:
     """Implement `ops.pack_row_parallel`. The weight is rounded before it is cut, so scales do not depend on ranks."""
-    if isinstance(weight, Tensor) and is_fp8:
-        weight = rounded_to_e4m3(weight)
-    elif isinstance(weight, Tensor) and bits < 16 and can_quantize(weight, bits):
-        weight = quantize(weight, bits)
+    weight = rounded(weight, bits=bits, is_fp8=is_fp8)
     slices: list[AnyLinear] = []
     for part in columns:
         own_bias = None if slices else bias  # added once, by the first slice

@@ -35,6 +35,12 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
+def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate = gate.clamp(max=limit)
+    return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-limit, limit) + 1)
+
+
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return gelu_tanh(gate) * up
@@ -102,8 +108,8 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         # Cut at the row's length: slots beyond it may hold anything, and a mask does not stop a NaN.
         keys, values = (_read(part, blocks).transpose(0, 1).flatten(1, 2)[:, :seen] for part in cache[:2])
         mask = _mask(query_len, seen, window, args.lookahead)
-        if args.softcap:
-            out[tokens] = _attend_capped(q[tokens], keys, values, mask, args)
+        if args.softcap or args.sinks is not None:
+            out[tokens] = _attend_in_float32(q[tokens], keys, values, mask, args)
             continue
         attended = F.scaled_dot_product_attention(
             q[tokens].transpose(0, 1)[None].to(keys.dtype),
@@ -122,8 +128,8 @@ def _read(cache: Tensor, blocks: Tensor) -> Tensor:
     return int8_cache.read(cache, blocks) if cache.dtype == torch.int8 else cache[blocks]
 
 
-def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, args: AttentionArgs) -> Tensor:
-    """Attend with a soft-cap, which SDPA lacks, in float32: in bfloat16 scores near the cap would be off by a quarter.
+def _attend_in_float32(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, args: AttentionArgs) -> Tensor:
+    """Attend with a soft-cap or sinks, which SDPA lacks: in bfloat16 scores near the cap would be off by a quarter.
 
     q [n, Hq, D], keys and values [Hkv, L, D] → [n, Hq, D]. One KV head at a time: all scores of 512 tokens after 8,000
     would be 270 MB for 16 heads.
@@ -135,8 +141,16 @@ def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None,
     out = torch.empty(grouped.shape, dtype=q.dtype)
     for head in range(num_kv_heads):
         scores = grouped[:, head].transpose(0, 1).float() @ keys[head].float().T
-        scores.mul_(args.scale / args.softcap).tanh_().mul_(args.softcap).masked_fill_(~mask, float("-inf"))
-        out[:, head] = (scores.softmax(dim=-1) @ values[head].float()).transpose(0, 1)
+        if args.softcap:
+            scores.mul_(args.scale / args.softcap).tanh_().mul_(args.softcap)
+        else:
+            scores.mul_(args.scale)
+        scores.masked_fill_(~mask, float("-inf"))
+        if args.sinks is not None:
+            sinks = args.sinks.view(num_kv_heads, -1)[head, :, None, None].expand(-1, num_tokens, 1)
+            scores = torch.cat((scores, sinks), dim=-1)
+        weights = scores.softmax(dim=-1)[..., : keys.shape[1]]
+        out[:, head] = (weights @ values[head].float()).transpose(0, 1)
     return out.view(q.shape)
 
 

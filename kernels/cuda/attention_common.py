@@ -94,6 +94,18 @@ def attend(q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKE
     return new_maximum, total, out
 
 
+@triton.jit
+def first_state(sinks_ptr, heads, inside, is_first, BLOCK_M: tl.constexpr):
+    """Return the state (maximum, total) before the first tile: a head's sink counts once, in its first span."""
+    maximum = tl.full([BLOCK_M], -1e30, tl.float32)
+    total = tl.full([BLOCK_M], 0.0, tl.float32)
+    if sinks_ptr is not None:
+        sinks = tl.load(sinks_ptr + heads, mask=inside, other=0.0) * 1.4426950408889634
+        maximum = tl.where(is_first, sinks, maximum)
+        total = tl.where(is_first, 1.0, total)
+    return maximum, total
+
+
 def score_scales(args: AttentionArgs) -> tuple[float, float]:
     """Return (scale_log2, inner_scale) for `attend`."""
     if not args.softcap:

@@ -25,6 +25,7 @@ from .attention_common import (
     as_loaded,
     attend,
     check_paged,
+    first_state,
     fp8_kind,
     load_blocks,
     load_tile,
@@ -96,8 +97,9 @@ def _span(seq_len, split, num_splits, min_tokens, WINDOW: tl.constexpr, BLOCK_N:
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "tables_ptr"],
 )
 def _decode(
-    q_ptr, k_ptr, v_ptr, kv_scales_ptr, out_ptr, lse_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr, table_stride,
-    min_tokens, scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride, slot_stride,
+    q_ptr, k_ptr, v_ptr, kv_scales_ptr, sinks_ptr, out_ptr, lse_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr,
+    table_stride, min_tokens, scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride,
+    slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     FP8: tl.constexpr, RAGGED: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -136,8 +138,7 @@ def _decode(
     )
     head_offset = kv_head.to(tl.int64) * kv_head_stride
     table_ptr = tables_ptr + row * table_stride
-    maximum = tl.full([BLOCK_M], -1e30, tl.float32)
-    total = tl.full([BLOCK_M], 0.0, tl.float32)
+    maximum, total = first_state(sinks_ptr, heads, members < GROUP, split == 0, BLOCK_M)
     out = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
     blocks = load_blocks(table_ptr, begin + tl.arange(0, BLOCK_N), oldest, end - 1, BLOCK_SIZE)
     for start in range(begin, end, BLOCK_N):
@@ -234,8 +235,8 @@ def decode_attention(
         "RAGGED": is_ragged, **dependent_launch(gpu),
     }  # fmt: skip
     _decode[(num_rows, num_kv_heads, num_splits)](
-        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, partial, lse, ragged.query_start_loc, ragged.seq_lens,
-        ragged.block_tables, ragged.block_tables.stride(0), min_tokens, *score_scales(args),
+        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, args.sinks, partial, lse, ragged.query_start_loc,
+        ragged.seq_lens, ragged.block_tables, ragged.block_tables.stride(0), min_tokens, *score_scales(args),
         *q.stride()[:2], *k_cache.stride()[:3],
         GROUP=group, BLOCK_SIZE=block_size, CAPPED=args.softcap > 0, IS_SPLIT=num_splits > 1,
         FP8=fp8_kind(k_cache, gpu), **shape, **config._asdict(),

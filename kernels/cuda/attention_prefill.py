@@ -22,6 +22,7 @@ from .attention_common import (
     as_loaded,
     attend,
     check_paged,
+    first_state,
     fp8_kind,
     load_blocks,
     load_tile,
@@ -117,7 +118,7 @@ def _attend_span(
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "tables_ptr"],
 )
 def _prefill(
-    q_ptr, k_ptr, v_ptr, kv_scales_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr, table_stride,
+    q_ptr, k_ptr, v_ptr, kv_scales_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr, table_stride,
     num_decodes, num_rows, scale_log2, inner_scale, q_token_stride, q_head_stride, out_token_stride, out_head_stride,
     block_stride, kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, NUM_KV_HEADS: tl.constexpr,
@@ -165,8 +166,7 @@ def _prefill(
     v_ptr += kv_head.to(tl.int64) * kv_head_stride
     # Padding has the last token's position: beyond it a window might be empty, and 0 would be divided by 0.
     positions = tl.minimum(context + tokens, last_query)
-    maximum = tl.full([BLOCK_M], -1e30, tl.float32)
-    total = tl.full([BLOCK_M], 0.0, tl.float32)
+    maximum, total = first_state(sinks_ptr, heads, pairs < BLOCK_Q * GROUP, True, BLOCK_M)
     out = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
     if WINDOW:
         maximum, total, out = _attend_span(
@@ -224,7 +224,7 @@ def prefill_attention(
     # Upper bound of the number of query blocks, known without reading the rows' lengths from the GPU.
     grid = ((num_tokens // block_q + num_rows) * num_kv_heads,)
     _prefill[grid](
-        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, out, ragged.query_start_loc, ragged.seq_lens,
+        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, args.sinks, out, ragged.query_start_loc, ragged.seq_lens,
         ragged.block_tables, ragged.block_tables.stride(0), num_decodes, num_rows, *score_scales(args),
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3],
         HEAD_DIM=head_dim,

@@ -4,17 +4,20 @@ No op waits for the GPU or reads a value back from it. Kernels launch on the cur
 tensors' own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..arguments import AttentionArgs, CacheView, RaggedBatch
+from .. import reference
+from ..arguments import AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RouteArgs
 from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
+from ..reference import add_gated as add_gated
+from ..reference import clamped_swiglu as clamped_swiglu
 from ..reference import max_logits as max_logits
-from . import quantized_linear
+from . import moe, moe_route, quantized_linear
 from .activation import gelu as gelu
 from .activation import gelu_tanh as gelu_tanh
 from .activation import gelu_tanh_mul as gelu_tanh_mul
@@ -30,8 +33,6 @@ from .gumbel_sample import gumbel_argmax as gumbel_argmax
 from .linear import few_rows, fp8_linear
 from .linear.fp8_linear import Fp8Linear
 from .moe import experts as experts
-from .moe import pack_experts as pack_experts
-from .moe_route import route as route
 from .norm import add_layer_norm as add_layer_norm
 from .norm import add_rms_norm as add_rms_norm
 from .norm import layer_norm as layer_norm
@@ -164,3 +165,30 @@ def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
         if isinstance(packed, PackedLinear):
             return few_rows.multiply(x, few_rows.Weight(packed.weight, None, packed.bias), dtype=x.dtype, is_gated=True)
     return silu_mul(linear(x, packed))
+
+
+def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
+    if args != RouteArgs(args.top_k, args.renormalize):
+        return reference.route(router_logits, args)
+    return moe_route.route(router_logits, top_k=args.top_k, renormalize=args.renormalize)
+
+
+def pack_experts(
+    experts: Iterable[ExpertWeights],
+    *,
+    num_experts: int,
+    dtype: torch.dtype,
+    bits: int = 16,
+    input_bits: int = 16,
+    is_fp8: bool = False,
+    limit: float = 0.0,
+) -> moe.PackedExperts:
+    """Pack experts in `dtype`: quantized ones are widened, and `bits` and `is_fp8` are not built."""
+    assert bits == 16
+    assert not is_fp8
+
+    def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
+        return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])
+
+    parts = ((wide(each.gate_up), wide([each.down]), each.gate_up_bias, each.down_bias) for each in experts)
+    return moe.pack_experts(parts, num_experts=num_experts, limit=limit)

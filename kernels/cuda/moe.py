@@ -11,6 +11,7 @@ tile. So n tokens per expert give n operations per byte, and up to some 300 the 
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,9 @@ from .moe_route import ExpertTiles, group_by_expert
 class PackedExperts(NamedTuple):
     gate_up: Tensor  # [E, 2·I, H]
     down: Tensor  # [E, H, I]
+    gate_up_bias: Tensor | None = None  # [E, 2·I]
+    down_bias: Tensor | None = None  # [E, H]
+    limit: float = 0.0  # of ops.clamped_swiglu; 0: silu_mul
 
 
 class Config(NamedTuple):
@@ -67,9 +71,9 @@ def _load_weights(ptrs, columns, ks, start, NUM_N: tl.constexpr, NUM_K: tl.const
 
 @triton.jit(do_not_specialize=["num_pairs"])
 def _grouped_matmul(
-    x_ptr, weight_ptr, out_ptr, pairs_ptr, tile_experts_ptr, num_pairs, x_stride,
+    x_ptr, weight_ptr, bias_ptr, out_ptr, pairs_ptr, tile_experts_ptr, num_pairs, x_stride,
     NUM_N: tl.constexpr, NUM_K: tl.constexpr, PAIRS_PER_ROW: tl.constexpr, IS_GATED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    LIMIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """out[p] = w x[p // PAIRS_PER_ROW], or silu(gate x) · (up x), where w and [gate | up] are the tile's expert's.
 
@@ -97,7 +101,15 @@ def _grouped_matmul(
         if IS_GATED:
             weights = _load_weights(weight_ptrs + NUM_N * NUM_K, columns, ks, start, NUM_N, NUM_K, IS_EVEN)
             up = tl.dot(x, tl.trans(weights), up, input_precision="ieee")
-    if IS_GATED:
+    if bias_ptr is not None:
+        bias_ptrs = bias_ptr + expert * (2 * NUM_N if IS_GATED else NUM_N) + columns
+        out += tl.load(bias_ptrs, mask=columns < NUM_N, other=0.0).to(tl.float32)[None, :]
+        if IS_GATED:
+            up += tl.load(bias_ptrs + NUM_N, mask=columns < NUM_N, other=0.0).to(tl.float32)[None, :]
+    if IS_GATED and LIMIT > 0.0:
+        out = tl.minimum(out, LIMIT)
+        out = out / (1.0 + tl.exp(-1.702 * out)) * (tl.minimum(tl.maximum(up, -LIMIT), LIMIT) + 1.0)
+    elif IS_GATED:
         out = out / (1.0 + tl.exp(-out)) * up
     out_ptrs = out_ptr + pairs.to(tl.int64)[:, None] * NUM_N + columns[None, :]
     tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (columns < NUM_N)[None, :])
@@ -118,7 +130,15 @@ def _weigh(out_ptr, weights_ptr, y_ptr, NUM_COLUMNS: tl.constexpr, TOP_K: tl.con
 
 
 def _multiply(
-    x: Tensor, weight: Tensor, tiles: ExpertTiles, *, num_pairs: int, is_gated: bool, config: Config
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    tiles: ExpertTiles,
+    *,
+    num_pairs: int,
+    is_gated: bool,
+    limit: float,
+    config: Config,
 ) -> Tensor:
     """Multiply x [rows, in], `num_pairs // rows` pairs a row, by weight [E, out, in] → [num_pairs, out or half]."""
     _, num_rows, num_columns = weight.shape
@@ -127,11 +147,12 @@ def _multiply(
         num_outputs, block_n = num_rows // 2, block_n // 2
     out = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
     _grouped_matmul[(len(tiles.experts), triton.cdiv(num_outputs, block_n))](
-        x, weight, out, tiles.pairs, tiles.experts, num_pairs, x.stride(0),
+        x, weight, bias, out, tiles.pairs, tiles.experts, num_pairs, x.stride(0),
         NUM_N=num_outputs,
         NUM_K=num_columns,
         PAIRS_PER_ROW=num_pairs // len(x),
         IS_GATED=is_gated,
+        LIMIT=limit,
         **config._replace(BLOCK_N=block_n)._asdict(),
     )  # fmt: skip
     return out
@@ -141,7 +162,7 @@ def experts(
     x: Tensor, weights: Tensor, expert_ids: Tensor, packed: PackedExperts, *, config: Config | None = None
 ) -> Tensor:
     """x [T, H] with contiguous rows, weights [T, K] float32, expert_ids [T, K] int32 → [T, H]."""
-    gate_up, down = packed
+    gate_up, down, gate_up_bias, down_bias, limit = packed
     num_experts, hidden, inner = down.shape
     (num_tokens, top_k), num_pairs = expert_ids.shape, expert_ids.numel()
     assert gate_up.shape == (num_experts, 2 * inner, hidden)
@@ -154,8 +175,9 @@ def experts(
     assert weights.is_contiguous()
     config = config or choose_config(num_pairs, num_experts, x.element_size(), device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
-    activated = _multiply(x, gate_up, tiles, num_pairs=num_pairs, is_gated=True, config=config)
-    out = _multiply(activated, down, tiles, num_pairs=num_pairs, is_gated=False, config=config)
+    multiply = partial(_multiply, num_pairs=num_pairs, limit=limit, config=config)
+    activated = multiply(x, gate_up, gate_up_bias, tiles, is_gated=True)
+    out = multiply(activated, down, down_bias, tiles, is_gated=False)
     y = torch.empty((num_tokens, hidden), dtype=x.dtype, device=x.device)
     block = min(triton.next_power_of_2(hidden), 1024)
     _weigh[(num_tokens, triton.cdiv(hidden, block))](
@@ -164,13 +186,19 @@ def experts(
     return y
 
 
-def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> PackedExperts:
-    """Fill one tensor with all gate_up and one with all down, an expert at a time."""
-    packed: PackedExperts | None = None
-    for index, (gate_up, down) in enumerate(experts):
-        if packed is None:
-            packed = PackedExperts(*(matrix.new_empty((num_experts, *matrix.shape)) for matrix in (gate_up, down)))
-        packed.gate_up[index], packed.down[index] = gate_up, down
-    assert packed is not None
+def pack_experts(
+    experts: Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]], *, num_experts: int, limit: float = 0.0
+) -> PackedExperts:
+    """Fill one tensor with each part of all experts (gate_up, down and their biases), an expert at a time."""
+    stacks: list[Tensor | None] = []
+    index = -1
+    for index, parts in enumerate(experts):
+        stacks = stacks or [None if part is None else part.new_empty((num_experts, *part.shape)) for part in parts]
+        for stack, part in zip(stacks, parts, strict=True):
+            if stack is not None and part is not None:
+                stack[index] = part
     assert index == num_experts - 1
-    return packed
+    gate_up, down, gate_up_bias, down_bias = stacks
+    assert gate_up is not None
+    assert down is not None
+    return PackedExperts(gate_up, down, gate_up_bias, down_bias, limit)

@@ -59,7 +59,7 @@ def choose_config(num_rows: int, element_size: int) -> Config:
 
 def has_layout(weight: QuantizedWeight) -> bool:
     """True if the weight's groups can be those of a dot; 5 and 6 bits are stored in 8."""
-    if weight.values.dtype == torch.float8_e4m3fn:
+    if weight.values.dtype == torch.float8_e4m3fn or weight.is_float4:
         return False
     is_plain = weight.bits == 8 and len(weight.scales) == 1 and weight.offsets is None
     bits = 4 if weight.bits == 4 else 8

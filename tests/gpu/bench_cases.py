@@ -179,7 +179,7 @@ class Mixture:
         return moe.PackedExperts(*(tensor.mul_(tensor.shape[2] ** -0.5) for tensor in tensors))
 
     def ours(self, x: Tensor, logits: Tensor, packed: moe.PackedExperts) -> Tensor:
-        return cuda.experts(x, *cuda.route(logits, top_k=self.top_k, renormalize=True), packed)
+        return cuda.experts(x, *cuda.route(logits, ops.RouteArgs(self.top_k, True)), packed)
 
     def torchs(self, x: Tensor, logits: Tensor, packed: moe.PackedExperts) -> Tensor:
         """Return the layer's output by torch's grouped matmul, also without a wait for the GPU."""
@@ -199,7 +199,7 @@ def time_experts(bench: Bench, mixture: Mixture, token_counts: Iterable[int]) ->
     for num_tokens in token_counts:
         x = torch.randn(num_tokens, mixture.hidden, device=DEVICE, dtype=DTYPE)
         logits = torch.randn(num_tokens, mixture.num_experts, device=DEVICE, dtype=DTYPE)
-        num_hit = len(cuda.route(logits, top_k=mixture.top_k, renormalize=True)[1].unique())
+        num_hit = len(cuda.route(logits, ops.RouteArgs(mixture.top_k, True))[1].unique())
         each = 6 * mixture.hidden * mixture.inner
         num_bytes, num_operations = each * num_hit, each * num_tokens * mixture.top_k
         ours, torchs = (partial(way, x, logits, packed) for way in (mixture.ours, mixture.torchs))

@@ -177,7 +177,7 @@ def _experts(shape: Shape) -> None:
     gate_up = _empty(num_experts, 2 * inner, hidden, dtype=dtype)
     packed = moe.PackedExperts(gate_up, _empty(num_experts, hidden, inner, dtype=dtype))
     logits = _empty(shape.num_tokens, num_experts, dtype=dtype)
-    routing = cuda.route(logits, top_k=top_k, renormalize=True)
+    routing = cuda.route(logits, ops.RouteArgs(top_k, True))
     cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
 
 

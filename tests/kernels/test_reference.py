@@ -152,7 +152,7 @@ def test_quantized_weights_are_multiplied_out() -> None:
 @pytest.mark.parametrize("renormalize", [False, True])
 def test_route_takes_the_likeliest(renormalize: bool) -> None:
     logits = _random(40, 9)
-    weights, ids = reference.route(logits, top_k=3, renormalize=renormalize)
+    weights, ids = reference.route(logits, ops.RouteArgs(3, renormalize))
     left = torch.exp(logits) / torch.exp(logits).sum(dim=-1, keepdim=True)
     for k in range(3):
         values, places = left.max(dim=-1)
@@ -167,13 +167,14 @@ def test_route_takes_the_likeliest(renormalize: bool) -> None:
 
 def test_experts_are_a_masked_sum_over_all_of_them() -> None:
     x, gate_up, down = _random(7, 12), _random(4, 10, 12), _random(4, 12, 5)
-    weights, ids = reference.route(_random(7, 4), top_k=2, renormalize=True)
-    packed = reference.pack_experts(zip(gate_up, down, strict=True), num_experts=4)
+    weights, ids = reference.route(_random(7, 4), ops.RouteArgs(2, True))
+    each = [ops.ExpertWeights([first], second) for first, second in zip(gate_up, down, strict=True)]
+    packed = reference.pack_experts(each, num_experts=4, dtype=torch.float64)
     gate, up = torch.einsum("eih,th->tei", gate_up, x).chunk(2, dim=-1)
-    each = torch.einsum("ehi,tei->teh", down, F.silu(gate) * up)
+    outputs = torch.einsum("ehi,tei->teh", down, F.silu(gate) * up)
     dense = torch.zeros(7, 4, dtype=torch.float64).scatter(1, ids.long(), weights)
     got = reference.experts(x, weights, ids, packed)
-    torch.testing.assert_close(got, torch.einsum("te,teh->th", dense, each))
+    torch.testing.assert_close(got, torch.einsum("te,teh->th", dense, outputs))
 
 
 def test_meta_tensors_give_shapes() -> None:
@@ -189,8 +190,8 @@ def test_meta_tensors_give_shapes() -> None:
         for name in ("gelu", "gelu_tanh", "relu", "relu_squared"):
             assert getattr(ops, name)(x).shape == (3, 8)
         assert ops.linear(torch.empty(3, 8), ops.pack_linear(torch.empty(5, 8))).shape == (3, 5)
-        weights, ids = ops.route(torch.empty(3, 6), top_k=2, renormalize=True)
+        weights, ids = ops.route(torch.empty(3, 6), ops.RouteArgs(2, True))
         assert weights.shape == ids.shape == (3, 2)
-        each = [(torch.empty(10, 8), torch.empty(8, 5)) for _ in range(6)]
-        packed = ops.pack_experts(each, num_experts=6, device=torch.device("meta"))
+        each = [ops.ExpertWeights([torch.empty(10, 8)], torch.empty(8, 5)) for _ in range(6)]
+        packed = ops.pack_experts(each, num_experts=6, dtype=torch.float32, device=torch.device("meta"))
         assert ops.experts(torch.empty(3, 8), weights, ids, packed).shape == (3, 8)

@@ -85,6 +85,10 @@ def combinations() -> dict[str, Combination]:
     for family in _FAMILIES:
         for dtype in ("bfloat16", "float32"):
             found[f"{family}, {dtype}"] = Combination(family, options={"dtype": dtype})
+    for name in ("int8", "int4", "Q4_0", "Q8_0"):
+        form = _forms()[name]
+        mixture = Combination("qwen3-moe", form.gguf, None, {**form.options, "dtype": "bfloat16"})
+        found[f"qwen3-moe in {name}"] = mixture
     return found
 
 

@@ -22,6 +22,7 @@ ARCHITECTURES = {
     "cohere": "command-r",
     "gemma3_text": "gemma3",
     "glm4_moe": "glm4moe",
+    "gpt_oss": "gpt-oss",
     "granitemoe": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe",
@@ -64,7 +65,12 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
     for key, parameter in model.named_parameters():
         if "act_fn" in key:
             continue
-        pieces = gguf_hybrids.parts(key, parameter.data, model.config) if is_hybrid else _parts(key, parameter.data)
+        if architecture == "gpt-oss":
+            pieces = _gpt_oss_parts(key, parameter.data)
+        elif is_hybrid:
+            pieces = gguf_hybrids.parts(key, parameter.data, model.config)
+        else:
+            pieces = _parts(key, parameter.data)
         for part, values in pieces:
             if part.startswith("="):  # already the file's name
                 _add_tensor(writer, part[1:], values, kind)
@@ -86,18 +92,24 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: Type) -> None:
     array = values.contiguous().numpy()
-    if array.ndim < 2 or "_norm" in name or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+    is_plain = array.ndim < 2 or "_norm" in name or name.endswith(".bias")
+    if is_plain or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
         kind = Type.F32
     writer.add_tensor(name, gguf.quantize(array, kind), raw_dtype=kind)
 
 
 def _round(model: PreTrainedModel, kind: Type) -> None:
     """Round the model's values like quantization. (Rows are permuted, never mixed, before it.)"""
+    is_gpt_oss = model.config.model_type == "gpt_oss"
     for key, parameter in model.named_parameters():
         values = parameter.data.T if _is_transposed(key) else parameter.data
-        if values.ndim > 1 and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
+        is_bias = key.endswith("_bias")
+        if values.ndim > 2 and is_gpt_oss:
+            values = values.transpose(1, 2)
+        if values.ndim > 1 and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0 and not is_bias:
             quantized = gguf.quantize(values.contiguous().numpy(), kind)
             rounded = torch.from_numpy(np.array(gguf.dequantize(quantized, kind))).view(values.shape)
+            rounded = rounded.transpose(1, 2) if values.ndim > 2 and is_gpt_oss else rounded
             parameter.data.copy_(rounded.T if _is_transposed(key) else rounded)
 
 
@@ -115,6 +127,21 @@ def _parts(key: str, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]
     else:
         halves = (key.replace("gate_up_", half) + ".weight" for half in ("gate_", "up_"))
         yield from zip(halves, values.chunk(2, dim=1), strict=True)
+
+
+def _gpt_oss_parts(key: str, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return the file's tensors: a matrix [E, out, in] and a bias for each half of the experts."""
+    stem, is_bias = key.removesuffix("_bias"), key.endswith("_bias")
+    ending = ".bias" if is_bias else ".weight"
+    if not stem.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        yield (f"{key}.weight" if key.endswith("sinks") else key), values
+        return
+    values = values if is_bias else values.transpose(1, 2)
+    if stem.endswith("down_proj"):
+        yield stem + ending, values
+    else:
+        for number, half in enumerate(("gate_", "up_")):
+            yield stem.replace("gate_up_", half) + ending, values[:, number::2]
 
 
 def _converted(key: str, values: torch.Tensor, config: PretrainedConfig, architecture: str) -> torch.Tensor:
@@ -188,8 +215,8 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
-    if architecture == "qwen3moe":
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if architecture in ("gpt-oss", "qwen3moe"):
+        writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
     if architecture in ("gemma2", "gemma3"):
         writer.add_attention_scale(config.query_pre_attn_scalar**-0.5)
     if architecture == "gemma2":

@@ -59,6 +59,7 @@ class AttentionCase:
     sliding_window: int = 0
     softcap: float = 0.0
     lookahead: int = 0
+    has_sinks: bool = False
     dtype: torch.dtype = torch.float16
     is_cache_joint: bool = False  # True if K and V are views of one tensor [N, 2, Hkv, S, D]
     is_cache_fp8: bool = False  # True for e4m3, whose NaN then fills unused slots
@@ -66,7 +67,8 @@ class AttentionCase:
 
     @property
     def args(self) -> ops.AttentionArgs:
-        return ops.AttentionArgs(self.head_dim**-0.5, self.sliding_window, self.softcap, self.lookahead)
+        sinks = torch.linspace(-2.0, 3.0, self.group * self.num_kv_heads, device=DEVICE) if self.has_sinks else None
+        return ops.AttentionArgs(self.head_dim**-0.5, self.sliding_window, self.softcap, self.lookahead, sinks)
 
     @property
     def tolerance(self) -> float:
@@ -148,5 +150,6 @@ def random_attention_case(seed: int, *, num_decodes: int, num_prefills: int) -> 
         dtype=pick(DOT_DTYPES),
         is_cache_joint=pick([True, False]),
         softcap=pick([0.0, 0.0, 0.7, 50.0]),
+        has_sinks=pick([False, False, True]),
         seed=seed,
     )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from splitfuse.kernels.quantize import QuantizedWeight
+from splitfuse.kernels.quantize import QuantizedWeight, powers_of_two
 
 
 class Form(NamedTuple):
@@ -18,6 +18,7 @@ class Form(NamedTuple):
     super_group: int = 0  # 0: one level
     is_float8: bool = False
     scale_dtype: torch.dtype = torch.float16
+    is_float4: bool = False
 
 
 FORMS = {
@@ -34,6 +35,7 @@ FORMS = {
     "AWQ": Form(4, 128, is_signed=False, has_offsets=True),
     "int4 of 64, float32 scales": Form(4, 64, is_signed=False, has_offsets=True, scale_dtype=torch.float32),
     "float8 of 128": Form(8, 128, is_float8=True, scale_dtype=torch.float32),
+    "MXFP4": Form(4, 32, is_signed=False, is_float4=True, scale_dtype=torch.float32),
     "float8 per channel": Form(8, 0, is_float8=True, scale_dtype=torch.float32),
 }
 
@@ -51,6 +53,9 @@ def random_weight(form: Form, num_outputs: int, num_inputs: int, *, seed: int = 
     def positive(*shape: int) -> Tensor:
         return (torch.rand(shape, generator=generator) + 0.5) / 2**form.bits
 
+    if form.is_float4:
+        exponents = torch.randint(120, 126, (num_groups, num_outputs), generator=generator, dtype=torch.uint8)
+        return QuantizedWeight(codes, powers_of_two(exponents), None, 4, is_float4=True)
     if not form.super_group:
         scales = positive(num_groups, num_outputs).to(form.scale_dtype)
         offsets = (-positive(num_groups, num_outputs) * 2 ** (form.bits - 1)).to(form.scale_dtype)

@@ -27,6 +27,7 @@ from transformers import (
     GlmConfig,
     GPT2Config,
     GPTNeoXConfig,
+    GptOssConfig,
     GraniteConfig,
     GraniteMoeConfig,
     GraniteMoeHybridConfig,
@@ -365,6 +366,23 @@ CONFIGS: dict[str, PretrainedConfig] = {
         routed_scaling_factor=1.5,
         use_qk_norm=True,
         attention_bias=True,
+    ),
+    "gpt-oss": GptOssConfig(
+        **{**_SHAPE, "num_hidden_layers": 3},
+        num_key_value_heads=2,
+        head_dim=24,
+        num_local_experts=6,
+        num_experts_per_tok=2,
+        sliding_window=16,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 4.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 128,
+        },
     ),
     "minimax-m2": MiniMaxM2Config(
         **_SHAPE, num_key_value_heads=2, head_dim=24, rotary_dim=12, num_local_experts=6, num_experts_per_tok=2

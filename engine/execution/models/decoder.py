@@ -63,6 +63,7 @@ class Decoder:
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq", "lm_head.weight")  # endings of unread tensors' names
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
     attention_class: ClassVar[type[Attention]] = Attention
+    unrounded: ClassVar[tuple[str, ...]] = ()  # endings of matrices' names that --quantization leaves alone
     inexact: ClassVar[str | None] = None  # reason why an op of the family may round otherwise in another batch
 
     @classmethod

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
-
+from ....kernels import ops
 from .granite import GraniteForCausalLM
 from .moe import ExpertsConfig, SparseDecoder
 
@@ -23,11 +22,8 @@ class GraniteMoeForCausalLM(GraniteForCausalLM, SparseDecoder):
         size = fields["intermediate_size"]
         return super().normalize_config({**fields, "moe_intermediate_size": size, "norm_topk_prob": True})
 
-    def _experts(self, block: str, config: ExpertsConfig) -> Iterator[tuple[Tensor, Tensor]]:
+    def _experts(self, block: str, config: ExpertsConfig) -> Iterator[ops.ExpertWeights]:
         if self._source.has(f"{block}.experts.0.gate_proj.weight"):  # a GGUF file has halves
             yield from super()._experts(block, config)
             return
-        hidden, inner = self.config.hidden_size, config.intermediate_size
-        gate_up = self._take(f"{block}.input_linear.weight", config.num_experts, 2 * inner, hidden)
-        down = self._take(f"{block}.output_linear.weight", config.num_experts, hidden, inner)
-        yield from zip(gate_up, down, strict=True)
+        yield from self._experts_of_one_tensor(f"{block}.input_linear.weight", f"{block}.output_linear.weight", config)

@@ -16,8 +16,7 @@ from ....kernels import ops
 from ...errors import ConfigError
 from .checkpoint import positive_int, positive_number
 from .decoder import Decoder
-from .routing import Routing, sigmoid
-from .tensor_parallel import ALONE, TensorParallel
+from .tensor_parallel import ALONE, TensorParallel, take_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +66,11 @@ class SparseMLP:
 
     router: Any  # packed by `ops.pack_linear`; its logits have the model's dtype, their softmax float32
     experts: Sequence[Any]  # packed by `ops.pack_experts`, one entry for each of this rank's slices
-    routing: Routing
+    routing: ops.RouteArgs
     parallel: TensorParallel = ALONE
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights, expert_ids = self.routing(ops.linear(x, self.router))
+        weights, expert_ids = ops.route(ops.linear(x, self.router), self.routing)
         return self.parallel.sum([ops.experts(x, weights, expert_ids, packed) for packed in self.experts])
 
 
@@ -85,8 +84,8 @@ class SharedExpertMLP:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.gate is None:
-            return self.sparse(x).add_(self.shared(x))
-        return self.sparse(x).addcmul_(sigmoid(ops.linear(x, self.gate)), self.shared(x))
+            return self.sparse(x) + self.shared(x)
+        return ops.add_gated(self.sparse(x), ops.linear(x, self.gate), self.shared(x))
 
 
 class SparseDecoder(Decoder):
@@ -95,6 +94,13 @@ class SparseDecoder(Decoder):
     sparse_block: ClassVar[str] = "mlp"  # the mixture's name within its layer
     expert_names: ClassVar[tuple[str, str, str]] = ("gate_proj", "up_proj", "down_proj")
     router_name: ClassVar[str] = "gate"  # within the mixture
+    unrounded: ClassVar[tuple[str, ...]] = (
+        "gate.weight",
+        "gate.wg.weight",
+        "router.layer.weight",
+        "router.weight",
+    )  # small, and they decide
+    has_fused_form: ClassVar[bool] = True  # True if transformers' form in memory is read in this class's way
     routes_by_sigmoid: ClassVar[bool] = False
     routing_bias: ClassVar[str] = ""  # name of the bias within the mixture; "": none
 
@@ -108,9 +114,9 @@ class SparseDecoder(Decoder):
         return {**fields, "experts": ExpertsConfig.from_fields(fields)}
 
     def _load(self) -> None:
-        if self._weight_bits != 16 or self._has_fp8_weights:
+        if self._device.type != "cpu" and (self._weight_bits != 16 or self._has_fp8_weights):
             raise ConfigError(
-                f"--quantization is not built for the experts of {self.config.architecture}; leave it out"
+                f"--quantization is not built for the experts of {self.config.architecture} on a GPU; leave it out"
             )
         super()._load()
 
@@ -133,22 +139,44 @@ class SparseDecoder(Decoder):
         layer = self._layer_name(index)
         block, fused = f"{layer}.{self.sparse_block}", f"{layer}.mlp"
         first = f"{block}.experts.0.{self.expert_names[0]}.weight"
-        is_fused = self._source.has(f"{fused}.experts.gate_up_proj") and not self._source.has(first)
-        router = [(f"{fused if is_fused else block}.{self.router_name}", config.num_experts)]
+        is_fused = self.has_fused_form and self._source.has(f"{fused}.experts.gate_up_proj")
+        is_fused = is_fused and not self._source.has(first)
+        router = f"{fused if is_fused else block}.{self.router_name}"
         take = partial(self._fused_experts, fused, config) if is_fused else partial(self._experts, block, config)
         return SparseMLP(
-            router=self._linear(router, self.config.hidden_size, bias=False),
+            router=self._small_linear(router, config.num_experts, self._router_bias(router, config.num_experts)),
             experts=[
-                ops.pack_experts(self._cut(take(), rows), num_experts=config.num_experts, device=self._device)
+                ops.pack_experts(
+                    self._cut(take(), rows),
+                    num_experts=config.num_experts,
+                    dtype=self._dtype,
+                    device=self._device,
+                    bits=self._weight_bits,
+                    input_bits=self._input_bits,
+                    is_fp8=self._has_fp8_weights,
+                    limit=self._activation_limit(),
+                )
                 for rows in self._parallel.slices(config.intermediate_size)
             ],
             routing=self._load_routing(block, config),
             parallel=self._parallel,
         )
 
-    def _load_routing(self, block: str, config: ExpertsConfig) -> Routing:
+    def _small_linear(self, name: str, num_outputs: int, bias: Tensor | None = None) -> Any:
+        """Return a packed matrix that is `unrounded`."""
+        weight = self._take_weight(f"{name}.weight", num_outputs, self.config.hidden_size)
+        return ops.pack_linear(weight, bias) if isinstance(weight, Tensor) else self._pack_quantized([weight], bias)
+
+    def _router_bias(self, router: str, num_experts: int) -> Tensor | None:
+        return None
+
+    def _activation_limit(self) -> float:
+        """Return the limit of the experts' clamped activation; 0 if they have the plain one."""
+        return 0.0
+
+    def _load_routing(self, block: str, config: ExpertsConfig) -> ops.RouteArgs:
         bias = self._take(f"{block}.{self.routing_bias}", config.num_experts).float() if self.routing_bias else None
-        return Routing(
+        return ops.RouteArgs(
             top_k=config.num_experts_per_tok,
             renormalize=config.norm_topk_prob,
             is_sigmoid=self.routes_by_sigmoid,
@@ -158,26 +186,39 @@ class SparseDecoder(Decoder):
             scale=config.scale,
         )
 
-    def _experts(self, block: str, config: ExpertsConfig) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (gate_up, down) of each expert."""
+    def _experts(self, block: str, config: ExpertsConfig) -> Iterator[ops.ExpertWeights]:
         gate, up, down = self.expert_names
         hidden, inner = self.config.hidden_size, config.intermediate_size
         for expert in range(config.num_experts):
             name = f"{block}.experts.{expert}"
-            halves = [self._take(f"{name}.{half}.weight", inner, hidden) for half in (gate, up)]
-            yield torch.cat(halves), self._take(f"{name}.{down}.weight", hidden, inner)
+            halves = [self._take_weight(f"{name}.{half}.weight", inner, hidden) for half in (gate, up)]
+            yield ops.ExpertWeights(halves, self._take_weight(f"{name}.{down}.weight", hidden, inner))
 
-    def _fused_experts(self, block: str, config: ExpertsConfig) -> Iterator[tuple[Tensor, Tensor]]:
+    def _fused_experts(self, block: str, config: ExpertsConfig) -> Iterator[ops.ExpertWeights]:
+        names = (f"{block}.experts.gate_up_proj", f"{block}.experts.down_proj")
+        return self._experts_of_one_tensor(*names, config)
+
+    def _experts_of_one_tensor(self, gate_up: str, down: str, config: ExpertsConfig) -> Iterator[ops.ExpertWeights]:
         hidden, inner = self.config.hidden_size, config.intermediate_size
-        gate_up = self._take(f"{block}.experts.gate_up_proj", config.num_experts, 2 * inner, hidden)
-        down = self._take(f"{block}.experts.down_proj", config.num_experts, hidden, inner)
-        yield from zip(gate_up, down, strict=True)
+        pairs = zip(
+            self._take(gate_up, config.num_experts, 2 * inner, hidden),
+            self._take(down, config.num_experts, hidden, inner),
+            strict=True,
+        )
+        yield from (ops.ExpertWeights(pair[0].chunk(2), pair[1]) for pair in pairs)
 
-    def _cut(self, experts: Iterator[tuple[Tensor, Tensor]], inner: slice) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (gate_up, down) of each expert, cut to this part of the inner dimension."""
+    def _cut(self, experts: Iterator[ops.ExpertWeights], inner: slice) -> Iterator[ops.ExpertWeights]:
+        """Yield each expert, cut to this part of the inner dimension."""
         if self._parallel.is_whole:
             yield from experts
             return
-        for gate_up, down in experts:
-            gate, up = gate_up.chunk(2)
-            yield torch.cat([gate[inner], up[inner]]), down[:, inner]
+        rounded = partial(ops.rounded, bits=self._weight_bits, is_fp8=self._has_fp8_weights)
+        for gate_up, down, gate_up_bias, down_bias in experts:
+            halves = [part for half in map(rounded, gate_up) for part in take_rows(half, [inner])]
+            whole = rounded(down)
+            yield ops.ExpertWeights(
+                halves,
+                whole[:, inner] if isinstance(whole, Tensor) else whole.columns(inner),
+                None if gate_up_bias is None else torch.cat([half[inner] for half in gate_up_bias.chunk(2)]),
+                down_bias if inner.start == 0 else None,  # one term of the sum has the bias
+            )

@@ -4,8 +4,8 @@ Only headers are read, of a GGUF file or of quantized safetensors. Sizes are tho
 """
 
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,20 @@ from ....kernels.ops import QuantizedWeight
 from ...extension import load_extra
 from .config import ModelConfig
 from .registry import model_class
-from .tensor_entry import tensor_entries
+from .tensor_entry import TensorEntry, tensor_entries
 from .weights import files_and_names
 
 _INT4_GROUPS = (128, 64, 32)
 _ZEROS, _SCALES = ("qzeros", "weight_zero_point"), ("scales", "weight_scale")
 _CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")  # kept in float32
+_PARTS_OF_EXPERTS = ("_proj_blocks", "_proj_scales")
 _POSITIONS = ("wpe.weight", "embed_positions.weight")  # tables that are added
 _CPU_MULTIPLE = 32  # the CPU's layout pads outputs and inputs to a multiple of this (kernels/cpu/linear.py)
 # Bits of a value with its share of scales and offsets, on a CPU and on a GPU. A GPU stores 5 and 6 bits as 8, and one
 # level of float32 scales instead of two levels.
 _GGUF_BITS = {
     "Q4_0": (4.5, 4.5), "Q4_1": (5.0, 5.0), "Q5_0": (5.5, 8.5), "Q5_1": (6.0, 9.0), "Q8_0": (8.5, 8.5),
-    "Q4_K": (4.625, 6.0), "Q5_K": (5.625, 10.0), "Q6_K": (6.5625, 10.0), "IQ4_NL": (8.5, 8.5),
+    "Q4_K": (4.625, 6.0), "Q5_K": (5.625, 10.0), "Q6_K": (6.5625, 10.0), "IQ4_NL": (8.5, 8.5), "MXFP4": (4.25, 16.0),
 }  # fmt: skip
 
 
@@ -105,9 +106,9 @@ def planned_weight_bytes(
         device=torch.device("meta"),
         max_model_len=max_model_len,
         dtype=layout.dtype,
-        has_fp8_weights=layout.quantization is not None,  # any kind: a family may refuse, and no size changes
+        has_fp8_weights=layout.is_gpu and layout.quantization is not None,  # any kind: a family may refuse
     )
-    whole, shared = 0, 0
+    plain, whole, shared = replace(layout, quantization=None), 0, 0
     stacks: dict[tuple[str, int], int] = defaultdict(int)  # total outputs of the matrices that are stacked into one
     for name, shape in source.shapes.items():
         stored_bytes = stored.get(name) if name in source.packed else None
@@ -118,6 +119,8 @@ def planned_weight_bytes(
             whole += layout.table_bytes(shape)
         elif is_embedding or name.endswith(_POSITIONS):
             shared += layout.table_bytes(shape) + is_embedding * _tied_head_bytes(config, layout, shape)
+        elif name.endswith(family.unrounded) and stored_bytes is None:
+            shared += plain.matrix_bytes(shape)
         elif name.endswith("lm_head.weight") or stored_bytes is not None:
             shared += layout.matrix_bytes(shape, stored_bytes=stored_bytes, is_head=True)
         else:
@@ -125,6 +128,15 @@ def planned_weight_bytes(
     shared += sum(layout.matrix_bytes((size, num_inputs)) for (_, num_inputs), size in stacks.items())
     angles = sum(max_model_len * rope.rotary_dim * torch.float32.itemsize for rope in dict.fromkeys(config.ropes))
     return whole + angles + -(-shared // num_ranks)
+
+
+def _expert_bytes(entry: TensorEntry) -> Iterator[tuple[str, float]]:
+    """Yield (name, bytes) of each expert's matrices of a tensor that all experts of a layer share (mxfp4.py)."""
+    experts, _, part = entry.name.rpartition(".")
+    halves = ("gate_proj", "up_proj") if part.startswith("gate_up") else ("down_proj",)
+    for expert in range(entry.shape[0]):
+        for half in halves:
+            yield f"{experts}.{expert}.{half}.weight", entry.num_bytes / entry.shape[0] / len(halves)
 
 
 def _tied_head_bytes(config: ModelConfig, layout: WeightLayout, shape: tuple[int, ...]) -> int:
@@ -140,7 +152,9 @@ def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[st
         return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places.items()}
     if config.quantization is None:
         return {}
-    return _safetensors_bytes(folder, is_symmetric=config.hf_config["quantization_config"].get("sym", False))
+    return _safetensors_bytes(
+        folder, is_gpu=is_gpu, is_symmetric=config.hf_config["quantization_config"].get("sym", False)
+    )
 
 
 def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
@@ -149,7 +163,7 @@ def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
     return prod(shape) * _GGUF_BITS[place.info.type.name][is_gpu] / 8 if is_kept else None
 
 
-def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float | None]:
+def _safetensors_bytes(folder: Path, *, is_gpu: bool, is_symmetric: bool) -> dict[str, float | None]:
     """Like _stored_bytes, of safetensors: a weight is several tensors (NAME.qweight, NAME.scales) or one byte a value.
 
     Zeros become offsets; offsets and scales become float32. Symmetric zeros take no memory.
@@ -159,6 +173,9 @@ def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float |
     with_offsets = {entry.name.rpartition(".")[0] for entry in entries if entry.name.endswith(_ZEROS)}
     sums: dict[str, float] = defaultdict(float)
     for entry in entries:
+        if entry.name.endswith(_PARTS_OF_EXPERTS) and not is_gpu:
+            sums |= {name: sums[name] + size for name, size in _expert_bytes(entry)}
+            continue
         stem, _, part = entry.name.rpartition(".")
         if part in ("bias", "g_idx", *_ZEROS) or f"{stem}.weight" in plain:
             continue

@@ -23,13 +23,14 @@ _DEFAULTS = {
 class SharedExpertDecoder(SparseDecoder):
     """SparseDecoder with an expert that processes every token, behind a gate of its own."""
 
+    unrounded = (*SparseDecoder.unrounded, "shared_expert_gate.weight")
+
     def _load_shared_expert(self, index: int) -> Callable[[Tensor], Tensor]:
         size = positive_int(self.config.hf_config, "shared_expert_intermediate_size")
         return self._load_gated_mlp(f"{self._layer_name(index)}.mlp.shared_expert", size)
 
     def _load_shared_gate(self, index: int) -> Any:
-        gate = f"{self._layer_name(index)}.mlp.shared_expert_gate"
-        return self._linear([(gate, 1)], self.config.hidden_size, bias=False)
+        return self._small_linear(f"{self._layer_name(index)}.mlp.shared_expert_gate", 1)
 
 
 class Qwen2MoeForCausalLM(SharedExpertDecoder):

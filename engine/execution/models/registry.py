@@ -55,6 +55,7 @@ MODELS = {
     "GemmaForCausalLM": Family(".gemma", "Gemma 1", "google/gemma-2b-it", "and CodeGemma"),
     "GPT2LMHeadModel": Family(".gpt2", "GPT-2", "openai-community/gpt2", ""),
     "GPTNeoXForCausalLM": Family(".gpt_neox", "GPT-NeoX", "EleutherAI/pythia-410m", "and Pythia"),
+    "GptOssForCausalLM": Family(".gpt_oss", "gpt-oss", "openai/gpt-oss-20b", "mixture of experts, sinks, MXFP4"),
     "GraniteForCausalLM": Family(".granite", "Granite 3", "ibm-granite/granite-3.3-2b-instruct", ""),
     "GraniteMoeForCausalLM": Family(
         ".granite_moe", "Granite 3 MoE", "ibm-granite/granite-3.1-3b-a800m-instruct", "mixture of experts"

@@ -5,6 +5,7 @@ Sandboxed and immutable, with trimmed blocks, loop controls and generation marks
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +30,7 @@ RESERVED_NAMES = frozenset(
     }
 )
 _MAX_REASON_CHARS = 300
+_READS_THINKING = re.compile(r"\bmessage\.thinking\b")  # gpt-oss's name of reasoning_content
 _END_MARK = "SPLITFUSE_THE_FINAL_MESSAGE_ENDS_HERE "
 
 
@@ -77,6 +79,8 @@ class ChatTemplate:
             return self._render(described(messages, tools, has_system=False), tools=None, **options)
 
     def _render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        if _READS_THINKING.search(self.source):
+            messages = [_with_thinking(message) for message in messages]
         try:
             return self._render_shown([_shown(message) for message in messages], **options)
         except InvalidRequestError:
@@ -142,6 +146,17 @@ class _Arguments(dict[str, Any]):
 
     def __radd__(self, text: str) -> str:
         return text + _tojson(self)
+
+
+def _with_thinking(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message with its reasoning under gpt-oss's name, or without it if it has calls and a content.
+
+    That template refuses both together: the content before calls stands where their reasoning would.
+    """
+    renamed = {"thinking" if key == "reasoning_content" else key: value for key, value in message.items()}
+    if renamed.get("tool_calls") and renamed.get("content"):
+        renamed.pop("thinking", None)
+    return renamed
 
 
 def _shown(message: Mapping[str, Any]) -> dict[str, Any]:

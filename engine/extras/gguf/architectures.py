@@ -74,6 +74,11 @@ _GRANITE_MOE_NAMES = {
     "ffn_up_exps": "block_sparse_moe.experts.{}.up_proj",
     "ffn_down_exps": "block_sparse_moe.experts.{}.down_proj",
 }
+_GPT_OSS_NAMES = {
+    "attn_sinks": "self_attn.sinks",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.router",
+}
 _GLM4_NAMES = {
     "ffn_up": "mlp.gate_up_proj",
     "post_attention_norm": "post_self_attn_layernorm",
@@ -208,6 +213,7 @@ ARCHITECTURES = {
     "gpt2": Architecture(
         family="GPT2LMHeadModel", names=_GPT2_NAMES, transposed=_GPT2_TRANSPOSED, fields=fields.gpt2_fields
     ),
+    "gpt-oss": Architecture(family="GptOssForCausalLM", names=_GPT_OSS_NAMES, fields=fields.gpt_oss_fields),
     "granite": Architecture(family="GraniteForCausalLM", interleaves_heads=True, fields=fields.granite_fields),
     "granitehybrid": Architecture(
         family="GraniteMoeHybridForCausalLM",

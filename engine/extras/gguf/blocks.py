@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ....kernels.ops import QuantizedWeight
+from ....kernels.ops import QuantizedWeight, powers_of_two
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -45,6 +45,7 @@ def quantized(rows: Tensor, type_name: str) -> QuantizedWeight:
         bits,
         None if unpacked.super_scales is None else laid_out(unpacked.super_scales),
         None if unpacked.super_offsets is None else laid_out(unpacked.super_offsets),
+        is_float4=type_name == "MXFP4",
     )
 
 
@@ -109,6 +110,10 @@ def _iq4_nl(blocks: Tensor) -> _Unpacked:
     return _Unpacked(values, _half(blocks, 0))
 
 
+def _mxfp4(blocks: Tensor) -> _Unpacked:
+    return _Unpacked(_nibbles(blocks[:, 1:]), powers_of_two(blocks[:, :1]))
+
+
 def _with_minima(values: Tensor, blocks: Tensor) -> _Unpacked:
     """Add the scales of Q4_K and Q5_K: eight scales and minima of 6 bits in 12 bytes, and a half for either."""
     low, middle, high = blocks[:, 4:16].reshape(len(blocks), 3, 4).unbind(1)
@@ -146,4 +151,5 @@ _TYPES: dict[str, tuple[Callable[[Tensor], _Unpacked], int, int]] = {
     "Q5_K": (_q5_k, 5, 176),
     "Q6_K": (_q6_k, 6, 210),
     "IQ4_NL": (_iq4_nl, 8, 18),
+    "MXFP4": (_mxfp4, 4, 17),
 }

@@ -25,6 +25,8 @@ _SAMPLING = {
 # Tokens that end an answer if they are control tokens: instruct models have several, but a file names only one.
 _ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"})
 
+_HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})
+
 
 def read_config_fields(path: Path) -> dict[str, Any]:
     """Return the fields of a config.json for the file at this path. Raises ConfigError."""
@@ -116,12 +118,14 @@ def _rope_scaling(keys: Keys) -> dict[str, Any]:
     if kind == "none":
         return {}
     # OLMo 3's key is YaRN's whole temperature. Elsewhere llama.cpp multiplies YaRN's own by the key.
-    is_whole = keys.file.metadata["general.architecture"] == "olmo2"
+    name = keys.file.metadata["general.architecture"]
+    is_whole = name == "olmo2"
     return {
         "rope_type": kind,
         "factor": keys.number("rope.scaling.factor"),
         "original_max_position_embeddings": keys("rope.scaling.original_context_length"),
         "attention_factor": keys.number("rope.scaling.attn_factor") if is_whole else None,
+        "truncate": name != "gpt-oss",  # no file has the field
     }
 
 
@@ -143,7 +147,10 @@ def _end_ids(file: GgufFile) -> list[int]:
     ids = {token_id for token_id in named_ids if isinstance(token_id, int)}
     if isinstance(tokens, Strings) and isinstance(types, memoryview):
         control = (token_id for token_id, kind in enumerate(types) if kind == CONTROL and token_id < len(tokens))
-        ids |= {token_id for token_id in control if tokens[token_id] in _ENDS}
+        ends = {tokens[token_id]: token_id for token_id in control if tokens[token_id] in _ENDS | _HARMONY_ENDS}
+        ids |= {token_id for text, token_id in ends.items() if text in _ENDS}
+        if ends.keys() >= _HARMONY_ENDS:  # there <|end|> ends a message, not an answer
+            ids = (ids | {ends[text] for text in _HARMONY_ENDS}) - {ends.get("<|end|>", -1)}
     return sorted(ids)
 
 

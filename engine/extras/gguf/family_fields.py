@@ -87,6 +87,15 @@ def mixtral_fields(keys: Keys) -> dict[str, Any]:
     return {"num_local_experts": keys("expert_count"), "num_experts_per_tok": keys("expert_used_count")}
 
 
+def gpt_oss_fields(keys: Keys) -> dict[str, Any]:
+    """Return gpt-oss's fields: its experts, and the window of every other layer."""
+    return {
+        **mixtral_fields(keys),
+        "intermediate_size": keys("expert_feed_forward_length"),
+        "sliding_window": keys("attention.sliding_window"),
+    }
+
+
 def olmoe_fields(keys: Keys) -> dict[str, Any]:
     """Return OLMoE's fields: its experts, whose weights do not sum to 1."""
     return {**mixtral_fields(keys), "norm_topk_prob": False}

@@ -12,11 +12,11 @@ FORMATS = {
     "compressed-tensors": ".compressed_tensors",
     "fp8": ".fp8",
     "gptq": ".gptq",
+    "mxfp4": ".mxfp4",
 }
 # Common methods that are not supported, and the advice for them.
 _REFUSED = {
     "bitsandbytes": "take the unquantized checkpoint with --quantization int8 or int4, or an AWQ, GPTQ or GGUF one",
-    "mxfp4": "take the model's bfloat16 checkpoint, or a GGUF of it",
 }
 
 

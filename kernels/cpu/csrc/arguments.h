@@ -41,12 +41,13 @@ struct AddLayerNorm {
     int64_t num_threads;
 };
 
-// out [tokens, inner] = activation(gate) · up, where the activation is gelu_tanh or silu.
+// out [tokens, inner] = activation(gate) · up; `kind` is the activation's number in elementwise.cpp.
 template <typename T>
 struct Gated {
     const T* gate_up;
     T* out;
-    int64_t num_tokens, inner, is_gelu;
+    int64_t num_tokens, inner, kind;
+    float limit;
     int64_t num_threads;
 };
 
@@ -116,14 +117,15 @@ struct GateMul {
 };
 
 // Attention of rows [0, num_short) one query at a time, of rows [num_short, num_rows) in tiles. q [tokens, Hq, D] with
-// the strides q_token and q_head; caches of T or int8 (paged_cache.h); block_tables [rows, max_blocks]. A row with a
-// lookahead runs in tiles.
+// the strides q_token and q_head; caches of T or int8 (paged_cache.h); block_tables [rows, max_blocks]; sinks [Hq] or null.
+// A row with a lookahead runs in tiles.
 template <typename T>
 struct PagedAttention {
     const T* q;
     const void *k_cache, *v_cache;
     T* out;
     const int32_t *query_start_loc, *seq_lens, *block_tables;
+    const float* sinks;
     int64_t num_short, num_rows, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, window;
     int64_t lookahead, is_cache_int8;
     float scale, softcap;
@@ -155,7 +157,30 @@ struct QuantizedLinear {
     const T* bias;
     T* out;
     int64_t num_rows, num_outputs, num_inputs, out_row, input_bits, input_group;
-    int64_t bits, zero, group, super_group, scale_bytes, is_float8;
+    int64_t bits, zero, group, super_group, scale_bytes, is_float8, is_float4;
+    int64_t num_threads;
+};
+
+// Like Linear, for several weights that multiply rows of their own. weights [groups]: structs Linear without rows and
+// results, with num_rows 1, or zeros for a group that has none; group g has rows starts[g] to starts[g + 1].
+template <typename T>
+struct GroupedLinear {
+    const T* x;
+    const uint8_t* weights;
+    const int64_t* starts;
+    T* out;
+    int64_t num_rows, num_groups, num_outputs, num_inputs, out_row;
+    int64_t num_threads;
+};
+
+// Like GroupedLinear, for structs QuantizedLinear that round inputs alike.
+template <typename T>
+struct GroupedQuantizedLinear {
+    const T* x;
+    const uint8_t* weights;
+    const int64_t* starts;
+    T* out;
+    int64_t num_rows, num_groups, num_outputs, num_inputs, out_row;
     int64_t num_threads;
 };
 
@@ -168,7 +193,7 @@ struct QuantizedEmbedding {
     const uint16_t *super_scales, *super_offsets;
     T* out;
     int64_t num_rows, num_inputs;
-    int64_t bits, zero, group, super_group, scale_bytes, is_float8;
+    int64_t bits, zero, group, super_group, scale_bytes, is_float8, is_float4;
     int64_t num_threads;
 };
 
@@ -234,6 +259,58 @@ struct AddScaled {
     T* out;
     int64_t num_rows, width;
     float factor;
+    int64_t num_threads;
+};
+
+// weights and ids [tokens, top_k]: the chosen experts of logits [tokens, experts], as in `ops.route`; bias [experts] or
+// null.
+template <typename T>
+struct Route {
+    const T* logits;
+    const float* bias;
+    float* weights;
+    int32_t* ids;
+    int64_t num_tokens, num_experts, top_k, is_sigmoid, is_renormalized, num_groups, num_kept_groups;
+    float scale;
+    int64_t num_threads;
+};
+
+// Pairs (token, k) sorted by their experts ids [tokens, top_k], those of an expert in order: the sorted pairs' tokens
+// [tokens · top_k], each pair's place among them [tokens, top_k], each expert's first place [experts + 1].
+struct SortPairs {
+    const int32_t* ids;
+    int64_t *tokens, *places, *starts;
+    int64_t num_tokens, top_k, num_experts;
+    int64_t num_threads;
+};
+
+// out[row][k] = x[row][orders[group][k]] for the rows of each group, starts[group] to starts[group + 1].
+template <typename T>
+struct OrderGroups {
+    const T* x;
+    const int64_t *orders, *starts;
+    T* out;
+    int64_t num_rows, num_groups, width;
+    int64_t num_threads;
+};
+
+// out [tokens, width] = Σ_k weights[t, k] · x[places[t, k]], one k after the other, in float, rounded once.
+template <typename T>
+struct WeighPairs {
+    const T* x;
+    const float* weights;
+    const int64_t* places;
+    T* out;
+    int64_t num_tokens, top_k, width;
+    int64_t num_threads;
+};
+
+// out = x + sigmoid(gate) · y, with one gate for each row.
+template <typename T>
+struct AddGated {
+    const T *x, *gate, *y;
+    T* out;
+    int64_t num_rows, width;
     int64_t num_threads;
 };
 

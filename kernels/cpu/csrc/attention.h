@@ -5,6 +5,7 @@
 //   score    products of q and a key, pair after pair of D (matmul.h), times the key's scale; then the soft-cap
 //   weight   e^(score - largest score so far); the sum of a tile's weights has LANES chains, one for each key modulo
 //            LANES, which `sum` (simd.h) joins. The weight times an int8 value's scale is rounded to bfloat16 in pairs
+//            A head's sink is the first largest score, with the weight 1 and no value
 //   sums     (sums so far) · fade, then weight · value, pair after pair of keys
 // Hidden keys have the weight 0 and add nothing. No product but those of `fma` is fused with a sum: build.py compiles
 // both files without contractions.

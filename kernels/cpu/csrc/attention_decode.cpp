@@ -166,11 +166,12 @@ class Attended {
     // out [heads][head_dim]
     void attend(const T* q, T* out) {
         pack_query(q);
+        const float* sinks = a.sinks ? a.sinks + item.kv_head * group : nullptr;
         const int64_t heads = group * item.num_kv, start = first_key(a, position), stop = position + 1;
         float *best = states, *total = states + heads;
         std::unique_ptr<float[]> many;
         if (2 * heads > MOST_STATES) many.reset(new float[2 * heads]), best = many.get(), total = best + heads;
-        for (int64_t i = 0; i < heads; i++) best[i] = -1e30f, total[i] = 0;
+        for (int64_t i = 0; i < heads; i++) best[i] = sinks ? sinks[i] : -1e30f, total[i] = sinks ? 1 : 0;
         std::memset(sums, 0, heads * sums_row * sizeof(float));
         const int64_t first = start / TILE * TILE, count = (stop - first + TILE - 1) / TILE * item.num_kv;
         for (int64_t number = 0; number < count; number++) {

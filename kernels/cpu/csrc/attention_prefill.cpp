@@ -61,6 +61,8 @@ class Tile {
         }
         vec best[V], total[V];
         for (int v = 0; v < V; v++) best[v] = splat(-1e30f), total[v] = vec{};
+        if (c.sinks)
+            for (int r = 0; r < V * LANES; r++) best[r / LANES][r % LANES] = c.sinks[item.head + r % group], total[r / LANES][r % LANES] = 1;
         std::memset(sums, 0, dim * V * sizeof(vec));
 #ifdef SPLITFUSE_AMX
         if (in_tiles) amx::configure(amx::MOST);

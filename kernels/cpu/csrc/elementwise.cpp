@@ -200,11 +200,25 @@ void gated_token(const Gated<T>& a, int64_t t, F activation) {
     }
 }
 
+// out = gate · sigmoid(1.702 · gate) · (up + 1), with gate at most `limit` and up within ±limit.
+template <typename T>
+void clamped_token(const Gated<T>& a, int64_t t) {
+    const T *gate = a.gate_up + 2 * t * a.inner, *up = gate + a.inner;
+    const vec most = splat(a.limit), least = splat(-a.limit);
+    each_vector(a.out + t * a.inner, gate, a.inner, [&](vec g, int64_t d) {
+        vec u = load_part(up + d, a.inner - d);
+        g = where(g > most, most, g);
+        u = where(u > most, most, where(u < least, least, u));
+        return g * sigmoid(1.702f * g) * (u + 1.0f);
+    });
+}
+
 template <typename T>
 void gated(const Gated<T>& a, const Team* team) {
     together(team, a.num_tokens * a.inner >= 16384 ? a.num_threads : 1, [&](const Team& team) {
         team.each(a.num_tokens, [&](int64_t t) {
-            if (a.is_gelu) gated_token(a, t, [](vec x) { return gelu_tanh(x); });
+            if (a.kind == 2) clamped_token(a, t);
+            else if (a.kind == 1) gated_token(a, t, [](vec x) { return gelu_tanh(x); });
             else gated_token(a, t, [](vec x) { return silu(x); });
         });
     });
@@ -218,16 +232,6 @@ void select_rows(const SelectRows<T>& a, const Team* team) {
             std::memcpy(a.out + row * a.width, a.x + from * a.x_row, a.width * sizeof(T));
         });
     });
-}
-
-// out = f(x, d) for each vector of a row; d is the vector's first column.
-template <typename T, typename Function>
-inline void each_vector(T* out, const T* x, int64_t width, Function f) {
-    for (int64_t d = 0; d < width; d += LANES) {
-        T rest[LANES];
-        store_rounded(rest, f(load_part(x + d, width - d), d));
-        std::memcpy(out + d, rest, (width - d < LANES ? width - d : LANES) * sizeof(T));
-    }
 }
 
 template <typename T>

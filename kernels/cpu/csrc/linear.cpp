@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "dense_panels.h"
+#include "groups.h"
 #include "padded_rows.h"
 #include "tiles.h"
 
@@ -43,7 +44,39 @@ void linear(const Linear<T>& a, const Team* team) {
              [&](const Team& team) { multiply<Scalar>(a, team); });
 }
 
+template <typename Scalar, typename T>
+void multiply_groups(const GroupedLinear<T>& a, const Team& team) {
+    const Groups<Linear<T>, GroupedLinear<T>> groups(a);
+    const int64_t padded = (a.num_inputs + BLOCK - 1) / BLOCK * BLOCK;
+    const T* rows = padded_rows<T>(a.x, a.num_rows, a.num_inputs, padded, team);
+#ifdef SPLITFUSE_AMX
+    if constexpr (std::is_same<T, bf16>::value)
+        if (amx::is_allowed())
+            return groups.walk(team, [&](const Linear<T>& weight, int64_t number, int64_t begin, int64_t end, auto) {
+                multiply_tiles(Pairs{(const uint32_t*)weight.data, padded}, weight, rows, number, begin, end);
+            });
+#endif
+    const int64_t num_steps = padded * sizeof(T) / sizeof(Scalar);
+    const auto panels = [&](const Linear<T>& weight) {
+        return DensePanels<Scalar, T>{
+            (const Scalar*)weight.data, (const Scalar*)rows, weight.bias, a.out, a.num_outputs, a.out_row, num_steps, 0};
+    };
+    groups.walk(team, [&](const Linear<T>& weight, int64_t number, int64_t begin, int64_t end, auto next) {
+        const auto w = panels(weight);
+        const Scalar* ahead = panels(next.weight).panel(next.number);
+        multiply_panel<MOST>(w, number, begin, end, ahead, ahead == w.panel(number) ? 0 : w.num_bytes());
+    });
+}
+
+template <typename Scalar, typename T>
+void grouped_linear(const GroupedLinear<T>& a, const Team* team) {
+    together(team, threads_for(a.num_rows * a.num_outputs * a.num_inputs, a.num_threads),
+             [&](const Team& team) { multiply_groups<Scalar>(a, team); });
+}
+
 }  // namespace
 
 extern "C" void linear_float32(const Linear<float>& a, const Team* team) { linear<float>(a, team); }
 extern "C" void linear_bfloat16(const Linear<bf16>& a, const Team* team) { linear<pair>(a, team); }
+extern "C" void grouped_linear_float32(const GroupedLinear<float>& a, const Team* team) { grouped_linear<float>(a, team); }
+extern "C" void grouped_linear_bfloat16(const GroupedLinear<bf16>& a, const Team* team) { grouped_linear<pair>(a, team); }

@@ -6,8 +6,9 @@
 //            low halves of the bytes, quad 2i + 1 in the high ones
 //   high     5 bits: [panels][K/32][PANEL], bit q of byte j belongs to k = 4q + j.
 //            6 bits: [panels][K/16][PANEL], bits 2q and 2q + 1 of byte j belong to k = 4q + j
-//   scales   and offsets: [panels][groups][PANEL] floats, halves, or int8 below super_scales and super_offsets,
-//            [panels][super groups][PANEL] halves
+//   scales   and offsets: [panels][groups][PANEL] floats, halves, exponents of floats (one byte each), or int8 below
+//            super_scales and super_offsets, [panels][super groups][PANEL] halves
+// Values of float4 (e2m1) are codes, which stand for doubled values plus 12; zero is 12.
 #pragma once
 
 #include <type_traits>
@@ -55,12 +56,38 @@ inline sums_t floats_of_float8(ints_t codes) {
     return (sums_t)((codes & 0x80) << 24 | (codes & 0x7f) << 20) * 0x1p120f;
 }
 
+inline sums_t floats_of_exponents(const uint8_t* from) {
+#ifdef __AVX512F__
+    return (sums_t)_mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from)), 23);
+#endif
+    typedef uint8_t bytes_t __attribute__((vector_size(WIDTH)));
+    return (sums_t)(__builtin_convertvector(load_vector<bytes_t>(from), quads_t) << 23);
+}
+
+constexpr int FLOAT4_BITS = -4;  // in place of a number of bits: four bits of e2m1
+
+// Doubled values of e2m1 plus 12, for four codes in each lane.
+inline quads_t quads_of_float4(quads_t codes) {
+    alignas(16) static constexpr uint8_t VALUES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+#if defined(__AVX512BW__)
+    return (quads_t)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)VALUES)), (__m512i)codes);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    return (quads_t)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)VALUES)), (__m256i)codes);
+#else
+    uint8_t bytes[sizeof codes];
+    std::memcpy(bytes, &codes, sizeof codes);
+    for (uint8_t& byte : bytes) byte = VALUES[byte & 15];
+    return load_vector<quads_t>(bytes);
+#endif
+}
+
 // Quads, the values of four neighbouring k in a lane.
 template <int BITS>
 inline quads_t quad_of(const uint32_t* values, const uint32_t* high, int quad, int shift) {
     quads_t low = load_vector<quads_t>(values + (BITS == 8 ? quad : quad / 2) * PANEL);
     if (BITS == 8) return low;
     low = (quad % 2 ? low >> 4 : low) & 0x0f0f0f0f;
+    if (BITS == FLOAT4_BITS) return quads_of_float4(low);
     if (BITS == 5) low |= ((load_vector<quads_t>(high) >> (shift + quad)) & 0x01010101) << 4;
     if (BITS == 6) low |= ((load_vector<quads_t>(high) >> 2 * quad) & 0x03030303) << 4;
     return low;
@@ -71,8 +98,10 @@ struct Header {
 };
 
 // Kinds of values, which are unpacked differently. BITS_8_HALVES: scales are halves, without offsets.
-enum Kind { BITS_4, BITS_5, BITS_6, BITS_8, BITS_8_HALVES, FLOAT8 };
-constexpr int bits_of(Kind kind) { return kind == BITS_4 ? 4 : kind == BITS_5 ? 5 : kind == BITS_6 ? 6 : 8; }
+enum Kind { BITS_4, BITS_5, BITS_6, BITS_8, BITS_8_HALVES, FLOAT8, FLOAT4 };
+constexpr int bits_of(Kind kind) {
+    return kind == BITS_4 ? 4 : kind == BITS_5 ? 5 : kind == BITS_6 ? 6 : kind == FLOAT4 ? FLOAT4_BITS : 8;
+}
 
 // Unpacked form of a panel: float [K][PANEL] or pairs of bfloat16 [K/2][PANEL]. Here w = scale · lane + offset.
 template <typename Scalar, Kind KIND>
@@ -147,7 +176,7 @@ struct QuantizedPanels {
     const uint8_t *values, *high;
     const void *scales, *offsets;
     const uint16_t *super_scales, *super_offsets;
-    int64_t bits, zero, group, super_group, scale_bytes, is_float8;
+    int64_t bits, zero, group, super_group, scale_bytes, is_float8, is_float4;
     int64_t num_inputs, num_groups, num_super_groups;
     // Distance in bytes from the unpacked values to the prefetched ones: to the next panel, or 0 if that is fetched
     // later, while many rows use this panel and memory would be idle (8 rows in 8 bits: 1.69 -> 1.24 ms).
@@ -157,7 +186,7 @@ struct QuantizedPanels {
     explicit QuantizedPanels(const Arguments& a)
         : values(a.values), high(a.high), scales(a.scales), offsets(a.offsets), super_scales(a.super_scales),
           super_offsets(a.super_offsets), bits(a.bits), zero(a.zero), group(a.group), super_group(a.super_group),
-          scale_bytes(a.scale_bytes), is_float8(a.is_float8), num_inputs((a.num_inputs + BLOCK - 1) / BLOCK * BLOCK),
+          scale_bytes(a.scale_bytes), is_float8(a.is_float8), is_float4(a.is_float4), num_inputs((a.num_inputs + BLOCK - 1) / BLOCK * BLOCK),
           num_groups((num_inputs + group - 1) / group), num_super_groups((num_inputs + super_group - 1) / super_group) {}
 
     int64_t num_bytes() const { return num_inputs * PANEL / (bits == 8 ? 1 : 2); }  // bytes of a panel's values
@@ -183,6 +212,7 @@ struct QuantizedPanels {
     template <typename Function>
     void by_kind(Function f) const {
         if (is_float8) f(std::integral_constant<Kind, FLOAT8>());
+        else if (is_float4) f(std::integral_constant<Kind, FLOAT4>());
         else if (bits == 8 && scale_bytes == 2 && !offsets) f(std::integral_constant<Kind, BITS_8_HALVES>());
         else if (bits == 8) f(std::integral_constant<Kind, BITS_8>());
         else if (bits == 6) f(std::integral_constant<Kind, BITS_6>());
@@ -216,7 +246,8 @@ struct QuantizedPanels {
     // Quads of a panel, [K/4][PANEL]: unpacked to `to`, unless they are stored in this form.
     const uint32_t* quads(int64_t number, uint32_t* to) const {
         if (bits == 8) return (const uint32_t*)values + number * num_inputs / 4 * PANEL;
-        if (bits == 6) take_quads<6>(number, to);
+        if (is_float4) take_quads<FLOAT4_BITS>(number, to);
+        else if (bits == 6) take_quads<6>(number, to);
         else if (bits == 5) take_quads<5>(number, to);
         else take_quads<4>(number, to);
         return to;
@@ -244,6 +275,7 @@ struct QuantizedPanels {
         const int64_t at = (number * num_groups + index) * PANEL + v * WIDTH;
         if (scale_bytes == 4) return load_vector<sums_t>((const float*)lower + at);
         if (scale_bytes == 2) return floats_of_halves((const uint16_t*)lower + at);
+        if (!upper) return floats_of_exponents((const uint8_t*)lower + at);
         const int64_t above = (number * num_super_groups + index * group / super_group) * PANEL + v * WIDTH;
         return floats_of_bytes((const int8_t*)lower + at) * floats_of_halves(upper + above);
     }
@@ -251,9 +283,10 @@ struct QuantizedPanels {
 #ifdef __AVX512F__
     // Calls f(v, quad, the quad's value of j) for the HALF at k of a panel of nibbles. A lookup reads only four bits,
     // so no masking or conversion is needed.
-    template <typename Function>
+    template <Kind KIND, typename Function>
     __attribute__((always_inline)) inline void each_nibble(int64_t number, int64_t k, Function f) const {
-        const __m512 numbers = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        const __m512 numbers = KIND == FLOAT4 ? _mm512_set_ps(0, 4, 6, 8, 9, 10, 11, 12, 24, 20, 18, 16, 15, 14, 13, 12)
+                                              : _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
         const uint32_t* low = (const uint32_t*)values + (number * num_inputs + k) / 8 * PANEL;
         for (int quad = 0; quad < QUADS; quad++)
             for (int v = 0; v < V; v++) {
@@ -273,7 +306,7 @@ struct QuantizedPanels {
             for (int j = 0; j < 4; j++) f(v, k + 4 * quad + j, multiply_add_once(value_of(j), levels.scales[v], levels.offsets[v]));
         };
 #ifdef __AVX512F__
-        if constexpr (KIND == BITS_4) return each_nibble(number, k, put);
+        if constexpr (KIND == BITS_4 || KIND == FLOAT4) return each_nibble<KIND>(number, k, put);
 #endif
         each_quad<bits_of(KIND)>(number, k, [&](int v, int quad, quads_t quads) __attribute__((always_inline)) {
             put(v, quad, [&](int j) __attribute__((always_inline)) {

@@ -7,9 +7,9 @@
 // to bfloat16 in pairs (float8 always does). Other rows multiply weights as floats. On one processor every row is
 // computed in one way and its sums are in one order for any number of rows, so its result does not depend on the other
 // rows, to the bit.
-
 #include "arguments.h"
 #include "dense_panels.h"
+#include "groups.h"
 #include "int8_panels.h"
 #include "padded_rows.h"
 #include "quantized.h"
@@ -45,73 +45,139 @@ struct StoredPanels {
     }
 };
 
+// Rows as floats or bfloat16.
 template <typename Scalar, typename Element, typename T>
-void multiply_dense(const QuantizedLinear<T>& a, QuantizedPanels& w, const Team& team) {
-    const Element* rows = padded_rows<Element>(a.x, a.num_rows, a.num_inputs, w.num_inputs, team);
-    if (a.num_rows <= FEW)
-        return w.by_kind([&](auto kind) {
-            const StoredPanels<Scalar, decltype(kind)::value, Element, T> panels{
-                w, rows, a.bias, a.out, a.num_outputs, a.out_row};
-            walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
-                w.ahead = (next - number) * w.num_bytes();
+class DenseProduct {
+   public:
+    DenseProduct(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team)
+        : rows(padded_rows<Element>(a.x, a.num_rows, a.num_inputs, w.num_inputs, team)) {}
+
+    // Multiplies rows [begin, end) by a panel. `next`: the panel that the thread reads after this one, or this one.
+    void multiply(const QuantizedLinear<T>& a, QuantizedPanels& w, int64_t number, int64_t begin, int64_t end,
+                  const uint8_t* next) const {
+        const uint8_t* here = w.panel(number);
+        if (end - begin <= FEW) {
+            w.ahead = next - here;
+            return w.by_kind([&](auto kind) {
+                const StoredPanels<Scalar, decltype(kind)::value, Element, T> panels{
+                    w, rows, a.bias, a.out, a.num_outputs, a.out_row};
                 multiply_rows<FEW>(int(end - begin), panels, begin, number);
             });
-        });
-    const int64_t steps = w.num_inputs * sizeof(Element) / sizeof(Scalar);
-    walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
+        }
+        const int64_t steps = w.num_inputs * sizeof(Element) / sizeof(Scalar);
         Scalar* data = (Scalar*)scratch(steps * PANEL * sizeof(Scalar));
+        w.ahead = 0;
         w.take(number, 0, w.num_inputs, data);
         DensePanels<Scalar, T> panel{data, (const Scalar*)rows, a.bias, a.out, a.num_outputs, a.out_row, steps, number};
-        multiply_panel<MOST>(panel, number, begin, end, w.panel(next), next == number ? 0 : w.num_bytes());
-    });
-}
+        multiply_panel<MOST>(panel, number, begin, end, next, next == here ? 0 : w.num_bytes());
+    }
 
-template <int LEVELS, typename T>
-void multiply_int8(const QuantizedLinear<T>& a, QuantizedPanels& w, const Team& team) {
-    const Int8Rows<LEVELS> rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team);
-    const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
-    constexpr int MOST_STORED = StoredInt8Panels<T, 8, LEVELS>::MANY;
-    if (a.num_rows <= MOST_STORED)
-        return w.by_kind([&](auto kind) {
-            const StoredInt8Panels<T, bits_of(decltype(kind)::value), LEVELS> panels{sums, w};
-            walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
-                w.ahead = (next - number) * w.num_bytes();
+   private:
+    const Element* rows;
+};
+
+// Rows rounded to integers.
+template <typename T, int LEVELS>
+class Int8Product {
+   public:
+    Int8Product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team)
+        : rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team) {}
+
+    // Like DenseProduct's.
+    void multiply(const QuantizedLinear<T>& a, QuantizedPanels& w, int64_t number, int64_t begin, int64_t end,
+                  const uint8_t* next) const {
+        const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
+        constexpr int MOST_STORED = StoredInt8Panels<T, 8, LEVELS>::MANY;
+        const uint8_t* here = w.panel(number);
+        if (end - begin <= MOST_STORED) {
+            w.ahead = next - here;
+            return w.by_kind([&](auto kind) {
+                const StoredInt8Panels<T, bits_of(decltype(kind)::value), LEVELS> panels{sums, w};
                 multiply_rows<MOST_STORED>(int(end - begin), panels, begin, number);
             });
-        });
-    const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
-    walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
+        }
+        const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
         float* to = (float*)scratch((quads + headers) * 4);
         for (int64_t group = 0; group < rows.num_groups; group++) {
             const Header header = w.header(number, group * a.input_group / w.group);
             std::memcpy(to + group * 2 * PANEL, &header, sizeof header);
         }
+        w.ahead = 0;
         const Int8Panel<T, LEVELS> panel{sums, to, w.quads(number, (uint32_t*)to + headers)};
-        multiply_panel<Int8Sums<T, LEVELS>::MANY>(
-            panel, number, begin, end, w.panel(next), next == number ? 0 : w.num_bytes());
-    });
+        multiply_panel<Int8Sums<T, LEVELS>::MANY>(panel, number, begin, end, next, next == here ? 0 : w.num_bytes());
+    }
+
+   private:
+    Int8Rows<LEVELS> rows;
+};
+
+// Prepares all rows of `a` for products without tiles, and calls f(product).
+template <typename T, typename Function>
+void with_product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team, Function f) {
+    if (a.input_bits == 8) return f(Int8Product<T, 1>(a, w, team));
+    if constexpr (std::is_same<T, bf16>::value) {
+        if (HAS_DOT && !a.is_float8) return f(Int8Product<T, 2>(a, w, team));
+#ifdef __AVX512BF16__
+        return f(DenseProduct<pair, bf16, T>(a, w, team));
+#endif
+    }
+    f(DenseProduct<float, float, T>(a, w, team));
+}
+
+template <typename T>
+bool takes_tiles([[maybe_unused]] const QuantizedLinear<T>& a) {
+#ifdef SPLITFUSE_AMX
+    return std::is_same<T, bf16>::value && a.input_bits != 8 && amx::is_allowed();
+#else
+    return false;
+#endif
 }
 
 template <typename T>
 void multiply(const QuantizedLinear<T>& a, const Team& team) {
     QuantizedPanels w(a);
-    if (a.input_bits == 8) return multiply_int8<1>(a, w, team);
-    if constexpr (std::is_same<T, bf16>::value) {
 #ifdef SPLITFUSE_AMX
-        if (amx::is_allowed()) return multiply_tiles(w, a, team);
+    if constexpr (std::is_same<T, bf16>::value)
+        if (takes_tiles(a)) return multiply_tiles(w, a, team);
 #endif
-        if (HAS_DOT && !a.is_float8) return multiply_int8<2>(a, w, team);
-#ifdef __AVX512BF16__
-        return multiply_dense<pair, bf16>(a, w, team);
-#endif
-    }
-    multiply_dense<float, float>(a, w, team);
+    with_product(a, w, team, [&](const auto& product) {
+        walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
+            product.multiply(a, w, number, begin, end, w.panel(next));
+        });
+    });
 }
 
 template <typename T>
 void multiply(const QuantizedLinear<T>& a, const Team* team) {
     together(team, threads_for(a.num_rows * a.num_outputs * a.num_inputs, a.num_threads),
              [&](const Team& team) { multiply(a, team); });
+}
+
+template <typename T>
+void multiply_groups(const GroupedQuantizedLinear<T>& a, const Team& team) {
+    const Groups<QuantizedLinear<T>, GroupedQuantizedLinear<T>> groups(a);
+    const QuantizedLinear<T> any = groups.any();
+#ifdef SPLITFUSE_AMX
+    if constexpr (std::is_same<T, bf16>::value)
+        if (takes_tiles(any)) {
+            const bf16* rows = padded_rows<bf16>(any.x, any.num_rows, any.num_inputs, QuantizedPanels(any).num_inputs, team);
+            return groups.walk(team, [&](const QuantizedLinear<T>& weight, int64_t number, int64_t begin, int64_t end, auto) {
+                multiply_tiles(QuantizedPanels(weight), weight, rows, number, begin, end);
+            });
+        }
+#endif
+    with_product(any, QuantizedPanels(any), team, [&](const auto& product) {
+        groups.walk(team, [&](const QuantizedLinear<T>& weight, int64_t number, int64_t begin, int64_t end, auto next) {
+            QuantizedPanels w(weight);
+            product.multiply(weight, w, number, begin, end, QuantizedPanels(next.weight).panel(next.number));
+        });
+    });
+}
+
+template <typename T>
+void multiply_groups(const GroupedQuantizedLinear<T>& a, const Team* team) {
+    together(team, threads_for(a.num_rows * a.num_outputs * a.num_inputs, a.num_threads),
+             [&](const Team& team) { multiply_groups(a, team); });
 }
 
 template <typename T>
@@ -133,6 +199,8 @@ extern "C" {
 
 void quantized_linear_float32(const QuantizedLinear<float>& a, const Team* team) { multiply(a, team); }
 void quantized_linear_bfloat16(const QuantizedLinear<bf16>& a, const Team* team) { multiply(a, team); }
+void grouped_quantized_linear_float32(const GroupedQuantizedLinear<float>& a, const Team* team) { multiply_groups(a, team); }
+void grouped_quantized_linear_bfloat16(const GroupedQuantizedLinear<bf16>& a, const Team* team) { multiply_groups(a, team); }
 void quantized_embedding_float32(const QuantizedEmbedding<float>& a, const Team* team) { embed(a, team); }
 void quantized_embedding_bfloat16(const QuantizedEmbedding<bf16>& a, const Team* team) { embed(a, team); }
 

@@ -124,6 +124,16 @@ inline void store_part(T* to, vec x, int64_t left) {
     std::memcpy(to, rest, left * sizeof(T));
 }
 
+// out = f(x, d) for each vector of a row; d is the vector's first column.
+template <typename T, typename Function>
+inline void each_vector(T* out, const T* x, int64_t width, Function f) {
+    for (int64_t d = 0; d < width; d += LANES) {
+        T rest[LANES];
+        store_rounded(rest, f(load_part(x + d, width - d), d));
+        std::memcpy(out + d, rest, (width - d < LANES ? width - d : LANES) * sizeof(T));
+    }
+}
+
 inline vec splat(float x) { return x - vec{}; }  // with + the compiler would add 0, because of -0
 
 // a · b + c, rounded once if the processor can. Where two kernels must agree to the bit, the compiler must not choose

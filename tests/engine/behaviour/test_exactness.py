@@ -40,6 +40,7 @@ SAMPLED = (
     "Q4_0, bfloat16, activations none, cache int8",
     "int4, bfloat16, activations int8, cache auto",
     "qwen2-moe, float32",
+    "qwen3-moe in Q4_0",
 )
 
 

@@ -157,7 +157,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         r"bitsandbytes int8 is not .* --quantization int8 or",
     ),
     ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, r"bitsandbytes nf4 is not supported; take the unquantized"),
-    ({"quant_method": "mxfp4"}, r"MXFP4 is not supported; take the model's bfloat16"),
     ({"quant_method": "quip"}, r"'quip', which is not known; known: awq, compressed-tensors, fp8, gptq"),
     ({"quant_method": "awq", "version": "gemv"}, "'gemv' is not supported; take one of gemm"),
     ({"quant_method": "awq", "bits": 3}, "bits 3 is not known; known: 4, 8"),

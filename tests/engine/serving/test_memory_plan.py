@@ -83,8 +83,8 @@ def test_two_ranks_share_the_keys_and_values():
 
 def test_what_serving_refuses_is_refused(tmp_path):
     save_model("qwen3-moe", tmp_path)
-    with pytest.raises(ConfigError, match="experts"):
-        plan_memory(EngineConfig(device="cpu", quantization="int8"), tmp_path)
+    with pytest.raises(ConfigError, match="experts of Qwen3MoeForCausalLM on a GPU"):
+        plan_memory(EngineConfig(device="cuda", quantization="int8"), tmp_path, memory=GIB)
     with pytest.raises(ConfigError, match="max-model-len"):
         plan_memory(EngineConfig(device="cpu", max_model_len=10**7), DEMO_FOLDER)
 

@@ -1,8 +1,6 @@
 """The CPU backend, native and in torch ops, against the reference in float64."""
 
 import random
-import weakref
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from splitfuse.kernels import int8_cache, ops, reference
 from splitfuse.kernels.cpu import backend as cpu
-from splitfuse.kernels.cpu import build, linear
+from splitfuse.kernels.cpu import build
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -170,7 +168,8 @@ def test_paged_attention(dtype: torch.dtype, seed: int, is_int8: bool) -> None:
     )
     heads = num_kv_heads * group
     q = randn(num_tokens, heads + 5, head_dim, dtype=dtype, seed=seed)[:, :heads]  # strided like a part of a qkv tensor
-    args = ops.AttentionArgs(head_dim**-0.5, window, softcap)
+    sinks = randn(heads, dtype=torch.float32, seed=seed) if seed % 3 == 0 else None
+    args = ops.AttentionArgs(head_dim**-0.5, window, softcap, sinks=sinks)
     cache, wide = ops.CacheView(k, v), ops.CacheView(k.double(), v.double())
     if is_int8:
         cache = wide = ops.CacheView(in_int8(k), in_int8(v))
@@ -343,70 +342,6 @@ def test_linear(dtype: torch.dtype, bias: bool) -> None:
     b = randn(33, dtype=dtype, seed=2) if bias else None
     expected = x.double() @ weight.double().T + (0 if b is None else b.double())
     torch.testing.assert_close(cpu.linear(x, cpu.pack_linear(weight, b)).double(), expected, atol=1e-1, rtol=2e-2)
-
-
-def expert_matrices(num_experts: int, *, hidden: int, inner: int, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    gate_up = randn(num_experts, 2 * inner, hidden, dtype=torch.float32, seed=1) * hidden**-0.5
-    down = randn(num_experts, hidden, inner, dtype=torch.float32, seed=2) * inner**-0.5
-    return list(zip(gate_up.to(dtype), down.to(dtype), strict=True))
-
-
-ROUTINGS = {
-    "one token": ([[3, 1]], 5),
-    "empty experts": ([[0, 4], [4, 0], [0, 2], [2, 4]], 6),
-    "all to one": ([[2]] * 9, 4),
-    "all to all": ([[2, 0, 1], [0, 1, 2]] * 20, 3),
-    "many": ([[(t * 7 + k * k) % 32 for k in range(4)] for t in range(50)], 32),
-}
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("name", ROUTINGS)
-def test_experts(name: str, dtype: torch.dtype) -> None:
-    chosen, num_experts = ROUTINGS[name]
-    ids = torch.tensor(chosen, dtype=torch.int32)
-    weights = torch.rand(ids.shape, generator=torch.Generator().manual_seed(0))
-    x = randn(len(ids), 48, dtype=dtype, seed=3)
-    each = expert_matrices(num_experts, hidden=48, inner=40, dtype=dtype)
-    packed = ops.pack_experts(iter(each), num_experts=num_experts, device=x.device)
-    got = ops.experts(x, weights, ids, packed)
-    assert got.dtype == dtype
-    close(got, reference.experts(x.double(), weights, ids, [(a.double(), b.double()) for a, b in each]))
-
-
-def test_a_token_sums_its_experts_alike_alone_and_in_a_batch() -> None:
-    out, weights = randn(300, 8, 64, dtype=torch.float32, seed=1), torch.rand(300, 8)
-    together = cpu._weigh(out, weights)
-    assert all(torch.equal(cpu._weigh(out[t : t + 1], weights[t : t + 1])[0], together[t]) for t in range(300))
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("renormalize", [False, True])
-def test_route(renormalize: bool, dtype: torch.dtype) -> None:
-    logits = torch.stack([torch.randperm(60) for _ in range(20)]).to(dtype) / 8
-    weights, ids = ops.route(logits, top_k=8, renormalize=renormalize)
-    expected, expected_ids = reference.route(logits.double(), top_k=8, renormalize=renormalize)
-    assert torch.equal(ids, expected_ids)
-    assert weights.dtype == torch.float32
-    torch.testing.assert_close(weights.double(), expected, atol=1e-6, rtol=1e-6)
-
-
-def test_experts_are_packed_one_at_a_time() -> None:
-    """Before the next expert is taken, the previous one is freed: no layer is in memory twice."""
-    num_alive: list[int] = []
-    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
-
-    def each() -> Iterator[tuple[Tensor, Tensor]]:
-        for _ in range(6):
-            num_alive.append(len(alive))
-            pair = (torch.zeros(8, 16, dtype=torch.bfloat16), torch.zeros(16, 4, dtype=torch.bfloat16))
-            alive.update(pair)
-            yield pair
-
-    ops.pack_experts(each(), num_experts=6, device=torch.device("cpu"))
-    # If nothing packs bfloat16 (torch alone, no bfloat16 products), experts are kept without a copy.
-    stay = build.library() is None and not linear._onednn_multiplies_bfloat16()
-    assert max(num_alive) <= (10 if stay else 2)
 
 
 def test_gumbel_argmax_samples_what_the_reference_samples() -> None:

@@ -80,8 +80,8 @@ def test_a_library_without_the_functions_is_none(
     assert compilation.is_built(str(tmp_path / "c++"))
     assert "undefined symbol" in caplog.text
     assert "torch ops" in caplog.text
-    count = len(compilation._SOURCES)
     logged = [record.getMessage() for record in caplog.records if record.name == compilation._log.name]
     assert logged[0].startswith("building the CPU library for this processor, once, about ")
-    assert logged[1:-1] == [f"{num} of {count} files" for num in range(1, count + 1)]
+    num_files = len(compilation._SOURCES)
+    assert logged[1:-1] == [f"{num} of {num_files} files" for num in range(1, num_files + 1)]
     assert logged[-1].startswith("built the CPU library in ")

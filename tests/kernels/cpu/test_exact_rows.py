@@ -115,7 +115,8 @@ def test_attention_of_one_token_of_few_and_of_many(
     attended = Attended(dtype, group=group, head_dim=head_dim, block_size=block_size, is_int8=is_int8)
     random = Random(group)
     for window, softcap in [(0, 0.0), (37, 0.0), (0, 5.0), (70, 5.0)]:
-        args = ops.AttentionArgs(head_dim**-0.5, sliding_window=window, softcap=softcap)
+        sinks = randn(2 * group, seed=7) if softcap == 0.0 and window else None
+        args = ops.AttentionArgs(head_dim**-0.5, sliding_window=window, softcap=softcap, sinks=sinks)
         whole = attended.attend([0, LENGTH], args)
         every = list(range(LENGTH + 1))
         for cuts in (every, every[::3] + [LENGTH], sorted({0, LENGTH, *random.sample(every, 12)})):

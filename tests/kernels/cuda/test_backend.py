@@ -23,6 +23,7 @@ from splitfuse.kernels import ops, reference
 from splitfuse.kernels.backend import Backend
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cuda import backend as cuda
+from splitfuse.kernels.quantize import quantize
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -87,7 +88,7 @@ def test_rows_of_a_graph_that_the_host_does_not_know(case: AttentionCase, num_to
 
 def test_backend_has_every_op() -> None:
     names = [name for name, value in vars(Backend).items() if inspect.isfunction(value) and name[0] != "_"]
-    assert len(names) == 28
+    assert len(names) == 30
     assert all(callable(getattr(module, name)) for module in (cuda, cpu, reference, ops) for name in names)
 
 
@@ -106,11 +107,31 @@ def test_experts_from_the_router_on() -> None:
         random_tensor(6, 48, 32, seed=3, dtype=torch.float32),
         random_tensor(6, 32, 24, seed=4, dtype=torch.float32),
     )
-    each = list(zip(gate_up / 6, down / 5, strict=True))
-    packed = ops.pack_experts(iter(each), num_experts=6, device=x.device)
-    got = ops.experts(x, *ops.route(logits, top_k=2, renormalize=True), packed)
-    routing = reference.route(logits.double(), top_k=2, renormalize=True)
-    assert_near(got, reference.experts(x.double(), *routing, [(a.double(), b.double()) for a, b in each]))
+    each = [ops.ExpertWeights([a], b) for a, b in zip(gate_up / 6, down / 5, strict=True)]
+    packed = ops.pack_experts(iter(each), num_experts=6, dtype=x.dtype, device=x.device)
+    got = ops.experts(x, *ops.route(logits, ops.RouteArgs(2, True)), packed)
+    routing = reference.route(logits.double(), ops.RouteArgs(2, True))
+    wide = [ops.ExpertWeights([gate_up[0].double()], down.double()) for gate_up, down in each]
+    assert_near(
+        got, reference.experts(x.double(), *routing, reference.pack_experts(wide, num_experts=6, dtype=torch.float64))
+    )
+
+
+@pytest.mark.parametrize("args", [ops.RouteArgs(3, True, is_sigmoid=True), ops.RouteArgs(2, False, scale=2.5)], ids=str)
+def test_routing_in_other_ways(args: ops.RouteArgs) -> None:
+    logits = random_tensor(5, 6, seed=2, dtype=torch.float32)
+    expected, expected_ids = reference.route(logits.double(), args)
+    weights, ids = ops.route(logits, args)
+    assert torch.equal(ids, expected_ids)
+    torch.testing.assert_close(weights.double(), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_quantized_experts_are_widened() -> None:
+    gate_up, down = (random_tensor(*shape, seed=3, dtype=torch.float32) for shape in ((48, 32), (32, 24)))
+    weights = ops.ExpertWeights([quantize(gate_up, 8)], quantize(down, 8))
+    packed = ops.pack_experts([weights], num_experts=1, dtype=torch.float32, device=gate_up.device)
+    assert torch.equal(packed.gate_up[0], quantize(gate_up, 8).dequantized())
+    assert torch.equal(packed.down[0], quantize(down, 8).dequantized())
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

@@ -13,7 +13,7 @@ from kernel_cases import (
 )
 from torch import Tensor
 
-from splitfuse.kernels import reference
+from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cuda import moe, moe_route
 from splitfuse.kernels.cuda.device_info import H100
 
@@ -61,10 +61,14 @@ def check(
     x = wide[:-2, :hidden]
     weights = torch.rand(expert_ids.shape, generator=torch.Generator().manual_seed(4)).to(DEVICE)
     each = matrices(num_experts, dtype, hidden=hidden, inner=inner)
-    packed = moe.pack_experts(iter(each), num_experts=num_experts)
+    packed = moe.pack_experts(((*pair, None, None) for pair in each), num_experts=num_experts)
     got = moe.experts(x, weights, expert_ids, packed, config=config)
     assert got.dtype == dtype
-    in_double = [(gate_up.double(), down.double()) for gate_up, down in each]
+    in_double = reference.pack_experts(
+        [ops.ExpertWeights([gate_up.double()], down.double()) for gate_up, down in each],
+        num_experts=num_experts,
+        dtype=torch.float64,
+    )
     assert_near(got, reference.experts(x.double(), weights, expert_ids, in_double))
 
 
@@ -109,7 +113,9 @@ def test_random_shapes(seed: int) -> None:
 
 def test_a_token_that_is_nan_spoils_no_other() -> None:
     x, ids = random_tensor(6, HIDDEN, seed=3, dtype=torch.float16), random_routing(6, 2, 3)
-    packed = moe.pack_experts(matrices(3, torch.float16, hidden=HIDDEN, inner=INNER), num_experts=3)
+    packed = moe.pack_experts(
+        ((*pair, None, None) for pair in matrices(3, torch.float16, hidden=HIDDEN, inner=INNER)), num_experts=3
+    )
     weights = torch.rand(6, 2).to(DEVICE)
     expected = moe.experts(x, weights, ids, packed)
     x[2] = float("nan")
@@ -145,7 +151,7 @@ def test_route(num_tokens: int, num_experts: int, top_k: int, renormalize: bool,
         wide[token, :num_experts] = torch.randperm(num_experts, generator=torch.Generator().manual_seed(token)) / 16 - 3
     logits = wide[:, :num_experts]
     weights, ids = moe_route.route(logits, top_k=top_k, renormalize=renormalize)
-    expected, expected_ids = reference.route(logits.double(), top_k=top_k, renormalize=renormalize)
+    expected, expected_ids = reference.route(logits.double(), ops.RouteArgs(top_k, renormalize))
     assert torch.equal(ids, expected_ids)
     torch.testing.assert_close(weights.double(), expected, rtol=TOLERANCES[torch.float32], atol=1e-7)
 
@@ -162,3 +168,21 @@ def test_of_equal_experts_none_is_chosen_twice() -> None:
 def test_the_configuration_follows_the_load() -> None:
     blocks = [moe.choose_config(pairs, 128, 2, H100).BLOCK_M for pairs in (8, 512, 2048, 4096, 65_536)]
     assert blocks == [16, 16, 32, 64, 128]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 40])
+def test_biases_and_a_clamped_activation(num_tokens: int) -> None:
+    dtype, ids = torch.float32, random_routing(num_tokens, 2, 3)
+    x, weights = random_tensor(num_tokens, HIDDEN, seed=3, dtype=dtype), torch.rand(num_tokens, 2).to(DEVICE)
+    each = [
+        ops.ExpertWeights(
+            [gate_up * 8],
+            down,
+            random_tensor(len(gate_up), seed=5, dtype=dtype),
+            random_tensor(len(down), seed=6, dtype=dtype),
+        )
+        for gate_up, down in matrices(3, dtype, hidden=HIDDEN, inner=INNER)
+    ]
+    got = ops.experts(x, weights, ids, ops.pack_experts(each, num_experts=3, dtype=dtype, device=x.device, limit=2.0))
+    wide = reference.pack_experts(each, num_experts=3, dtype=dtype, limit=2.0)
+    assert_near(got, reference.experts(x, weights, ids, wide).double(), tolerance=1e-4)

@@ -74,9 +74,9 @@ def test_every_form_exactly_or_widened(name: str) -> None:
     weight = random_weight(form, 40, num_inputs).to(torch.device(DEVICE))
     x = random_tensor(5, num_inputs, seed=3, dtype=torch.float16)
     packed = cuda.pack_quantized([weight], dtype=torch.float16)
-    assert isinstance(packed, cuda.PackedLinear if form.is_float8 else QuantizedLinear)
+    assert isinstance(packed, cuda.PackedLinear if form.is_float8 or form.is_float4 else QuantizedLinear)
     exact = weight.dequantized().double()
-    exact = exact.half().double() if form.is_float8 else exact
+    exact = exact.half().double() if form.is_float8 or form.is_float4 else exact
     assert_near(cuda.linear(x, packed), x.double() @ exact.T, tolerance=1e-4)
     if isinstance(packed, QuantizedLinear):
         torch.testing.assert_close(quantized_linear.widen(packed, num_inputs, torch.float32), weight.dequantized())

@@ -441,6 +441,33 @@ async def test_harmony_is_found_in_the_template(client, served):
         assert answer.usage.completion_tokens_details.reasoning_tokens == 2
 
 
+async def test_harmony_on_responses(client, served):
+    served.engine.tokenizer.chat_template = ChatTemplate(HARMONY, special_tokens={})
+    served.engine.script = [
+        *("<|channel|>", "analysis<|message|>", "Hm.", "<|end|>", "<|start|>assistant<|channel|>commentary<|message|>"),
+        *("I look.", "<|end|>", "<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json"),
+        *("<|message|>", ROME[:5], ROME[5:], "<|call|>"),
+    ]
+    asked = {"model": MODEL, "input": "Rome?", "tools": [{"type": "function", **TOOLS[0]["function"]}]}
+    answer = await client.responses.create(**asked, reasoning={"effort": "high"})
+    items = {item.type: item for item in answer.output}
+    assert [*items] == ["reasoning", "message", "function_call"]
+    assert (answer.output_text, items["function_call"].arguments) == ("I look.", ROME)
+    events = [event async for event in await client.responses.create(**asked, stream=True)]
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "I look."
+    assert "".join(e.delta for e in events if e.type == "response.function_call_arguments.delta") == ROME
+
+
+@pytest.mark.parametrize("effort", ["low", "high", None])
+async def test_reasoning_effort_reaches_the_template(client, served, effort):
+    source = "{{ 'x' * {'low': 1, 'high': 3}.get(reasoning_effort, 2) }}"
+    served.engine.tokenizer.chat_template = ChatTemplate(source, special_tokens={})
+    served.engine.script = ["ok"]
+    asked = {} if effort is None else {"reasoning_effort": effort}
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, **asked)
+    assert answer.usage.prompt_tokens == {"low": 1, "high": 3, None: 2}[effort]
+
+
 @pytest.mark.parametrize(
     ("template", "script"),
     [

@@ -304,3 +304,18 @@ def test_arguments_are_text_where_a_template_adds_them_to_text() -> None:
     call = {"function": {"name": "f", "arguments": {"town": "Köln", "n": None}}}
     text = ChatTemplate(source, special_tokens={}).render([{"role": "assistant", "tool_calls": [call]}])
     assert text == '```json\n{"town": "Köln", "n": null}\n```'
+
+
+def test_reasoning_under_the_name_that_gpt_oss_reads() -> None:
+    template = ChatTemplate(
+        """{% for message in messages %}{% if message.content and message.thinking and message.tool_calls %}
+{{ raise_exception("both") }}{% endif %}[{{ message.thinking }}|{{ message.content }}]{% endfor %}""",
+        special_tokens={},
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for fields, expected in (
+        ({"content": "yes", "reasoning_content": "hm"}, "[hm|yes]"),
+        ({"content": None, "reasoning_content": "hm", "tool_calls": [call]}, "[hm|]"),
+        ({"content": "wait", "reasoning_content": "hm", "tool_calls": [call]}, "[|wait]"),
+    ):
+        assert template.render(read_messages([{"role": "assistant", **fields}])) == expected
