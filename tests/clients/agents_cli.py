@@ -232,7 +232,56 @@ class Aider(Agent):
         return ("aider", *self.options, "--message", task, "colour.txt")
 
 
-AGENTS = {"codex": Codex, "claude-code-agent": ClaudeCode, "opencode": OpenCode, "qwen-code": QwenCode, "aider": Aider}
+class Gptme(Agent):
+    """gptme, over chat completions, with calls as blocks of text."""
+
+    package = "gptme"
+    needs_tools = False
+    steps = ("```shell\nsed -i s/green/blue/ colour.txt && cat colour.txt\n```", ANSWER)
+    options = ("--non-interactive", "--model", "local/demo", "--tools", "shell", "--tool-format", "markdown")
+    again = ("gptme", *options, "--resume", "And now?")
+
+    def environment(self) -> dict[str, str]:
+        """Return the server's address."""
+        return {"OPENAI_BASE_URL": self.url, "OPENAI_API_KEY": key(), "GPTME_TIKTOKEN_TIMEOUT": "0"}
+
+    def command(self, task: str) -> Sequence[str]:
+        """Return `gptme`."""
+        return ("gptme", *self.options, task)
+
+
+class Continue(Agent):
+    """Continue's command, over chat completions by the openai package."""
+
+    package = "@continuedev/cli"
+    steps = ({"name": "Bash", "arguments": {"command": "sed -i s/green/blue/ colour.txt && cat colour.txt"}},)
+    options = ("--config", "../config.yaml", "--auto")
+    again = ("cn", *options, "--resume", "-p", "And now?")
+
+    def environment(self) -> dict[str, str]:
+        """Return the switch against reports."""
+        return {"CONTINUE_TELEMETRY_ENABLED": "0"}
+
+    def prepare(self) -> None:
+        """Name the server as a provider."""
+        model = {"name": "demo", "provider": "openai", "model": "demo", "apiBase": self.url, "apiKey": key()}
+        model |= {"capabilities": ["tool_use"], "defaultCompletionOptions": {"contextLength": 131072}}
+        self.write("config.yaml", {"name": "splitfuse", "version": "1.0.0", "schema": "v1", "models": [model]})
+
+    def command(self, task: str) -> Sequence[str]:
+        """Return `cn -p`."""
+        return ("cn", *self.options, "-p", task)
+
+
+AGENTS = {
+    "codex": Codex,
+    "claude-code-agent": ClaudeCode,
+    "opencode": OpenCode,
+    "qwen-code": QwenCode,
+    "aider": Aider,
+    "gptme": Gptme,
+    "continue": Continue,
+}
 
 if __name__ == "__main__":
     chosen = AGENTS[os.environ["SPLITFUSE_CLIENT"]]

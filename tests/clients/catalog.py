@@ -35,20 +35,9 @@ class Client:
 
 
 _PYDANTIC_AI = ("pydantic-ai-slim[openai,anthropic]==2.68.0",)
-_LANGGRAPH = ("langgraph==1.2.22", "langchain-anthropic==1.7.7", "langchain-openai==1.7.4", "langchain==1.5.2")
+_LANGGRAPH = ("langgraph==1.2.24", "langchain-anthropic==1.7.10", "langchain-openai==1.7.4", "langchain==1.5.2")
 _AGENT_FRAMEWORK = ("agent-framework-core==1.23.0", "agent-framework-openai==1.17.0")
-_SMALL = (
-    *(
-        "aisuite==0.2.0",
-        "any-llm-sdk[openai,anthropic]==1.23.0",
-        "httpie==3.2.4",
-        "langfuse==5.0.4",
-        "magentic==0.41.1",
-    ),
-    *("mirascope[openai]==2.8.2", "opentelemetry-instrumentation-openai==0.62.4", "portkey-ai==2.3.4"),
-    *("prometheus_client==0.26.0", "shell-gpt==1.5.1"),
-)
-_CLAUDE_CODE = ("@anthropic-ai/claude-code@2.1.331",)
+_CLAUDE_CODE = ("@anthropic-ai/claude-code@2.1.332",)
 _AI_SDK = (
     *("ai@7.0.173", "@ai-sdk/openai-compatible@3.0.92", "@ai-sdk/anthropic@4.0.105", "@ai-sdk/openai@4.0.118"),
     "zod@4.6.7",
@@ -57,11 +46,14 @@ _NODE_LANGCHAIN = (
     *("@langchain/openai@1.6.0", "@langchain/core@1.4.0", "@langchain/langgraph@1.7.3", "@langchain/anthropic@1.5.11"),
     "zod@4.6.7",
 )
-_NODE_SMALL = ("@huggingface/inference@4.13.30", "autocannon@9.0.0", "@anthropic-ai/sdk@1.13.0", "ollama@0.6.4")
+_ANTHROPIC = ("anthropic==2.14.0",)
+_INSTRUCTOR = ("@instructor-ai/instructor@1.7.0", "openai@7.57.0", "zod@3.25.76")
+_LLAMAINDEX = ("llamaindex@0.12.1", "@llamaindex/openai@0.4.22", "@llamaindex/workflow@1.1.24", "zod@3.25.76")
+_OPENLLMETRY = ("opentelemetry-instrumentation-openai==0.62.4", "opentelemetry-sdk==1.45.2", "openai==3.57.0")
 
 CLIENTS = (
     Client("openai", "openai_sdk.py", ("openai==3.57.0",)),
-    Client("anthropic", "anthropic_sdk.py", ("anthropic==2.13.0",)),
+    Client("anthropic", "anthropic_sdk.py", _ANTHROPIC),
     Client("ollama", "ollama_sdk.py", ("ollama==0.6.3",)),
     Client("openai-agents", "openai_agents_sdk.py", ("openai-agents==0.24.0",)),
     Client("langchain", "langchain_sdk.py", ("langchain-openai==1.7.4", "langchain==1.5.2")),
@@ -84,7 +76,7 @@ CLIENTS = (
     Client("node-langchain", "langchain_node.mjs", _NODE_LANGCHAIN),
     Client("claude-code", "claude_code.mjs", _CLAUDE_CODE),
     Client("browser", "browser_page.py", ("playwright==1.65.2",), has_key=False),
-    Client("codex", "agents_cli.py", ("@openai/codex@0.169.0",), is_scripted=True),
+    Client("codex", "agents_cli.py", ("@openai/codex@0.171.0",), is_scripted=True),
     Client("claude-code-agent", "agents_cli.py", _CLAUDE_CODE, is_scripted=True, family="claude-code"),
     Client("opencode", "agents_cli.py", ("opencode-ai@1.18.33",), is_scripted=True),
     Client("qwen-code", "agents_cli.py", ("@qwen-code/qwen-code@0.24.4",), is_scripted=True),
@@ -93,7 +85,7 @@ CLIENTS = (
         "pydantic-ai-anthropic", "pydantic_ai_anthropic_sdk.py", _PYDANTIC_AI, is_scripted=True, family="pydantic-ai"
     ),
     Client("smolagents", "smolagents_sdk.py", ("smolagents[openai]==1.26.0",), is_scripted=True),
-    Client("haystack", "haystack_sdk.py", ("haystack-ai==3.4.0",), is_scripted=True),
+    Client("haystack", "haystack_sdk.py", ("haystack-ai==3.4.1",), is_scripted=True),
     Client("semantic-kernel", "semantic_kernel_sdk.py", ("semantic-kernel==1.45.0",), is_scripted=True),
     Client("autogen", "autogen_sdk.py", ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"), is_scripted=True),
     Client("langgraph", "langgraph_loop_sdk.py", _LANGGRAPH, is_scripted=True),
@@ -101,4 +93,38 @@ CLIENTS = (
     Client("agno", "agno_sdk.py", ("agno==3.1.10", "openai==3.57.0"), is_scripted=True),
     Client("strands", "strands_sdk.py", ("strands-agents[openai,anthropic]==1.62.0",), is_scripted=True),
     Client("agent-framework", "agent_framework_sdk.py", _AGENT_FRAMEWORK, is_scripted=True),
+    Client("anthropic-tool-runner", "anthropic_runner_sdk.py", _ANTHROPIC, is_scripted=True, family="anthropic"),
+    Client("aisuite", "aisuite_sdk.py", ("aisuite[openai,anthropic]==0.2.0",), is_scripted=True),
+    Client("any-llm", "any_llm_sdk.py", ("any-llm-sdk[openai,anthropic]==1.40.2",), is_scripted=True),
+    Client("deepeval", "deepeval_sdk.py", ("deepeval==4.3.1",), is_scripted=True),
+    Client("gptme", "agents_cli.py", ("gptme==0.35.1",), is_scripted=True),
+    Client("gradio", "gradio_sdk.py", ("gradio==6.31.0", "openai==3.57.0"), is_scripted=True),
+    Client("httpie", "httpie_cli.py", ("httpie==3.2.4",), is_scripted=True),
+    Client("langfuse", "langfuse_sdk.py", ("langfuse==5.0.4", "openai==3.57.0"), is_scripted=True),
+    Client("litellm-proxy", "litellm_proxy_cli.py", ("litellm[proxy]==1.108.7",), is_scripted=True),
+    Client("magentic", "magentic_sdk.py", ("magentic==0.41.1",), is_scripted=True),
+    Client("mem0", "mem0_sdk.py", ("mem0ai==2.2.1",), is_scripted=True),
+    Client("mirascope", "mirascope_sdk.py", ("mirascope[openai]==2.8.2",), is_scripted=True),
+    Client("openllmetry", "openllmetry_sdk.py", _OPENLLMETRY, is_scripted=True),
+    Client(
+        "open-interpreter",
+        "open_interpreter_sdk.py",
+        ("open-interpreter==0.4.3", "setuptools==80.10.2"),
+        is_scripted=True,
+    ),
+    Client("portkey", "portkey_sdk.py", ("portkey-ai==2.3.4",), is_scripted=True),
+    Client("prometheus_client", "prometheus_client_sdk.py", ("prometheus_client==0.26.0",), is_scripted=True),
+    Client("shell-gpt", "shell_gpt_cli.py", ("shell-gpt==1.5.1", "click==8.5.1"), is_scripted=True),
+    Client("node-anthropic", "anthropic_node.mjs", ("@anthropic-ai/sdk@1.14.0",), is_scripted=True),
+    Client("node-ai-sdk-agent", "ai_sdk_agent.mjs", _AI_SDK, is_scripted=True, family="node-ai-sdk"),
+    Client("node-openai-agents", "openai_agents_node.mjs", ("@openai/agents@0.20.0", "zod@4.6.7"), is_scripted=True),
+    Client("node-langgraph", "langgraph_node.mjs", _NODE_LANGCHAIN, is_scripted=True, family="node-langchain"),
+    Client("node-llamaindex", "llamaindex_node.mjs", _LLAMAINDEX, is_scripted=True),
+    Client("node-instructor", "instructor_node.mjs", _INSTRUCTOR, is_scripted=True),
+    Client("node-huggingface", "huggingface_node.mjs", ("@huggingface/inference@4.13.30",), is_scripted=True),
+    Client("node-ollama", "ollama_node.mjs", ("ollama@0.6.4",), is_scripted=True),
+    Client("autocannon", "autocannon.mjs", ("autocannon@9.0.0",), is_scripted=True),
+    Client("continue", "agents_cli.py", ("@continuedev/cli@1.5.47",), is_scripted=True),
+    Client("opencommit", "opencommit_cli.py", ("opencommit@3.3.10",), is_scripted=True),
+    Client("promptfoo", "promptfoo_cli.py", ("promptfoo@0.121.20",), is_scripted=True),  # later ones need node 22
 )

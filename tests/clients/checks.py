@@ -14,6 +14,8 @@ E = TypeVar("E", bound=Exception)
 
 QUESTION = "How is the weather in Rome?"
 ANSWER = "It rains."
+CALL = {"name": "weather", "arguments": {"town": "Rome"}}
+WET = "It is wet."
 # Arguments that any model gets right, since the checks are about the API.
 TOWN_SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -9,9 +9,28 @@ export const key = process.env.SPLITFUSE_API_KEY ?? "unused";
 export const url = process.argv[2];
 export const QUESTION = "How is the weather in Rome?";
 export const ANSWER = "It rains.";
+export const CALL = { name: "weather", arguments: { town: "Rome" } };
+export const WET = "It is wet.";
 
 const listed = await fetch(`${url}/v1/models`, { headers: { Authorization: `Bearer ${key}` } });
 export const model = (await listed.json()).data[0].id;
+
+// Have the model of a scripted server say these steps to the question: texts, or calls {name, arguments}.
+export async function follow(steps, { needsTools = true } = {}) {
+  await scripted({ method: "PUT", body: JSON.stringify({ marker: QUESTION, steps, needs_tools: needsTools }) });
+}
+
+// The prompts to which the steps were said.
+export async function said() {
+  const { prompts, places } = await (await scripted({})).json();
+  return prompts.filter((_, index) => places[index] !== null);
+}
+
+async function scripted(options) {
+  const answer = await fetch(`${url}/scripted`, { headers: { Authorization: `Bearer ${key}` }, ...options });
+  assert(answer.ok, answer.statusText);
+  return answer;
+}
 
 // What `call` throws.
 export async function thrown(call) {
