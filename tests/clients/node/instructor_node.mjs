@@ -7,25 +7,39 @@ const { z } = need("zod");
 
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: key, maxRetries: 0 });
 const town = { town: "Rome" };
+const text = JSON.stringify(town);
+const call = { name: "Town", arguments: text };
 const first = { role: "user", content: QUESTION };
 const response_model = { schema: z.object({ town: z.enum(["Rome", "Oslo"]) }), name: "Town" };
 
 // Two turns: the first answer, in the form that the mode gives it, is history of the second.
-async function turns(mode, step, { needsTools = true } = {}) {
-  const instructor = Instructor.default?.({ client, mode }) ?? Instructor({ client, mode });
-  await follow([step, step], { needsTools });
+async function turns(mode, step, answer, { needsTools = true } = {}) {
+  const instructor = Instructor({ client, mode });
+  await follow([step, step, step], { needsTools });
   const asked = { model, response_model, max_tokens: 80, max_retries: 0 };
-  const answer = await instructor.chat.completions.create({ ...asked, messages: [first] });
-  assert.equal(answer.town, "Rome");
-  const history = [first, { role: "assistant", content: JSON.stringify(town) }, { role: "user", content: "And now?" }];
-  assert.equal((await instructor.chat.completions.create({ ...asked, messages: history })).town, "Rome");
-  assert((await said()).at(-1).includes("And now?"));
+  assert.equal((await instructor.chat.completions.create({ ...asked, messages: [first] })).town, "Rome");
+  const messages = [first, ...answer, { role: "user", content: "And now?" }];
+  assert.equal((await instructor.chat.completions.create({ ...asked, messages })).town, "Rome");
+  const prompt = (await said()).at(-1);
+  assert(prompt.includes("And now?") && prompt.includes("Rome"));
 }
 
 await main("@instructor-ai/instructor", {
-  tools: () => turns("TOOLS", { name: "Town", arguments: town }),
-  functions: () => turns("FUNCTIONS", { name: "Town", arguments: town }),
-  json_schema: () => turns("JSON_SCHEMA", JSON.stringify(town), { needsTools: false }),
-  json: () => turns("JSON", JSON.stringify(town), { needsTools: false }),
-  md_json: () => turns("MD_JSON", `\`\`\`json\n${JSON.stringify(town)}\n\`\`\``, { needsTools: false }),
+  tools() {
+    const tool_calls = [{ id: "call_1", type: "function", function: call }];
+    const result = { role: "tool", tool_call_id: "call_1", content: text };
+    const answer = [{ role: "assistant", content: null, tool_calls }, result];
+    return turns("TOOLS", { name: "Town", arguments: town }, answer);
+  },
+  functions() {
+    const result = { role: "function", name: "Town", content: text };
+    const answer = [{ role: "assistant", content: null, function_call: call }, result];
+    return turns("FUNCTIONS", { name: "Town", arguments: town }, answer);
+  },
+  json_schema: () => turns("JSON_SCHEMA", text, [{ role: "assistant", content: text }], { needsTools: false }),
+  json: () => turns("JSON", text, [{ role: "assistant", content: text }], { needsTools: false }),
+  md_json() {
+    const block = `\`\`\`json\n${text}\n\`\`\``;
+    return turns("MD_JSON", block, [{ role: "assistant", content: block }], { needsTools: false });
+  },
 });
