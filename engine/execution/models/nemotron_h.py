@@ -15,7 +15,6 @@ from .hybrid import check_values, with_layer_kinds
 from .layers import ACTIVATIONS, MLP, activation
 from .mixer_decoder import MixerDecoder, Stateless
 from .moe import ExpertsConfig
-from .routing import Routing
 
 _LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 _DEFAULTS = {
@@ -38,13 +37,13 @@ class UngatedExperts:
     """Mixture of MLPs of two matrices, one expert after the other, beside an MLP for every token."""
 
     router: Any
-    routing: Routing
+    routing: ops.RouteArgs
     experts: Sequence[MLP]
     shared: MLP
     latent: tuple[Any, Any] | None = None  # matrices before and after the experts, which are narrower than the model
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights, expert_ids = self.routing(ops.linear(x, self.router))
+        weights, expert_ids = ops.route(ops.linear(x, self.router), self.routing)
         inner = x if self.latent is None else ops.linear(x, self.latent[0])
         total = torch.zeros_like(inner, dtype=torch.float32)
         for expert in sorted(set(expert_ids.flatten().tolist())):
@@ -122,7 +121,7 @@ class NemotronHForCausalLM(MixerDecoder):
             )
         return UngatedExperts(
             router=self._linear([(f"{name}.gate", config.num_experts)], hidden, bias=False),
-            routing=Routing(
+            routing=ops.RouteArgs(
                 top_k=config.num_experts_per_tok,
                 renormalize=config.norm_topk_prob,
                 is_sigmoid=True,
