@@ -180,7 +180,7 @@ def test_transformers_own_spelling_of_the_config_reads_the_same(name: str) -> No
 
 def rotary(name: str, positions: list[int], layer_type: str) -> Tensor:
     """Return transformers' cosines and sines in our layout."""
-    modules = [module for key, module in their_model(name).named_modules() if key.endswith(("rotary_emb", "pos_emb"))]
+    modules = [module for key, module in their_model(name).named_modules() if key.endswith((".rotary_emb", ".pos_emb"))]
     module = type(modules[0])(their_config(name))
     kind = {"layer_type": layer_type} if layer_type in getattr(module, "layer_types", ()) else {}
     cos, sin = module(torch.zeros(1), torch.tensor([positions]), **kind)
