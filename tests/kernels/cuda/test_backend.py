@@ -111,7 +111,7 @@ def test_experts_from_the_router_on() -> None:
     packed = ops.pack_experts(iter(each), num_experts=6, dtype=x.dtype, device=x.device)
     got = ops.experts(x, *ops.route(logits, ops.RouteArgs(2, True)), packed)
     routing = reference.route(logits.double(), ops.RouteArgs(2, True))
-    wide = [ops.ExpertWeights([gate_up[0].double()], down.double()) for gate_up, down in each]
+    wide = [ops.ExpertWeights([expert.gate_up[0].double()], expert.down.double()) for expert in each]
     assert_near(
         got, reference.experts(x.double(), *routing, reference.pack_experts(wide, num_experts=6, dtype=torch.float64))
     )
