@@ -95,7 +95,7 @@ def record(forward: Callable[[Any, StepArrays], Any], *, width: int, dtype: torc
     with stand-ins for its tensors, and must consist of this module's ops and of views. Otherwise, and on a device
     without plans, returns a string with the reason.
     """
-    if device.type != "cpu":
+    if _BACKEND_OF_DEVICE[device.type] != "cpu":
         return f"no plans are made for {device.type}"
     from .cpu.plan import record as recorded
 

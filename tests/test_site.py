@@ -33,7 +33,7 @@ def page(folder: Path, name: str) -> str:
 def test_the_navigation_has_every_page(folder: Path) -> None:
     document = tomllib.loads((folder / "zensical.toml").read_text())
     parts = [pages for part in document["project"]["nav"] for pages in part.values()]
-    listed = [path for pages in parts for each in pages for path in each.values()]
+    listed = [path for pages in parts for page in pages for path in page.values()]
     written = [path.relative_to(folder / "docs").as_posix() for path in (folder / "docs").rglob("*.md")]
     assert sorted(listed) == sorted(written)
     assert len(set(listed)) == len(listed) > 30

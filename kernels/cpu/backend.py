@@ -6,7 +6,7 @@ Shapes are in ops.py, the torch versions of the library's ops in torch_fallback.
 import ctypes
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,16 +18,26 @@ from .build import op as _op
 from .filter_logits import filter_logits as filter_logits
 from .linear import pack
 from .plan import num_short
-from .recurrence import gated_delta as gated_delta
-from .recurrence import gated_rms_norm as gated_rms_norm
-from .recurrence import mamba2 as mamba2
-from .recurrence import short_conv as short_conv
-from .recurrence import sigmoid_mul as sigmoid_mul
-from .recurrence import silu_gate as silu_gate
 
 if TYPE_CHECKING:
     from .experts import Experts
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
+    from .recurrence import gated_delta as gated_delta
+    from .recurrence import gated_rms_norm as gated_rms_norm
+    from .recurrence import mamba2 as mamba2
+    from .recurrence import short_conv as short_conv
+    from .recurrence import sigmoid_mul as sigmoid_mul
+    from .recurrence import silu_gate as silu_gate
+
+
+def __getattr__(name: str) -> Any:
+    """Find an op of recurrent layers, which few models have, when it is first used."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    from . import recurrence
+
+    return getattr(recurrence, name)
+
 
 _MAX_HEAD_DIM = 512  # limit in elementwise.cpp
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
@@ -118,7 +128,8 @@ def pack_experts(
         return pack_fp8(weight, bias) if is_fp8 else pack_linear(weight, bias, bits=bits, input_bits=input_bits)
 
     pairs = (
-        (pack_matrix(each.gate_up, each.gate_up_bias), pack_matrix([each.down], each.down_bias)) for each in experts
+        (pack_matrix(expert.gate_up, expert.gate_up_bias), pack_matrix([expert.down], expert.down_bias))
+        for expert in experts
     )
     result = packed(pairs, num_experts, dtype, limit=limit)
     # Freed unpacked experts leave holes between the packed ones: without trimming 0.3 GB beside 1.1 GB of experts.

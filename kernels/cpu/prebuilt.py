@@ -1,4 +1,4 @@
-"""Prebuilt CPU libraries: a wheel has one for each class of processors (docker/wheel.py). Imports no torch.
+"""Prebuilt CPU libraries: a wheel has one for each class of processors (`make wheel`). Imports no torch.
 
 The best library that the processor can run is taken. Without one, as in a checkout, compilation.py builds for the very
 processor; SPLITFUSE_NATIVE=build always builds.

@@ -190,5 +190,5 @@ def pack_experts(
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])
 
-    parts = ((wide(each.gate_up), wide([each.down]), each.gate_up_bias, each.down_bias) for each in experts)
+    parts = ((wide(expert.gate_up), wide([expert.down]), expert.gate_up_bias, expert.down_bias) for expert in experts)
     return moe.pack_experts(parts, num_experts=num_experts, limit=limit)

@@ -46,6 +46,7 @@ class NullRunner:
             dtype="none",
             max_model_len=max_model_len,
             cache=CacheSpec(num_blocks, 16),
+            states=None,
             op_by_op=None,
         )
         self.ranks = None

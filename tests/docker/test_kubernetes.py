@@ -79,9 +79,9 @@ def test_each_kind_is_there(plain: Built, full: Built) -> None:
         "single": ["PersistentVolumeClaim"] * 2,
         "shared": ["HorizontalPodAutoscaler", "PodDisruptionBudget"],
     }
-    assert sorted(each["kind"] for each in plain.manifests) == sorted(common + own[plain.name])
+    assert sorted(manifest["kind"] for manifest in plain.manifests) == sorted(common + own[plain.name])
     more = ["Ingress", "NetworkPolicy", "NetworkPolicy", "ServiceMonitor"]
-    assert sorted(each["kind"] for each in full.manifests) == sorted(common + own[full.name] + more)
+    assert sorted(manifest["kind"] for manifest in full.manifests) == sorted(common + own[full.name] + more)
 
 
 def test_they_follow_the_schemas(full: Built) -> None:
@@ -98,7 +98,7 @@ def test_selectors_find_the_pods(full: Built) -> None:
         full.one("Service")["spec"]["selector"],
         *(budget["spec"]["selector"]["matchLabels"] for budget in full.of("PodDisruptionBudget")),
         *(policy["spec"]["podSelector"]["matchLabels"] for policy in full.of("NetworkPolicy")),
-        *(each["labelSelector"]["matchLabels"] for each in full.pod["spec"].get("topologySpreadConstraints", [])),
+        *(rule["labelSelector"]["matchLabels"] for rule in full.pod["spec"].get("topologySpreadConstraints", [])),
     ]
     assert len(selectors) == {"single": 5, "shared": 7}[full.name]
     for selector in selectors:

@@ -26,7 +26,8 @@ def patched_ops(
     objects = [folder / f"{stem}.o" for stem in stems]
     for stem, target in zip(stems, objects, strict=True):
         source = sources / f"{stem}.cpp"
-        command = [compiler, *compilation._flags(source), *flags, "-c", str(source), "-o", str(target)]
+        options = [*compilation._flags(source), *compilation._THIS_PROCESSOR, *flags]
+        command = [compiler, *options, "-c", str(source), "-o", str(target)]
         subprocess.run(command, check=True, capture_output=True)
     library = folder / "patched.so"
     whole = compilation.cache_folder() / compilation.library_name(compiler)

@@ -42,6 +42,7 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Python": "python",
         "HTTP": "http",
         "Structured output": "structured_output",
+        "Embeddings": "embeddings",
         "Speculative decoding": "speculative_decoding",
         "Training": "training",
         "Receipts": "receipts",
@@ -225,14 +226,14 @@ def routes() -> str:
     from splitfuse.server.app import build_app
     from splitfuse.server.settings import Settings
 
-    document = build_app(Settings()).openapi()
+    document = build_app(Settings(model="some/model-that-may-pool")).openapi()
     lines = ["# Routes", "", "From the server's own OpenAPI document, `GET /openapi.json`.", ""]
     for path, methods in sorted(document["paths"].items()):
         for method, operation in methods.items():
             text = operation.get("description") or operation.get("summary", "")
             lines += [f"## `{method.upper()} {path}`", "", text, ""]
             parameters = operation.get("parameters", [])
-            lines += [f"- `{each['name']}` ({each['in']}): {each.get('description', '')}" for each in parameters]
+            lines += [f"- `{field['name']}` ({field['in']}): {field.get('description', '')}" for field in parameters]
             answers = ", ".join(f"{code} {answer['description']}" for code, answer in operation["responses"].items())
             lines += ["", f"Answers: {answers}", ""]
     return "\n".join(lines)

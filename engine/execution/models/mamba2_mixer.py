@@ -25,7 +25,7 @@ class MambaShape:
     state_size: int
     conv_width: int
     has_conv_bias: bool
-    has_bias: bool  # of the projections
+    has_bias: bool  # True if the projections have one
     has_norm: bool
     norm_before_gate: bool
     dt_limits: tuple[float, float]

@@ -115,7 +115,7 @@ def planned_weight_bytes(
         is_embedding = name.endswith(f"{family.names.embed}.weight") and stored_bytes is None
         if name.endswith(_CONVOLUTIONS):
             whole += prod(shape) * torch.float32.itemsize
-        elif len(shape) < 2:
+        elif len(shape) < 2 or name.endswith("_bias"):
             whole += layout.table_bytes(shape)
         elif is_embedding or name.endswith(_POSITIONS):
             shared += layout.table_bytes(shape) + is_embedding * _tied_head_bytes(config, layout, shape)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidRequestError
 from .outputs import PooledData, PoolingRequestOutput
-from .params import PoolingParams
-from .pooler import Pair, PooledPrompt, Pooler, Text
+from .params import Pair, PoolingParams
+from .pooler import PooledPrompt, Pooler, Text
 from .refusal import NO_POOLING
 from .similarity import similarity
 

@@ -1,9 +1,17 @@
 """PoolingParams: fields of one pooled request. Knows no tensors."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...core.sampling_params import SamplingParams
 from ...errors import InvalidRequestError
+
+
+class Pair(NamedTuple):
+    """Query and document whose fit is scored."""
+
+    query: str
+    document: str
 
 
 @dataclass(frozen=True, kw_only=True)

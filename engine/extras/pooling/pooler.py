@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,18 +19,11 @@ from ...execution.runner.model_runner import ModelRunner
 from ...text.tokenizer import Tokenizer
 from .heads import Head, chain, normalized, sigmoid, softmax
 from .model_files import ModelFiles, read_model_files
-from .params import PoolingParams
+from .params import Pair, PoolingParams
 from .pooler_config import YES_NO_INSTRUCTION, YES_NO_TEMPLATE, PoolerConfig
 from .task import Array, PoolingTask
 
 Text = str | Sequence[int]
-
-
-class Pair(NamedTuple):
-    """Query and document whose fit is scored."""
-
-    query: str
-    document: str
 
 
 @dataclass(frozen=True)

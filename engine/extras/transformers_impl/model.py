@@ -77,6 +77,7 @@ class TransformersModel:
     """Model of any architecture whose layers call transformers' attention interface. For one thread."""
 
     names: ClassVar[Names] = Names()
+    unrounded: ClassVar[tuple[str, ...]] = ()
     inexact: ClassVar[str | None] = "transformers' modules run in torch, whose ops depend on the batch"
 
     def __init__(

@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, SkipValidation
 
 from ....engine.errors import InvalidRequestError
-from ....engine.extras.pooling.params import PoolingParams
-from ....engine.extras.pooling.pooler import Pair
+from ....engine.extras.pooling.params import Pair, PoolingParams
 from ...api.request_model import ModelName, RequestModel, User
 
 MAX_INPUTS = 2048  # OpenAI's limit

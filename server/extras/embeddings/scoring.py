@@ -5,8 +5,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from ....engine.extras.pooling.params import PoolingParams
-from ....engine.extras.pooling.pooler import Pair
+from ....engine.extras.pooling.params import Pair, PoolingParams
 from ....engine.extras.pooling.similarity import similarity
 from ...service import service_of
 from .request import length_of

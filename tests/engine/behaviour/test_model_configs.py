@@ -229,7 +229,7 @@ def test_what_a_family_cannot_do_is_refused(name: str, changes: dict[str, Any], 
     [
         ("OlmoForCausalLM", "olmo", r"OLMo"),
         ("PhiForCausalLM", "phi", "Phi-3"),
-        ("LlamaForSequenceClassification", "llama", r"\(LlamaForCausalLM\)"),
+        ("LlamaForTokenClassification", "llama", r"\(LlamaForCausalLM\)"),
         ("Qwen4NextForCausalLM", "", "Qwen3-Next"),
         ("GPTJForCausalLM", "gptj", "GPT"),
         ("MistralForCausalLLM", None, r"\(MistralForCausalLM\)"),

@@ -44,7 +44,7 @@ def test_rounding_at_load_is_rounding_beforehand(tmp_path: Path, family: str, na
             transposed = family.startswith("gpt2")
             own_bits = 8 if "lm_head" in key else bits
             matrix = weight.T if transposed else weight
-            if can_quantize(matrix, own_bits):
+            if "expert" not in key or can_quantize(matrix, own_bits):
                 rounded = quantize(matrix, own_bits).dequantized()
                 weights[key] = (rounded.T if transposed else rounded).contiguous()
     save_file(weights, path, metadata={"format": "pt"})

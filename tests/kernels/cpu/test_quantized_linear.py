@@ -273,7 +273,7 @@ def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pyt
     """Products are right, and equal to the bit in any batch, on the code paths of other processors."""
     arch, needed = BUILDS[name]
     compiler = compilation.find_compiler()
-    if compiler is None or needed not in compilation._cpu_features().split():
+    if compiler is None or needed not in compilation.cpu_features().split():
         pytest.skip(f"needs a C++ compiler and a processor with {needed}")
     monkeypatch.setattr(build, "library", lambda: _built(compiler, arch, tmp_path))
     for form in ("Q8_0", "Q4_K", "Q5_0", "Q6_K", "GPTQ 8 bits", "float8 of 128"):

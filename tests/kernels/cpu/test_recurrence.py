@@ -166,7 +166,7 @@ def test_other_classes_of_processors_have_equal_bits(
     arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler, needed = compilation.find_compiler(), {"x86-64-v3": "avx2", "skylake-avx512": "avx512bw"}[arch]
-    if compiler is None or needed not in compilation._cpu_features().split():
+    if compiler is None or needed not in compilation.cpu_features().split():
         pytest.skip(f"needs a processor with {needed}")
     layers = ("short_conv", "gated_delta", "gated_delta of odd sizes", "mamba2")
     native = [world(LAYERS[name], cpu, torch.bfloat16, length=40, seed=8) for name in layers]

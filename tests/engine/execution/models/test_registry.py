@@ -185,6 +185,8 @@ def rotary(name: str, positions: list[int], layer_type: str) -> Tensor:
     kind = {"layer_type": layer_type} if layer_type in getattr(module, "layer_types", ()) else {}
     cos, sin = module(torch.zeros(1), torch.tensor([positions]), **kind)
     half = cos.shape[-1] // 2
+    if type(module).__name__.startswith("GptOss"):  # no copy of the first half
+        return torch.cat((cos[0], sin[0]), dim=-1)
     if type(module).__name__.startswith("Cohere"):  # pairs side by side
         return torch.cat((cos[0, :, ::2], sin[0, :, ::2]), dim=-1)
     return torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1)

@@ -46,7 +46,7 @@ def test_windows_are_the_masks() -> None:
         ("mamba", "MambaForCausalLM", {}, "recurrent|attention interface"),
         ("granite_swa", "GraniteSWAForCausalLM", {}, "s_aux"),
         ("diffllama", "DiffLlamaForCausalLM", {}, "attends twice"),
-        ("lfm2", "Lfm2ForCausalLM", {"layer_types": ["conv", "full_attention"]}, "state"),
+        ("minimax", "MiniMaxForCausalLM", {}, "state"),
         ("phi", "PhiForCausalLM", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
          "other requests"),
     ],
