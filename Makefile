@@ -27,7 +27,7 @@ test: $(VENV)/.test  ## the test suite, files on two processes; ARGS="tests/engi
 
 # Folders and files that need no torch; `slow` marks the few tests in them that take seconds.
 FAST := $(addprefix tests/, client/bench client/test_hosts.py client/test_retry.py client/test_sse.py \
-	$(addprefix engine/, behaviour/test_worlds.py config core extras/chat/behaviour extras/chat/test_answer_parser.py extras/inspection \
+	$(addprefix engine/, behaviour/test_worlds.py behaviour/test_hybrid_worlds.py config core extras/chat/behaviour extras/chat/test_answer_parser.py extras/hybrid extras/inspection \
 		extras/simulation extras/spec_decode/test_draft_length.py extras/spec_decode/test_ngram.py \
 		serving/test_queue_limits.py serving/test_wait_prediction.py) \
 	$(addprefix server/, extras/openai/test_request.py extras/responses/test_request.py jobs process/test_banner.py \

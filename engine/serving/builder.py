@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import EngineConfig
-from ..core.block_manager import BlockManager, CacheSpec
+from ..core.block_manager import BlockManager
 from ..core.engine_core import EngineCore
 from ..core.ports import RequestObserver, SchedulerListener, Speculator
 from ..core.request import Request
@@ -21,7 +21,7 @@ from ..execution.models.config import ModelConfig
 from ..execution.models.default_sampling import default_sampling_params
 from ..execution.models.fingerprint import fingerprint
 from ..execution.models.registry import read_model_config
-from ..execution.runner.model_runner import ModelRunner
+from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import has_extra, load_extra
 from ..text.tokenizer import Tokenizer
 from .constraint_compiler import ConstraintCompiler
@@ -67,7 +67,7 @@ class EngineParts:
         speculation = self.speculation(config)
         core = EngineCore(
             config,
-            new_scheduler(listener=_recorder(config, loaded.cache, max_steps_in_flight), observer=_observer(config)),
+            new_scheduler(listener=_recorder(config, loaded, max_steps_in_flight), observer=_observer(config)),
             OutputProcessor(self.tokenizer),
             speculation=speculation if replays is None else replays.over(speculation),
         )
@@ -180,9 +180,9 @@ def _observer(config: EngineConfig) -> RequestObserver | None:
     return observer
 
 
-def _recorder(config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int) -> SchedulerListener | None:
+def _recorder(config: EngineConfig, loaded: LoadedModel, max_steps_in_flight: int) -> SchedulerListener | None:
     if not config.record:
         return None
     module = load_extra("simulation.recording", needed_for="--record")
-    recorder: SchedulerListener = module.Recorder.open(config, cache, max_steps_in_flight)
+    recorder: SchedulerListener = module.Recorder.open(config, loaded.cache, max_steps_in_flight, loaded.states)
     return recorder

@@ -28,6 +28,7 @@ from ...core.batch import Batch, Progress, RowOutput
 from ...core.block_manager import CacheSpec
 from ...core.ports import Decision, SchedulerState
 from ...core.request import Request, Status
+from ...core.state_places import StateSpec
 from ...private_file import create_private
 
 _log = logging.getLogger("splitfuse.engine")
@@ -75,7 +76,14 @@ class Recorder:
     An error of writing, such as a full disk, ends the recording and nothing else.
     """
 
-    def __init__(self, stream: TextIO, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int = 1) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        config: EngineConfig,
+        cache: CacheSpec,
+        max_steps_in_flight: int = 1,
+        states: StateSpec | None = None,
+    ) -> None:
         self._stream = stream
         self._is_failed = False
         weakref.finalize(self, _close, stream)
@@ -94,15 +102,18 @@ class Recorder:
             num_blocks=cache.num_blocks,
             num_host_blocks=cache.num_host_blocks,
             steps_in_flight=max_steps_in_flight,
+            **({} if states is None else {"states": states._asdict()}),
         )
 
     @classmethod
-    def open(cls, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int) -> "Recorder":
+    def open(
+        cls, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int, states: StateSpec | None = None
+    ) -> "Recorder":
         """Open a recorder to the file `config.record`. Raises ConfigError if it cannot be written."""
         assert config.record is not None
         descriptor = create_private(Path(config.record), setting="--record")
         stream = os.fdopen(descriptor, "w", encoding="utf-8")  # the recorder closes it
-        return cls(stream, config, cache, max_steps_in_flight)
+        return cls(stream, config, cache, max_steps_in_flight, states)
 
     def _write(self, **line: Any) -> None:
         if self._is_failed:

@@ -18,7 +18,9 @@ from ...core.outputs import KnownOutput, RequestMetrics
 from ...core.request import Request
 from ...core.sampling_params import SamplingParams
 from ...core.scheduler import Scheduler
+from ...core.state_places import StateSpec
 from ...errors import ConfigError
+from ...extension import load_extra
 from ..inspection.histories import Histories
 from .recording import DECIDING_FIELDS, FORMAT, decided, outcome
 
@@ -118,12 +120,17 @@ class _Replay:
         recorded = header.get("config", {})
         config = EngineConfig(**{name: recorded[name] for name in DECIDING_FIELDS if name in recorded})
         cache = CacheSpec(header["num_blocks"], config.block_size, header.get("num_host_blocks", 0))
-        self._scheduler = Scheduler(
-            config,
-            BlockManager(cache, prefix_caching=config.enable_prefix_caching, tenant_weights=config.tenant_weights),
-            max_steps_in_flight=header.get("steps_in_flight", 1),
-            observer=Histories.of(config),
-        )
+        options: Any = {
+            "max_steps_in_flight": header.get("steps_in_flight", 1),
+            "observer": Histories.of(config),
+        }
+        if "states" in header:
+            hybrid = load_extra("hybrid.scheduler", needed_for="a recording of a model with recurrent layers")
+            self._scheduler: Scheduler = hybrid.HybridScheduler(config, cache, StateSpec(**header["states"]), **options)
+        else:
+            caching, weights = config.enable_prefix_caching, config.tenant_weights
+            blocks = BlockManager(cache, prefix_caching=caching, tenant_weights=weights)
+            self._scheduler = Scheduler(config, blocks, **options)
         self._requests: dict[int, Request] = {}
         self._in_flight: deque[Batch] = deque()
         self.num_steps = 0
