@@ -1,6 +1,7 @@
 """GGUF metadata and tensors of models with recurrent states, in the manner of llama.cpp's converter (conversion/)."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import gguf
 import torch
@@ -125,7 +126,8 @@ def _add_experts(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture
 
 
 def _kinds(config: PretrainedConfig) -> list[str]:
-    return list(getattr(config, "layers_block_type", None) or getattr(config, "layer_types", ()))
+    kinds: Any = getattr(config, "layers_block_type", None) or getattr(config, "layer_types", ())
+    return list(kinds)
 
 
 def mamba_sizes(config: PretrainedConfig) -> tuple[int, int, int, int]:
@@ -232,5 +234,7 @@ def _scaled(key: str, values: Tensor, config: PretrainedConfig) -> Tensor:
         num_heads, head_dim, num_groups, state_size = mamba_sizes(config)
         sizes = torch.tensor([num_heads * head_dim] * 2 + [num_groups * state_size] * 2 + [num_heads])
         multipliers = torch.tensor(config.ssm_multipliers) * config.ssm_in_multiplier
-        return values * multipliers.repeat_interleave(sizes)[:, None]
-    return values * factors.get(name, 1.0)
+        folded: Tensor = values * multipliers.repeat_interleave(sizes)[:, None]
+    else:
+        folded = values * factors.get(name, 1.0)
+    return folded
