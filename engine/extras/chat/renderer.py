@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import InvalidRequestError
+from ...errors import InvalidRequestError, UnavailableError
 from ...serving.workers.input_threads import LONG_CHARS
 from ...serving.workers.worker_process import Reply, WorkerEndedError, WorkerProcess
 from .render_worker import TIME_LIMIT_S
@@ -65,6 +65,8 @@ class _Process:
             try:
                 return self._process.ask(conversation)  # something else may have killed the process
             except WorkerEndedError as exc:
+                if exc.was_silent:  # the job has a limit of processor time: its process got hardly any
+                    raise UnavailableError("the machine is too busy to render the messages; try again later") from exc
                 raise _refusal("it nests too deeply or takes too much memory") from exc
 
 

@@ -27,11 +27,15 @@ _CONFINED = Path(__file__).with_name("confined.py")
 
 
 class WorkerEndedError(Exception):
-    """The process ended before it answered. `exit_code`: minus the signal's number if a signal ended it."""
+    """The process ended before it answered. `exit_code`: minus the signal's number if a signal ended it.
 
-    def __init__(self, exit_code: int) -> None:
+    `was_silent`: it was ended because it had not answered in time.
+    """
+
+    def __init__(self, exit_code: int, *, was_silent: bool = False) -> None:
         super().__init__(f"exit code {exit_code}")
         self.exit_code = exit_code
+        self.was_silent = was_silent
 
 
 class WorkerProcess:
@@ -55,7 +59,7 @@ class WorkerProcess:
         reply = connection.send(job)
         if (answer := _awaited(reply, connection)) is None:
             connection.process.kill()
-            raise WorkerEndedError(connection.process.wait())
+            raise WorkerEndedError(connection.process.wait(), was_silent=connection.was_silent)
         return answer
 
     def _connected(self) -> "Connection":
@@ -76,6 +80,7 @@ def _awaited(reply: "Future[Reply | None]", connection: "Connection") -> Reply |
             return reply.result(timeout=_SILENCE_S if num_replies else _START_S)
         except TimeoutError:
             if connection.num_replies == num_replies:
+                connection.was_silent = True
                 connection.close()
                 return None
 
@@ -88,6 +93,7 @@ class Connection:
         command = [sys.executable, "-P", str(_CONFINED), *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self.is_closed = False
+        self.was_silent = False
         self.num_replies = 0
         self._lock = threading.Lock()
         self._num_sent = 0

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.engine.errors import InvalidRequestError, UnavailableError
 from splitfuse.engine.extras.chat.renderer import Renderer, as_json
 from splitfuse.engine.extras.chat.template import ChatTemplate
+from splitfuse.engine.serving.workers import worker_process
 from splitfuse.engine.serving.workers.input_threads import LONG_CHARS
 
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": 'Hi "é👩‍👩‍👧\n'}]
@@ -91,4 +92,13 @@ def test_a_process_that_was_killed_is_replaced(end: Callable[[Any], None]) -> No
     current = own._short._process.current
     assert current is not None
     end(current.process)
+    assert own.render(conversation("y")) == "y"
+
+
+def test_a_process_without_processor_time_is_no_fault_of_the_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = renderer("{{ messages[0].content }}")
+    monkeypatch.setattr(worker_process, "_START_S", 0.0)
+    with pytest.raises(UnavailableError, match="the machine is too busy"):
+        own.render(conversation("x"))
+    monkeypatch.undo()
     assert own.render(conversation("y")) == "y"
