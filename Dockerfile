@@ -21,7 +21,7 @@ FROM build AS build-cpu
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --no-deps ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} -c constraints.txt torch
-COPY __init__.py pyproject.toml README.md LICENSE ./
+COPY __init__.py py.typed pyproject.toml README.md LICENSE ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/
@@ -34,7 +34,7 @@ RUN sh finish_venv.sh /opt/venv && splitfuse --version
 FROM build AS build-cuda
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install -c constraints.txt torch triton
-COPY __init__.py pyproject.toml README.md LICENSE ./
+COPY __init__.py py.typed pyproject.toml README.md LICENSE ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/
