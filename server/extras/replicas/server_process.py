@@ -47,6 +47,11 @@ class ServerProcess:
             )
         return cls(process, address)
 
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
     async def wait(self) -> int:
         """Wait for the exit code, which is minus the signal's number if a signal ended the process."""
         return await self._process.wait()

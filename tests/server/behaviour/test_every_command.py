@@ -62,6 +62,7 @@ NOT_HERE = {
     "async_scheduling": "a GPU",
     "tensor_parallel_size": "ranks beside other tests",
     "tensor_parallel_slices": "ranks beside other tests",
+    "embedding_model": "another model",
     "replicas": "HAProxy",
     "ray_address": "Ray",
     "speculative_config": "--speculative-model says the same",

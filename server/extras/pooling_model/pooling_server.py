@@ -1,0 +1,142 @@
+"""PoolingServer: keeps the second model's server running, and asks it."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+
+from ....engine.errors import ConfigError
+from ...http.errors import NotReadyError
+from ..replicas.placement import Address
+from ..replicas.server_process import ServerProcess
+from .settings import PoolingModelSettings
+
+logger = logging.getLogger(__name__)
+
+_HOST = "127.0.0.1"
+_ASK_S = 0.1
+_USAGE_ERROR = 2  # wrong setting or model that cannot be loaded: another start would end the same way
+_PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+_LIVED_S = 60.0  # lifetime after which a server is started again at once
+# See "Texts beside chats" in tests/bench/RESULTS.md.
+_NICENESS = 10
+
+
+class PoolingServer:
+    """A server process with successors: the next one starts when one has ended."""
+
+    def __init__(self, settings: PoolingModelSettings) -> None:
+        self.names: tuple[str, ...] = ()  # under which the model is served; empty until it has answered
+        self._settings = settings
+        self._key = secrets.token_urlsafe(32) if settings.keys else None
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=5.0), limits=httpx.Limits(max_connections=None), trust_env=False
+        )
+        self._process: ServerProcess | None = None
+        self._address: asyncio.Future[Address] | None = None  # of a server that answers
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process that runs now."""
+        return None if self._process is None else self._process.pid
+
+    def begin(self) -> None:
+        """Start the process in a task."""
+        if self._running is None:
+            self._address = asyncio.get_running_loop().create_future()
+            self._running = asyncio.create_task(self._run())
+
+    async def is_up(self) -> None:
+        """Return when the server answers. Raises ConfigError if the model cannot be loaded."""
+        assert self._address is not None
+        assert self._running is not None
+        await asyncio.wait([self._address, self._running], return_when=asyncio.FIRST_COMPLETED)
+        if self._running.done():
+            self._running.result()
+
+    async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        """Send a POST, once the server answers. Without a key of a client it brings our own. Raises NotReadyError."""
+        own = {} if headers or self._key is None else {"authorization": f"Bearer {self._key}"}
+        await self.is_up()
+        assert self._address is not None
+        address = await asyncio.shield(self._address)
+        try:
+            return await self._client.post(
+                f"http://{address}{path}", content=body, headers={"accept-encoding": "identity", **own, **headers}
+            )
+        except httpx.HTTPError as exc:
+            raise NotReadyError("the embedding model's process has ended; it starts again", code="failing") from exc
+
+    async def stop(self) -> None:
+        """End the server."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await self._client.aclose()
+
+    async def _run(self) -> None:
+        """Keep a server running. Raises ConfigError if the first one cannot load the model."""
+        num_short_lives = 0
+        while True:
+            begin = time.monotonic()
+            code = await self._live()
+            if code == _USAGE_ERROR and not self.names:
+                raise ConfigError("the embedding model could not be loaded; the line above says why")
+            num_short_lives = 0 if time.monotonic() - begin > _LIVED_S else num_short_lives + 1
+            pause = _PAUSES_S[min(num_short_lives, len(_PAUSES_S) - 1)]
+            logger.error("the embedding model's process has ended (exit code %s); it starts again in %g s", code, pause)
+            await asyncio.sleep(pause)
+
+    async def _live(self) -> int:
+        """Run one server to its end."""
+        self._process = process = await ServerProcess.start("embeddings", self._config(), host=_HOST)
+        _give_way(process.pid)
+        try:
+            asking = asyncio.create_task(self._ask(process.address))
+            try:
+                return await process.wait()
+            finally:
+                asking.cancel()
+                if self._address is None or self._address.done():
+                    self._address = asyncio.get_running_loop().create_future()
+        finally:
+            self._process = None
+            await process.close()
+
+    async def _ask(self, address: Address) -> None:
+        """Note the address once the server is ready."""
+        headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
+        while True:
+            with contextlib.suppress(httpx.HTTPError, ValueError, LookupError):
+                if (await self._client.get(f"http://{address}/ready", timeout=5.0)).status_code == 200:
+                    listed = await self._client.get(f"http://{address}/v1/models", headers=headers, timeout=5.0)
+                    self.names = tuple(item["id"] for item in listed.json()["data"])
+                    assert self._address is not None
+                    self._address.set_result(address)
+                    return
+            await asyncio.sleep(_ASK_S)
+
+    def _config(self) -> str:
+        """Return the text of the config file, as JSON, which is YAML."""
+        settings = self._settings
+        own = () if self._key is None else (self._key,)
+        values = {"model": settings.embedding_model, "device": "cpu", "api_key": (*settings.keys, *own)}
+        for name in ("log_format", "max_body_bytes", "num_threads", "strict_fields", "drain_timeout"):
+            values[name] = getattr(settings, name)
+        return json.dumps(values)
+
+
+def _give_way(pid: int) -> None:
+    """Let the first model's threads go first, also where Linux groups processes by session."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(_NICENESS))
