@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -40,7 +41,8 @@ class PoolingServer:
             timeout=httpx.Timeout(None, connect=5.0), limits=httpx.Limits(max_connections=None), trust_env=False
         )
         self._process: ServerProcess | None = None
-        self._address: asyncio.Future[Address] | None = None  # of a server that answers
+        # Of a server that answers.
+        self._address: asyncio.Future[Address] | None = None
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -58,7 +60,8 @@ class PoolingServer:
         """Return when the server answers. Raises ConfigError if the model cannot be loaded."""
         assert self._address is not None
         assert self._running is not None
-        await asyncio.wait([self._address, self._running], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [self._address, self._running]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if self._running.done():
             self._running.result()
 
