@@ -1,11 +1,11 @@
 """Comparison of this engine with its peers on this CPU: A B A B in one run, on equal weights.
 
 `python tests/bench/peers.py [--peers vllm llamacpp transformers] [--points 1x32 8x128 32x256] [--pairs 3]` takes seeded
-random bfloat16 weights, `--gguf FILE --bits 4 --peers llamacpp openvino` a real model's, which all peers read from
-one file; make the peers first: tests/bench/peers/setup.sh. Every peer is a process that loads once and is stopped
-(SIGSTOP) while another one runs, so that no engine's spinning threads cost another. Greedy, no early end; a round
-before the first pair warms up; prompts are new in every round, so that no prefix cache helps. Rates stand beside the
-machine's limit.
+random bfloat16 weights. With `--bits 4 --peers llamacpp openvino` all peers read one GGUF file, of random weights
+(`--model llama-3.2-1b`) or a real model's (`--gguf FILE`); make the peers first: tests/bench/peers/setup.sh. Every peer
+is a process that loads once and is stopped (SIGSTOP) while another one runs, so that no engine's spinning threads cost
+another. Greedy, no early end; a round before the first pair warms up; prompts are new in every round, so that no prefix
+cache helps. Rates stand beside the machine's limit.
 """
 
 import argparse
@@ -187,8 +187,10 @@ def main() -> None:
             folder = requantized(args.gguf, args.bits, scratch_folder(args, stack))
         else:
             folder = model_folder(args, stack)
-            if "llamacpp" in args.peers:
+            if "llamacpp" in args.peers or args.bits < 16:
                 write_gguf(folder, python_of("llamacpp"))
+            if args.bits < 16:
+                folder = requantized(folder.with_name(f"{folder.name}.gguf"), args.bits, folder.parent)
         bench = Bench(args, folder, stack)
         print(f"{folder.name}, {args.bits} bits a weight, {args.output_len} new tokens, {args.num_threads} threads")
         results = []

@@ -5,6 +5,10 @@ from typing import Any
 _COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "dtype": "bfloat16"}
 _LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON}
 _QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **_COMMON, "rms_norm_eps": 1e-6}
+_LONG = {
+    "max_position_embeddings": 131072,
+    "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
+}
 
 
 def _sizes(
@@ -30,11 +34,32 @@ SHAPES: dict[str, dict[str, Any]] = {
         **_sizes(1024, layers=28, heads=16, kv_heads=8, head_dim=128, inner=3072, vocab=151936),
         "rope_theta": 1000000.0,
     },
+    "llama-3.2-1b": {
+        **_LLAMA,
+        **_sizes(2048, layers=16, heads=32, kv_heads=8, head_dim=64, inner=8192, vocab=128256),
+        **_LONG,
+    },
+    "llama-3.2-3b": {
+        **_LLAMA,
+        **_sizes(3072, layers=28, heads=24, kv_heads=8, head_dim=128, inner=8192, vocab=128256),
+        **_LONG,
+    },
+    "qwen3-1.7b": {
+        **_QWEN3,
+        **_sizes(2048, layers=28, heads=16, kv_heads=8, head_dim=128, inner=6144, vocab=151936),
+        "max_position_embeddings": 40960,
+        "rope_theta": 1000000.0,
+    },
+    "qwen3-4b": {
+        **_QWEN3,
+        **_sizes(2560, layers=36, heads=32, kv_heads=8, head_dim=128, inner=9728, vocab=151936),
+        "max_position_embeddings": 40960,
+        "rope_theta": 1000000.0,
+    },
     "llama-3.1-8b": {
         **_LLAMA,
         **_sizes(4096, layers=32, heads=32, kv_heads=8, head_dim=128, inner=14336, vocab=128256),
-        "max_position_embeddings": 131072,
-        "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
+        **_LONG,
         "tie_word_embeddings": False,
     },
 }

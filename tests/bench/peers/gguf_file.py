@@ -1,6 +1,6 @@
 """GGUF file in bfloat16 from a folder's safetensors, unchanged except for llama's rope order. Needs gguf, numpy.
 
-`python gguf_file.py FOLDER FILE`. No vocabulary goes in: prompts are ids.
+`python gguf_file.py FOLDER FILE`. The made-up vocabulary goes in, as OpenVINO needs one; prompts are ids.
 """
 
 import json
@@ -20,6 +20,7 @@ def convert(folder: Path, file: Path) -> None:
     arch = _ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[arch])
     _add_settings(writer, config)
+    _add_vocabulary(writer, json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     for name, tensor in _tensors(folder / "model.safetensors"):
         target = names.get_name(name, try_suffixes=(".weight",))
@@ -45,11 +46,22 @@ def _add_settings(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_key_length(config["head_dim"])
     writer.add_value_length(config["head_dim"])
     writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
+    rope = config.get("rope_parameters", config)
+    writer.add_rope_freq_base(rope.get("rope_theta", 10000.0))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    writer.add_tokenizer_model("no_vocab")
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, vocab: dict[str, int]) -> None:
+    tokens = sorted(vocab, key=vocab.__getitem__)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(0)
+    writer.add_bos_token_id(0)
 
 
 def _tensors(file: Path) -> list[tuple[str, Any]]:

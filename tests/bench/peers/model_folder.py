@@ -43,11 +43,11 @@ def _tensors(folder: Path, seed: int) -> dict[str, torch.Tensor]:
 
 def _tokenizer(vocab_size: int) -> Tokenizer:
     """Return a byte-level tokenizer: bytes, then words of a space and four letters, so that any id is text."""
-    words = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab"]  # a GGUF file has at least one merge
     for number in range(vocab_size - len(words)):
         letters = "".join(_LETTERS[number // 26**place % 26] for place in range(4))
         words.append("Ġ" + letters)
-    tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[("a", "b")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
