@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from typing import Any
 
 import httpx
 from faults.fault import Fault, Seen, complete, timed
+from postgres_server import PostgresServer
 from served import DEMO, SERVE, Served
 
 BODY = {"prompt": "Once", "max_tokens": 5, "seed": 1}
@@ -227,6 +229,33 @@ def odd_ids() -> Seen:
     return Seen({*told} <= {400, 404}, json.dumps({str(status): told.count(status) for status in {*told}}))
 
 
+_AWAY_S = 120.0  # a pod whose liveness fails three times in half a minute is killed
+
+
+def database_away() -> Seen:
+    """Stop PostgreSQL below a server that keeps results there."""
+    postgres = PostgresServer()
+    postgres.start()
+    try:
+        with Served("--results", postgres.database()) as served, served.client() as client:
+            before = client.post("/generate", json={"prompt": "Once", "max_tokens": 3}).json()["seq_id"]
+            postgres.stop()
+            end = time.monotonic() + _AWAY_S
+            alive, ready = Counter[int | None](), Counter[int | None]()
+            while time.monotonic() < end:
+                alive[served.status("/health")] += 1
+                ready[served.status("/ready")] += 1
+                time.sleep(1)
+            postgres.start()
+            after = served.until_ready(seconds=60).status(f"/result/{before}")
+        return Seen(
+            {*alive} == {200} and 503 in ready and after == 200,
+            f"/health {dict(alive)}, /ready {dict(ready)}, the result afterwards {after}",
+        )
+    finally:
+        postgres.remove()
+
+
 FAULTS = (
     *(
         Fault("A2", f"a webhook target {how}", "3 of 3 to another within 5 s, 20 MiB at most",
@@ -245,6 +274,8 @@ FAULTS = (
     ),
     Fault("A3", "a full disk for the results", "503 for kept work, 200 for other; all is there afterwards",
           full_results_disk),
+    Fault("A3", f"PostgreSQL is away for {_AWAY_S:g} s", "/health 200, /ready 503; the result is there after it",
+          database_away),
     Fault("A4", "SIGKILL with --results-key-file, then no key, another, the right one",
           "no text in the files; one line; nothing lost", wrong_key),
     Fault("A8", "ids of no known form", "404 or 400", odd_ids),
