@@ -116,6 +116,10 @@ class Part:
         """Look for an earlier answer to a request that is about to be submitted; None if there can be none."""
         return None
 
+    def models(self) -> Sequence[Mapping[str, Any]]:
+        """Entries of /v1/models beside the served model's, in OpenAI's form."""
+        return ()
+
     async def open(self) -> None:
         """Begin before the model is loaded; the results are open."""
 

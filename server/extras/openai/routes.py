@@ -45,15 +45,24 @@ async def models(request: Request) -> Response:
     service = service_of(request)
     names = service.settings.listed_model_names
     data = [described(request, name) for name in names]
-    return JsonResponse(page_of_models(data) if is_anthropic(request) else {"object": "list", "data": data})
+    if is_anthropic(request):
+        return JsonResponse(page_of_models(data))
+    return JsonResponse({"object": "list", "data": [*data, *_models_of_parts(service)]})
 
 
 @router.get("/models/{name:path}", response_description="The model.", responses=errors(*LOOKUP))
 async def model(request: Request, name: Annotated[str, Path(description="The served model's name.")]) -> Response:
     """Describe the model by name; 404 for any other name."""
     service = service_of(request)
+    for entry in _models_of_parts(service):
+        if entry["id"] == name:
+            return JsonResponse(entry)
     service.check_model(name)
     return JsonResponse(described(request, name))
+
+
+def _models_of_parts(service: Service) -> list[Mapping[str, Any]]:
+    return [entry for part in service.extensions.parts for entry in part.models()]
 
 
 _CHUNKS = """data: {"id": "…", "object": "…", "created": 1, "model": "…", "choices": [{"index": 0, …}]}

@@ -41,6 +41,10 @@ class PoolingModel(Part):
         """Answer requests for the second model before the first model's routes do."""
         return [Middleware(_HandedOn)]
 
+    def models(self) -> Sequence[Mapping[str, Any]]:
+        """Like Part."""
+        return self.server.models
+
     async def open(self) -> None:
         """Begin to load the second model while the first one loads."""
         self.server.begin()

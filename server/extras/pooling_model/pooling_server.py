@@ -34,7 +34,7 @@ class PoolingServer:
     """A server process with successors: the next one starts when one has ended."""
 
     def __init__(self, settings: PoolingModelSettings) -> None:
-        self.names: tuple[str, ...] = ()  # under which the model is served; empty until it has answered
+        self.models: tuple[Mapping[str, Any], ...] = ()  # its entries of /v1/models; empty until it has answered
         self._settings = settings
         self._key = secrets.token_urlsafe(32) if settings.keys else None
         self._client = httpx.AsyncClient(
@@ -91,7 +91,7 @@ class PoolingServer:
         while True:
             begin = time.monotonic()
             code = await self._live()
-            if code == _USAGE_ERROR and not self.names:
+            if code == _USAGE_ERROR and not self.models:
                 raise ConfigError("the embedding model could not be loaded; the line above says why")
             num_short_lives = 0 if time.monotonic() - begin > _LIVED_S else num_short_lives + 1
             pause = _PAUSES_S[min(num_short_lives, len(_PAUSES_S) - 1)]
@@ -121,7 +121,7 @@ class PoolingServer:
             with contextlib.suppress(httpx.HTTPError, ValueError, LookupError):
                 if (await self._client.get(f"http://{address}/ready", timeout=5.0)).status_code == 200:
                     listed = await self._client.get(f"http://{address}/v1/models", headers=headers, timeout=5.0)
-                    self.names = tuple(item["id"] for item in listed.json()["data"])
+                    self.models = tuple(listed.json()["data"])
                     assert self._address is not None
                     self._address.set_result(address)
                     return

@@ -51,6 +51,9 @@ async def test_each_route_goes_to_its_model_and_has_its_errors(embedder: Path) -
         assert ranked["results"][0]["index"] == 1
         said = await client.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2})
         assert said.json()["model"] == "splitfuse-demo-5m"
+        listed = (await client.get("/v1/models")).json()["data"]
+        assert [entry["id"] for entry in listed] == ["splitfuse-demo-5m", str(embedder)]
+        assert (await client.get(f"/v1/models/{embedder}")).json() == listed[1]
         wrong = await client.post("/v1/embeddings", json={"model": "other", "input": "rain"})
         assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "model_not_found")
         long = await client.post("/v1/embeddings", json={"input": "rain " * 100})
