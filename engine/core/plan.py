@@ -58,6 +58,27 @@ class Plan:
                 self.stops.append(Stop(request, "preemption" if self.preempted else "policy"))
 
 
+class Pace(NamedTuple):
+    """Limits of a step, and the order of its prompts, that a Pacer derives from times."""
+
+    budget: int | None = None  # tokens, if fewer than max_num_batched_tokens
+    background_budget: int | None = None  # tokens of background requests beside interactive ones
+    num_seqs: int | None = None  # no request is admitted beside so many; preempted ones are not affected
+    order: Sequence[Request] = ()  # interactive prompts, the first to be computed first; others follow in queue order
+
+    def sorted(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Return requests with those of `order` first."""
+        if not self.order:
+            return requests
+        places = {request: place for place, request in enumerate(self.order)}
+        return sorted(requests, key=lambda request: places.get(request, len(places)))
+
+    def ahead(self, waiting: Sequence[Request], begun: Sequence[Request]) -> list[Request]:
+        """Return the waiting requests that go before every prompt which has begun."""
+        first = next((place for place, request in enumerate(self.order) if request in begun), 0)
+        return [request for request in self.order[:first] if request in waiting]
+
+
 class Queues(NamedTuple):
     """Requests to decide on, in queue order."""
 
@@ -82,6 +103,7 @@ class StepBudget:
     plan: Plan
     tokens: int
     blocks: int
+    pace: Pace
     promised_blocks: int = 0  # blocks that admitted prompts will still need; not for waiting requests
     promised_host_blocks: int = 0
     shared_blocks: set[int] = field(default_factory=set)  # free blocks that admitted requests share

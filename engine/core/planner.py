@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .block_manager import BlockManager
-from .plan import Plan, Queues, StepBudget, Stop
+from .plan import Pace, Plan, Queues, StepBudget, Stop
 from .policies import BATCHING_POLICIES, Source, by_source, num_interactive
 from .ports import SchedulerConfig
 from .preemption import PreemptionCosts
@@ -33,13 +33,11 @@ class Planner:
         # Admission leaves 1 % of the pool free, so that running requests do not need to preempt at once.
         self._watermark = blocks.device.num_blocks // 100
 
-    def plan(
-        self, queues: Queues, *, max_tokens: int, drafts: Mapping[Request, int], background_budget: int | None = None
-    ) -> Plan:
+    def plan(self, queues: Queues, *, max_tokens: int, drafts: Mapping[Request, int], pace: Pace) -> Plan:
         """Return the plan of the policy's first round that gives any request tokens; an empty plan if none does.
 
         Interactive requests are planned as if there were no others. Background requests get what is left of the same
-        round, at most `background_budget` tokens, or a round of their own if no interactive request can be computed.
+        round, at most `pace.background_budget` tokens, or a round of their own if no interactive one can be computed.
         """
         interactive, background = queues.by_class()
         for group in (interactive, background):
@@ -48,12 +46,12 @@ class Planner:
             running = by_source(group.running)
             for sources in self._policy.rounds:
                 plan = Plan(sources)
-                budget = StepBudget(queues, plan, tokens=max_tokens, blocks=self._blocks.device.num_free_blocks)
+                budget = StepBudget(queues, plan, max_tokens, self._blocks.device.num_free_blocks, pace)
                 self._plan_sources(budget, group, running)
                 if not plan.num_tokens and not plan.preempted:
                     continue
                 if group is interactive and (background.running or background.waiting):
-                    self._plan_beside(budget, background, background_budget)
+                    self._plan_beside(budget, background)
                 if queues.in_flight and self._depends_on_results(plan):
                     return Plan()
                 if drafts and not plan.preempted:
@@ -67,15 +65,29 @@ class Planner:
         for source in budget.plan.sources:
             if source is Source.DECODES and self._gives_all(budget, running[source]):
                 continue
+            if source is Source.CHUNKS and (ahead := budget.pace.ahead(group.waiting, running[source])):
+                self._plan_ahead(budget, ahead, running[source])
             if source is not Source.WAITING:
-                self._plan_running(budget, running[source])
+                self._plan_running(budget, budget.pace.sorted(running[source]))
             elif not budget.plan.preempted and self._policy.admits(group.running):
                 # Not after a preemption: an admission would take the blocks that the preempted request needs.
-                self._plan_waiting(budget, group.waiting)
+                waiting = budget.pace.sorted(group.waiting)
+                self._plan_waiting(budget, waiting if self._counters is None else self._counters.order(waiting))
 
-    def _plan_beside(self, budget: StepBudget, background: Queues, max_tokens: int | None) -> None:
+    def _plan_ahead(self, budget: StepBudget, waiting: Sequence[Request], begun: Sequence[Request]) -> None:
+        """Plan waiting requests before prompts that have begun, which keep the blocks that they still need."""
+        if budget.plan.preempted:
+            return
+        num_promised = sum(self._blocks.blocks_to_add(request, request.num_tokens) for request in begun)
+        budget.promised_blocks += num_promised
+        self._plan_waiting(budget, waiting)
+        budget.promised_blocks -= num_promised
+        for requests in (budget.plan.stops, budget.plan.over_limit, budget.plan.behind_parent):
+            requests.clear()  # they are looked at again
+
+    def _plan_beside(self, budget: StepBudget, background: Queues) -> None:
         """Plan background requests beside interactive ones, which are planned already."""
-        num_reserved = 0  # tokens that are left for drafts
+        num_reserved, max_tokens = 0, budget.pace.background_budget  # reserved for drafts
         if budget.plan.num_tokens and max_tokens is not None:
             num_reserved = max(0, budget.tokens - max_tokens)
         budget.tokens -= num_reserved
@@ -147,19 +159,20 @@ class Planner:
             budget.promised_host_blocks += self._blocks.device.num_blocks_for(victim.num_computed_tokens)
         budget.take_back(victim, self._blocks.num_freed_by(victim, plan.preempted))
 
-    def _plan_waiting(self, budget: StepBudget, waiting: Sequence[Request]) -> None:
+    def _plan_waiting(self, budget: StepBudget, waiting: Iterable[Request]) -> None:
         admitted, stops, shared = budget.plan.admitted, budget.plan.stops, budget.shared_blocks
         blocks_for = self._blocks.device.num_blocks_for
         running = budget.queues.running
-        num_running = Counter(request.tenant for request in running) if self._limits_tenants else Counter[str]()
-        for request in waiting if self._counters is None else self._counters.order(waiting):
+        most = budget.pace.num_seqs or self._max_num_seqs
+        num_running = Counter(r.tenant for r in (*running, *admitted)) if self._limits_tenants else Counter[str]()
+        for request in (request for request in waiting if request not in admitted):
             if self._limits_tenants and num_running[request.tenant] >= self._most_running(request.tenant):
                 budget.plan.over_limit.append(request)
                 continue
             if budget.tokens <= 0:
                 stops.append(Stop(request, "budget"))
                 break
-            if len(running) + len(admitted) >= self._max_num_seqs:
+            if len(running) + len(admitted) >= min(most, self._max_num_seqs):
                 stops.append(Stop(request, "sequences"))
                 self._make_way(budget, request, num_blocks=0)
                 break
