@@ -67,7 +67,7 @@ class EngineCore:
         self._requests[requests[0].request_id] = list(requests)
         for request in requests:
             self.scheduler.add(request, predicted_ttft=predicted_ttft)
-            self.pacer.added(request)
+            self.pacer.note(request)
             self._outputs.add(request)
 
     def abort(self, request_id: str) -> list[OutputDelta]:
@@ -144,7 +144,7 @@ class EngineCore:
 
     def _forget(self, request: Request) -> None:
         self._outputs.forget(request)
-        self.pacer.ended(request)
+        self.pacer.note(request)
         if self.speculation is not None:
             self.speculation.forget(request)
         siblings = self._requests[request.request_id]

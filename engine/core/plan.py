@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 
 from .batch import Batch
 from .block_manager import Prefix
 from .policies import Source, num_interactive
 from .preemption import Prices
-from .request import Request
+from .request import Request, Status
 
 
 class Stop(NamedTuple):
@@ -63,7 +64,6 @@ class Pace(NamedTuple):
 
     budget: int | None = None  # tokens, if fewer than max_num_batched_tokens
     background_budget: int | None = None  # tokens of background requests beside interactive ones
-    num_seqs: int | None = None  # no request is admitted beside so many; preempted ones are not affected
     order: Sequence[Request] = ()  # interactive prompts, the first to be computed first; others follow in queue order
 
     def sorted(self, requests: Sequence[Request]) -> Sequence[Request]:
@@ -73,10 +73,10 @@ class Pace(NamedTuple):
         places = {request: place for place, request in enumerate(self.order)}
         return sorted(requests, key=lambda request: places.get(request, len(places)))
 
-    def ahead(self, waiting: Sequence[Request], begun: Sequence[Request]) -> list[Request]:
-        """Return the waiting requests that go before every prompt which has begun."""
-        first = next((place for place, request in enumerate(self.order) if request in begun), 0)
-        return [request for request in self.order[:first] if request in waiting]
+    @property
+    def ahead(self) -> list[Request]:
+        """Waiting requests that go before every prompt which has begun."""
+        return list(takewhile(lambda request: request.status is not Status.RUNNING, self.order))
 
 
 class Queues(NamedTuple):

@@ -65,18 +65,18 @@ class Planner:
         for source in budget.plan.sources:
             if source is Source.DECODES and self._gives_all(budget, running[source]):
                 continue
-            if source is Source.CHUNKS and (ahead := budget.pace.ahead(group.waiting, running[source])):
-                self._plan_ahead(budget, ahead, running[source])
+            if source is Source.CHUNKS and group.running and not group.running[0].is_background:
+                self._plan_ahead(budget, running[source])
             if source is not Source.WAITING:
                 self._plan_running(budget, budget.pace.sorted(running[source]))
             elif not budget.plan.preempted and self._policy.admits(group.running):
                 # Not after a preemption: an admission would take the blocks that the preempted request needs.
-                waiting = budget.pace.sorted(group.waiting)
-                self._plan_waiting(budget, waiting if self._counters is None else self._counters.order(waiting))
+                waiting = [r for r in budget.pace.sorted(group.waiting) if r not in budget.plan.admitted]
+                self._plan_waiting(budget, waiting)
 
-    def _plan_ahead(self, budget: StepBudget, waiting: Sequence[Request], begun: Sequence[Request]) -> None:
-        """Plan waiting requests before prompts that have begun, which keep the blocks that they still need."""
-        if budget.plan.preempted:
+    def _plan_ahead(self, budget: StepBudget, begun: Sequence[Request]) -> None:
+        """Plan waiting requests that go before prompts which have begun, and which keep the blocks that they need."""
+        if budget.plan.preempted or not begun or not (waiting := budget.pace.ahead):
             return
         num_promised = sum(self._blocks.blocks_to_add(request, request.num_tokens) for request in begun)
         budget.promised_blocks += num_promised
@@ -159,20 +159,19 @@ class Planner:
             budget.promised_host_blocks += self._blocks.device.num_blocks_for(victim.num_computed_tokens)
         budget.take_back(victim, self._blocks.num_freed_by(victim, plan.preempted))
 
-    def _plan_waiting(self, budget: StepBudget, waiting: Iterable[Request]) -> None:
+    def _plan_waiting(self, budget: StepBudget, waiting: Sequence[Request]) -> None:
         admitted, stops, shared = budget.plan.admitted, budget.plan.stops, budget.shared_blocks
         blocks_for = self._blocks.device.num_blocks_for
         running = budget.queues.running
-        most = budget.pace.num_seqs or self._max_num_seqs
         num_running = Counter(r.tenant for r in (*running, *admitted)) if self._limits_tenants else Counter[str]()
-        for request in (request for request in waiting if request not in admitted):
+        for request in waiting if self._counters is None else self._counters.order(waiting):
             if self._limits_tenants and num_running[request.tenant] >= self._most_running(request.tenant):
                 budget.plan.over_limit.append(request)
                 continue
             if budget.tokens <= 0:
                 stops.append(Stop(request, "budget"))
                 break
-            if len(running) + len(admitted) >= min(most, self._max_num_seqs):
+            if len(running) + len(admitted) >= self._max_num_seqs:
                 stops.append(Stop(request, "sequences"))
                 self._make_way(budget, request, num_blocks=0)
                 break

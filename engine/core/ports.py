@@ -129,8 +129,8 @@ class Speculator(Protocol):
 class Pacer:
     """Pacer of steps. This base class sets no limits, and leaves the requests in queue order."""
 
-    def added(self, request: Request) -> None:
-        """Note a request that was queued."""
+    def note(self, request: Request) -> None:
+        """Note a request that was queued, or one that has ended."""
 
     def pace(self, running: Sequence[Request], waiting: Sequence[Request], now: float) -> Pace:
         """Return the pace of the next step. Changes nothing."""
@@ -138,9 +138,6 @@ class Pacer:
 
     def decided(self, batch: Batch | None, now: float) -> None:
         """Note a step that was decided and applied, or that there is none."""
-
-    def ended(self, request: Request) -> None:
-        """Note a request that has ended."""
 
 
 class Decoded(NamedTuple):

@@ -28,7 +28,6 @@ from ..errors import InvalidRequestError
 _TOKENS = Integer(1, 2**31 - 1)
 _LOGPROBS = Integer(0, 20)
 _DAY_MS = Integer(1, 86_400_000)
-_GAP_MS = Number(0.0, 3_600_000.0, is_above_low=True)
 _PENALTY = Number(-2.0, 2.0)
 _STRUCTURED = ExtraRule("structured_output.params", "StructuredOutputsRule")
 
@@ -77,7 +76,7 @@ class SamplingParams:
     timeout_ms: int | None = ruled(None, _DAY_MS, "From arrival; then the request ends with its output so far.")
     max_queue_ms: int | None = ruled(None, _DAY_MS, "From arrival; then the request ends if it has not begun.")
     ttft_ms: int | None = ruled(None, _DAY_MS, "Goal from arrival to the first token; refused if it cannot be met.")
-    itl_ms: float | None = ruled(None, _GAP_MS, "Goal of the mean time between tokens.")
+    itl_ms: int | None = ruled(None, _DAY_MS, "Goal of the mean time between tokens.")
     best_effort: bool = ruled(False, Flag(), "Take the request although ttft_ms cannot be met.")
     # No fields of a request.
     default_max_tokens: int | None = 64  # instead of max_tokens, cut to the tokens that fit; None: all that fit

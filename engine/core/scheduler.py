@@ -24,8 +24,6 @@ from .preemption import PreemptionCosts
 from .request import Request, Status
 from .request_queues import RequestQueues
 
-_NO_PACE = Pace()
-
 
 class Scheduler(RequestQueues):
     """Continuous batching with chunked prefill over paged blocks; preemption by recompute or swap.
@@ -63,7 +61,7 @@ class Scheduler(RequestQueues):
         self,
         now: float,
         *,
-        pace: Pace = _NO_PACE,
+        pace: Pace | None = None,
         drafts: Mapping[Request, int] | None = None,
         needs_host: bool = False,
     ) -> Batch | None:
@@ -79,7 +77,7 @@ class Scheduler(RequestQueues):
             return None
         was_running = list(self.running) if self.listeners else []
         queues = Queues(self._continuing(), self.waiting, self._in_flight)
-        most = self._max_num_batched_tokens
+        most, pace = self._max_num_batched_tokens, pace or Pace()
         plan = self._planner.plan(queues, max_tokens=min(pace.budget or most, most), drafts=drafts or {}, pace=pace)
         batch = self._apply(plan, now, needs_host=needs_host) if plan.num_tokens or plan.preempted else None
         if batch is not None:

@@ -60,7 +60,6 @@ class Life:
                 pace=Pace(
                     budget=self.rng.choice([None, None, self.rng.randint(1, 100)]),
                     background_budget=self.rng.choice([None, self.rng.randint(0, 20)]),
-                    num_seqs=self.rng.choice([None, None, self.rng.randint(1, 8)]),
                     order=self._order(),
                 ),
             )

@@ -4,7 +4,6 @@ A prompt's slack: the time at which its first token is due, less now, less the s
 slack go before others, by Moore's rule; a stream's slack limits the step's time. Pure: the clock is the core's.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,8 +22,6 @@ _NO_PACE = Pace()
 _SHARE_WITHOUT_GOALS = 0.1  # of prompt tokens, where others have goals
 _MOST_AHEAD = 4  # goals between tokens by which one step may be longer, where a stream is ahead of its goal
 _LEAST_STEP = 0.5  # goals between tokens that a step may take at least, where a stream is behind
-_FULL = 0.8  # share of the goal between tokens that decodes alone may take: the rest is for prompts
-_NUM_ENDS = 17
 
 
 class Outlook(NamedTuple):
@@ -42,29 +39,27 @@ class DeadlinePacer(Pacer):
         self._goals = GoalTable(config)
         self._orders_prompts = config.batching_policy == "splitfuse"
         self._group = {"priority": _priority, "fair": _tenant}.get(config.scheduling_policy)
-        self._max_num_seqs = config.step_limits.num_seqs
         self._due: dict[Request, float] = {}  # first tokens that can still be in time
         self._streams: dict[Request, float] = {}  # unfinished requests with a goal between tokens
         self._share = FairShare(_SHARE_WITHOUT_GOALS, most=4 * config.step_limits.num_batched_tokens)
         self._decodes_alone = False  # the last step computed no prompt
         self._num_rows = 0  # of the last step
-        self._ends: deque[float] = deque(maxlen=_NUM_ENDS)
         self._counts = dict.fromkeys(("ttft_hits", "ttft_misses", "itl_hits", "itl_misses"), 0)
 
-    def added(self, request: Request) -> None:
-        """Note the goals of a request."""
+    def note(self, request: Request) -> None:
+        """Note the goals of a request that was queued, and how they were met once it has ended."""
+        if request.is_finished:
+            self._end(request)
+            return
         goals = self._goals.of(request)
         if goals.ttft_s is not None and request.first_token_time is None:
             self._due[request] = request.arrival_time + goals.ttft_s
         if goals.itl_s is not None:
             self._streams[request] = goals.itl_s
 
-    def ended(self, request: Request) -> None:
-        """Count the goals of a request that has ended by itself, as met or missed."""
+    def _end(self, request: Request) -> None:
         self._due.pop(request, None)
         self._streams.pop(request, None)
-        if request.finished_time is not None:
-            self._ends.append(request.finished_time)
         if request.finish_reason not in ("stop", "length", "timeout"):
             return
         goals = self._goals.of(request)
@@ -77,20 +72,19 @@ class DeadlinePacer(Pacer):
         """Return the pace of the next step."""
         if self._decodes_alone and not waiting and self._num_rows >= len(running) and not _is_mixed(running):
             return _NO_PACE
-        step = self._step(running, now)
+        step = self._step(running, waiting, now)
         seconds = step.usual_s
         order: Sequence[Request] = ()
         if self._orders_prompts and (self._due or self._streams):
-            prompts = [*step.chunks, *waiting[: num_interactive(waiting)]]
-            jobs = self._jobs(prompts, step, step.usual_s, len(running))
+            jobs = self._jobs(step.prompts, step, step.usual_s)
             kept = on_time(jobs, now)
             if len(kept) < len(jobs) and step.longest_s != step.usual_s:
                 seconds = step.longest_s
-                jobs = self._jobs(prompts, step, seconds, len(running))
+                jobs = self._jobs(step.prompts, step, seconds)
                 kept = on_time(jobs, now)
-            order = self._order(prompts, [job.request for job in kept])
+            order = self._order(step.prompts, [job.request for job in kept])
         budget = self._times.budget(seconds, step.num_decodes, step.context) if step.num_decodes else None
-        return Pace(budget, self._times.background_budget(running, waiting), step.num_seqs, order)
+        return Pace(budget, self._times.background_budget(running, waiting), order)
 
     def outlook(self, request: Request, running: Sequence[Request], waiting: Sequence[Request]) -> Outlook | None:
         """Predict the first token of a request that is not queued yet; None without a goal, or before costs are known.
@@ -100,12 +94,11 @@ class DeadlinePacer(Pacer):
         goal_s, now = self._goals.of(request).ttft_s, request.arrival_time
         if goal_s is None or request.num_output_tokens or not self._times.model.has_learned:
             return None
-        step = self._step(running, now)
+        step = self._step(running, waiting, now)
         due = now + goal_s
-        prompts = [*step.chunks, *waiting[: num_interactive(waiting)]]
-        jobs = self._jobs(prompts, step, step.longest_s, len(running))
+        jobs = self._jobs(step.prompts, step, step.longest_s)
         before = [job for job in on_time(jobs, now) if job.due <= due]
-        own = self._seconds(request, step, step.longest_s, len(running))
+        own = self._seconds(request, step, step.longest_s)
         return Outlook(sum(job.seconds for job in before) + own, goal_s)
 
     def goals_of(self, request: Request) -> Goals:
@@ -115,7 +108,7 @@ class DeadlinePacer(Pacer):
     def decided(self, batch: Batch | None, now: float) -> None:
         """Note what the step computes, and first tokens that are late from now on."""
         rows: Sequence[BatchRow] = () if batch is None else batch.rows
-        self._decodes_alone = bool(rows) and rows[-1].num_tokens == 1
+        self._decodes_alone = bool(rows) and rows[-1].num_tokens == 1 and rows[-1].needs_sampling
         self._num_rows = len(rows)
         if not self._due:
             return
@@ -133,13 +126,16 @@ class DeadlinePacer(Pacer):
         """Return the counts of goals met and missed."""
         return dict(self._counts)
 
-    def _step(self, running: Sequence[Request], now: float) -> "_Step":
+    def _step(self, running: Sequence[Request], waiting: Sequence[Request], now: float) -> "_Step":
         sources = by_source(running[: num_interactive(running)])
         decodes, chunks = sources[Source.DECODES], sources[Source.CHUNKS]
         own = sum([request.num_computed_tokens for request in decodes])
         context = own + (chunks[0].num_computed_tokens if chunks else 0)
-        usual = longest = self._times.usual_s(len(decodes), context) if decodes else None
-        num_seqs = None
+        prompts = [*chunks, *waiting[: num_interactive(waiting)]]
+        usual = longest = None
+        if decodes:
+            num_prompt_tokens = sum([request.num_uncomputed_tokens for request in prompts])
+            usual = longest = self._times.usual_s(len(decodes), context, num_prompt_tokens)
         if self._streams and decodes:
             alone = self._times.model.predict(len(decodes), own)
             limits = [
@@ -151,33 +147,18 @@ class DeadlinePacer(Pacer):
                 strictest = min(limits)
                 usual = strictest if usual is None else min(usual, strictest)
                 longest = strictest if len(limits) == len(decodes) and self._times.fixed_s is None else usual
-            num_seqs = self._num_seqs(running, decodes, own)
-        return _Step(chunks, len(decodes), context, usual, longest, num_seqs)
+        return _Step(prompts, len(decodes), context, usual, longest)
 
-    def _num_seqs(self, running: Sequence[Request], decodes: Sequence[Request], context: int) -> int | None:
-        """Return how many requests may run for the goals between tokens of those that run; None: as many as may."""
-        goals = [itl_s for request in running if (itl_s := self._streams.get(request)) is not None]
-        if not goals or not self._times.model.has_learned:
-            return None
-        model = self._times.model
-        each = model.b + model.c * context / len(decodes)
-        most = int((_FULL * min(goals) - model.a) / each) if each else self._max_num_seqs
-        return max(1, min(most, self._max_num_seqs))
-
-    def _jobs(self, prompts: Sequence[Request], step: "_Step", seconds: float | None, num_running: int) -> list[Job]:
+    def _jobs(self, prompts: Sequence[Request], step: "_Step", seconds: float | None) -> list[Job]:
         return [
-            Job(due, self._seconds(request, step, seconds, num_running), request)
+            Job(due, self._seconds(request, step, seconds), request)
             for request in prompts
             if (due := self._due.get(request)) is not None
         ]
 
-    def _seconds(self, request: Request, step: "_Step", seconds: float | None, num_running: int) -> float:
+    def _seconds(self, request: Request, step: "_Step", seconds: float | None) -> float:
         budget = self._times.budget(seconds, step.num_decodes, step.context) if step.num_decodes else None
-        needed = self._times.prompt_s(request, budget, step.num_decodes, step.context)
-        is_full = num_running >= (step.num_seqs or self._max_num_seqs)
-        if not is_full or len(self._ends) < 2 or request in step.chunks:
-            return needed
-        return max(needed, (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1))
+        return self._times.prompt_s(request, budget, step.num_decodes, step.context)
 
     def _order(self, prompts: list[Request], on_time: list[Request]) -> Sequence[Request]:
         """Return the prompts in order, or nothing if that is the order in which they are served anyway."""
@@ -192,12 +173,11 @@ class DeadlinePacer(Pacer):
 
 
 class _Step(NamedTuple):
-    chunks: list[Request]  # interactive prompts that have begun
+    prompts: list[Request]  # interactive ones, first those that have begun
     num_decodes: int
     context: int
     usual_s: float | None  # seconds of the step for smooth streams
     longest_s: float | None  # seconds that keep the goals of streams
-    num_seqs: int | None
 
 
 def _slack(request: Request, itl_s: float, now: float) -> float:

@@ -219,7 +219,7 @@ class _Replay:
 
     def _pace(self, line: Line) -> Pace:
         order = [self._requests[number] for number in line.get("order", ())]
-        return Pace(line.get("budget"), line.get("background_budget"), line.get("num_seqs"), order)
+        return Pace(line.get("budget"), line.get("background_budget"), order)
 
     def _done(self, line: Line) -> str | None:
         batch = self._in_flight.popleft()
