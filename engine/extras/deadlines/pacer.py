@@ -122,6 +122,11 @@ class DeadlinePacer(Pacer):
         for request in [r for r, due in self._due.items() if due < now or r.first_token_time is not None]:
             del self._due[request]
 
+    def check(self) -> None:
+        """Prove the invariants; tests call this after every step."""
+        assert not any(request.is_finished for request in (*self._due, *self._streams))
+        assert not any(request.is_background for request in (*self._due, *self._streams))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the counts of goals met and missed."""
         return dict(self._counts)
