@@ -1,11 +1,10 @@
-"""Bugs in the pacer: wrong clocks, starved requests, places of others."""
+"""Bugs in the pacer: wrong clocks, places of others, requests that are kept."""
 
 from typing import Any
 
 from planted_bug import Bugs, Method, plant
 
 from splitfuse.engine.extras.deadlines.pacer import DeadlinePacer
-from splitfuse.engine.extras.deadlines.prompt_order import FairShare
 
 BUGS: Bugs = {}
 
@@ -20,11 +19,6 @@ def slack_is_of_the_wrong_clock(right: Method) -> Method:
         return [job._replace(due=job.due - job.request.arrival_time) for job in right(self, *step)]
 
     return wrong
-
-
-@plant(BUGS, FairShare, "computed", where=is_fcfs)
-def requests_without_a_goal_starve(right: Method) -> Method:
-    return lambda self, num_tokens, num_without_goal: None
 
 
 @plant(BUGS, DeadlinePacer, "_order", where=lambda settings: settings.config.scheduling_policy != "fcfs")

@@ -5,7 +5,7 @@ slack go before others, by Moore's rule; a stream's slack limits the step's time
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...config import EngineConfig
 from ...core.batch import Batch, BatchRow
@@ -14,10 +14,11 @@ from ...core.plan import Pace
 from ...core.policies import Source, by_source, num_interactive
 from ...core.ports import Pacer
 from ...core.request import Request
-from .goals import Goals, GoalTable
+from .goals import GoalTable
 from .prompt_order import FairShare, Job, on_time, within_groups
 from .step_time import StepTimes
 
+GOAL_COUNTS = ("ttft_goal_hits", "ttft_goal_misses", "itl_goal_hits", "itl_goal_misses")
 _NO_PACE = Pace()
 _SHARE_WITHOUT_GOALS = 0.1  # of prompt tokens, where others have goals
 _MOST_AHEAD = 4  # goals between tokens by which one step may be longer, where a stream is ahead of its goal
@@ -44,7 +45,7 @@ class DeadlinePacer(Pacer):
         self._share = FairShare(_SHARE_WITHOUT_GOALS, most=4 * config.step_limits.num_batched_tokens)
         self._decodes_alone = False  # the last step computed no prompt
         self._num_rows = 0  # of the last step
-        self._counts = dict.fromkeys(("ttft_hits", "ttft_misses", "itl_hits", "itl_misses"), 0)
+        self._counts = dict.fromkeys(GOAL_COUNTS, 0)
 
     def note(self, request: Request) -> None:
         """Note the goals of a request that was queued, and how they were met once it has ended."""
@@ -66,7 +67,7 @@ class DeadlinePacer(Pacer):
         late = -1.0 if goals.ttft_s is not None and request.first_token_time is None else None
         for name, slack in (("ttft", goals.ttft_slack(request) or late), ("itl", goals.itl_slack(request))):
             if slack is not None:
-                self._counts[f"{name}_{'hits' if slack >= 0 else 'misses'}"] += 1
+                self._counts[f"{name}_goal_{'hits' if slack >= 0 else 'misses'}"] += 1
 
     def pace(self, running: Sequence[Request], waiting: Sequence[Request], now: float) -> Pace:
         """Return the pace of the next step."""
@@ -101,10 +102,6 @@ class DeadlinePacer(Pacer):
         own = self._seconds(request, step, step.longest_s)
         return Outlook(sum(job.seconds for job in before) + own, goal_s)
 
-    def goals_of(self, request: Request) -> Goals:
-        """Return the goals of a request."""
-        return self._goals.of(request)
-
     def decided(self, batch: Batch | None, now: float) -> None:
         """Note what the step computes, and first tokens that are late from now on."""
         rows: Sequence[BatchRow] = () if batch is None else batch.rows
@@ -127,7 +124,7 @@ class DeadlinePacer(Pacer):
         assert not any(request.is_finished for request in (*self._due, *self._streams))
         assert not any(request.is_background for request in (*self._due, *self._streams))
 
-    def to_dict(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, int]:
         """Return the counts of goals met and missed."""
         return dict(self._counts)
 
@@ -168,10 +165,10 @@ class DeadlinePacer(Pacer):
     def _order(self, prompts: list[Request], on_time: list[Request]) -> Sequence[Request]:
         """Return the prompts in order, or nothing if that is the order in which they are served anyway."""
         first = [request for request in prompts if request.first_token_time is not None]  # they were preempted
+        if self._share.is_behind:
+            first += [r for r in prompts if r not in self._due and r.first_token_time is None][:1]
         named = {*first, *on_time}
-        others = [request for request in prompts if request not in named]
-        num_before = 1 if self._share.is_behind else 0
-        order = [*first, *others[:num_before], *on_time, *others[num_before:]]
+        order = [*first, *on_time, *(request for request in prompts if request not in named)]
         if self._group is not None:
             order = within_groups(order, prompts, self._group)
         return () if order == prompts else order
