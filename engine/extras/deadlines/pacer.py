@@ -136,8 +136,7 @@ class DeadlinePacer(Pacer):
         prompts = [*chunks, *waiting[: num_interactive(waiting)]]
         usual = longest = None
         if decodes:
-            num_prompt_tokens = sum([request.num_uncomputed_tokens for request in prompts])
-            usual = longest = self._times.usual_s(len(decodes), context, num_prompt_tokens)
+            usual = longest = self._times.usual_s(len(decodes), context)
         if self._streams and decodes:
             alone = self._times.model.predict(len(decodes), own)
             limits = [

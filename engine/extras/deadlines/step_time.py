@@ -7,12 +7,12 @@ from ...core.cost_model import CostModel
 from ...core.policies import num_interactive
 from ...core.request import Request
 
-# `--target-itl-ms auto`: a step with a prompt takes at most this many times what its decodes take alone: a prompt has
-# five sixths of the machine. Up to twice as many while prompts queue: short steps cost throughput. In
-# simulations of the traces 1 % instead of 4 % where prompts are long and outputs short; gaps still a third of a whole
-# budget's.
-_STRETCH, _MOST_STRETCH = 6.0, 12.0
-_BACKLOG = 3  # steps' budgets of prompt tokens from which they count as a queue
+# `--target-itl-ms auto`: a step with prompts is the shortest one that keeps the rate of tokens, and of prompts.
+# Share of the machine's time that more steps may cost: each has its fixed costs.
+_COST = 0.025
+# At least so many times what the decodes take alone: a prompt so has four fifths of the machine beside streams, and its
+# first token comes at most 1.25 times as late.
+_STRETCH = 5.0
 _FIRST_CHUNK = 256  # tokens of prompts beside decodes before the costs are known
 # Share of a step's time for background requests. With its other costs it may stretch interactive gaps to 1.2 times.
 _BACKGROUND = 0.1
@@ -29,16 +29,15 @@ class StepTimes:
         self.is_auto = target == "auto" and config.batching_policy == "splitfuse"
         self.fixed_s = target / 1000 if isinstance(target, float | int) else None
 
-    def usual_s(self, num_decodes: int, context: int, num_prompt_tokens: int) -> float | None:
+    def usual_s(self, num_decodes: int, context: int) -> float | None:
         """Return the seconds that a step may take beside decodes; None: as long as it takes.
 
         `context`: tokens that the step reads before its own, those of the first prompt among them.
-        `num_prompt_tokens`: tokens of prompts that are to be computed.
         """
-        if self.is_auto and self.model.has_learned:
-            stretch = min(_MOST_STRETCH, _STRETCH * max(1.0, num_prompt_tokens / (_BACKLOG * self._most)))
-            return stretch * self.model.predict(num_decodes, context)
-        return self.fixed_s
+        if not self.is_auto or not self.model.has_learned:
+            return self.fixed_s
+        every, most = self.model.predict(0, 0), self.model.predict(self._most, context)
+        return max(_STRETCH * self.model.predict(num_decodes, context), every / (_COST + every / most))
 
     def budget(self, seconds: float | None, num_decodes: int, context: int) -> int | None:
         """Return the tokens of a step of so many seconds; None: all. A prompt gets a block's worth at least."""

@@ -1,5 +1,6 @@
 """Steps beside streams are a few times as long as without prompts; background requests get a tenth of a step."""
 
+import pytest
 from scheduler_bench import request
 
 from splitfuse.engine.config import EngineConfig
@@ -13,31 +14,33 @@ def times(model: CostModel = MODEL, **settings: object) -> StepTimes:
     return StepTimes(EngineConfig(max_num_batched_tokens=512, **settings), model)  # type: ignore[arg-type]
 
 
-def test_auto_aims_at_six_times_a_step_without_prompts() -> None:
+def test_auto_is_five_times_a_step_without_prompts() -> None:
     auto = times(target_itl_ms="auto")
-    assert auto.usual_s(10, 0, 100) == 6 * 0.020
-    assert auto.budget(auto.usual_s(10, 0, 100), 10, 0) == 110
+    assert auto.usual_s(100, 0) == 5 * 0.110
 
 
-def test_auto_aims_at_twice_as_much_while_prompts_queue() -> None:
+def test_auto_costs_at_most_a_fortieth_of_the_rate() -> None:
     auto = times(target_itl_ms="auto")
-    assert auto.usual_s(10, 0, 100_000) == 12 * 0.020
+    seconds = auto.usual_s(1, 0)
+    assert seconds is not None
+    assert 0.010 / seconds - 0.010 / 0.522 == pytest.approx(0.025)
+    assert auto.budget(seconds, 1, 0) == int((seconds - 0.010) / 0.001)
 
 
 def test_before_costs_are_known_auto_limits_prompts_to_a_chunk() -> None:
     auto = times(CostModel(), target_itl_ms="auto")
-    assert auto.budget(auto.usual_s(10, 0, 1000), 10, 0) == 266
+    assert auto.budget(auto.usual_s(10, 0), 10, 0) == 266
 
 
 def test_off_and_other_policies_have_no_limit() -> None:
     for settings in ({"target_itl_ms": "off"}, {}, {"target_itl_ms": "auto", "batching_policy": "prefill_first"}):
         free = times(**settings)
-        assert free.budget(free.usual_s(10, 0, 1000), 10, 0) is None
+        assert free.budget(free.usual_s(10, 0), 10, 0) is None
 
 
 def test_a_fixed_target_is_kept_whatever_queues() -> None:
     fixed = times(target_itl_ms=50)
-    assert fixed.budget(fixed.usual_s(10, 0, 100_000), 10, 0) == 40
+    assert fixed.budget(fixed.usual_s(10, 0), 10, 0) == 40
     assert fixed.budget(0.001, 10, 0) == 10 + 16, "late is better than never"
 
 
