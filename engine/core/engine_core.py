@@ -45,10 +45,8 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config, self.scheduler, self.blocks = config, scheduler, scheduler.blocks
-        self.speculation = speculation
-        self.cost_model, self.pacer = cost_model or CostModel(), pacer or Pacer()
-        self._outputs = output_builder
-        self._clock = clock
+        self.speculation, self.cost_model, self.pacer = speculation, cost_model or CostModel(), pacer or Pacer()
+        self._outputs, self._clock = output_builder, clock
         self._counter = StepCounter(self.scheduler)
         self._requests: dict[str, list[Request]] = {}
 

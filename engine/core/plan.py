@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import NamedTuple
 
 from .batch import Batch
 from .block_manager import Prefix
+from .pace import Pace
 from .policies import Source, num_interactive
 from .preemption import Prices
-from .request import Request, Status
+from .request import Request
 
 
 class Stop(NamedTuple):
@@ -57,26 +57,6 @@ class Plan:
                 self.stops.append(Stop(request, "interactive"))
             else:
                 self.stops.append(Stop(request, "preemption" if self.preempted else "policy"))
-
-
-class Pace(NamedTuple):
-    """Limits of a step, and the order of its prompts, that a Pacer derives from times."""
-
-    budget: int | None = None  # tokens, if fewer than max_num_batched_tokens
-    background_budget: int | None = None  # tokens of background requests beside interactive ones
-    order: Sequence[Request] = ()  # interactive prompts, the first to be computed first; others follow in queue order
-
-    def sorted(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """Return requests with those of `order` first."""
-        if not self.order:
-            return requests
-        places = {request: place for place, request in enumerate(self.order)}
-        return sorted(requests, key=lambda request: places.get(request, len(places)))
-
-    @property
-    def ahead(self) -> list[Request]:
-        """Waiting requests that go before every prompt which has begun."""
-        return list(takewhile(lambda request: request.status is not Status.RUNNING, self.order))
 
 
 class Queues(NamedTuple):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .block_manager import BlockManager
-from .plan import Pace, Plan, Queues, StepBudget, Stop
+from .pace import Pace
+from .plan import Plan, Queues, StepBudget, Stop
 from .policies import BATCHING_POLICIES, Source, by_source, num_interactive
 from .ports import SchedulerConfig
 from .preemption import PreemptionCosts
@@ -27,6 +28,7 @@ class Planner:
         self._counters = counters
         self._max_num_seqs = config.step_limits.num_seqs
         self._max_seqs_per_key = config.max_seqs_per_key or math.inf
+        self._limits_tenants = counters is not None or config.max_seqs_per_key is not None
         self._policy = BATCHING_POLICIES[config.batching_policy]
         limit = config.long_prefill_token_threshold
         self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31
@@ -71,19 +73,14 @@ class Planner:
                 self._plan_running(budget, budget.pace.sorted(running[source]))
             elif not budget.plan.preempted and self._policy.admits(group.running):
                 # Not after a preemption: an admission would take the blocks that the preempted request needs.
-                waiting = [r for r in budget.pace.sorted(group.waiting) if r not in budget.plan.admitted]
-                self._plan_waiting(budget, waiting)
+                self._plan_waiting(budget, budget.pace.sorted(group.waiting, without=budget.plan.admitted))
 
     def _plan_ahead(self, budget: StepBudget, begun: Sequence[Request]) -> None:
         """Plan waiting requests that go before prompts which have begun, and which keep the blocks that they need."""
-        if budget.plan.preempted or not begun or not (waiting := budget.pace.ahead):
-            return
+        plan, waiting = budget.plan, [] if budget.plan.preempted else budget.pace.ahead
         num_promised = sum(self._blocks.blocks_to_add(request, request.num_tokens) for request in begun)
-        budget.promised_blocks += num_promised
-        self._plan_waiting(budget, waiting)
-        budget.promised_blocks -= num_promised
-        for requests in (budget.plan.stops, budget.plan.over_limit, budget.plan.behind_parent):
-            requests.clear()  # they are looked at again
+        self._plan_waiting(budget, waiting if begun else [], num_promised=num_promised)
+        plan.stops, plan.over_limit, plan.behind_parent = [], [], []  # these requests are looked at again
 
     def _plan_beside(self, budget: StepBudget, background: Queues) -> None:
         """Plan background requests beside interactive ones, which are planned already."""
@@ -159,7 +156,7 @@ class Planner:
             budget.promised_host_blocks += self._blocks.device.num_blocks_for(victim.num_computed_tokens)
         budget.take_back(victim, self._blocks.num_freed_by(victim, plan.preempted))
 
-    def _plan_waiting(self, budget: StepBudget, waiting: Sequence[Request]) -> None:
+    def _plan_waiting(self, budget: StepBudget, waiting: Sequence[Request], num_promised: int = 0) -> None:
         admitted, stops, shared = budget.plan.admitted, budget.plan.stops, budget.shared_blocks
         blocks_for = self._blocks.device.num_blocks_for
         running = budget.queues.running
@@ -188,7 +185,7 @@ class Planner:
             num_shared = len(newly_shared) - len(prefix.blocks)
             whole = blocks_for(request.num_tokens) + num_shared
             watermark = self._watermark if running or admitted else 0
-            num_missing = whole + watermark - (budget.blocks - budget.promised_blocks)
+            num_missing = whole + watermark - (budget.blocks - budget.promised_blocks - num_promised)
             if num_missing > 0:
                 stops.append(Stop(request, "blocks", num_missing))
                 self._make_way(budget, request, num_blocks=whole + watermark)
@@ -201,10 +198,6 @@ class Planner:
             num_running[request.tenant] += 1
         else:
             stops += [Stop(request, "tenant") for request in budget.plan.over_limit[:1]]
-
-    @property
-    def _limits_tenants(self) -> bool:
-        return self._counters is not None or self._max_seqs_per_key < math.inf
 
     def _most_running(self, tenant: str) -> float:
         most = math.inf if self._counters is None else self._counters.most_running(tenant)

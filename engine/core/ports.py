@@ -17,7 +17,8 @@ from ..errors import RequestFailedError
 from .batch import Batch, Moves, Progress, RowOutput
 from .block_manager import BlockManager
 from .outputs import OutputDelta, RequestHistory
-from .plan import Pace, Plan
+from .pace import Pace
+from .plan import Plan
 from .preemption import PreemptionCosts, Prices
 from .request import Request
 

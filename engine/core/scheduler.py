@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 
 from .batch import Batch, BatchRow, Progress, RowOutput
 from .block_manager import BlockManager, Prefix
-from .plan import Pace, Plan, Queues
+from .pace import Pace
+from .plan import Plan, Queues
 from .planner import Planner
 from .ports import Decision, RequestObserver, SchedulerConfig, SchedulerListener
 from .preemption import PreemptionCosts

@@ -57,7 +57,7 @@ class WaitPrediction:
         if (late_s := outlook.predicted_s - outlook.goal_s) > 0:
             raise GoalUnreachableError(
                 f"ttft_ms {params.ttft_ms} cannot be met: a first token is {1e3 * outlook.predicted_s:.0f} ms away; "
-                f"try again in {late_s:.1f} s, or send best_effort",
+                f"try again in {late_s:.1f} s, or send best_effort: true",
                 retry_after_s=max(1.0, late_s),
             )
 

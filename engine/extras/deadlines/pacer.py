@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...config import EngineConfig
 from ...core.batch import Batch, BatchRow
 from ...core.cost_model import CostModel
-from ...core.plan import Pace
+from ...core.pace import Pace
 from ...core.policies import Source, by_source, num_interactive
 from ...core.ports import Pacer
 from ...core.request import Request
@@ -20,7 +20,7 @@ from .step_time import StepTimes
 
 GOAL_COUNTS = ("ttft_goal_hits", "ttft_goal_misses", "itl_goal_hits", "itl_goal_misses")
 _NO_PACE = Pace()
-_SHARE_WITHOUT_GOALS = 0.1  # of prompt tokens, where others have goals
+_SHARE_WITHOUT_GOALS = 0.1  # share of prompt tokens, where others have goals
 _MOST_AHEAD = 4  # goals between tokens by which one step may be longer, where a stream is ahead of its goal
 _LEAST_STEP = 0.5  # goals between tokens that a step may take at least, where a stream is behind
 
@@ -44,7 +44,7 @@ class DeadlinePacer(Pacer):
         self._streams: dict[Request, float] = {}  # unfinished requests with a goal between tokens
         self._share = FairShare(_SHARE_WITHOUT_GOALS, most=4 * config.step_limits.num_batched_tokens)
         self._decodes_alone = False  # the last step computed no prompt
-        self._num_rows = 0  # of the last step
+        self._num_rows = 0  # rows of the last step
         self._counts = dict.fromkeys(GOAL_COUNTS, 0)
 
     def note(self, request: Request) -> None:

@@ -26,7 +26,7 @@ from ...config import EngineConfig
 from ...config.setting import settings_of
 from ...core.batch import Batch, Progress, RowOutput
 from ...core.block_manager import CacheSpec
-from ...core.plan import Pace
+from ...core.pace import Pace
 from ...core.ports import Decision, SchedulerState
 from ...core.request import Request, Status
 from ...core.state_places import StateSpec

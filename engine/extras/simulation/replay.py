@@ -15,7 +15,7 @@ from ...config import EngineConfig
 from ...core.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from ...core.block_manager import BlockManager, CacheSpec
 from ...core.outputs import KnownOutput, RequestMetrics
-from ...core.plan import Pace
+from ...core.pace import Pace
 from ...core.request import Request
 from ...core.sampling_params import SamplingParams
 from ...core.scheduler import Scheduler
