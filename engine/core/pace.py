@@ -19,8 +19,7 @@ class Pace(NamedTuple):
         if not self.order:
             return requests
         places = {request: place for place, request in enumerate(self.order)}
-        left = [request for request in requests if request not in without]
-        return sorted(left, key=lambda request: places.get(request, len(places)))
+        return sorted((r for r in requests if r not in without), key=lambda r: places.get(r, len(places)))
 
     @property
     def ahead(self) -> list[Request]:

@@ -1,9 +1,9 @@
 """Goodput: requests per second within both goals, at rising rates of arrival, without and with deadlines.
 
 `python tests/bench/goodput.py --traces FOLDER [--plot FILE.svg]` simulates Azure's traces with the costs of SmolLM2 on
-two CPU cores and of an 8 B model on a GPU; `--real smollm2` runs the engine itself instead, in turns. Lengths are those of the trace,
-times --scale; arrivals are random. A request counts if its first token comes within --ttft-ms and its mean time between
-tokens is at most --itl-ms: `vllm bench serve --goodput ttft:MS tpot:MS`.
+two CPU cores and of an 8 B model on a GPU; `--real smollm2` runs the engine itself instead, in turns.
+Lengths are those of the trace, or a quarter; arrivals are random. A request counts if its first token comes within
+ttft_ms and its mean time between tokens is at most itl_ms: `vllm bench serve --goodput ttft:MS tpot:MS`.
 """
 
 import argparse
