@@ -22,6 +22,7 @@ GOAL_COUNTS = ("ttft_goal_hits", "ttft_goal_misses", "itl_goal_hits", "itl_goal_
 _NO_PACE = Pace()
 _SHARE_WITHOUT_GOALS = 0.1  # share of prompt tokens, where others have goals
 _MOST_AHEAD = 4  # goals between tokens by which one step may be longer, where a stream is ahead of its goal
+_LEAST_STRETCH = 1.25  # steps of the streams alone that a step with prompts may take, whatever the goals are
 _LEAST_STEP = 0.5  # goals between tokens that a step may take at least, where a stream is behind
 
 
@@ -145,7 +146,7 @@ class DeadlinePacer(Pacer):
                 if (itl_s := self._streams.get(request)) is not None and itl_s > alone
             ]
             if limits:
-                strictest = min(limits)
+                strictest = max(min(limits), _LEAST_STRETCH * alone)
                 usual = strictest if usual is None else min(usual, strictest)
                 longest = strictest if len(limits) == len(decodes) and self._times.fixed_s is None else usual
         return _Step(prompts, len(decodes), context, usual, longest)
