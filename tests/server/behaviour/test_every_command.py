@@ -42,7 +42,7 @@ VALUES: dict[str, Any] = {
     "target_itl_ms": 100,
     "ttft_ms": 5000,
     "itl_ms": 1000,
-    "tenant_goals": {"ann": {"ttft_ms": 500}},
+    "tenant_goals": '{"ann": {"ttft_ms": 5000}}',
     "max_queue_seconds": 60,
     "num_threads": 1,
     "override_generation_config": '{"temperature": 0}',
