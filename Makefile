@@ -14,10 +14,11 @@ ARGS ?=
 SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
+TRACES ?=
 
 .PHONY: serve test exact thorough fast core lint types check torches unasync docs site compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
 	tensor-parallel gpu \
-	gpu-profile image image-check wheel balanced replicas builds bench bench-peers clean
+	gpu-profile image image-check wheel balanced replicas builds bench bench-peers goodput gaps clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -145,6 +146,13 @@ tensor-parallel: $(VENV)/.test  ## a rank of a tensor-parallel server killed or 
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)
+
+goodput: $(VENV)/.test  ## requests within their goals by rate, simulated, with a picture; TRACES=FOLDER; ARGS="--real smollm2 --trace conv" runs the engine
+	$(BIN)/python tests/bench/goodput.py --traces $(TRACES) --plot tests/bench/pictures/goodput.svg $(ARGS)
+
+gaps: $(VENV)/.test  ## gaps of streams beside long prompts by --target-itl-ms, in turns; then beside llama-server, if there is one
+	$(BIN)/python tests/bench/gaps.py $(if $(TRACES),--trace $(TRACES)/AzureLLMInferenceTrace_conv.csv) $(ARGS)
+	if command -v llama-server >/dev/null; then $(BIN)/python tests/bench/peers_http.py --loads mix --peers llama-server $(PEERS_ARGS); fi
 
 bench-peers: $(VENV)/.test  ## beside vLLM's CPU build and llama.cpp, which are installed first (3.5 GB); then servers
 	tests/bench/peers/setup.sh

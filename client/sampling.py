@@ -39,6 +39,9 @@ class Sampling(TypedDict, total=False):
     priority: int | None
     timeout_ms: int | None
     max_queue_ms: int | None
+    ttft_ms: int | None
+    itl_ms: int | None
+    best_effort: bool | None
     ttl_s: float | None
     receipt: bool | None
     return_token_ids: bool | None

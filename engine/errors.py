@@ -6,6 +6,7 @@ SplitfuseError
 │   └── ContextLengthError the request does not fit the model or the cache
 ├── ModelNotFoundError     the request names a model that is not served (HTTP 404)
 ├── QueueFullError         come back later (HTTP 429)
+│   └── GoalUnreachableError
 ├── RankLostError          a process of a tensor-parallel model has ended or hangs: the engine stops
 ├── UnavailableError       loading, draining or stopped (HTTP 503)
 └── RequestFailedError     this request failed inside the engine; others went on (HTTP 500)
@@ -52,6 +53,10 @@ class QueueFullError(SplitfuseError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class GoalUnreachableError(QueueFullError):
+    """The first token is predicted to come after the request's `ttft_ms`."""
 
 
 class UnavailableError(SplitfuseError):

@@ -85,6 +85,10 @@ _KEPT_COUNTERS = {
     "grammar_refusals": "Grammars that could not be used.",
     "kernels_compiled": "GPU kernels compiled while serving; steps wait for each.",
     "log_lines_dropped": "Lines dropped because standard output or standard error was too slow.",
+    "ttft_goal_hits": "Ended requests whose first token came within their goal, ttft_ms.",
+    "ttft_goal_misses": "Ended requests whose first token came later than their goal, ttft_ms.",
+    "itl_goal_hits": "Ended requests whose mean time between tokens was within their goal, itl_ms.",
+    "itl_goal_misses": "Ended requests whose mean time between tokens was above their goal, itl_ms.",
     "cuda_graphs_captured": "CUDA graphs captured while serving, for steps that lacked one.",
 }
 

@@ -129,10 +129,9 @@ class ServerSettings(EngineConfig):
     def engine_config(self) -> EngineConfig:
         """The engine's share of the settings. It knows keys by their digests only."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(EngineConfig)}
-        if self.tenant_weights:
-            values["tenant_weights"] = {
-                digest(name) if name in self.keys else name: weight for name, weight in self.tenant_weights.items()
-            }
+        for name in ("tenant_weights", "tenant_goals"):
+            if by_tenant := getattr(self, name):
+                values[name] = {digest(key) if key in self.keys else key: value for key, value in by_tenant.items()}
         return EngineConfig(**values)
 
 

@@ -103,8 +103,18 @@ class EngineConfig:
     preemption_mode: str = setting(
         "auto", choices=("auto", "recompute", "swap"), decides=True, help="how a request is preempted"
     )
-    target_itl_ms: float | None = setting(
-        None, above=0, decides=True, help="longest gap between tokens to aim at, in ms; sets each step's budget"
+    target_itl_ms: float | str | None = setting(
+        None,
+        above=0,
+        words=("auto", "off"),
+        help="longest gap between tokens to aim at, in ms; auto: as short as costs 2.5 % of throughput; nothing = "
+        "auto for streams",
+    )
+    ttft_ms: float | None = setting(None, above=0, help="aim of requests without one: ms until the first token")
+    itl_ms: float | None = setting(None, above=0, help="aim of requests without one: mean ms between tokens")
+    # Not in the repr, because it may contain keys.
+    tenant_goals: dict[str, dict[str, float]] | None = setting(
+        None, repr=False, help='aims per tenant, as JSON: {"USER or API key": {"ttft_ms": 500, "itl_ms": 50}}'
     )
     max_queue_size: int = setting(1024, at_least=1, help="most waiting requests; further ones are answered 429")
     max_queue_chars: int = setting(
@@ -165,6 +175,9 @@ class EngineConfig:
         for tenant, weight in (self.tenant_weights or {}).items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
                 raise ConfigError(f"tenant_weights: the weight of {tenant!r} must be a number above 0, not {weight!r}")
+        for tenant, goals in (self.tenant_goals or {}).items():
+            if not isinstance(goals, dict) or not _are_goals(goals):
+                raise ConfigError(f"tenant_goals: {tenant!r} takes ttft_ms and itl_ms, numbers above 0, not {goals!r}")
         for is_refused, message in _REFUSED:
             if is_refused(self):
                 raise ConfigError(message)
@@ -177,10 +190,13 @@ class EngineConfig:
         return "fcfs"
 
     def for_streams(self, device: str) -> "EngineConfig":
-        """Return the settings for streaming: on a CPU no prompt delays tokens by more than a chunk."""
-        if self.long_prefill_token_threshold is not None or self.target_itl_ms is not None or device != "cpu":
+        """Return the settings for streaming: steps beside streams are short, unless they are set otherwise."""
+        if self.long_prefill_token_threshold is not None or self.batching_policy != "splitfuse":
             return self
-        return replace(self, long_prefill_token_threshold=_CPU_CHUNK)
+        if isinstance(self.target_itl_ms, float | int):
+            return self
+        chunk = _CPU_CHUNK if device == "cpu" else None
+        return replace(self, target_itl_ms=self.target_itl_ms or "auto", long_prefill_token_threshold=chunk)
 
     def limits_on(self, device: str) -> StepLimits:
         """Return the configured limits of a step, or the device's defaults; "auto" counts as a GPU, which it may be."""
@@ -233,6 +249,11 @@ class EngineConfig:
     def is_demo(self) -> bool:
         """True if the bundled demo model is served."""
         return self.model in (None, DEMO)
+
+
+def _are_goals(goals: dict[str, float]) -> bool:
+    are_numbers = all(type(value) in (int, float) and 0 < value < math.inf for value in goals.values())
+    return bool(goals) and goals.keys() <= {"ttft_ms", "itl_ms"} and are_numbers
 
 
 # Combinations that cannot work or are not built, with the messages. The first condition that holds raises ConfigError.

@@ -38,6 +38,7 @@ class Setting:
     default: Any = None
     help: str = ""
     choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # that a number's setting takes instead of a number
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
@@ -57,7 +58,7 @@ class Setting:
 
     def fault(self, value: Any) -> str | None:
         """Say what is wrong with the value; None if nothing is. Strings and objects are checked where they are read."""
-        if value is None and self.default is None:
+        if (value is None and self.default is None) or (isinstance(value, str) and value in self.words):
             return None
         if self.choices and value not in self.choices:
             return f"{self.name} {value!r} is not one of {', '.join(self.choices)}"
@@ -65,7 +66,8 @@ class Setting:
             return None
         bounds = [f" {relation} {bound}" for relation, _, bound in self._bounds()]
         hint = f" ({self.help})" if self.help else ""
-        return f"{self.name} must be {KIND_NAMES[self.kind]}{' and'.join(bounds)}, not {value!r}{hint}"
+        kind = " or ".join([*self.words, KIND_NAMES[self.kind]])
+        return f"{self.name} must be {kind}{' and'.join(bounds)}, not {value!r}{hint}"
 
     def _is_number_within_bounds(self, value: Any) -> bool:
         is_kind = type(value) is self.kind or (self.kind is float and type(value) is int)
@@ -102,6 +104,7 @@ def check(config: Any) -> None:
 
 def _kind(hint: Any) -> type:
     if isinstance(hint, types.UnionType):
-        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+        parts = [part for part in typing.get_args(hint) if part is not types.NoneType]
+        (hint,) = parts if len(parts) == 1 else (part for part in parts if part is not str)  # str: `words`
     kind: type = typing.get_origin(hint) or hint
     return kind

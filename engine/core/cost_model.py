@@ -9,13 +9,8 @@ taught. No clock of its own and no torch.
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from .policies import num_interactive
-from .ports import SchedulerConfig
-from .request import Request
 
 # A 40 M-parameter Llama, bfloat16, one thread of an AMX CPU with a busy neighbour: 1,733 steps of 1 to 512 tokens at
 # contexts up to 8,000; median error of this fit 11 %.
@@ -31,8 +26,6 @@ _CLIP = 3.0  # most median errors by which a step may count as off
 _LEAST_CLIP = 0.15
 _NUM_ERRORS_KEPT = 256
 _NUM_ERRORS_CLIPPED_BY = 32
-# Share of a step's time for background requests. With its other costs it may stretch interactive gaps to 1.2 times.
-_BACKGROUND = 0.1
 
 Vector = list[float]
 Matrix = list[list[float]]
@@ -71,8 +64,8 @@ class CostModel:
 
     @property
     def has_learned(self) -> bool:
-        """True if it has seen enough steps for its price of a token to be worth acting on."""
-        return self.num_steps >= _NUM_STEPS_TO_LEARN
+        """True if it is fixed, or has seen enough steps for its price of a token to be worth acting on."""
+        return not self.learns or self.num_steps >= _NUM_STEPS_TO_LEARN
 
     @property
     def a(self) -> float:
@@ -162,12 +155,6 @@ class CostModel:
             "p90_error": error.p90,
         }
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "CostModel":
-        """Create a model that starts from the coefficients of `to_dict`."""
-        prior = (float(values["a"]), float(values["b"]), float(values["c"]))
-        return cls(prior, learns=bool(values.get("learns", True)))
-
     def __repr__(self) -> str:
         return f"CostModel({self.a * 1e3:.3g} ms + {self.b * 1e6:.3g} us * tokens + {self.c * 1e6:.3g} us * context)"
 
@@ -218,30 +205,3 @@ def _solve(matrix: Matrix, vector: Vector, subset: tuple[int, ...]) -> Vector | 
         known = sum(rows[p][q] * solution[subset[q]] / scale[q] for q in range(p + 1, size))
         solution[subset[p]] = (rows[p][size] - known) / rows[p][p] * scale[p]
     return solution
-
-
-def step_budget(
-    model: CostModel, running: Sequence[Request], config: SchedulerConfig, *, block_size: int
-) -> int | None:
-    """Return how many tokens the next step may have for its decodes to be in time; None: the configured budget."""
-    if config.target_itl_ms is None or not (num_decodes := sum(r.num_uncomputed_tokens == 1 for r in running)):
-        return None
-    context, most = sum(request.num_computed_tokens for request in running), config.step_limits.num_batched_tokens
-    # A prompt gets a block's worth at least: late is better than never.
-    return max(model.budget_for(config.target_itl_ms / 1000, context, maximum=most), num_decodes + block_size)
-
-
-def background_budget(model: CostModel, running: Sequence[Request], waiting: Sequence[Request]) -> int | None:
-    """Return how many tokens background requests may have beside interactive ones, for _BACKGROUND of a step's time.
-
-    None if either kind is missing.
-    """
-    num_running = num_interactive(running)
-    if not num_running and not num_interactive(waiting):
-        return None
-    if num_running == len(running) and num_interactive(waiting) == len(waiting):
-        return None
-    contexts = [request.num_computed_tokens for request in running]
-    seconds = model.predict(num_running, sum(contexts[:num_running]))
-    per_token = model.b + model.c * max(contexts[num_running:], default=0)
-    return int(_BACKGROUND * seconds / per_token) if per_token else None

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .batch import Batch, Progress, RowOutput
-from .cost_model import CostModel, background_budget, step_budget
+from .cost_model import CostModel
 from .outputs import OutputDelta, RequestMetrics, StepStats
-from .ports import OutputBuilder, SchedulerConfig, Speculator
+from .ports import OutputBuilder, Pacer, SchedulerConfig, Speculator
 from .request import Request
 from .scheduler import Scheduler
 from .step_stats import StepCounter
@@ -41,13 +41,12 @@ class EngineCore:
         *,
         speculation: Speculator | None = None,
         cost_model: CostModel | None = None,
+        pacer: Pacer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config, self.scheduler, self.blocks = config, scheduler, scheduler.blocks
-        self.speculation = speculation
-        self.cost_model = cost_model or CostModel()
-        self._outputs = output_builder
-        self._clock = clock
+        self.speculation, self.cost_model, self.pacer = speculation, cost_model or CostModel(), pacer or Pacer()
+        self._outputs, self._clock = output_builder, clock
         self._counter = StepCounter(self.scheduler)
         self._requests: dict[str, list[Request]] = {}
 
@@ -66,6 +65,7 @@ class EngineCore:
         self._requests[requests[0].request_id] = list(requests)
         for request in requests:
             self.scheduler.add(request, predicted_ttft=predicted_ttft)
+            self.pacer.note(request)
             self._outputs.add(request)
 
     def abort(self, request_id: str) -> list[OutputDelta]:
@@ -93,18 +93,10 @@ class EngineCore:
             if scheduler.num_steps_in_flight:
                 return None
             drafts = self.speculation.choose(scheduler.running)
-        batch = scheduler.schedule(
-            start,
-            budget=self._budget(),
-            drafts=drafts,
-            needs_host=is_observed,
-            background_budget=background_budget(self.cost_model, scheduler.running, scheduler.waiting),
-        )
+        pace = self.pacer.pace(scheduler.running, scheduler.waiting, start)
+        batch = scheduler.schedule(start, pace=pace, drafts=drafts, needs_host=is_observed)
+        self.pacer.decided(batch, start)
         return None if batch is None else ScheduledStep(batch, start, is_observed)
-
-    def _budget(self) -> int | None:
-        block_size = self.blocks.device.block_size
-        return step_budget(self.cost_model, self.scheduler.running, self.config, block_size=block_size)
 
     def update(self, step: ScheduledStep, outputs: Sequence[RowOutput]) -> StepOutput:
         """Apply the results of the oldest step in flight, and turn its tokens into text."""
@@ -150,6 +142,7 @@ class EngineCore:
 
     def _forget(self, request: Request) -> None:
         self._outputs.forget(request)
+        self.pacer.note(request)
         if self.speculation is not None:
             self.speculation.forget(request)
         siblings = self._requests[request.request_id]

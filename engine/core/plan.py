@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from .batch import Batch
 from .block_manager import Prefix
+from .pace import Pace
 from .policies import Source, num_interactive
 from .preemption import Prices
 from .request import Request
@@ -82,6 +83,7 @@ class StepBudget:
     plan: Plan
     tokens: int
     blocks: int
+    pace: Pace
     promised_blocks: int = 0  # blocks that admitted prompts will still need; not for waiting requests
     promised_host_blocks: int = 0
     shared_blocks: set[int] = field(default_factory=set)  # free blocks that admitted requests share

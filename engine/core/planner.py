@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .block_manager import BlockManager
+from .pace import Pace
 from .plan import Plan, Queues, StepBudget, Stop
 from .policies import BATCHING_POLICIES, Source, by_source, num_interactive
 from .ports import SchedulerConfig
@@ -27,19 +28,18 @@ class Planner:
         self._counters = counters
         self._max_num_seqs = config.step_limits.num_seqs
         self._max_seqs_per_key = config.max_seqs_per_key or math.inf
+        self._limits_tenants = counters is not None or config.max_seqs_per_key is not None
         self._policy = BATCHING_POLICIES[config.batching_policy]
         limit = config.long_prefill_token_threshold
         self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31
         # Admission leaves 1 % of the pool free, so that running requests do not need to preempt at once.
         self._watermark = blocks.device.num_blocks // 100
 
-    def plan(
-        self, queues: Queues, *, max_tokens: int, drafts: Mapping[Request, int], background_budget: int | None = None
-    ) -> Plan:
+    def plan(self, queues: Queues, *, max_tokens: int, drafts: Mapping[Request, int], pace: Pace) -> Plan:
         """Return the plan of the policy's first round that gives any request tokens; an empty plan if none does.
 
         Interactive requests are planned as if there were no others. Background requests get what is left of the same
-        round, at most `background_budget` tokens, or a round of their own if no interactive request can be computed.
+        round, at most `pace.background_budget` tokens, or a round of their own if no interactive one can be computed.
         """
         interactive, background = queues.by_class()
         for group in (interactive, background):
@@ -48,12 +48,12 @@ class Planner:
             running = by_source(group.running)
             for sources in self._policy.rounds:
                 plan = Plan(sources)
-                budget = StepBudget(queues, plan, tokens=max_tokens, blocks=self._blocks.device.num_free_blocks)
+                budget = StepBudget(queues, plan, max_tokens, self._blocks.device.num_free_blocks, pace)
                 self._plan_sources(budget, group, running)
                 if not plan.num_tokens and not plan.preempted:
                     continue
                 if group is interactive and (background.running or background.waiting):
-                    self._plan_beside(budget, background, background_budget)
+                    self._plan_beside(budget, background)
                 if queues.in_flight and self._depends_on_results(plan):
                     return Plan()
                 if drafts and not plan.preempted:
@@ -67,15 +67,24 @@ class Planner:
         for source in budget.plan.sources:
             if source is Source.DECODES and self._gives_all(budget, running[source]):
                 continue
+            if source is Source.CHUNKS and group.running and not group.running[0].is_background:
+                self._plan_ahead(budget, running[source])
             if source is not Source.WAITING:
-                self._plan_running(budget, running[source])
+                self._plan_running(budget, budget.pace.sorted(running[source]))
             elif not budget.plan.preempted and self._policy.admits(group.running):
                 # Not after a preemption: an admission would take the blocks that the preempted request needs.
-                self._plan_waiting(budget, group.waiting)
+                self._plan_waiting(budget, budget.pace.sorted(group.waiting, without=budget.plan.admitted))
 
-    def _plan_beside(self, budget: StepBudget, background: Queues, max_tokens: int | None) -> None:
+    def _plan_ahead(self, budget: StepBudget, begun: Sequence[Request]) -> None:
+        """Plan waiting requests that go before prompts which have begun, and which keep the blocks that they need."""
+        plan, waiting = budget.plan, [] if budget.plan.preempted else budget.pace.ahead
+        num_promised = sum(self._blocks.blocks_to_add(request, request.num_tokens) for request in begun)
+        self._plan_waiting(budget, waiting if begun else [], num_promised=num_promised)
+        plan.stops, plan.over_limit, plan.behind_parent = [], [], []  # these requests are looked at again
+
+    def _plan_beside(self, budget: StepBudget, background: Queues) -> None:
         """Plan background requests beside interactive ones, which are planned already."""
-        num_reserved = 0  # tokens that are left for drafts
+        num_reserved, max_tokens = 0, budget.pace.background_budget  # reserved for drafts
         if budget.plan.num_tokens and max_tokens is not None:
             num_reserved = max(0, budget.tokens - max_tokens)
         budget.tokens -= num_reserved
@@ -147,11 +156,11 @@ class Planner:
             budget.promised_host_blocks += self._blocks.device.num_blocks_for(victim.num_computed_tokens)
         budget.take_back(victim, self._blocks.num_freed_by(victim, plan.preempted))
 
-    def _plan_waiting(self, budget: StepBudget, waiting: Sequence[Request]) -> None:
+    def _plan_waiting(self, budget: StepBudget, waiting: Sequence[Request], num_promised: int = 0) -> None:
         admitted, stops, shared = budget.plan.admitted, budget.plan.stops, budget.shared_blocks
         blocks_for = self._blocks.device.num_blocks_for
         running = budget.queues.running
-        num_running = Counter(request.tenant for request in running) if self._limits_tenants else Counter[str]()
+        num_running = Counter(r.tenant for r in (*running, *admitted)) if self._limits_tenants else Counter[str]()
         for request in waiting if self._counters is None else self._counters.order(waiting):
             if self._limits_tenants and num_running[request.tenant] >= self._most_running(request.tenant):
                 budget.plan.over_limit.append(request)
@@ -176,7 +185,7 @@ class Planner:
             num_shared = len(newly_shared) - len(prefix.blocks)
             whole = blocks_for(request.num_tokens) + num_shared
             watermark = self._watermark if running or admitted else 0
-            num_missing = whole + watermark - (budget.blocks - budget.promised_blocks)
+            num_missing = whole + watermark - (budget.blocks - budget.promised_blocks - num_promised)
             if num_missing > 0:
                 stops.append(Stop(request, "blocks", num_missing))
                 self._make_way(budget, request, num_blocks=whole + watermark)
@@ -189,10 +198,6 @@ class Planner:
             num_running[request.tenant] += 1
         else:
             stops += [Stop(request, "tenant") for request in budget.plan.over_limit[:1]]
-
-    @property
-    def _limits_tenants(self) -> bool:
-        return self._counters is not None or self._max_seqs_per_key < math.inf
 
     def _most_running(self, tenant: str) -> float:
         most = math.inf if self._counters is None else self._counters.most_running(tenant)

@@ -3,6 +3,7 @@
 SchedulerConfig      has the settings that the core reads (config/engine_config.py)
 Runner, Launcher     compute a batch on a device (execution/runner)
 Speculator           drafts tokens (extras/spec_decode)
+Pacer                sets the size of steps and the order of prompts by times (extras/deadlines)
 OutputBuilder        makes text and deltas of tokens (serving/output_processor.py)
 RequestObserver      records the life of each request (extras/inspection/histories.py)
 SchedulerListener    receives each call that changes the scheduler (extras/simulation/recording.py)
@@ -16,6 +17,7 @@ from ..errors import RequestFailedError
 from .batch import Batch, Moves, Progress, RowOutput
 from .block_manager import BlockManager
 from .outputs import OutputDelta, RequestHistory
+from .pace import Pace
 from .plan import Plan
 from .preemption import PreemptionCosts, Prices
 from .request import Request
@@ -52,8 +54,6 @@ class SchedulerConfig(Protocol):
     def max_seqs_per_key(self) -> int | None: ...
     @property
     def enable_prefix_caching(self) -> bool: ...
-    @property
-    def target_itl_ms(self) -> float | None: ...
 
 
 class Runner(Protocol):
@@ -127,6 +127,20 @@ class Speculator(Protocol):
         """Return counts for /stats, if there are any."""
 
 
+class Pacer:
+    """Pacer of steps. This base class sets no limits, and leaves the requests in queue order."""
+
+    def note(self, request: Request) -> None:
+        """Note a request that was queued, or one that has ended."""
+
+    def pace(self, running: Sequence[Request], waiting: Sequence[Request], now: float) -> Pace:
+        """Return the pace of the next step. Changes nothing."""
+        return Pace()
+
+    def decided(self, batch: Batch | None, now: float) -> None:
+        """Note a step that was decided and applied, or that there is none."""
+
+
 class Decoded(NamedTuple):
     """Text of a request's new tokens, and its consequences for the request."""
 
@@ -192,9 +206,8 @@ class Decision(NamedTuple):
     """Call of `Scheduler.schedule` and its result. `was_running`: the requests that ran before it."""
 
     now: float
-    budget: int | None
+    pace: Pace
     drafts: Mapping[Request, int] | None
-    background_budget: int | None
     was_running: Sequence[Request]
     plan: Plan
     batch: Batch | None

@@ -75,6 +75,9 @@ class SamplingParams:
     priority: int = ruled(0, Integer(-(2**31), 2**31 - 1), "Lower first, with --scheduling-policy priority.")
     timeout_ms: int | None = ruled(None, _DAY_MS, "From arrival; then the request ends with its output so far.")
     max_queue_ms: int | None = ruled(None, _DAY_MS, "From arrival; then the request ends if it has not begun.")
+    ttft_ms: int | None = ruled(None, _DAY_MS, "Goal from arrival to the first token; refused if it cannot be met.")
+    itl_ms: int | None = ruled(None, _DAY_MS, "Goal of the mean time between tokens.")
+    best_effort: bool = ruled(False, Flag(), "Take the request although ttft_ms cannot be met.")
     # No fields of a request.
     default_max_tokens: int | None = 64  # instead of max_tokens, cut to the tokens that fit; None: all that fit
     is_background: bool = False  # queues behind all interactive requests, whatever the scheduling policy

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from .batch import Batch, BatchRow, Progress, RowOutput
 from .block_manager import BlockManager, Prefix
+from .pace import Pace
 from .plan import Plan, Queues
 from .planner import Planner
 from .ports import Decision, RequestObserver, SchedulerConfig, SchedulerListener
@@ -61,17 +62,15 @@ class Scheduler(RequestQueues):
         self,
         now: float,
         *,
-        budget: int | None = None,
+        pace: Pace | None = None,
         drafts: Mapping[Request, int] | None = None,
         needs_host: bool = False,
-        background_budget: int | None = None,
     ) -> Batch | None:
         """Decide and apply one step; None if there is nothing to compute, or nothing before the next `update`.
 
         While a step is in flight the latter is so if a request would have to be preempted or needs the host.
-        `budget`: tokens of this step, if fewer than max_num_batched_tokens. `drafts`: how many tokens to compute behind
-        the last one of some requests, if tokens are left over. `needs_host`: the step runs synchronously whatever its
-        rows are. `background_budget`: most tokens of background requests beside interactive ones.
+        `drafts`: how many tokens to compute behind the last one of some requests, if tokens are left over.
+        `needs_host`: the step runs synchronously whatever its rows are.
         """
         assert len(self._in_flight) < self.max_steps_in_flight, "update comes first"
         assert not (drafts and self._in_flight), "drafts are guessed from tokens that are known"
@@ -79,16 +78,14 @@ class Scheduler(RequestQueues):
             return None
         was_running = list(self.running) if self.listeners else []
         queues = Queues(self._continuing(), self.waiting, self._in_flight)
-        most = self._max_num_batched_tokens
-        plan = self._planner.plan(
-            queues, max_tokens=min(budget or most, most), drafts=drafts or {}, background_budget=background_budget
-        )
+        most, pace = self._max_num_batched_tokens, pace or Pace()
+        plan = self._planner.plan(queues, max_tokens=min(pace.budget or most, most), drafts=drafts or {}, pace=pace)
         batch = self._apply(plan, now, needs_host=needs_host) if plan.num_tokens or plan.preempted else None
         if batch is not None:
             self._in_flight.append(batch)
             self.observer.decided(plan, self.running, now)
         for listener in self.listeners:
-            listener.scheduled(self, Decision(now, budget, drafts, background_budget, was_running, plan, batch))
+            listener.scheduled(self, Decision(now, pace, drafts, was_running, plan, batch))
         return batch
 
     # A step is applied.

@@ -128,8 +128,8 @@ class AsyncEngine(EngineState):
         A `resumed` request goes on where another process left it, whatever the queue holds.
 
         Deltas reach `sink` on the event loop, in order. The last delta of each of the n outputs has a finish_reason,
-        also after an abort. Raises InvalidRequestError, ContextLengthError, QueueFullError, UnavailableError;
-        ValueError if the request_id is in use.
+        also after an abort. Raises InvalidRequestError, ContextLengthError, QueueFullError (GoalUnreachableError),
+        UnavailableError; ValueError if the request_id is in use.
         """
         is_new = resumed is None
         self._check_admission(params, is_new=is_new)
@@ -141,10 +141,13 @@ class AsyncEngine(EngineState):
             raise ValueError(f"request_id {request_id!r} is in use")
         now = time.monotonic()
         requests = self._input_processor.requests(request_id, tokenized, now=now, tenant=tenant, resumed=resumed)
+        prediction = WaitPrediction(core)
+        if is_new:
+            prediction.check_goal(requests[0])
         self._dispatch.add(requests, sink)
         if not self.has_work:
             self._last_progress = now
-        core.add(requests, predicted_ttft=WaitPrediction(core).predicted_ttft(requests[0]))
+        core.add(requests, predicted_ttft=prediction.predicted_ttft(requests[0]))
         self._idle.clear()
         self._work.set()
         return SubmittedRequest(request_id, prompt if isinstance(prompt, str) else None, requests)

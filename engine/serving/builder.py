@@ -9,8 +9,9 @@ from typing import Any
 
 from ..config import EngineConfig
 from ..core.block_manager import BlockManager
+from ..core.cost_model import CostModel
 from ..core.engine_core import EngineCore
-from ..core.ports import RequestObserver, SchedulerListener, Speculator
+from ..core.ports import Pacer, RequestObserver, SchedulerListener, Speculator
 from ..core.request import Request
 from ..core.sampling_params import SamplingParams
 from ..core.scheduler import Scheduler
@@ -65,11 +66,14 @@ class EngineParts:
         if launcher is not None:
             launcher.count_late_work()
         speculation = self.speculation(config)
+        cost_model = CostModel()
         core = EngineCore(
             config,
             new_scheduler(listener=_recorder(config, loaded, max_steps_in_flight), observer=_observer(config)),
             OutputProcessor(self.tokenizer),
             speculation=speculation if replays is None else replays.over(speculation),
+            cost_model=cost_model,
+            pacer=_pacer(config, cost_model),
         )
         return StepPipeline(core, self.runner, launcher)
 
@@ -178,6 +182,17 @@ def _observer(config: EngineConfig) -> RequestObserver | None:
         return None
     observer: RequestObserver = load_extra("inspection.histories", needed_for="histories").Histories.of(config)
     return observer
+
+
+def _pacer(config: EngineConfig, cost_model: CostModel) -> Pacer | None:
+    """Build the pacer, if the extra is installed. Raises ConfigError if it is not and a setting needs it."""
+    settings = ("target_itl_ms", "ttft_ms", "itl_ms", "tenant_goals")
+    needed_for = next((name for name in settings if getattr(config, name) not in (None, "auto", "off")), None)
+    if needed_for is None and not has_extra("deadlines"):
+        return None
+    module = load_extra("deadlines.pacer", needed_for=needed_for or "pacing")
+    pacer: Pacer = module.DeadlinePacer(config, cost_model)
+    return pacer
 
 
 def _recorder(config: EngineConfig, loaded: LoadedModel, max_steps_in_flight: int) -> SchedulerListener | None:

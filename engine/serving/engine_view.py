@@ -49,6 +49,7 @@ class EngineView:
             "predicted_wait_s": WaitPrediction(core).predicted_wait_s(),
             "speculation": None if core.speculation is None else core.speculation.to_dict(),
             "cost_model": core.cost_model.to_dict(),
+            **self._goal_stats(),
             **({} if self._launcher is None else self._launcher.stats()),
             "steps": [step.to_dict() for step in steps],
         }
@@ -57,6 +58,11 @@ class EngineView:
         """Return the counts of state slots; none for a model without recurrent layers."""
         slots: Any = getattr(self._core.blocks, "slots", None)
         return {} if slots is None else slots.stats()
+
+    def _goal_stats(self) -> dict[str, int]:
+        """Return the counts of goals met and missed; none without the extra."""
+        stats: Any = getattr(self._core.pacer, "stats", dict)
+        return dict(stats())
 
     def watch(self) -> Any:
         """Return a StepWatcher, which records each step from now on, until `unwatch`."""

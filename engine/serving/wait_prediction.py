@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Iterable
+from typing import Any
 
 from ..core.cost_model import CostModel
 from ..core.engine_core import EngineCore
 from ..core.policies import num_interactive
 from ..core.request import Request
+from ..errors import GoalUnreachableError
 
 # Among more requests the first token of a new one is not predicted: 0.2 us for each request.
 _MAX_REQUESTS_TO_PREDICT = 64
@@ -39,11 +41,30 @@ class WaitPrediction:
         None if the model has not learned, the request has output, or the prediction would cost too much.
         """
         model, scheduler = self._core.cost_model, self._core.scheduler
+        if (outlook := self._outlook(request)) is not None:
+            return float(outlook.predicted_s)
         if not model.has_learned or request.num_output_tokens:
             return None
         if len(scheduler.running) + len(scheduler.waiting) > _MAX_REQUESTS_TO_PREDICT:
             return None
         return self.predicted_wait_s() + model.predict(request.num_tokens, 0)
+
+    def check_goal(self, request: Request) -> None:
+        """Raise GoalUnreachableError if a request's own `ttft_ms` cannot be met, and it does not take best effort."""
+        params = request.params
+        if params.ttft_ms is None or params.best_effort or (outlook := self._outlook(request)) is None:
+            return
+        if (late_s := outlook.predicted_s - outlook.goal_s) > 0:
+            raise GoalUnreachableError(
+                f"ttft_ms {params.ttft_ms} cannot be met: a first token is {1e3 * outlook.predicted_s:.0f} ms away; "
+                f"try again in {late_s:.1f} s, or send best_effort: true",
+                retry_after_s=max(1.0, late_s),
+            )
+
+    def _outlook(self, request: Request) -> Any:
+        """Return the pacer's Outlook of a request with a goal; None without one, or without the extra."""
+        predict, scheduler = getattr(self._core.pacer, "outlook", None), self._core.scheduler
+        return None if predict is None else predict(request, scheduler.running, scheduler.waiting)
 
     def predicted_s_until_ended(self, num_requests: int) -> float:
         """Return the seconds until `num_requests` outputs have ended at the latest; 0 if no request is unfinished."""

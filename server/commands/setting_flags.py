@@ -20,7 +20,8 @@ SECTIONS: dict[str, str] = {
     "memory": "max_model_len rope_scaling kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks "
     "block_size swap_space enable_prefix_caching",
     "scheduling": "max_num_seqs max_num_batched_tokens long_prefill_token_threshold batching_policy scheduling_policy "
-    "tenant_weights max_seqs_per_key preemption_mode target_itl_ms max_queue_size max_queue_chars max_queue_seconds",
+    "tenant_weights max_seqs_per_key preemption_mode target_itl_ms ttft_ms itl_ms tenant_goals max_queue_size "
+    "max_queue_chars max_queue_seconds",
     "server": "",
     "results": "result_ttl results results_sync results_lease results_url results_key_file id_tag webhook_targets "
     "webhook_secret_file max_results max_unfinished_per_key max_result_bytes_per_key max_result_bytes max_file_bytes "
@@ -142,6 +143,8 @@ def _value(setting: Setting) -> dict[str, Any]:
         return {"metavar": "SIZE"}
     if setting.word_key:
         return {"metavar": "NAME|JSON"}
+    if setting.words:
+        return {"metavar": "|".join([*setting.words, _METAVARS[setting.kind]])}
     is_file = setting.name.endswith("_file") or setting.name in _FILES
     return {"metavar": "FILE" if is_file else _METAVARS[setting.kind]}
 

@@ -139,6 +139,8 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
 
 def _from_yaml(setting: Setting, value: Any, *, source: str) -> Any:
     kind = setting.kind
+    if value in setting.words if isinstance(value, str) else value is False and "off" in setting.words:
+        return value or "off"  # YAML reads off as false
     if isinstance(value, str) and (kind is tuple or setting.word_key or _takes_units(setting)):
         return (value,) if kind is tuple else _from_text(setting, value, source=source)
     if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -154,6 +156,8 @@ def _from_text(setting: Setting, text: str, *, source: str) -> Any:
     """The value that a flag's or variable's text spells. Raises ConfigError."""
     if setting.word_key and not text.lstrip().startswith(("{", "[")):
         return {setting.word_key: text}
+    if text in setting.words:
+        return text
     parse = byte_size if _takes_units(setting) else _PARSERS[setting.kind]
     try:
         return parse(text)

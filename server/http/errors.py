@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...engine.errors import (
     ConstraintError,
+    GoalUnreachableError,
     InvalidRequestError,
     ModelNotFoundError,
     QueueFullError,
@@ -202,7 +203,8 @@ def _describe_own(exc: SplitfuseError) -> Problem:
         case IdempotencyKeyReusedError():
             return Problem(422, text, param="Idempotency-Key", code="idempotency_key_reused")
         case QueueFullError():
-            which = "quota_exceeded" if isinstance(exc, QuotaExceededError) else "queue_full"
+            codes = {QuotaExceededError: "quota_exceeded", GoalUnreachableError: "goal_unreachable"}
+            which = codes.get(type(exc), "queue_full")
             headers = {"Retry-After": str(max(1, math.ceil(exc.retry_after_s)))}
             return Problem(429, text, "rate_limit_error", code=which, headers=headers)
         case UnavailableError():

@@ -34,6 +34,8 @@ class Arrivals:
         )
         self._past: deque[tuple[str, list[int]]] = deque(maxlen=12)  # tenants and tokens of earlier requests
         self._num_requests = 0
+        self._goals = random.Random(settings.config.seed)
+        self._has_goals = self._goals.random() < 0.5
 
     def random_requests(self, conditions: Conditions, now: float) -> list[Request]:
         """Return the requests for the outputs of one prompt."""
@@ -61,6 +63,8 @@ class Arrivals:
             priority=rng.randint(-1, 1),
             timeout_ms=rng.choice([rng.randint(1, 20), rng.randint(21, 1000)]) if has_deadline else None,
             max_queue_ms=rng.randint(1, 200) if has_deadline and rng.random() < 0.5 else None,
+            ttft_ms=self._goals.choice([None, self._goals.randint(1, 60), 500]) if self._has_goals else None,
+            itl_ms=self._goals.choice([None, self._goals.randint(1, 20)]) if self._has_goals else None,
         )
 
     def _prompt(self, tenant: str, conditions: Conditions) -> list[int]:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from beside_core import CORE_ALONE
 from clients import Stream
 from fairness_audit import FairnessAudit
 from fake_model import FakeModel
+from goals_audit import GoalsAudit
 from memory_audit import MemoryAudit
 from schedule_audit import ScheduleAudit
 from shares_audit import SharesAudit
@@ -24,16 +26,22 @@ class Audit:
         self._schedule = ScheduleAudit(settings.config, core.scheduler)
         self._shares = SharesAudit(core.blocks, settings.config.tenant_weights)
         is_fair = settings.config.scheduling_policy == "fair" and settings.max_tenants >= len(settings.tenants)
+        self.goals = GoalsAudit(core)
         self._fairness = FairnessAudit(settings.config, longest=settings.longest) if is_fair else None
 
     def before_decision(self) -> None:
         """Record the state before the decision of a step."""
-        self._schedule.before(self._core._budget())
+        core, now = self._core, self._core._clock()
+        pace = core.pacer.pace(core.scheduler.running, core.scheduler.waiting, now)
+        self._schedule.before(pace)
+        self.goals.before(pace, now)
         self._shares.before()
 
     def after_decision(self, batch: Batch | None) -> None:
         """Check the decision of a step."""
         self._schedule.check(batch)
+        if not CORE_ALONE:
+            self.goals.check(batch)
         self._shares.check()
         if batch is not None:
             self._memory.check_writes(batch)
@@ -48,6 +56,8 @@ class Audit:
         """Check between two steps."""
         self._memory.check(self._core.scheduler)
         self._core.scheduler.check()
+        if not CORE_ALONE:
+            self._core.pacer.check()  # type: ignore[attr-defined]
         if self._fairness is not None:
             self._fairness.check(self._core.scheduler.waiting)
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from splitfuse.engine.core.batch import Batch, Progress, RowOutput
+from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.core.outputs import KnownOutput, OutputDelta, PromptLogprobs
-from splitfuse.engine.core.ports import Decoded, Drafted, OutputBuilder, RequestObserver, Speculator
+from splitfuse.engine.core.ports import Decoded, Drafted, OutputBuilder, Pacer, RequestObserver, Speculator
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.errors import RequestFailedError
@@ -173,6 +174,15 @@ else:
     from splitfuse.engine.extras.spec_decode.manager import Speculation
     from splitfuse.engine.serving.input_processor import InputProcessor, TokenizedPrompt
     from splitfuse.engine.serving.output_processor import OutputProcessor
+
+
+def pacer_of(config: Any, model: CostModel) -> Pacer | None:
+    """Return the DeadlinePacer of a core; None where the core is alone."""
+    if CORE_ALONE:
+        return None
+    from splitfuse.engine.extras.deadlines.pacer import DeadlinePacer
+
+    return DeadlinePacer(config, model)
 
 
 def observer_of(config: Any) -> RequestObserver | None:

@@ -14,6 +14,7 @@ from world_settings import Conditions
 
 from splitfuse.engine.core.batch import Batch, BatchRow, Moves, RowOutput
 from splitfuse.engine.core.engine_core import EngineCore
+from splitfuse.engine.core.pace import Pace
 from splitfuse.engine.core.plan import Plan, Queues
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.scheduler import Scheduler
@@ -117,9 +118,9 @@ class OverlappedAudit(Audit):
         planner = scheduler._planner
         plan, apply = planner.plan, scheduler._apply
 
-        def planned(queues: Queues, *, max_tokens: int, **more: Any) -> Plan:
-            self._schedule.before(max_tokens)
-            return plan(queues, max_tokens=max_tokens, **more)
+        def planned(queues: Queues, *, max_tokens: int, pace: Pace, **more: Any) -> Plan:
+            self._schedule.before(pace._replace(budget=max_tokens))
+            return plan(queues, max_tokens=max_tokens, pace=pace, **more)
 
         def applied(made: Plan, now: float, *, needs_host: bool) -> Batch:
             batch = apply(made, now, needs_host=needs_host)

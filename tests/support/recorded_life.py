@@ -6,6 +6,7 @@ import random
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.core.pace import Pace
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
@@ -56,8 +57,11 @@ class Life:
             self.scheduler.expire(now)
             batch = self.scheduler.schedule(
                 now,
-                budget=self.rng.choice([None, None, self.rng.randint(1, 100)]),
-                background_budget=self.rng.choice([None, self.rng.randint(0, 20)]),
+                pace=Pace(
+                    budget=self.rng.choice([None, None, self.rng.randint(1, 100)]),
+                    background_budget=self.rng.choice([None, self.rng.randint(0, 20)]),
+                    order=self._order(),
+                ),
             )
             self._end_a_request(now)
             if batch is not None:
@@ -70,6 +74,11 @@ class Life:
             if step > self._busy_steps and not self.scheduler.has_work:
                 return self.stream.getvalue()
         raise AssertionError("it never ended")
+
+    def _order(self) -> list[Request]:
+        prompts = [r for r in (*self.scheduler._continuing(), *self.scheduler.waiting) if r.num_uncomputed_tokens > 1]
+        prompts = [request for request in prompts if not request.is_background]
+        return self.rng.sample(prompts, len(prompts)) if self.rng.random() < 0.5 else []
 
     def _arrive(self, now: float) -> None:
         rng = self.rng

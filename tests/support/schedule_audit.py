@@ -4,6 +4,7 @@ from places_audit import PlacesAudit
 
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.batch import Batch, BatchRow
+from splitfuse.engine.core.pace import Pace
 from splitfuse.engine.core.request import Request, Status
 from splitfuse.engine.core.scheduler import Scheduler
 
@@ -22,10 +23,11 @@ class ScheduleAudit:
         self.admitted: list[Request] = []
         self.preempted: list[Request] = []
 
-    def before(self, budget: int | None) -> None:
+    def before(self, pace: Pace) -> None:
         """Record the state before a decision."""
         most = self._config.step_limits.num_batched_tokens
-        self._budget = min(budget or most, most)
+        self._budget = min(pace.budget or most, most)
+        self._places_in_order = {request: place for place, request in enumerate(pace.order)}
         self._running = list(self._scheduler._continuing())
         self._ending = [request for request in self._scheduler.running if request not in self._running]
         self._waiting = list(self._scheduler.waiting)
@@ -158,13 +160,18 @@ class ScheduleAudit:
         for waits in self._scheduler.waiting:
             if not self._waits_for_its_parent(waits) and waits not in self._places.plan.over_limit:
                 for admitted in self.admitted:
-                    is_next = self._queue_position(admitted) < self._queue_position(waits) or self._is_a_tenants_turn(
-                        admitted, waits
-                    )
+                    is_earlier = self._admission_position(admitted) < self._admission_position(waits)
+                    is_next = is_earlier or self._is_a_tenants_turn(admitted, waits)
                     assert is_next, f"{admitted} overtook {waits}"
         spare = self._spare_blocks()
         kept = self._pool.num_blocks // 100 if self._running or len(self.admitted) > 1 else 0
         assert spare >= kept, f"{self.admitted} left {spare} blocks that are not promised, not {kept}"
+
+    def _admission_position(self, request: Request) -> tuple[int, ...]:
+        if not self._places_in_order:
+            return self._queue_position(request)
+        is_later = self._config.scheduling_policy == "fair" and request not in self._begun
+        return (int(is_later), self._places_in_order.get(request, len(self._places_in_order)))
 
     def _queue_position(self, request: Request) -> tuple[int, int]:
         levels = {"fcfs": 0, "priority": request.params.priority, "fair": request not in self._begun}

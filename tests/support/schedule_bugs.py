@@ -35,9 +35,9 @@ def chunks_have_no_limit(right: Method) -> Method:
 
 @plant(BUGS, Planner, "_plan_waiting")
 def one_too_many_joins(right: Method) -> Method:
-    def wrong(self: Any, budget: Any, waiting: Any) -> None:
+    def wrong(self: Any, budget: Any, waiting: Any, **more: Any) -> None:
         self._max_num_seqs += 1
-        right(self, budget, waiting)
+        right(self, budget, waiting, **more)
         self._max_num_seqs -= 1
 
     return wrong
@@ -45,25 +45,27 @@ def one_too_many_joins(right: Method) -> Method:
 
 @plant(BUGS, Planner, "_plan_waiting", where=lambda settings: settings.num_blocks >= 100)
 def watermark_is_ignored(right: Method) -> Method:
-    def wrong(self: Any, budget: Any, waiting: Any) -> None:
+    def wrong(self: Any, budget: Any, waiting: Any, **more: Any) -> None:
         self._watermark = 0
-        right(self, budget, waiting)
+        right(self, budget, waiting, **more)
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_waiting", where=lambda settings: settings.config.long_prefill_token_threshold > 0)
 def promised_blocks_are_given_away(right: Method) -> Method:
-    def wrong(self: Any, budget: Any, waiting: Any) -> None:
+    def wrong(self: Any, budget: Any, waiting: Any, **more: Any) -> None:
         budget.promised_blocks = 0
-        right(self, budget, waiting)
+        right(self, budget, waiting, **more)
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_waiting")
 def no_request_joins_two(right: Method) -> Method:
-    return lambda self, budget, waiting: None if len(budget.queues.running) >= 2 else right(self, budget, waiting)
+    return lambda self, budget, waiting, **more: (
+        None if len(budget.queues.running) >= 2 else right(self, budget, waiting, **more)
+    )
 
 
 # Order and preemption.

@@ -28,6 +28,8 @@ def request(
     max_queue_ms: int | None = None,
     is_background: bool = False,
     cache_salt: str = "",
+    ttft_ms: int | None = None,
+    itl_ms: int | None = None,
 ) -> Request:
     tokens = tokens or [1] * num_prompt
     return Request(
@@ -39,6 +41,8 @@ def request(
             max_queue_ms=max_queue_ms,
             is_background=is_background,
             cache_salt=cache_salt,
+            ttft_ms=ttft_ms,
+            itl_ms=itl_ms,
         ),
         max_num_tokens=len(tokens) + num_new,
         seed=0,

@@ -6,13 +6,14 @@ from typing import Any, TextIO
 
 from arrivals import Arrivals
 from audit import Audit, NoAudit
-from beside_core import OutputProcessor, Speculation, Speculator, observer_of, recorder_of
+from beside_core import OutputProcessor, Speculation, Speculator, observer_of, pacer_of, recorder_of
 from clients import Clients, FakeText
 from fake_model import VOCAB_SIZE, FakeModel, Faults, Seer
 from world_settings import CALM, Conditions, random_conditions, random_settings
 
 from splitfuse.engine.core.batch import Batch
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.core.step_pipeline import StepPipeline, Work
@@ -60,11 +61,14 @@ class World:
             listener=listener,
             observer=observer_of(settings.config),
         )
+        cost_model = CostModel()
         core = EngineCore(
             settings.config,
             scheduler,
             OutputProcessor(None),
             speculation=self._speculation(),
+            cost_model=cost_model,
+            pacer=pacer_of(settings.config, cost_model),
             clock=lambda: self._now,
         )
         if core.blocks.cache is not None:

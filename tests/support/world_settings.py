@@ -95,7 +95,7 @@ def _config(rng: random.Random, block_size: int, *, has_host: bool) -> EngineCon
         enable_prefix_caching=rng.random() < 0.7,
         preemption_mode=rng.choice(["auto", "recompute", "swap", "swap"]) if has_host else "recompute",
         swap_space=1.0 if has_host else 0.0,
-        target_itl_ms=rng.choice([None, None, None, 5.0]),
+        target_itl_ms=rng.choice([None, None, "auto", 5.0]),
         seed=seed,
     )
 

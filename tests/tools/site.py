@@ -52,6 +52,7 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Run in production": "deployment",
         "Durable results": "durability",
         "Replicas": "replicas",
+        "Gaps and deadlines": "deadlines",
         "Inspection": "inspection",
         "Security": ".github/SECURITY.md",
     },

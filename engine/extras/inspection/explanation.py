@@ -52,7 +52,7 @@ def explain(metrics: RequestMetrics, *, now: float, finish_reason: str | None, s
     if history.num_more:
         timeline.append(_entry(history.events[-1].time, "more", f"{history.num_more} more events are not kept"))
     if ttft is not None:
-        timeline.append(_entry(ttft, "first token", _first_token(history)))
+        timeline.append(_entry(ttft, "first token", _first_token(history, ttft)))
     if finish_reason is not None:
         timeline.append(_entry(end - arrival, "ended", _ended(metrics, finish_reason)))
     timeline.sort(key=lambda entry: entry["t"])
@@ -64,10 +64,13 @@ def _entry(time: float, what: str, why: str, numbers: Sequence[float] = ()) -> d
     return entry | {"numbers": list(numbers)} if numbers else entry
 
 
-def _first_token(history: History) -> str:
+def _first_token(history: History, ttft: float) -> str:
+    goal_s = next((event.numbers[0] for event in history.events if event.what == "goal"), None)
+    slack = None if goal_s is None else 1e3 * (goal_s - ttft)
+    goal = "" if slack is None else f"; {abs(slack):.0f} ms {'before' if slack >= 0 else 'after'} it was due"
     if history.predicted_ttft is None:
-        return "not predicted: too few steps had been seen, or too many requests were there"
-    return f"predicted after {1e3 * history.predicted_ttft:.0f} ms when it came"
+        return f"not predicted: too few steps had been seen, or too many requests were there{goal}"
+    return f"predicted after {1e3 * history.predicted_ttft:.0f} ms when it came{goal}"
 
 
 def _ended(metrics: RequestMetrics, finish_reason: str) -> str:

@@ -6,6 +6,7 @@ the waiting requests is logged once for all of them, and looked up when one of t
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from ...config import EngineConfig
 from ...core.plan import Plan
@@ -13,6 +14,7 @@ from ...core.policies import Source
 from ...core.ports import RequestObserver
 from ...core.preemption import Prices
 from ...core.request import Request, Status
+from ...extension import has_extra, load_extra
 from .history import History, OpenHistory
 from .stop_log import StopLog
 
@@ -20,7 +22,9 @@ from .stop_log import StopLog
 class Histories(RequestObserver):
     """RequestObserver of one scheduler: the writer of `Request.history`."""
 
-    def __init__(self, *, is_fair: bool) -> None:
+    def __init__(self, *, is_fair: bool, goals: Any = None) -> None:
+        """`goals`: the GoalTable of the extra, if it is installed."""
+        self._goals = goals
         self._fresh: dict[Request, None] = {}  # requests added since the last decision
         self._behind_parent: dict[Request, None] = {}
         self._catching_up: dict[Request, None] = {}  # running, more than one token behind
@@ -34,12 +38,18 @@ class Histories(RequestObserver):
     @classmethod
     def of(cls, config: EngineConfig) -> "Histories":
         """Create the observer of a scheduler with this config."""
-        return cls(is_fair=config.scheduling_policy == "fair")
+        has_goals = has_extra("deadlines")
+        goals = load_extra("deadlines.goals", needed_for="goals").GoalTable(config) if has_goals else None
+        return cls(is_fair=config.scheduling_policy == "fair", goals=goals)
 
     def added(self, request: Request, predicted_ttft: float | None) -> None:
         """Begin the history of a request that was queued."""
         phase = "interrupted" if request.num_output_tokens else "queue.step"
-        request.history = OpenHistory(request.arrival_time, phase, predicted_ttft)
+        request.history = history = OpenHistory(request.arrival_time, phase, predicted_ttft)
+        goal_s = None if self._goals is None else self._goals.of(request).ttft_s
+        if goal_s is not None:
+            slack = () if predicted_ttft is None else (goal_s - predicted_ttft,)
+            history.note(request.arrival_time, "goal", "", goal_s, *slack)
         self._fresh[request] = None
 
     def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices, gave_way: bool) -> None:

@@ -21,9 +21,10 @@ MAX_EVENTS = 64  # a usual request has 3 to 10; 128,000 tokens in chunks of 512 
 class Event(NamedTuple):
     """Event at `time`, in seconds since arrival. The meaning of `numbers` depends on `what`:
 
-    waits (why; blocks that were missing), admitted (tokens that need not be computed, tokens in all), chunk (first
-    token, tokens, tokens of others in the step, requests of others), paused (why), preempted (why: swap or recompute;
-    tokens, then the price of each way in seconds, -1 = not known yet; then 1 if it gave way to another tenant).
+    goal (seconds until the first token is due, and predicted slack), waits (why; blocks that were missing), admitted
+    (tokens that need not be computed, tokens in all), chunk (first token, tokens, tokens of others in the step,
+    requests of others), paused (why), preempted (why: swap or recompute; tokens, then the price of each way in
+    seconds, -1 = not known yet; then 1 if it gave way to another tenant).
     """
 
     time: float

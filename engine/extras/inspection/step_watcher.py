@@ -75,7 +75,7 @@ class StepWatcher:
         record = {
             "step": batch.step,
             "start": decision.now,
-            "budget": min(decision.budget or most, most),
+            "budget": min(decision.pace.budget or most, most),
             "chunks": chunks,
             "decodes": decodes,
             "admitted": [[request.arrival_order, prefix.num_tokens] for request, prefix in plan.admitted.items()],

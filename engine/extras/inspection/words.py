@@ -82,7 +82,14 @@ def _preempted(event: Event) -> str:
     return f"{lacked}; {way} with {num_tokens:.0f} tokens" + (f" (estimated: {prices})" if prices else "")
 
 
+def _goal(event: Event) -> str:
+    goal_s, *slack = event.numbers
+    predicted = f"; predicted slack: {1e3 * slack[0]:.0f} ms" if slack else ""
+    return f"its first token is due {1e3 * goal_s:.0f} ms after its arrival{predicted}"
+
+
 _SENTENCES: Mapping[str, Callable[[Event], str]] = {
+    "goal": _goal,
     "waits": _waits,
     "admitted": _admitted,
     "chunk": _chunk,

@@ -26,6 +26,7 @@ from ...config import EngineConfig
 from ...config.setting import settings_of
 from ...core.batch import Batch, Progress, RowOutput
 from ...core.block_manager import CacheSpec
+from ...core.pace import Pace
 from ...core.ports import Decision, SchedulerState
 from ...core.request import Request, Status
 from ...core.state_places import StateSpec
@@ -157,11 +158,9 @@ class Recorder:
     def scheduled(self, scheduler: SchedulerState, decision: Decision) -> None:
         """Write a decision and its inputs: a budget, drafts, the costs of preemption."""
         batch, plan = decision.batch, decision.plan
-        context: dict[str, Any] = {} if decision.budget is None else {"budget": decision.budget}
+        context = _pace_fields(decision.pace)
         if decision.drafts:
             context["drafts"] = [[request.arrival_order, count] for request, count in decision.drafts.items()]
-        if decision.background_budget is not None:
-            context["background_budget"] = decision.background_budget
         if batch is not None and batch.needs_host:
             context["needs_host"] = True
         if scheduler.blocks.host is not None:
@@ -191,6 +190,11 @@ class Recorder:
         if self._has_token_ids:
             more["tokens"] = [token_id for ids in token_ids for token_id in ids]
         self._write(done=batch.step, end=now, **{key: value for key, value in more.items() if value}, **outcome(batch))
+
+
+def _pace_fields(pace: Pace) -> dict[str, Any]:
+    fields = pace._asdict() | {"order": [request.arrival_order for request in pace.order] or None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _close(stream: TextIO) -> None:

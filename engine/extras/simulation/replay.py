@@ -15,6 +15,7 @@ from ...config import EngineConfig
 from ...core.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from ...core.block_manager import BlockManager, CacheSpec
 from ...core.outputs import KnownOutput, RequestMetrics
+from ...core.pace import Pace
 from ...core.request import Request
 from ...core.sampling_params import SamplingParams
 from ...core.scheduler import Scheduler
@@ -204,10 +205,9 @@ class _Replay:
         drafts = {self._requests[number]: count for number, count in line.get("drafts", ())}
         batch = scheduler.schedule(
             line["start"],
-            budget=line.get("budget"),
+            pace=self._pace(line),
             drafts=drafts,
             needs_host=line.get("needs_host", False),
-            background_budget=line.get("background_budget"),
         )
         difference = _difference(line, decided(scheduler, batch, ran_before))
         if difference is None:
@@ -216,6 +216,10 @@ class _Replay:
                 self._in_flight.append(batch)
             return None
         return "\n".join([f"step {line['step']} at {line['start']} s", difference, _context(ran_before, waited_before)])
+
+    def _pace(self, line: Line) -> Pace:
+        order = [self._requests[number] for number in line.get("order", ())]
+        return Pace(line.get("budget"), line.get("background_budget"), order)
 
     def _done(self, line: Line) -> str | None:
         batch = self._in_flight.popleft()

@@ -20,6 +20,7 @@ from ...core.sampling_params import SamplingParams
 from ...core.scheduler import Scheduler
 from ...core.step_pipeline import StepPipeline
 from ...serving.output_processor import OutputProcessor
+from ..deadlines.pacer import DeadlinePacer
 from .requests import Arrival, Served
 
 _TOKEN = RowOutput((1,))
@@ -94,7 +95,10 @@ class Simulation:
         cache = CacheSpec(num_blocks, config.block_size, num_host_blocks, swap_s)
         blocks = BlockManager(cache, prefix_caching=config.enable_prefix_caching, tenant_weights=config.tenant_weights)
         scheduler = Scheduler(config, blocks)
-        self._core = EngineCore(config, scheduler, self._times, cost_model=cost, clock=lambda: self.now)
+        self.pacer = DeadlinePacer(config, cost)
+        self._core = EngineCore(
+            config, scheduler, self._times, cost_model=cost, pacer=self.pacer, clock=lambda: self.now
+        )
         self._pipeline = StepPipeline(self._core, self._runner)
         self.scheduler = self._core.scheduler
         self.scheduler.costs.seconds_per_token = cost.predict(1, 0) - cost.predict(0, 0)

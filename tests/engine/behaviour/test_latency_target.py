@@ -7,12 +7,14 @@ from splitfuse.engine import SamplingParams
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, Moves, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.outputs import StepStats
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.core.step_pipeline import StepPipeline
 from splitfuse.engine.errors import QueueFullError
+from splitfuse.engine.extras.deadlines.pacer import DeadlinePacer
 from splitfuse.engine.serving.output_processor import OutputProcessor
 
 SECONDS = (2e-3, 1e-4, 1e-7)  # simulated machine's times per step, per token, per token of context
@@ -38,7 +40,11 @@ def life(**settings: object) -> list[StepStats]:
     machine = Machine()
     config = EngineConfig(max_num_batched_tokens=2048, **settings)  # type: ignore[arg-type]
     scheduler = Scheduler(config, BlockManager(CacheSpec(5000, 16), prefix_caching=True))
-    core = EngineCore(config, scheduler, OutputProcessor(None), clock=lambda: machine.now)
+    model = CostModel()
+    pacer = DeadlinePacer(config, model)
+    core = EngineCore(
+        config, scheduler, OutputProcessor(None), cost_model=model, pacer=pacer, clock=lambda: machine.now
+    )
     pipeline = StepPipeline(core, machine)
 
     def add(name: str, num_prompt: int, num_new: int) -> None:

@@ -4,9 +4,8 @@ import json
 import random
 
 import pytest
-from scheduler_bench import request
 
-from splitfuse.engine.core.cost_model import CPU_SECONDS, CostModel, background_budget
+from splitfuse.engine.core.cost_model import CPU_SECONDS, CostModel
 
 TRUE = CostModel.fixed(5e-3, 2e-4, 5e-7)
 
@@ -147,17 +146,3 @@ def test_it_goes_through_json() -> None:
     values = json.loads(json.dumps(model.to_dict()))
     assert values["num_steps"] == 50
     assert values["median_error"] == pytest.approx(model.error.median)
-    again = CostModel.from_dict(values)
-    assert again.predict(512, 1000) == pytest.approx(model.predict(512, 1000))
-    assert again.learns
-    assert not CostModel.from_dict(CostModel.fixed(1, 2, 3).to_dict()).learns
-
-
-def test_background_requests_get_a_tenth_of_a_step_s_time() -> None:
-    model = CostModel.fixed(0.010, 0.001, 0.0)
-    interactive, background = request(4), request(4, is_background=True)
-    assert background_budget(model, [interactive] * 10 + [background], []) == 2, "of 20 ms"
-    assert background_budget(model, [interactive], [background]) == 1
-    assert background_budget(model, [], [interactive, background]) == 1
-    assert background_budget(model, [background], []) is None, "alone they have all"
-    assert background_budget(model, [interactive], [interactive]) is None

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from scheduler_bench import Bench, request
 
+from splitfuse.engine.core.pace import Pace
 from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
 from splitfuse.engine.core.request import Request, Status
 
@@ -109,7 +110,7 @@ def test_a_seat_is_made_for_an_interactive_request() -> None:
 def test_beside_interactive_requests_they_get_no_more_than_their_budget() -> None:
     bench = Bench.make(max_num_batched_tokens=64)
     bench.add(request(4, name="i0"), *(request(10, name=f"b{i}", is_background=True) for i in range(3)))
-    batch = bench.scheduler.schedule(0.0, background_budget=12)
+    batch = bench.scheduler.schedule(0.0, pace=Pace(background_budget=12))
     assert batch is not None
     assert sorted((row.request.request_id, row.num_tokens) for row in batch.rows) == [("b0", 10), ("b1", 2), ("i0", 4)]
 
@@ -117,7 +118,7 @@ def test_beside_interactive_requests_they_get_no_more_than_their_budget() -> Non
 def test_alone_they_have_the_whole_budget() -> None:
     bench = Bench.make(max_num_batched_tokens=64)
     bench.add(*(request(10, name=f"b{i}", is_background=True) for i in range(3)))
-    batch = bench.scheduler.schedule(0.0, background_budget=1)
+    batch = bench.scheduler.schedule(0.0, pace=Pace(background_budget=1))
     assert batch is not None
     assert batch.num_tokens == 30
 

@@ -39,6 +39,10 @@ COUNTERS = {
     "schema_check_failures": {},
     "request_success": {"finished_reason"},
     "log_lines_dropped": {},
+    "ttft_goal_hits": {},
+    "ttft_goal_misses": {},
+    "itl_goal_hits": {},
+    "itl_goal_misses": {},
 }
 HISTOGRAMS = [
     "time_to_first_token_seconds",

@@ -1,0 +1,168 @@
+"""Goodput: requests per second within both goals, at rising rates of arrival, without and with deadlines.
+
+`python tests/bench/goodput.py --traces FOLDER [--plot FILE.svg]` simulates Azure's traces with the costs of SmolLM2 on
+two CPU cores and of an 8 B model on a GPU; `--real smollm2` runs the engine itself instead, in turns.
+Lengths are those of the trace, or a quarter; arrivals are random. A request counts if its first token comes within
+ttft_ms and its mean time between tokens is at most itl_ms: `vllm bench serve --goodput ttft:MS tpot:MS`.
+"""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from load import running, serve_one
+
+from splitfuse.client.bench.arrivals import arrivals
+from splitfuse.client.bench.latency import Outcome
+from splitfuse.client.bench.traces import TraceRow, read_trace
+from splitfuse.engine import EngineConfig
+from splitfuse.engine.core.cost_model import CostModel
+from splitfuse.engine.extras.simulation.simulator import Simulation
+from splitfuse.server.commands.simulate import arriving, outcome
+
+TRACES = ("conv", "code")
+COLOURS = {"queue order": "#4477aa", "deadlines": "#ee6677"}
+
+
+class Machine(NamedTuple):
+    """Costs of a machine with a model, its goals, and rates that reach beyond what it can serve."""
+
+    cost: tuple[float, float, float]  # seconds per step, per token, per token of context
+    ttft_ms: int
+    itl_ms: int
+    scale: float
+    limits: dict[str, Any]
+    rates: dict[str, Sequence[float]]
+
+
+CPU_RATES = {"conv": (0.5, 1, 1.5, 2, 3), "code": (0.25, 0.5, 0.75, 1, 1.5)}
+MACHINES = {
+    "SmolLM2 on two CPU cores": Machine((8e-3, 1.6e-3, 2e-6), 2000, 100, 0.25, {}, CPU_RATES),
+    "8 B on a GPU": Machine(
+        (6.5e-3, 2.7e-5, 4.4e-8),
+        500,
+        25,
+        1.0,
+        {"max_num_seqs": 256, "max_num_batched_tokens": 2048},
+        {"conv": (5, 10, 15, 20, 25), "code": (5, 7.5, 10, 12.5, 15)},
+    ),
+}
+Curves = dict[str, dict[str, list[tuple[float, float]]]]  # picture, way, (rate, goodput)
+
+
+def rows_of(args: argparse.Namespace, trace: str, scale: float, rate: float) -> list[TraceRow]:
+    rows = read_trace(args.traces / f"AzureLLMInferenceTrace_{trace}.csv", scale=scale, limit=args.requests)
+    times = arrivals(len(rows), rate=rate, burstiness=1.0, source=random.Random(args.seed))
+    return [dataclasses.replace(row, arrival=at) for row, at in zip(rows, times, strict=True)]
+
+
+def ways(machine: Machine) -> dict[str, dict[str, Any]]:
+    """Return the settings to compare."""
+    is_gpu = bool(machine.limits)
+    return {
+        "queue order": {} if is_gpu else {"long_prefill_token_threshold": 256},  # what `off` means for streams
+        "deadlines": {"target_itl_ms": "auto", "ttft_ms": machine.ttft_ms, "itl_ms": machine.itl_ms},
+    }
+
+
+def goodput(outcomes: Sequence[Outcome], machine: Machine, seconds: float) -> float:
+    limits = {"ttft": machine.ttft_ms, "tpot": machine.itl_ms}
+    return sum(one.meets(limits) for one in outcomes) / seconds
+
+
+def simulated(machine: Machine, rows: list[TraceRow], settings: dict[str, Any]) -> list[Outcome]:
+    config = EngineConfig(enable_prefix_caching=False, **machine.limits, **settings)
+    simulation = Simulation(config, num_blocks=30_000, cost=CostModel.fixed(*machine.cost))
+    simulation.run(arriving(rows, seed=0))
+    return [outcome(served) for served in simulation.served]
+
+
+async def measured(model: str, rows: list[TraceRow], settings: dict[str, Any]) -> list[Outcome]:
+    """Serve the rows at their times, by an engine that knows its costs."""
+    config = EngineConfig(model=model, enable_prefix_caching=False, **settings)
+    async with running(config) as engine:
+        await asyncio.gather(*(serve_one(engine, TraceRow(64 * i, 16)) for i in (1, 2, 6)))
+        start = time.monotonic()
+
+        async def serve(row: TraceRow) -> Outcome:
+            assert row.arrival is not None
+            await asyncio.sleep(start + row.arrival - time.monotonic())
+            return await serve_one(engine, row)
+
+        return list(await asyncio.gather(*map(serve, rows)))
+
+
+def run(args: argparse.Namespace) -> Curves:
+    curves: Curves = {}
+    for name, machine in MACHINES.items():
+        if args.real and machine.limits:
+            continue
+        for trace in args.trace:
+            curve = curves.setdefault(f"{name}, {trace}" + (", real" if args.real else ""), {})
+            for rate in args.rates or machine.rates[trace]:
+                rows = rows_of(args, trace, machine.scale, rate)
+                for way, settings in ways(machine).items():
+                    if args.real:
+                        outcomes = asyncio.run(measured(args.real, rows, settings))
+                    else:
+                        outcomes = simulated(machine, rows, settings)
+                    good = goodput(outcomes, machine, rows[-1].arrival or 1.0)
+                    curve.setdefault(way, []).append((rate, good))
+                    longest = max(one.ttft for one in outcomes)
+                    print(f"{name}, {trace}, {rate:>5} requests/s, {way:>11}: {good:.3f} in time, ", end="")
+                    print(f"longest TTFT {longest:.1f} s", flush=True)
+            peaks = {way: max(good for _, good in points) for way, points in curve.items()}
+            before, after = peaks.values()
+            print(f"{name}, {trace}: peaks {before:.3f} and {after:.3f}, ratio {after / before:.2f}", flush=True)
+    return curves
+
+
+def draw(curves: Curves, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * len(curves), 3.6), layout="constrained")
+    for axes, (name, curve) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
+        for way, points in curve.items():
+            axes.plot(*zip(*points, strict=True), color=COLOURS[way], marker="o", label=way)
+        rates = [rate for rate, _ in points]
+        axes.plot(rates, rates, color="0.7", linestyle="--", label="all in time")
+        axes.set_title(name, fontsize=10)
+        axes.set_xlabel("requests/s")
+        axes.set_ylim(0, 1.2 * max(good for points in curve.values() for _, good in points))
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("requests/s within both goals")
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--traces", type=Path, required=True, help="folder with AzureLLMInferenceTrace_conv.csv and _code.csv")
+    add("--trace", nargs="+", choices=TRACES, default=TRACES)
+    add("--requests", type=int, default=300, help="of each run")
+    add("--rates", type=float, nargs="+", help="requests per second instead of the machine's")
+    add("--real", metavar="MODEL", help="run the engine on this model")
+    add("--seed", type=int, default=1)
+    add("--plot", type=Path, metavar="FILE")
+    add("--save-result", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    curves = run(args)
+    if args.save_result:
+        args.save_result.write_text(json.dumps(curves, indent=2))
+    if args.plot:
+        draw(curves, args.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Simulated worlds with goals catch each bug planted into the pacer, and keep the promises of deadlines."""
+
+import logging
+import random
+from collections import Counter
+from typing import Any
+
+import goal_bugs
+import pytest
+from goals_audit import most_on_time
+from planted_bug import Bug
+from scheduler_bench import request
+from world import World
+
+from splitfuse.engine.extras.deadlines.pacer import GOAL_COUNTS
+from splitfuse.engine.extras.deadlines.prompt_order import Job, on_time
+
+pytestmark = pytest.mark.sampled(2)
+MOST_SEEDS = 60
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")  # failures are part of every world
+
+
+@pytest.fixture
+def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bug:
+    bug = goal_bugs.BUGS[request.param]
+    monkeypatch.setattr(bug.owner, bug.name, bug.make(getattr(bug.owner, bug.name)))
+    return bug
+
+
+def broken_rule(world: World) -> AssertionError | None:
+    try:
+        world.run(2000)
+    except AssertionError as exc:
+        return exc
+    return None
+
+
+@pytest.mark.parametrize("planted", goal_bugs.BUGS, indirect=True)
+def test_it_is_caught(planted: Bug) -> None:
+    for seed in range(MOST_SEEDS):
+        world = World(seed)
+        if not planted.where(world.settings):
+            continue
+        broken = broken_rule(world)
+        if broken is not None:
+            assert isinstance(broken.__cause__, AssertionError), f"a blunder of the wrong code itself: {broken}"
+            print(f"seed {seed}; {str(broken).splitlines()[0]}")
+            return
+    pytest.fail(f"{planted.name} is wrong and {MOST_SEEDS} worlds do not see it")
+
+
+def test_prompts_are_reordered_and_goals_counted_in_some_worlds() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(12):
+        world = World(seed)
+        world.run(500)
+        pacer: Any = world._core.pacer
+        seen.update(pacer.stats())
+        seen["reordered"] += world._audit.goals.num_reorderings
+    assert min(seen[name] for name in (*GOAL_COUNTS, "reordered")) >= 10, seen
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_other_choice_has_more_first_tokens_in_time(seed: int) -> None:
+    rng = random.Random(seed)
+    jobs = [Job(rng.uniform(0, 6), rng.uniform(0.1, 3), request(4, name=f"r{i}")) for i in range(rng.randint(1, 7))]
+    kept = on_time(jobs, 0.5)
+    end = 0.5
+    for job in kept:
+        end += job.seconds
+        assert end <= job.due
+    assert len(kept) == most_on_time([(job.due, job.seconds) for job in jobs], 0.5)

@@ -1,0 +1,62 @@
+"""Steps beside streams are a few times as long as without prompts; background requests get a tenth of a step."""
+
+import pytest
+from scheduler_bench import request
+
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.core.cost_model import CostModel
+from splitfuse.engine.extras.deadlines.step_time import StepTimes
+
+MODEL = CostModel.fixed(0.010, 0.001, 0.0)
+
+
+def times(model: CostModel = MODEL, **settings: object) -> StepTimes:
+    return StepTimes(EngineConfig(max_num_batched_tokens=512, **settings), model)  # type: ignore[arg-type]
+
+
+def test_auto_is_five_times_a_step_without_prompts() -> None:
+    auto = times(target_itl_ms="auto")
+    assert auto.usual_s(100, 0) == 5 * 0.110
+
+
+def test_auto_costs_at_most_a_fortieth_of_the_rate() -> None:
+    auto = times(target_itl_ms="auto")
+    seconds = auto.usual_s(1, 0)
+    assert seconds is not None
+    assert 0.010 / seconds - 0.010 / 0.522 == pytest.approx(0.025)
+    assert auto.budget(seconds, 1, 0) == int((seconds - 0.010) / 0.001)
+
+
+def test_before_costs_are_known_auto_limits_prompts_to_a_chunk() -> None:
+    auto = times(CostModel(), target_itl_ms="auto")
+    assert auto.budget(auto.usual_s(10, 0), 10, 0) == 266
+
+
+def test_off_and_other_policies_have_no_limit() -> None:
+    for settings in ({"target_itl_ms": "off"}, {}, {"target_itl_ms": "auto", "batching_policy": "prefill_first"}):
+        free = times(**settings)
+        assert free.budget(free.usual_s(10, 0), 10, 0) is None
+
+
+def test_a_fixed_target_is_kept_whatever_queues() -> None:
+    fixed = times(target_itl_ms=50)
+    assert fixed.budget(fixed.usual_s(10, 0), 10, 0) == 40
+    assert fixed.budget(0.001, 10, 0) == 10 + 16, "late is better than never"
+
+
+def test_background_requests_get_a_tenth_of_a_step_s_time() -> None:
+    interactive, background = request(4), request(4, is_background=True)
+    free = times()
+    assert free.background_budget([interactive] * 10 + [background], []) == 2, "of 20 ms"
+    assert free.background_budget([interactive], [background]) == 1
+    assert free.background_budget([], [interactive, background]) == 1
+    assert free.background_budget([background], []) is None, "alone they have all"
+    assert free.background_budget([interactive], [interactive]) is None
+
+
+def test_a_prompt_takes_longer_beside_decodes_and_in_smaller_steps() -> None:
+    free, prompt = times(), request(1000)
+    alone = free.prompt_s(prompt, None, 0, 0)
+    assert abs(alone - (1.0 + 1000 / 512 * 0.010)) < 1e-9
+    assert free.prompt_s(prompt, None, 32, 0) > alone
+    assert free.prompt_s(prompt, 64, 32, 0) > 1.5 * alone
