@@ -76,6 +76,7 @@ _GAUGES = {
     "num_requests_swapped": "Sequences swapped out to host memory.",
     "kv_cache_usage_perc": "Share of the KV cache's blocks in use, 0 to 1.",
     "grammar_cache_bytes": "Approximate size of the cached compiled grammars.",
+    "prefix_cache_disk_bytes": "Size of the prefix cache on disk, as known to the server that writes it.",
 }
 # Counters that are kept elsewhere.
 _KEPT_COUNTERS = {
@@ -84,6 +85,10 @@ _KEPT_COUNTERS = {
     "grammar_cache_hits": "Grammars requested that were already compiled.",
     "grammar_refusals": "Grammars that could not be used.",
     "kernels_compiled": "GPU kernels compiled while serving; steps wait for each.",
+    "prefix_cache_disk_hits": "Prompt tokens whose blocks came from disk.",
+    "prefix_cache_disk_read_bytes": "Bytes read from the prefix cache on disk.",
+    "prefix_cache_disk_written_bytes": "Bytes written to the prefix cache on disk.",
+    "prefix_cache_disk_damaged": "Files of the prefix cache on disk that were no good.",
     "log_lines_dropped": "Lines dropped because standard output or standard error was too slow.",
     "ttft_goal_hits": "Ended requests whose first token came within their goal, ttft_ms.",
     "ttft_goal_misses": "Ended requests whose first token came later than their goal, ttft_ms.",
@@ -253,6 +258,7 @@ class _Snapshot(Collector):
             "num_requests_swapped": _number(stats, "num_swapped"),
             "kv_cache_usage_perc": _number(stats, "num_used_blocks") / num_blocks if num_blocks else 0.0,
             "grammar_cache_bytes": _number(stats, "grammar_cache_bytes"),
+            "prefix_cache_disk_bytes": _number(stats, "prefix_cache_disk_bytes"),
         }
         for name, text in _GAUGES.items():
             yield self._family(GaugeMetricFamily, name, text, values[name])

@@ -80,6 +80,15 @@ class EngineConfig:
     )
     swap_space: float = setting(0.0, at_least=0, decides=True, help="GiB of host memory for swapped-out blocks")
     enable_prefix_caching: bool = setting(True, decides=True, help="reuse the blocks of a shared prompt beginning")
+    prefix_cache_dir: str | None = setting(
+        None, repr=False, help="folder of blocks that outlive the process, so that a known prompt need not be computed"
+    )
+    prefix_cache_disk_bytes: int = setting(
+        10 * 2**30, at_least=1, help="most bytes of --prefix-cache-dir; takes KiB, MiB, GiB"
+    )
+    prefix_cache_key_file: str | None = setting(
+        None, repr=False, help="file with a key that encrypts --prefix-cache-dir; nothing = --results-key-file's"
+    )
     enable_chunked_prefill: bool = setting(True, help="split long prompts over steps; always on")
     batching_policy: str = setting(
         "splitfuse",
@@ -158,7 +167,7 @@ class EngineConfig:
     speculative_config: dict[str, Any] | None = setting(
         None,
         word_key="model",
-        help=f"speculative decoding: ngram, a draft model's folder or hub id (the demo's: {DEMO_DRAFT}), or JSON: "
+        help=f"speculative decoding: ngram, suffix, a draft model's folder or hub id (demo's: {DEMO_DRAFT}), or JSON: "
         '{"method": "ngram", "num_speculative_tokens": 4}',
     )
     speculative_model: str | None = setting(
@@ -279,6 +288,14 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     (
         lambda c: c.tensor_parallel_size > 1 and c.async_scheduling,
         "tensor_parallel_size above 1 is not built with async_scheduling; leave one of them out",
+    ),
+    (
+        lambda c: c.prefix_cache_dir is not None and (not c.enable_prefix_caching or c.record is not None),
+        "prefix_cache_dir goes with enable_prefix_caching, and without record, whose replay lacks the files",
+    ),
+    (
+        lambda c: c.prefix_cache_key_file is not None and c.prefix_cache_dir is None,
+        "prefix_cache_key_file needs prefix_cache_dir, which it encrypts",
     ),
     (lambda c: not c.enable_chunked_prefill, "enable_chunked_prefill is always on here; leave it out"),
 )

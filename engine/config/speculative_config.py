@@ -8,7 +8,9 @@ from typing import Any
 from ..errors import ConfigError
 from .setting import check, setting
 
-_NGRAM_NAMES = ("ngram", "[ngram]")  # names of the model that mean the method, for older versions of vLLM
+# Names of the model that mean a method: short, and for older versions of vLLM.
+_METHOD_NAMES = {"ngram": "ngram", "[ngram]": "ngram", "suffix": "suffix"}
+_SUFFIX_TOKENS = 32  # default of num_speculative_tokens with method suffix
 _DRAFT_MODEL_TOKENS = 5  # default of num_speculative_tokens with a draft model
 
 
@@ -16,13 +18,19 @@ _DRAFT_MODEL_TOKENS = 5  # default of num_speculative_tokens with a draft model
 class SpeculativeConfig:
     """Settings of `--speculative-config` with every default filled in. Raises ConfigError."""
 
-    method: str = setting("ngram", choices=("ngram", "draft_model"))
+    method: str = setting("ngram", choices=("ngram", "suffix", "draft_model"))
     model: str = setting("")  # for draft_model: a folder or hub id
     # An upper limit: the engine chooses how many tokens are worth drafting.
     num_speculative_tokens: int = setting(8, at_least=1, at_most=32)
     # For ngram: tokens of the shortest match, and of the longest, beyond which a longer match is no better.
     prompt_lookup_min: int = setting(2, at_least=1, at_most=64)
     prompt_lookup_max: int = setting(8, at_least=1, at_most=64)
+    # For suffix: tokens of a match and its draft together, tokens kept of past requests (about 200 bytes each), tokens
+    # of a draft for each of its match, and the least frequency of a whole draft after its match.
+    suffix_decoding_max_tree_depth: int = setting(64, at_least=2, at_most=256)
+    suffix_decoding_max_cached_tokens: int = setting(2**18, at_least=0)
+    suffix_decoding_max_spec_factor: float = setting(2.0, above=0)
+    suffix_decoding_min_token_prob: float = setting(0.1, at_least=0, at_most=1)
     adaptive: bool = setting(True)  # False: always draft num_speculative_tokens, whether they pay or not
 
     def __post_init__(self) -> None:
@@ -31,8 +39,8 @@ class SpeculativeConfig:
             raise ConfigError("model must be a folder or hub id")
         if self.method == "draft_model" and not self.model.strip():
             raise ConfigError('method draft_model needs a "model", a folder or hub id')
-        if self.method == "ngram" and self.model:
-            raise ConfigError(f"method ngram has no model, but model {self.model!r} is given")
+        if self.method != "draft_model" and self.model:
+            raise ConfigError(f"method {self.method} has no model, but model {self.model!r} is given")
         if self.prompt_lookup_min > self.prompt_lookup_max:
             bounds = f"prompt_lookup_min {self.prompt_lookup_min} is more than prompt_lookup_max"
             raise ConfigError(f"{bounds} {self.prompt_lookup_max}")
@@ -52,13 +60,17 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(set(values) - set(known)):
         raise ConfigError(f"{unknown[0]!r} is not known; known are {', '.join(known)}")
     fields = {name: value for name, value in values.items() if value is not None}
-    if fields.get("model") in _NGRAM_NAMES:
-        fields = {"method": "ngram", **fields, "model": ""}
+    if (named := _METHOD_NAMES.get(str(fields.get("model")))) is not None:
+        fields = {"method": named, **fields, "model": ""}
     fields.setdefault("method", "draft_model" if fields.get("model") else None)  # None is refused
+    if fields["method"] != "ngram" and ("prompt_lookup_min" in fields or "prompt_lookup_max" in fields):
+        raise ConfigError("prompt_lookup_min and prompt_lookup_max go with method ngram")
+    if fields["method"] != "suffix" and (foreign := [name for name in fields if name.startswith("suffix_")]):
+        raise ConfigError(f"{foreign[0]} goes with method suffix")
     if fields["method"] == "draft_model":
-        if "prompt_lookup_min" in fields or "prompt_lookup_max" in fields:
-            raise ConfigError("prompt_lookup_min and prompt_lookup_max go with method ngram")
         fields.setdefault("num_speculative_tokens", _DRAFT_MODEL_TOKENS)
+    if fields["method"] == "suffix":
+        fields.setdefault("num_speculative_tokens", _SUFFIX_TOKENS)
     # The default of one bound never contradicts the other bound.
     least, most = fields.get("prompt_lookup_min"), fields.get("prompt_lookup_max")
     if least is None and type(most) is int:

@@ -109,6 +109,8 @@ class AsyncEngine(EngineState):
                 await self._loop_task
         if self._ranks is not None:
             self._ranks.end()
+        if self.is_loaded and self.disk_cache is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.disk_cache.close)
         self._input_threads.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -135,6 +137,8 @@ class AsyncEngine(EngineState):
         self._check_admission(params, is_new=is_new)
         await self.admits.wait()
         tokenized = await self.prompts.tokenize(prompt, params, is_new=is_new)
+        if self.disk_cache is not None:
+            await self.disk_cache.fetch(tokenized.token_ids, tenant=tenant, salt=params.cache_salt)
         self._check_admission(params, is_new=is_new)  # again: the queue may have filled meanwhile
         request_id, core = request_id or uuid.uuid4().hex, self._pipeline.core
         if core.has(request_id):

@@ -61,6 +61,7 @@ class EngineParts:
         max_steps_in_flight = 2 if is_async else 1
         launcher = load_launcher(self.runner, config) if is_async else None
         new_scheduler = partial(self._scheduler, config, max_steps_in_flight=max_steps_in_flight)
+        disk = self._disk_cache(config)
         test_core = EngineCore(config, new_scheduler(), OutputProcessor(None))
         self._test(StepPipeline(test_core, self.runner, launcher))
         if launcher is not None:
@@ -69,23 +70,33 @@ class EngineParts:
         cost_model = CostModel()
         core = EngineCore(
             config,
-            new_scheduler(listener=_recorder(config, loaded, max_steps_in_flight), observer=_observer(config)),
+            new_scheduler(
+                listener=_recorder(config, loaded, max_steps_in_flight), observer=_observer(config), disk=disk
+            ),
             OutputProcessor(self.tokenizer),
             speculation=speculation if replays is None else replays.over(speculation),
             cost_model=cost_model,
             pacer=_pacer(config, cost_model),
         )
-        return StepPipeline(core, self.runner, launcher)
+        return StepPipeline(core, self.runner if disk is None else disk.runner, launcher)
 
-    def _scheduler(self, config: EngineConfig, **options: Any) -> Scheduler:
+    def _disk_cache(self, config: EngineConfig) -> Any:
+        """Open the prefix cache on disk; None without one. Raises ConfigError."""
+        if config.prefix_cache_dir is None:
+            return None
+        extra = load_extra("disk_cache.disk_cache", needed_for="--prefix-cache-dir")
+        return extra.DiskCache(config, self.runner, fingerprint=self.fingerprint)
+
+    def _scheduler(self, config: EngineConfig, *, disk: Any = None, **options: Any) -> Scheduler:
         """Build a scheduler over blocks of its own, and over state slots if the model has recurrent layers."""
-        loaded, caching, weights = self.runner.loaded, config.enable_prefix_caching, config.tenant_weights
-        cache = loaded.cache
+        loaded, cache = self.runner.loaded, self.runner.loaded.cache
+        sizes: Any = {"prefix_caching": config.enable_prefix_caching, "tenant_weights": config.tenant_weights}
+        blocks = disk and disk.block_manager(cache, loaded.states, **sizes)
         if loaded.states is not None:
             hybrid = load_extra("hybrid.scheduler", needed_for=loaded.model_config.architecture)
-            scheduler: Scheduler = hybrid.HybridScheduler(config, cache, loaded.states, **options)
+            scheduler: Scheduler = hybrid.HybridScheduler(config, cache, loaded.states, blocks=blocks, **options)
             return scheduler
-        return Scheduler(config, BlockManager(cache, prefix_caching=caching, tenant_weights=weights), **options)
+        return Scheduler(config, blocks or BlockManager(cache, **sizes), **options)
 
     def _test(self, pipeline: StepPipeline) -> None:
         """Generate a few tokens with a core of its own, so that no other learns or counts. Raises ConfigError."""
@@ -118,6 +129,13 @@ class EngineParts:
         if settings.method == "ngram":
             drafter = extra("spec_decode.ngram").NgramDrafter(
                 min_n=settings.prompt_lookup_min, max_n=settings.prompt_lookup_max
+            )
+        elif settings.method == "suffix":
+            drafter = extra("spec_decode.suffix").SuffixDrafter(
+                max_tree_depth=settings.suffix_decoding_max_tree_depth,
+                max_cached_tokens=settings.suffix_decoding_max_cached_tokens,
+                max_spec_factor=settings.suffix_decoding_max_spec_factor,
+                min_token_prob=settings.suffix_decoding_min_token_prob,
             )
         else:
             folder = model_folder(config, settings.model)

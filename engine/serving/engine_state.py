@@ -108,6 +108,11 @@ class EngineState:
         return self._dispatch.is_failing
 
     @property
+    def disk_cache(self) -> Any:
+        """DiskCache of the extra; None without `--prefix-cache-dir`."""
+        return getattr(self._pipeline.core.blocks, "disk", None)
+
+    @property
     def has_work(self) -> bool:
         """True if a request is unfinished or a step is in flight. Any thread may ask."""
         return self.is_loaded and self._pipeline.has_work

@@ -54,10 +54,10 @@ class EngineView:
             "steps": [step.to_dict() for step in steps],
         }
 
-    def _state_stats(self) -> dict[str, int]:
-        """Return the counts of state slots; none for a model without recurrent layers."""
-        slots: Any = getattr(self._core.blocks, "slots", None)
-        return {} if slots is None else slots.stats()
+    def _state_stats(self) -> dict[str, Any]:
+        """Return the counts of state slots and of the prefix cache on disk, if there are any."""
+        kept = (getattr(self._core.blocks, name, None) for name in ("slots", "disk"))
+        return {name: value for part in kept if part is not None for name, value in part.stats().items()}
 
     def _goal_stats(self) -> dict[str, int]:
         """Return the counts of goals met and missed; none without the extra."""

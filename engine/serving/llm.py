@@ -86,6 +86,8 @@ class LLM:
         """Free the model's memory and the cache's. Later prompts are refused."""
         with self._lock:
             if not self._is_closed:
+                if (disk := getattr(self.core.blocks, "disk", None)) is not None:
+                    disk.close()
                 self._runner.close()
             self._is_closed = True
             for name in ("pipeline", "core", "_input_processor", "_runner", "_live"):
@@ -370,6 +372,8 @@ class LLM:
         request_id = str(next(self._ids))
         tokenized = self._input_processor.tokenize(prompt, params)
         requests = self._input_processor.requests(request_id, tokenized, now=time.monotonic())
+        if (disk := getattr(self.core.blocks, "disk", None)) is not None:
+            disk.fetch_now(tokenized.token_ids, tenant="", salt=params.cache_salt)
         self.core.add(requests, predicted_ttft=WaitPrediction(self.core).predicted_ttft(requests[0]))
         return RequestOutput(
             request_id=request_id,

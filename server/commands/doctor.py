@@ -30,7 +30,7 @@ from .checks.storage import cache, disk, hub_folder
 _EXTRAS = (
     ("matplotlib", "matplotlib", "matplotlib", "splitfuse plot"),
     ("psycopg", "psycopg", "'psycopg[binary]'", "--results postgresql://…"),
-    ("cryptography", "cryptography", "cryptography", "--results-key-file"),
+    ("cryptography", "cryptography", "cryptography", "--results-key-file, --prefix-cache-key-file"),
     (
         "OTLP",
         "opentelemetry.exporter.otlp.proto.http",

@@ -63,6 +63,9 @@ def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]
         f"{num_blocks} blocks = {found.num_tokens} tokens = {found.num_requests:.3g} requests of "
         f"{found.max_model_len}: {shown(found.num_tokens * found.token_bytes)}{per_rank}",
     )
+    if config.prefix_cache_dir is not None:
+        num_bytes = config.prefix_cache_disk_bytes
+        yield "on disk", f"{num_bytes // max(1, found.token_bytes)} tokens of prefixes at most: {shown(num_bytes)}"
     if found.states is not None:
         yield "states", f"{found.states}: {shown(found.states.num_slots * found.states.slot_bytes)}"
     if not found.fits:

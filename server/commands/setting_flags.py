@@ -18,7 +18,7 @@ SECTIONS: dict[str, str] = {
     "override_generation_config chat_template exact logprobs_mode pooler_config embedding_model seed num_threads "
     "enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices",
     "memory": "max_model_len rope_scaling kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks "
-    "block_size swap_space enable_prefix_caching",
+    "block_size swap_space enable_prefix_caching prefix_cache_dir prefix_cache_disk_bytes prefix_cache_key_file",
     "scheduling": "max_num_seqs max_num_batched_tokens long_prefill_token_threshold batching_policy scheduling_policy "
     "tenant_weights max_seqs_per_key preemption_mode target_itl_ms ttft_ms itl_ms tenant_goals max_queue_size "
     "max_queue_chars max_queue_seconds",
@@ -39,7 +39,7 @@ _COMMON_TEXTS = {
     "device": "where the model runs",
     "dtype": "of weights and activations",
     "quantization": "round weights at load",
-    "speculative_config": "ngram, a draft model, or JSON",
+    "speculative_config": "ngram, suffix, a draft model, or JSON",
     "chat_template": "file, instead of the model's own",
     "num_threads": "CPU threads of the model",
     "max_model_len": "longest prompt plus output, in tokens",

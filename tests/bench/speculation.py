@@ -21,6 +21,7 @@ Job = dict[str, Any]
 METHODS: dict[str, dict[str, Any] | None] = {
     "plain": None,
     "ngram": {"method": "ngram"},
+    "suffix": {"method": "suffix"},
     "draft": {"model": "demo-draft"},
 }
 

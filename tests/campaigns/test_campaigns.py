@@ -46,6 +46,10 @@ def test_fuzz() -> None:
     assert "cases, nothing wrong" in run("fuzz", "--minutes", "0.02", "--seed", "1")
 
 
+def test_cache_files() -> None:
+    assert "40 cases, nothing wrong" in run("cache_files", "--cases", "40")
+
+
 def test_soak() -> None:
     told = run("soak", "--minutes", "0.03", "--round-seconds", "2", "--seed", "1")
     assert "nothing wrong" in told

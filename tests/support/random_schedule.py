@@ -7,6 +7,12 @@ from typing import Any
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
 from splitfuse.engine.core.outputs import PromptLogprobs
 
+_SPECULATION = (
+    None,
+    {"method": "ngram", "prompt_lookup_min": 1, "adaptive": False},
+    {"method": "suffix", "num_speculative_tokens": 9, "suffix_decoding_max_cached_tokens": 200, "adaptive": False},
+)
+
 
 @dataclass
 class Arrival:
@@ -82,6 +88,6 @@ def random_llm(
         "enable_prefix_caching": rng.random() < 0.6,
         "swap_space": swap_space,
         "preemption_mode": rng.choice(["auto", "recompute", "swap"]) if swap_space else "auto",
-        "speculative_config": rng.choice([None, {"method": "ngram", "prompt_lookup_min": 1, "adaptive": False}]),
+        "speculative_config": rng.choice(_SPECULATION),
     }
     return LLM(**{**drawn, **options})

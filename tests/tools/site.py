@@ -51,6 +51,7 @@ NAVIGATION: dict[str, dict[str, str]] = {
     "Operation": {
         "Run in production": "deployment",
         "Durable results": "durability",
+        "Prefix cache on disk": "prefix_cache",
         "Replicas": "replicas",
         "Gaps and deadlines": "deadlines",
         "Inspection": "inspection",

@@ -52,12 +52,12 @@ class KVCache:
         self.block_size = block_size
         self._device = device
         self._num_blocks, self._dtype, self._states = num_blocks, dtype, states or StatePool()
-        self._caches: list[torch.Tensor] = []  # keys and values
-        self._state_tensors: list[torch.Tensor] = []
+        self.block_tensors: list[torch.Tensor] = []  # keys and values
+        self.state_tensors: list[torch.Tensor] = []
         try:
             views = [self._view(state) for state in model.kept_states]
             self.layers = views * (len(model.layer_states) // len(views))
-            self._host_blocks = _host_blocks(self._caches, num_host_blocks) if num_host_blocks else None
+            self._host_blocks = _host_blocks(self.block_tensors, num_host_blocks) if num_host_blocks else None
         except RuntimeError as exc:  # base class of torch's out-of-memory errors
             block_bytes = block_size * kv_bytes_per_token(model, dtype)
             raise ConfigError(
@@ -79,7 +79,7 @@ class KVCache:
                 self._num_blocks, part.num_kv_heads, self.block_size, ops.token_width(part.head_dim, self._dtype)
             )  # fmt: skip
             keys, values = self._empty(self._dtype, *shape), self._empty(self._dtype, *shape)
-            self._caches += [keys, values]
+            self.block_tensors += [keys, values]
             return ops.CacheView(keys, values)
         num_slots, dtype, max_drafts = self._states
         view = ops.StateView(
@@ -87,7 +87,7 @@ class KVCache:
             self._empty(torch.float32, num_slots, *part.state_shape) if part.state_shape else None,
             self._empty(dtype, num_slots, max_drafts, part.conv_channels + part.num_gates) if max_drafts else None,
         )
-        self._state_tensors += [tensor for tensor in view if tensor is not None]
+        self.state_tensors += [tensor for tensor in view if tensor is not None]
         return view
 
     def _empty(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -104,17 +104,17 @@ class KVCache:
             self._host_blocks.swap_in(swap_in)
         if copies:
             sources, targets = to_device(torch.tensor(copies).T.contiguous(), self._device)
-            ops.copy_blocks(self._caches, sources, targets)
+            ops.copy_blocks(self.block_tensors, sources, targets)
 
     def memory(self) -> list[torch.Tensor]:
         """Return every tensor of blocks, on the device and on the host, and of states."""
-        return self._caches + self._state_tensors + ([] if self._host_blocks is None else self._host_blocks.pieces)
+        return self.block_tensors + self.state_tensors + ([] if self._host_blocks is None else self._host_blocks.pieces)
 
     def measure_swap(self) -> float | None:
         """Measure the seconds to copy one block one way; None without swap space. Overwrites some blocks."""
         if self._host_blocks is None:
             return None
-        count = min(32, len(self._caches[0]), self._host_blocks.num_blocks)
+        count = min(32, len(self.block_tensors[0]), self._host_blocks.num_blocks)
         pairs = [(block, block) for block in range(count)]
         self._host_blocks.swap_out(pairs)  # touches the pages for the first time
         ops.synchronize(self._device)

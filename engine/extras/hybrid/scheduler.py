@@ -18,10 +18,19 @@ class HybridScheduler(Scheduler):
 
     blocks: HybridBlockManager
 
-    def __init__(self, config: SchedulerConfig, cache: CacheSpec, states: StateSpec, **options: Any) -> None:
-        """Create blocks and slots of these numbers; `options` are Scheduler's."""
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: CacheSpec,
+        states: StateSpec,
+        *,
+        blocks: HybridBlockManager | None = None,
+        **options: Any,
+    ) -> None:
+        """Create blocks and slots of these numbers, unless there are some; `options` are Scheduler's."""
         caching, weights = config.enable_prefix_caching, config.tenant_weights
-        blocks = HybridBlockManager(cache, states, prefix_caching=caching, tenant_weights=weights)
+        if blocks is None:
+            blocks = HybridBlockManager(cache, states, prefix_caching=caching, tenant_weights=weights)
         super().__init__(config, blocks, **options)
         self._max_drafts = states.max_drafts
 

@@ -98,12 +98,16 @@ class NgramDrafter:
         """Like Drafter.draft, from the request's own tokens."""
         drafts = {}
         for request, count in wanted.items():
-            if request not in self._indices:
-                self._indices[request] = NgramIndex(request.token_ids, min_n=self._min_n, max_n=self._max_n)
-            index = self._indices[request]
+            index = self.index(request)
             if index.extend() and (draft := index.propose(count)):
                 drafts[request] = draft
         return drafts
+
+    def index(self, request: Request) -> NgramIndex:
+        """Return the request's index, made when first asked for."""
+        if request not in self._indices:
+            self._indices[request] = NgramIndex(request.token_ids, min_n=self._min_n, max_n=self._max_n)
+        return self._indices[request]
 
     def num_unread_tokens(self, request: Request) -> int:
         """Return 0: the index is cheap to build."""

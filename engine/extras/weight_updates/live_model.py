@@ -94,6 +94,8 @@ class LiveModel:
         self.version += 1
         self.sleep_level = min(self.sleep_level, 1)
         restart(core.scheduler)
+        if (disk := getattr(core.blocks, "disk", None)) is not None:
+            disk.change(weights.path, weights.fingerprint)
         return self.version
 
     def sleep(self, level: int, core: EngineCore) -> None:

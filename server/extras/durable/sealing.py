@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from ....engine.errors import ConfigError
-from ....engine.private_file import check_secret, others_with_access
+from ....engine.private_file import read_key
 from .batch_rows import BatchRow, FileRow
 from .integrity.checksum import DamagedError, checksum, is_whole
 from .records import Event
@@ -88,7 +88,7 @@ class Sealing:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read the key from a file. Raises ConfigError."""
-        return cls(_read_key(path))
+        return cls(read_key(path, setting="--results-key-file"))
 
     def new_seal(self, owner: str, item_id: str) -> Seal:
         """Create a seal with a new key for a job, file or batch."""
@@ -169,35 +169,6 @@ def new_mark(sealing: Sealing | None, mark: bytes | None, *, is_new: bool, resul
     if mark is not None and sealing is not None and not sealing.has_made(mark):
         raise ConfigError(f"--results {results}: it is encrypted with another key than --results-key-file holds")
     return None if mark is not None or sealing is None else sealing.mark()
-
-
-def _read_key(path: Path) -> bytes:
-    make_one = f"(umask 077; openssl rand -base64 32 > {path})"
-    check_secret(path, setting="--results-key-file")
-    try:
-        if others := others_with_access(path):
-            _refuse_or_warn(path, others)
-        text = path.read_text(encoding="ascii").strip()
-        key = bytes.fromhex(text) if len(text) == 2 * _KEY_BYTES else base64.b64decode(text, validate=True)
-    except FileNotFoundError as exc:
-        raise ConfigError(
-            f"--results-key-file {path}: no such file; make one and keep a copy, for without it all is lost: {make_one}"
-        ) from exc
-    except OSError as exc:
-        raise ConfigError(f"--results-key-file {path}: cannot be read ({exc.strerror})") from exc
-    except ValueError:  # not ASCII, not hexadecimal, not base64
-        key = b""
-    if len(key) != _KEY_BYTES:
-        raise ConfigError(f"--results-key-file {path} must hold 32 bytes as base64 or hexadecimal digits: {make_one}")
-    return key
-
-
-def _refuse_or_warn(path: Path, others: str) -> None:
-    """Warn of a key that a group can read, as orchestrators mount secrets. Raises ConfigError if every user can."""
-    text = f"--results-key-file {path}: {others} can read it: chmod 600 {path}"
-    if others != "its group":
-        raise ConfigError(text)
-    _log.warning("%s", text)
 
 
 def _sealed(cipher: "AESGCM", data: bytes, place: str) -> bytes:

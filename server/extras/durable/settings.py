@@ -1,8 +1,9 @@
 """Settings of results that outlive the process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ....engine.config import EngineConfig
 from ....engine.config.setting import setting
 from ....engine.errors import ConfigError
 from ...extension import has_extension
@@ -45,14 +46,23 @@ class DurableSettings(ServerSettings):
             raise ConfigError(
                 "--webhook-targets needs --results FILE or postgresql://…, where what is to be told is kept"
             )
-        if self.results_key_file is not None and self.results == "memory":
-            raise ConfigError("--results-key-file needs --results FILE or postgresql://…, which it encrypts")
+        if self.results_key_file is not None and self.results == "memory" and self.prefix_cache_dir is None:
+            raise ConfigError(
+                "--results-key-file needs --results FILE or postgresql://…, or --prefix-cache-dir, which it encrypts"
+            )
         if self.results_key_file is not None and self.record is not None:
             raise ConfigError(
                 "--record writes every prompt unencrypted, also beside --results-key-file; leave one of the two out"
             )
         if self.has_shared_results and not has_extension("shared"):
             raise ConfigError("--results postgresql://… needs server/extras/shared, which this installation lacks")
+
+    def engine_config(self) -> EngineConfig:
+        """The engine's share. One key encrypts all that is on disk, unless the prefix cache has its own."""
+        config = super().engine_config()
+        if config.prefix_cache_dir is None or config.prefix_cache_key_file is not None:
+            return config
+        return replace(config, prefix_cache_key_file=self.results_key_file)
 
     @property
     def has_durable_results(self) -> bool:

@@ -97,6 +97,27 @@ def test_same_answer_whatever_the_parameters(tiny_folder: str, params: dict[str,
             torch.testing.assert_close(torch.tensor(values[0]), torch.tensor(values[1]), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("params", [{"temperature": 0}, {"temperature": 0.7, "seed": 3}], ids=str)
+def test_what_was_answered_before_takes_few_steps(tiny_folder: str, params: dict[str, Any]) -> None:
+    """A turn that repeats: three times as many tokens a step as by n-gram, and no other token."""
+    sampling, num_steps = SamplingParams(max_tokens=60, ignore_eos=True, **params), dict[str, list[float]]()
+    rng = random.Random(4)
+    prompts = [[rng.randrange(15, VOCAB_SIZE) for _ in range(40)] for _ in range(3)]
+    expected = [output.token_ids for output in generate(make(tiny_folder), sampling, prompts)]
+    for method in ("ngram", "suffix"):
+        llm = make(tiny_folder, speculative_config={"method": method, "adaptive": False})
+        for _ in range(3):
+            for prompt, tokens in zip(prompts, expected, strict=True):
+                before = llm.core.speculation.num_accepted_tokens
+                assert generate(llm, sampling, [prompt])[0].token_ids == tokens
+                num_accepted = llm.core.speculation.num_accepted_tokens - before
+                num_steps.setdefault(method, []).append(len(tokens) / (len(tokens) - num_accepted))
+        if method == "suffix":
+            llm.core.speculation._drafter.check()
+    again = {method: sum(found[3:]) for method, found in num_steps.items()}
+    assert again["suffix"] > 3 * again["ngram"]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_stop_strings_cut_within_a_run(tiny_folder: str, seed: int) -> None:
     rng = random.Random(seed)

@@ -14,6 +14,8 @@ from splitfuse.engine.errors import ConfigError
     [
         ({"method": "ngram"}, "ngram", "", 8, (2, 8)),
         ({"model": "ngram"}, "ngram", "", 8, (2, 8)),
+        ({"method": "suffix"}, "suffix", "", 32, (2, 8)),
+        ({"model": "suffix", "num_speculative_tokens": 4}, "suffix", "", 4, (2, 8)),
         ({"model": "[ngram]", "num_speculative_tokens": 4}, "ngram", "", 4, (2, 8)),
         ({"method": "ngram", "prompt_lookup_max": 4}, "ngram", "", 8, (2, 4)),
         ({"method": "ngram", "prompt_lookup_max": 1}, "ngram", "", 8, (1, 1)),
@@ -46,11 +48,17 @@ def test_the_short_flags_mean_the_same() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"speculative_config": {}}, "method None is not one of ngram, draft_model"),
-        ({"speculative_config": {"method": "eagle", "model": "x"}}, "method 'eagle' is not one of ngram, draft_model"),
+        ({"speculative_config": {}}, "method None is not one of ngram, suffix, draft_model"),
+        (
+            {"speculative_config": {"method": "eagle", "model": "x"}},
+            "method 'eagle' is not one of ngram, suffix, draft_model",
+        ),
         ({"speculative_config": {"method": "ngram", "num_spec_tokens": 3}}, "known are .*num_speculative_tokens"),
         ({"speculative_config": {"method": "draft_model"}}, 'needs a "model", a folder or hub id'),
         ({"speculative_config": {"method": "ngram", "model": "x"}}, "ngram has no model"),
+        ({"speculative_config": {"method": "suffix", "model": "x"}}, "suffix has no model"),
+        ({"speculative_config": {"method": "suffix", "prompt_lookup_min": 3}}, "go with method ngram"),
+        ({"speculative_config": {"suffix_decoding_max_tree_depth": 8, "model": "x"}}, "goes with method suffix"),
         ({"speculative_config": {"model": 3}}, "model must be a folder or hub id"),
         ({"speculative_config": {"model": "x", "prompt_lookup_max": 3}}, "go with method ngram"),
         (

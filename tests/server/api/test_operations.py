@@ -21,7 +21,7 @@ from splitfuse.server.settings import Settings
 API = Path(__file__).parents[3] / "server/API.md"
 GAUGES = [
     *("num_requests_running", "num_requests_waiting", "num_requests_swapped", "kv_cache_usage_perc"),
-    *("grammar_cache_bytes", "cache_config_info"),
+    *("grammar_cache_bytes", "prefix_cache_disk_bytes", "cache_config_info"),
 ]
 COUNTERS = {
     "prompt_tokens": {},
@@ -38,6 +38,7 @@ COUNTERS = {
     "ignored_fields": {},
     "schema_check_failures": {},
     "request_success": {"finished_reason"},
+    **{f"prefix_cache_disk_{name}": {} for name in ("hits", "read_bytes", "written_bytes", "damaged")},
     "log_lines_dropped": {},
     "ttft_goal_hits": {},
     "ttft_goal_misses": {},

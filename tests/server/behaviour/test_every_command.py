@@ -75,6 +75,8 @@ NOT_HERE = {
     "webhook_targets": "a receiver",
     "webhook_secret_file": "a receiver",
     "results_key_file": "--record excludes it",
+    "prefix_cache_dir": "--record excludes it",
+    "prefix_cache_key_file": "--record excludes --prefix-cache-dir",
     "host": "the test finds the server at the default",
 }
 

@@ -80,3 +80,9 @@ def test_slots_of_recurrent_states_are_named(capfd, tmp_path):
     capfd.readouterr()
     _, out = printed(capfd, str(tmp_path), "--device", "cpu", "--memory", "1GiB", "--max-num-seqs", "8")
     assert re.search(r"states +16 slots for requests \+ \d+ for checkpoints, [\d.e-]+ MiB each: [\d.]+ [KM]iB", out)
+
+
+def test_the_prefix_cache_on_disk_has_a_row(capfd):
+    sizes = ("--prefix-cache-dir", "nowhere", "--prefix-cache-disk-bytes", "1GiB")
+    _, out = printed(capfd, "demo", "--device", "cpu", "--dtype", "float32", *sizes)
+    assert re.search(r"on disk +\d+ tokens of prefixes at most: 1 GiB", out)

@@ -1,0 +1,1 @@
+"""Prefix cache on disk: blocks and recurrent states that outlive the process."""
