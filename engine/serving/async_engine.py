@@ -66,6 +66,7 @@ class AsyncEngine(EngineState):
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.default_sampling_params, self.pooler = parts.default_sampling_params, parts.pooler
+        self.adapters = parts.adapters
         self.prompts = PromptReader(
             core, parts.input_processor, parts.tokenizer, self._queue_limits, self._input_threads
         )
@@ -134,6 +135,8 @@ class AsyncEngine(EngineState):
         is_new = resumed is None
         self._check_admission(params, is_new=is_new)
         await self.admits.wait()
+        if params.adapter is not None:
+            params = await self.adapters.params_for(params)
         tokenized = await self.prompts.tokenize(prompt, params, is_new=is_new)
         self._check_admission(params, is_new=is_new)  # again: the queue may have filled meanwhile
         request_id, core = request_id or uuid.uuid4().hex, self._pipeline.core

@@ -45,6 +45,7 @@ class EngineParts:
     fingerprint: str = ""  # the model's
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)  # values of fields that a request lacks
     pooler: Any = None  # Pooler of the extra, for a model that pools
+    adapters: Any = None  # Adapters of the extra, with --enable-lora
 
     def pipeline(self, config: EngineConfig, *, replays: Any = None) -> StepPipeline:
         """Test the parts with a few tokens, and build a core over them with its step pipeline.
@@ -152,7 +153,8 @@ def load(config: EngineConfig) -> EngineParts:
         generates=pooler is None or pooler.generates,
     )
     return_freed_memory()
-    return EngineParts(tokenizer, runner, input_processor, mark.result(), defaults, pooler)
+    adapters = _adapters(config, runner) if config.enable_lora else None
+    return EngineParts(tokenizer, runner, input_processor, mark.result(), defaults, pooler, adapters)
 
 
 def _pooler(config: EngineConfig, folder: Path, runner: ModelRunner, tokenizer: Tokenizer | None) -> Any:
@@ -162,6 +164,10 @@ def _pooler(config: EngineConfig, folder: Path, runner: ModelRunner, tokenizer: 
         return None
     module = load_extra("pooling.pooler", needed_for="--pooler-config")
     return module.Pooler(config, folder, runner, tokenizer)
+
+
+def _adapters(config: EngineConfig, runner: ModelRunner) -> Any:
+    return load_extra("lora.adapters", needed_for="--enable-lora").Adapters(config, runner.model)
 
 
 def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig) -> ConstraintCompiler | None:

@@ -36,6 +36,7 @@ class EngineState:
         self.max_model_len = 0
         self.default_sampling_params: Mapping[str, Any] = {}  # values of fields that a request lacks
         self.pooler: Any = None  # Pooler of the extra, for a model that pools
+        self.adapters: Any = None  # Adapters of the extra, with --enable-lora
         self.lost: RankLostError | None = None  # the reason why the engine died, if a rank was lost
         self.is_loaded = False
         self.is_draining = False
