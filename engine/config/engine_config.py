@@ -146,6 +146,9 @@ class EngineConfig:
         None, help='embeddings of any model, or other than its files say, as JSON: {"pooling_type": "MEAN"}'
     )
     enable_lora: bool = setting(False, help="serve adapters (LoRA) beside the model, chosen by a request's `model`")
+    lora_modules: tuple[str, ...] = setting(
+        (), help='adapters to begin with, as NAME=PATH, or as JSON: {"name": "sql", "path": "PATH"}'
+    )
     max_loras: int = setting(8, at_least=1, help="most adapters in memory, so in unfinished requests; others wait")
     max_lora_rank: int = setting(256, at_least=1, at_most=1024, help="largest rank of an adapter")
     max_cpu_loras: int | None = setting(
@@ -265,6 +268,7 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
         lambda c: c.tensor_parallel_size > 1 and c.async_scheduling,
         "tensor_parallel_size above 1 is not built with async_scheduling; leave one of them out",
     ),
+    (lambda c: c.lora_modules and not c.enable_lora, "lora_modules need enable_lora"),
     (
         lambda c: c.enable_lora and (c.tensor_parallel_slices or c.tensor_parallel_size) > 1,
         "enable_lora is not built with tensor_parallel_size or slices; leave one of them out",

@@ -49,7 +49,6 @@ class AsyncEngine(EngineState):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         self.tokenizer: Tokenizer | None = None
-        self.fingerprint = ""  # the model's; with another model a resumed request could go on to other tokens
         self.replays: Any = None  # expected outputs, which the receipts extra verifies
         self._ranks: Any = None  # other processes of a tensor-parallel model
         self._input_threads = InputThreads(max_length=config.max_queue_chars)

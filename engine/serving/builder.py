@@ -153,6 +153,8 @@ def load(config: EngineConfig) -> EngineParts:
         generates=pooler is None or pooler.generates,
     )
     return_freed_memory()
+    if config.enable_lora and pooler is not None:
+        raise ConfigError("--enable-lora is not built for models that pool")
     adapters = _adapters(config, runner) if config.enable_lora else None
     return EngineParts(tokenizer, runner, input_processor, mark.result(), defaults, pooler, adapters)
 
@@ -167,7 +169,9 @@ def _pooler(config: EngineConfig, folder: Path, runner: ModelRunner, tokenizer: 
 
 
 def _adapters(config: EngineConfig, runner: ModelRunner) -> Any:
-    return load_extra("lora.adapters", needed_for="--enable-lora").Adapters(config, runner.model)
+    adapters = load_extra("lora.adapters", needed_for="--enable-lora").Adapters(config, runner.model)
+    adapters.add_configured()
+    return adapters
 
 
 def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig) -> ConstraintCompiler | None:

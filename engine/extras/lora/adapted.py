@@ -124,6 +124,8 @@ class Adapted(_Base):
         self, parts: list[tuple[str, int]], in_features: int, *, bias: bool, rows: Sequence[slice] | None = None
     ) -> Any:
         linear = super()._linear(parts, in_features, bias=bias, rows=rows)
+        if not parts[0][0].startswith(f"{self._prefix}{self.names.layers}."):
+            return linear  # before or after the layers, where no step's tiles are known
         return self.sites.wrap(linear, parts, in_features, self._order_of)
 
     def _order_of(self, name: str, size: int) -> Tensor | None:
@@ -133,7 +135,10 @@ class Adapted(_Base):
 
     def _run_layers(self, x: Tensor, inputs: Inputs, kv_cache: KVCache) -> Tensor:
         self.sites.step.tiles = inputs.adapter_tiles
-        return super()._run_layers(x, inputs, kv_cache)
+        try:
+            return super()._run_layers(x, inputs, kv_cache)
+        finally:
+            self.sites.step.tiles = None
 
 
 def adapted(family: type[Decoder]) -> type[Decoder]:

@@ -4,6 +4,7 @@ room, and read again when a request names one that has left.
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import threading
@@ -58,7 +59,8 @@ class Adapters:
         self._named: dict[str, Named] = {}
         self._loaded: WeakValueDictionary[str, Adapter] = WeakValueDictionary()  # by digest: all in memory
         self._kept: OrderedDict[str, Adapter] = OrderedDict()  # by digest, least recently used first
-        self._waiting: set[Callable[[], None]] = set()
+        self._turn = asyncio.Lock()  # held by a request whose adapter is not in memory
+        self._wake: Callable[[], None] | None = None  # wakes the request that waits for room
         self._thread: ThreadPoolExecutor | None = None
 
     # Names.
@@ -78,6 +80,10 @@ class Adapters:
         """Memory of the adapters."""
         return sum(adapter.table.num_bytes for adapter in list(self._loaded.values()))
 
+    def stats(self) -> dict[str, Any]:
+        """Return names and memory for /stats."""
+        return {"named": [named.name for named in self.named], "num_loaded": self.num_loaded, "bytes": self.num_bytes}
+
     def has(self, name: object) -> bool:
         """True if an adapter has this name."""
         return isinstance(name, str) and name in self._named
@@ -86,8 +92,16 @@ class Adapters:
         """Return the hash of the files of the adapter of this name; "" if there is none."""
         return self._named[name].digest if isinstance(name, str) and name in self._named else ""
 
-    def add(self, name: str, path: Path) -> Named:
-        """Read and check an adapter, and give it a name. Takes time. Raises ConfigError; nothing has changed then."""
+    def add_configured(self) -> None:
+        """Name the adapters of --lora-modules. Raises ConfigError."""
+        for text in self._config.lora_modules:
+            self.add(*_module(text))
+
+    def add(self, name: str, path: Path, *, replaces: bool = False) -> Named:
+        """Read and check an adapter, and give it a name. Takes time. Raises ConfigError; nothing has changed then.
+
+        `replaces`: the name may be in use; unfinished requests keep their adapter.
+        """
         if self._config.serves(name):
             raise ConfigError(f"{name!r} is the model's own name; give the adapter another one")
         matrices = _read(path)
@@ -96,7 +110,7 @@ class Adapters:
             self._load(named, matrices)
         self._check(named, matrices)
         with self._lock:
-            if (known := self._named.get(name)) is not None and known.path != path:
+            if not replaces and (known := self._named.get(name)) is not None and known.path != path:
                 raise ConfigError(f"the adapter {name!r} is loaded already, from {known.path}; unload it first")
             self._named[name] = named
         return named
@@ -152,20 +166,20 @@ class Adapters:
         name = params.adapter
         with self._lock:
             named = self._named.get(name)
-        if named is not None and (adapter := self._found(named)) is not None:
+        if named is not None and not self._turn.locked() and (adapter := self._found(named)) is not None:
             return adapter.params(params)
-        while True:
-            freed = asyncio.Event()
-            wake = self._call_on_loop(freed)
-            self._waiting.add(wake)
+        async with self._turn:  # a request that waits for room holds up later ones, so none waits for ever
             try:
-                return (await self.in_thread(lambda: self.load(name))).params(params)
-            except FullError:
-                await freed.wait()
+                while True:
+                    freed = asyncio.Event()
+                    self._wake = self._setter(freed)
+                    with contextlib.suppress(FullError):
+                        return (await self.in_thread(lambda: self.load(name))).params(params)
+                    await freed.wait()
             except ConfigError as exc:
                 raise InvalidRequestError(str(exc), param="model") from exc
             finally:
-                self._waiting.discard(wake)
+                self._wake = None
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         """Run a call that reads an adapter in a thread of lower priority than the steps'."""
@@ -174,7 +188,7 @@ class Adapters:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     @staticmethod
-    def _call_on_loop(event: asyncio.Event) -> Callable[[], None]:
+    def _setter(event: asyncio.Event) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
@@ -206,23 +220,37 @@ class Adapters:
     def _make_room(self) -> None:
         """Let least recently used adapters go until one more has room. Raises FullError if all have requests."""
         with self._lock:
-            kept, self._kept = list(self._kept.items()), OrderedDict()
-            while kept and len(self._loaded) >= self._room:
-                digest, adapter = kept.pop(0)
-                del adapter  # the last reference, unless a request has one
-                if (used := self._loaded.get(digest)) is not None:
-                    self._kept[digest] = used
-                    del used
-            self._kept.update(kept)
-            if len(self._loaded) >= self._room:
+            used = []
+            while self._kept and len(self._loaded) >= self._room:
+                digest = next(iter(self._kept))
+                del self._kept[digest]  # the last reference, unless a request has one
+                used.append(digest)
+            if len(self._loaded) >= self._room:  # nothing is kept now: the first adapter whose requests end goes
                 raise FullError(
                     f"all {self._room} adapters in memory have unfinished requests; start with a larger --max-loras",
                     param="lora_request",
                 )
+            for digest in used:
+                if (adapter := self._loaded.get(digest)) is not None:
+                    self._kept[digest] = adapter
 
     def _note_freed(self) -> None:
-        for wake in list(self._waiting):
+        if (wake := self._wake) is not None:
             wake()
+
+
+def _module(text: str) -> tuple[str, Path]:
+    """Read an entry of --lora-modules, in one of vLLM's two forms. Raises ConfigError."""
+    name, _, path = text.partition("=")
+    if text.lstrip().startswith("{"):
+        try:
+            fields = json.loads(text)
+            name, path = fields["name"], fields["path"]
+        except (ValueError, KeyError) as exc:
+            raise ConfigError(f"lora_modules: {text[:100]!r} is no JSON with name and path") from exc
+    if not (isinstance(name, str) and isinstance(path, str) and name and path):
+        raise ConfigError(f"lora_modules: {text[:100]!r} is not NAME=PATH")
+    return name, Path(path).expanduser()
 
 
 def _read(path: Path) -> Matrices:
