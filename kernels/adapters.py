@@ -41,7 +41,9 @@ class AdapterTable:
 
     def __init__(self, parts: Mapping[int, AdapterPart], *, num_parts: int, device: torch.device, packs: bool) -> None:
         """`packs`: lay the matrices out for the native library."""
-        self.parts = {} if packs else {n: AdapterPart(p.a.to(device), p.b.to(device), p.scale) for n, p in parts.items()}
+        self.parts = (
+            {} if packs else {n: AdapterPart(p.a.to(device), p.b.to(device), p.scale) for n, p in parts.items()}
+        )
         self._memory = [(part.a, part.b) for part in self.parts.values()]
         if packs:
             self._memory = [(_panels_of_ranks(part.a), _panels_of_outputs(part.b)) for part in parts.values()]

@@ -100,7 +100,8 @@ def packs_adapters(dtype: torch.dtype) -> bool:
 def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: adapters.AdapterPlace) -> None:
     run = _op("add_adapters", build.DTYPES.get(x.dtype))
     if run is None:
-        return adapters.add_adapters(out, x, tiles, place)
+        adapters.add_adapters(out, x, tiles, place)
+        return
     x = x.contiguous()
     run(
         x=x, out=out, tiles=tiles, outputs=place.outputs, num_tiles=len(tiles), first_part=place.first,

@@ -5,7 +5,7 @@ one linear.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,7 @@ class Sites:
     """Parts of a model by checkpoint name."""
 
     prefix: str
+    head_dim: int
     device: torch.device
     dtype: torch.dtype
     parts: dict[str, Part] = field(default_factory=dict)
@@ -85,11 +86,15 @@ class Sites:
                     f"{about}: its {name} is for a matrix {list(given)}, and this model's is {list(expected)}; "
                     "it belongs to another model"
                 )
-            b = pair.b if part.order is None else pair.b[part.order.cpu()]
+            b = self._separated(pair.b) if pair.interleaves else pair.b
+            b = b if part.order is None else b[part.order.cpu()]
             found[part.number] = ops.AdapterPart(
                 pair.a.to(self.dtype).contiguous(), b.to(self.dtype).contiguous(), pair.scale
             )
         return ops.adapter_table(found, num_parts=len(self.parts), device=self.device)
+
+    def _separated(self, b: Tensor) -> Tensor:
+        return b.view(-1, self.head_dim // 2, 2, b.shape[1]).transpose(1, 2).reshape(b.shape)
 
     def _known(self) -> str:
         return ", ".join(sorted({name.rpartition(".")[2] for name in self.parts}))
@@ -117,7 +122,7 @@ class Adapted(_Base):
     sites: Sites
 
     def _load(self) -> None:
-        self.sites = Sites(self._prefix, self._device, self._dtype)
+        self.sites = Sites(self._prefix, self.config.head_dim, self._device, self._dtype)
         super()._load()
 
     def _linear(
@@ -143,9 +148,9 @@ class Adapted(_Base):
 
 def adapted(family: type[Decoder]) -> type[Decoder]:
     """Return the family with adapters. Raises ConfigError for a family that cannot have them."""
-    reader = next(kind for kind in family.__mro__ if "_take_weight" in vars(kind)) if issubclass(family, Decoder) else None
+    reader = (
+        next(kind for kind in family.__mro__ if "_take_weight" in vars(kind)) if issubclass(family, Decoder) else None
+    )
     if reader not in _KNOWN_READERS:
         raise ConfigError(f"--enable-lora is not built for {family.__name__}")
     return type(family.__name__, (Adapted, family), {})
-
-

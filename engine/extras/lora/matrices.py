@@ -1,6 +1,6 @@
 """Matrices: an adapter's files as pairs of matrices by the name of the linear that each changes. Knows no model."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ class Pair:
     a: Tensor
     b: Tensor
     scale: float
+    interleaves: bool = False  # the two halves of each head's rows of B are interleaved, as in llama.cpp's files
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,13 @@ class Matrices:
     digest: str
 
 
-def paired(path: Path, halves: Mapping[str, Mapping[str, Tensor]], scales: Mapping[str, float]) -> dict[str, Pair]:
+def paired(
+    path: Path,
+    halves: Mapping[str, Mapping[str, Tensor]],
+    scales: Mapping[str, float],
+    *,
+    interleaved: Collection[str] = (),
+) -> dict[str, Pair]:
     """Join the halves "a" and "b" of each linear. Raises ConfigError if they do not belong together."""
     if not halves:
         raise ConfigError(f"{path}: the adapter has no matrices")
@@ -40,5 +47,5 @@ def paired(path: Path, halves: Mapping[str, Mapping[str, Tensor]], scales: Mappi
             raise ConfigError(f"{path}: the matrices {list(a.shape)} and {list(b.shape)} for {name} have no rank")
         if not all(torch.isfinite(matrix).all() for matrix in (a, b)):
             raise ConfigError(f"{path}: a matrix for {name} is not finite")
-        pairs[name] = Pair(a, b, scales[name])
+        pairs[name] = Pair(a, b, scales[name], name in interleaved)
     return pairs

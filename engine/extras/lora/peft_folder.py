@@ -71,7 +71,9 @@ def _config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: peft_type {config.get('peft_type')!r} is not built; LORA is")
     for name, harmless, what in _REFUSED:
         if config.get(name) not in harmless:
-            raise ConfigError(f"{path}: {what} ({name}) are not built for adapters; merge it: peft's merge_and_unload()")
+            raise ConfigError(
+                f"{path}: {what} ({name}) are not built for adapters; merge it: peft's merge_and_unload()"
+            )
     begin = config.get("init_lora_weights")
     if isinstance(begin, str) and begin.lower().startswith(_CHANGED_BASE):
         raise ConfigError(f"{path}: init_lora_weights {begin!r} changes the model, too; convert the adapter to LoRA")
@@ -82,9 +84,13 @@ def _halves(folder: Path) -> dict[str, dict[str, Tensor]]:
     halves: dict[str, dict[str, Tensor]] = {}
     with safe_open(folder / _WEIGHTS, framework="pt") as file:
         for key in file.keys():  # noqa: SIM118  not a dict
-            name, half = next(((key.removesuffix(f".{e}"), h) for e, h in _HALVES.items() if key.endswith(e)), (key, ""))
+            name, half = next(
+                ((key.removesuffix(f".{e}"), h) for e, h in _HALVES.items() if key.endswith(e)), (key, "")
+            )
             if not half:
-                raise ConfigError(f"{folder}: the adapter's {key!r} is no matrix of a linear, and nothing else is built")
+                raise ConfigError(
+                    f"{folder}: the adapter's {key!r} is no matrix of a linear, and nothing else is built"
+                )
             halves.setdefault(name.removeprefix(_PREFIX), {})[half] = file.get_tensor(key)
     return halves
 

@@ -66,7 +66,9 @@ class Resumption:
             return
         is_renewed = unfinished.request.get("fingerprint") != self._engine.fingerprint_of(adapter)
         if is_renewed and unfinished.has_told:
-            reason = "interrupted: the model, its adapter, tokenizer, template or dtype is not the one that it began with"
+            reason = (
+                "interrupted: the model, its adapter, tokenizer, template or dtype is not the one that it began with"
+            )
             self._backend.fail(unfinished, reason=reason)
             return
         try:

@@ -26,7 +26,9 @@ class LoadRequest(RequestModel):
         try:
             path = Path(self.lora_path) if base is None else base / self.lora_path
             if not path.is_absolute():
-                raise InvalidRequestError("lora_path must be absolute, or the server needs --lora-dir", param="lora_path")
+                raise InvalidRequestError(
+                    "lora_path must be absolute, or the server needs --lora-dir", param="lora_path"
+                )
             path = path.resolve()
             exists = path.exists()
         except (OSError, ValueError, RuntimeError) as exc:

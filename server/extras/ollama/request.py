@@ -60,9 +60,7 @@ class Options(RequestModel):
         if self.num_predict is not None:  # below 1: as many as fit
             limit = _NUM_PREDICT.checked("options.num_predict", self.num_predict)
             defaults = {**defaults, "max_tokens": limit if limit > 0 else None}
-        return SamplingParams.from_fields(
-            fields, default_max_tokens=None, defaults=defaults, names=names, **internal
-        )
+        return SamplingParams.from_fields(fields, default_max_tokens=None, defaults=defaults, names=names, **internal)
 
 
 class OllamaBody(RequestModel):
@@ -91,9 +89,7 @@ class OllamaRequest(OllamaBody):
 
     def params(self, *, prompt: str) -> SamplingParams:
         """Build the parameters. Raises InvalidRequestError."""
-        return self.options.params(
-            prompt=prompt, outputs=self._outputs(), defaults=self.defaults, adapter=self.adapter
-        )
+        return self.options.params(prompt=prompt, outputs=self._outputs(), defaults=self.defaults, adapter=self.adapter)
 
     def chat_with(self, messages: list[Message], *, tools: object = None) -> Chat:
         """Build the chat with these messages. Raises InvalidRequestError."""

@@ -140,7 +140,8 @@ def test_bits_are_equal_alone_and_in_company(case: Case, options: dict[str, Any]
 def test_the_plan_equals_the_ops_and_a_server_without_adapters_has_no_part_of_them(case: Case) -> None:
     folder, paths, prompts, _ = case
     plain = LLM(folder, dtype="bfloat16")
-    assert plain.adapters is None and not hasattr(plain._runner.model, "sites")
+    assert plain.adapters is None
+    assert not hasattr(plain._runner.model, "sites")
     llm = LLM(folder, dtype="bfloat16", enable_lora=True)
     assert llm._runner.loaded.op_by_op is None
     request = LoRARequest("a", str(paths[0]))

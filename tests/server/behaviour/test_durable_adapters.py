@@ -37,9 +37,11 @@ def test_killed_it_goes_on_with_the_same_adapters(change: str, tmp_path: Path) -
             reader = Reader(f"{server.url}/result/{seq_ids[0]}/stream")
             reader.until_begun()
         server.process.kill()
-    modules = {"none": modules, "unnamed": modules[:1] + modules[2:], "other": (*modules[:1], f"a={tmp_path}/c", modules[2])}[
-        change
-    ]
+    modules = {
+        "none": modules,
+        "unnamed": modules[:1] + modules[2:],
+        "other": (*modules[:1], f"a={tmp_path}/c", modules[2]),
+    }[change]
     with ServerProcess(*args, *modules, *results) as server, httpx.Client(base_url=server.url, timeout=70) as client:
         first, *others = [whole_result(client, seq_id) for seq_id in seq_ids]
         assert [comparable(result) for result in others] == expected[1:]
@@ -47,7 +49,9 @@ def test_killed_it_goes_on_with_the_same_adapters(change: str, tmp_path: Path) -
             assert comparable(first) == expected[0]
         else:
             assert first["status"] == "failed"
-            reason = "its adapter 'a' is not loaded; name it in --lora-modules" if change == "unnamed" else "its adapter"
+            reason = (
+                "its adapter 'a' is not loaded; name it in --lora-modules" if change == "unnamed" else "its adapter"
+            )
             assert reason in first["error"]["message"]
 
 
