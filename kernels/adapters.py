@@ -15,6 +15,7 @@ from torch import Tensor
 
 TILE = 16  # most rows of a tile: a GPU multiplies 16 at once
 TILE_WIDTH = 2 + TILE
+MAX_RANK = 256
 _LANES = 16  # as in simd.h
 
 

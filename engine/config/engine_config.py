@@ -150,7 +150,7 @@ class EngineConfig:
         (), help='adapters to begin with, as NAME=PATH, or as JSON: {"name": "sql", "path": "PATH"}'
     )
     max_loras: int = setting(8, at_least=1, help="most adapters in memory, so in unfinished requests; others wait")
-    max_lora_rank: int = setting(256, at_least=1, at_most=1024, help="largest rank of an adapter")
+    max_lora_rank: int = setting(256, at_least=1, at_most=256, help="largest rank of an adapter")
     max_cpu_loras: int | None = setting(
         None, at_least=1, help="most adapters in memory, if more than --max-loras; those not used last are read again"
     )
