@@ -16,6 +16,9 @@ constexpr int FEW = PARTS == 1 ? 6 : 1;      // rows that A multiplies at once: 
 constexpr int MANY = PARTS == 1 ? 16 : 4;    // rows that B multiplies at once
 constexpr int64_t PANELS = 8;                // panels of B in an item of work
 constexpr int64_t TILE = 16;
+// Lines of memory that are fetched ahead, because a tile of few rows waits for memory: eight adapters of SmolLM2 took
+// 10.7 ms of a core without, 8.3 with 32, 8.7 with 16 or 80.
+constexpr int64_t AHEAD = 32;
 
 struct Tile {
     const struct Part* parts;
@@ -118,6 +121,7 @@ class Product {
         const int64_t num_whole = a.num_inputs / PACK;
         auto step = [&](int64_t k, int i) __attribute__((always_inline)) {
             lanes_t lanes[PARTS];
+            __builtin_prefetch(weights + (k + AHEAD) * LANES, 0, 2);
             for (int p = 0; p < PARTS; p++) lanes[p] = load_vector<lanes_t>(weights + k * LANES + p * WIDTH);
             for (int m = 0; m < M; m++) {
                 Scalar input;
@@ -158,6 +162,7 @@ class Product {
         sums_t sums[M][PARTS] = {};
         for (int64_t r = 0; r < rank; r++) {
             sums_t lanes[PARTS];
+            __builtin_prefetch(weights + (r + AHEAD * 4 / int64_t(sizeof(T))) * LANES, 0, 2);
             for (int p = 0; p < PARTS; p++) lanes[p] = load_sums(weights + r * LANES + p * WIDTH);
             for (int m = 0; m < M; m++) {
                 const float input = from[(first + m) * width + r];
@@ -166,7 +171,10 @@ class Product {
         }
         for (int m = 0; m < M; m++) {
             T* to = a.out + tile.rows[first + m] * a.num_outputs + output;
-            store_part(to, load_part(to, left) + load((const float*)sums[m]), left);
+            if (left >= LANES)
+                store(to, load(to) + load((const float*)sums[m]));
+            else
+                store_part(to, load_part(to, left) + load((const float*)sums[m]), left);
         }
     }
 };
