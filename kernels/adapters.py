@@ -72,11 +72,12 @@ _tables: WeakValueDictionary[int, AdapterTable] = WeakValueDictionary()  # by ad
 
 def adapter_tiles(rows: Mapping[int, Sequence[int]]) -> list[list[int]]:
     """Return tiles [address, number of rows, rows…, padding], of rows by the address of their adapter."""
-    return [
-        [address, len(part := own[start : start + TILE]), *part, *[0] * (TILE - len(part))]
-        for address, own in rows.items()
-        for start in range(0, len(own), TILE)
-    ]
+    tiles = []
+    for address, own in rows.items():
+        for start in range(0, len(own), TILE):
+            part = own[start : start + TILE]
+            tiles.append([address, len(part), *part, *[0] * (TILE - len(part))])
+    return tiles
 
 
 def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:

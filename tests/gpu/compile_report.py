@@ -214,7 +214,9 @@ def _adapters(shape: Shape) -> None:
     dtype = getattr(torch, shape.dtype)
     place = ops.AdapterPlace(0, torch.zeros(3, 2, dtype=torch.int64))
     tiles = torch.zeros(shape.num_tokens // 16, 18, dtype=torch.int64)
-    cuda.add_adapters(_empty(shape.num_tokens, 6144, dtype=dtype), _empty(shape.num_tokens, 4096, dtype=dtype), tiles, place)
+    cuda.add_adapters(
+        _empty(shape.num_tokens, 6144, dtype=dtype), _empty(shape.num_tokens, 4096, dtype=dtype), tiles, place
+    )
 
 
 def _blocks(shape: Shape) -> None:

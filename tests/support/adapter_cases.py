@@ -57,9 +57,7 @@ def random_case(rng: Random, dtype: torch.dtype, *, device: str, packs: bool) ->
             if rank
         }
         parts.append(own)
-        tables.append(
-            ops.AdapterTable(own, num_parts=NUM_PARTS, device=torch.device(device), packs=packs)
-        )
+        tables.append(ops.AdapterTable(own, num_parts=NUM_PARTS, device=torch.device(device), packs=packs))
     return AdapterCase(
         x=normal(num_rows, num_inputs).to(device),
         out=normal(num_rows, sum(sizes)).to(device),

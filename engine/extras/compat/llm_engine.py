@@ -31,7 +31,7 @@ class LLMEngine:
         prompt: Prompt,
         params: SamplingParams,
         *,
-        lora_request: None = None,
+        lora_request: Any = None,
         priority: int | None = None,
     ) -> None:
         """Add a request. Raises InvalidRequestError; ValueError if the request_id is in use."""

@@ -13,8 +13,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary, finalize
 
 from ...config import EngineConfig
@@ -27,6 +28,7 @@ from .matrices import Matrices
 from .peft_folder import read_folder
 from .request import LoRARequest
 
+T = TypeVar("T")
 _NICENESS = 5  # the reading thread's, so that the steps come first
 
 
@@ -145,7 +147,15 @@ class Adapters:
             return self._found(named) or self._load(named, _read(named.path))
 
     def request(self, request: Any) -> Adapter:
-        """Return the adapter of a LoRARequest, and name it first if it is new. Raises InvalidRequestError."""
+        """Return the adapter of a LoRARequest, like `name` and `load`. Raises InvalidRequestError."""
+        self.name(request)
+        try:
+            return self.load(request.lora_name)
+        except ConfigError as exc:
+            raise InvalidRequestError(str(exc), param="lora_request") from exc
+
+    def name(self, request: Any) -> str:
+        """Return the name of a LoRARequest's adapter, which gets it if it is new. Raises InvalidRequestError."""
         if not isinstance(request, LoRARequest):
             raise InvalidRequestError(f"lora_request must be a LoRARequest, not {type(request).__name__}")
         try:
@@ -154,9 +164,9 @@ class Adapters:
                 if not request.lora_path:
                     raise InvalidRequestError(f"the adapter {request.lora_name!r} is not loaded; give its path")
                 self.add(request.lora_name, Path(request.lora_path))
-            return self.load(request.lora_name)
         except ConfigError as exc:
             raise InvalidRequestError(str(exc), param="lora_request") from exc
+        return request.lora_name
 
     async def params_for(self, params: SamplingParams) -> SamplingParams:
         """Return parameters that name an adapter with the adapter itself. Waits for files and for room.
@@ -174,14 +184,15 @@ class Adapters:
                     freed = asyncio.Event()
                     self._wake = self._setter(freed)
                     with contextlib.suppress(FullError):
-                        return (await self.in_thread(lambda: self.load(name))).params(params)
+                        adapter = await self.in_thread(partial(self.load, name))
+                        return adapter.params(params)
                     await freed.wait()
             except ConfigError as exc:
                 raise InvalidRequestError(str(exc), param="model") from exc
             finally:
                 self._wake = None
 
-    async def in_thread(self, call: Callable[[], Any]) -> Any:
+    async def in_thread(self, call: Callable[[], T]) -> T:
         """Run a call that reads an adapter in a thread of lower priority than the steps'."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="splitfuse-adapters", initializer=_be_nice)

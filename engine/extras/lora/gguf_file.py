@@ -1,4 +1,4 @@
-"""GGUF adapters of llama.cpp (convert_lora_to_gguf.py): `blk.0.attn_q.weight.lora_a` and `.lora_b`."""
+"""GGUF adapters as llama.cpp's converter writes them: `blk.0.attn_q.weight.lora_a` and `.lora_b`."""
 
 import hashlib
 import math

@@ -17,5 +17,4 @@ class LoRARequest:
     def __init__(self, lora_name: str, lora_int_id: int | str = 1, lora_path: str = "", **_foreign: object) -> None:
         if isinstance(lora_int_id, str):
             lora_int_id, lora_path = 1, lora_int_id
-        for name, value in (("lora_name", lora_name), ("lora_int_id", lora_int_id), ("lora_path", str(lora_path))):
-            object.__setattr__(self, name, value)
+        vars(self).update(lora_name=lora_name, lora_int_id=lora_int_id, lora_path=str(lora_path))

@@ -37,7 +37,9 @@ def _shrink(
         for k in range(0, NUM_K, BLOCK_K):
             inside = k + steps < NUM_K
             x = tl.load(
-                x_ptr + rows[:, None] * x_stride + (k + steps)[None, :], mask=has_row[:, None] & inside[None, :], other=0.0
+                x_ptr + rows[:, None] * x_stride + (k + steps)[None, :],
+                mask=has_row[:, None] & inside[None, :],
+                other=0.0,
             )
             a = tl.load(
                 a_ptr + ranks[None, :] * NUM_K + (k + steps)[:, None],
