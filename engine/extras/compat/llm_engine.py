@@ -1,7 +1,7 @@
 """LLMEngine: an LLM stepped by hand, with the interface of vLLM's class."""
 
 from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 
 from ...config import EngineConfig
 from ...config.setting import settings_of

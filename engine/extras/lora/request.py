@@ -15,6 +15,5 @@ class LoRARequest:
     lora_path: str
 
     def __init__(self, lora_name: str, lora_int_id: int | str = 1, lora_path: str = "", **_foreign: object) -> None:
-        if isinstance(lora_int_id, str):
-            lora_int_id, lora_path = 1, lora_int_id
-        vars(self).update(lora_name=lora_name, lora_int_id=lora_int_id, lora_path=str(lora_path))
+        path, number = (lora_int_id, 1) if isinstance(lora_int_id, str) else (str(lora_path), lora_int_id)
+        vars(self).update(lora_name=lora_name, lora_int_id=number, lora_path=path)
