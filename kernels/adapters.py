@@ -6,32 +6,15 @@ A table names its matrices by address, so adapters of any number and rank share 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-TILE = 16  # most rows of a tile: a GPU multiplies 16 at once
-TILE_WIDTH = 2 + TILE
-MAX_RANK = 256
+from .arguments import TILE, AdapterPart, AdapterPlace
+
 _LANES = 16  # as in simd.h
-
-
-class AdapterPart(NamedTuple):
-    """Change of some outputs of a linear."""
-
-    a: Tensor  # [r, in]
-    b: Tensor  # [out, r], of a's dtype
-    scale: float
-
-
-class AdapterPlace(NamedTuple):
-    """Parts of one linear in every table, and the outputs that each part changes."""
-
-    first: int  # the first part's entry
-    outputs: Tensor  # [parts, 2] int64: first output and number of outputs
 
 
 class AdapterTable:

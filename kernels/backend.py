@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .adapters import AdapterPlace
 from .arguments import (
+    AdapterPlace,
     AttentionArgs,
     CacheView,
     ExpertWeights,

@@ -11,15 +11,13 @@ N blocks, S block size, I MLP size, E experts, K experts per token.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .adapters import AdapterPart as AdapterPart
-from .adapters import AdapterPlace as AdapterPlace
-from .adapters import AdapterTable as AdapterTable
-from .adapters import adapter_tiles as adapter_tiles
+from .arguments import AdapterPart as AdapterPart
+from .arguments import AdapterPlace as AdapterPlace
 from .arguments import AttentionArgs as AttentionArgs
 from .arguments import CacheView as CacheView
 from .arguments import ExpertWeights as ExpertWeights
@@ -34,6 +32,9 @@ from .int8_cache import token_width as token_width
 from .quantize import QuantizedWeight as QuantizedWeight
 from .quantize import powers_of_two as powers_of_two
 from .quantize import rounded as rounded
+
+if TYPE_CHECKING:
+    from .adapters import AdapterTable as AdapterTable
 
 _BACKEND_OF_DEVICE = {"cuda": "cuda", "cpu": "cpu", "meta": "reference"}
 
@@ -427,11 +428,20 @@ def linear(x: Tensor, packed: Any) -> Tensor:
     return _backend(x).linear(x, packed)
 
 
-def adapter_table(parts: Mapping[int, AdapterPart], *, num_parts: int, device: torch.device) -> AdapterTable:
+def adapter_table(parts: Mapping[int, AdapterPart], *, num_parts: int, device: torch.device) -> "AdapterTable":
     """Lay out an adapter's matrices for `add_adapters`; its parts are numbered below `num_parts`."""
+    from .adapters import AdapterTable  # here: few servers have adapters
+
     dtype = next((part.a.dtype for part in parts.values()), torch.float32)
     packs = _load(_BACKEND_OF_DEVICE[device.type]).packs_adapters(dtype)
     return AdapterTable(parts, num_parts=num_parts, device=device, packs=packs)
+
+
+def adapter_tiles(rows: Mapping[int, Sequence[int]]) -> list[list[int]]:
+    """Return tiles [address, number of rows, rows…, padding], of rows by the address of their adapter's table."""
+    from .adapters import adapter_tiles as tiles
+
+    return tiles(rows)
 
 
 def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:

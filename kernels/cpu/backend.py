@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .. import adapters
-from ..arguments import AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RopeArgs, RouteArgs
+from ..arguments import AdapterPlace, AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RopeArgs, RouteArgs
 from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize, rounded_to_e4m3
 from . import build, torch_fallback
 from .build import op as _op
@@ -97,9 +96,11 @@ def packs_adapters(dtype: torch.dtype) -> bool:
     return _op("add_adapters", build.DTYPES.get(dtype)) is not None
 
 
-def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: adapters.AdapterPlace) -> None:
+def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
     run = _op("add_adapters", build.DTYPES.get(x.dtype))
     if run is None:
+        from .. import adapters
+
         adapters.add_adapters(out, x, tiles, place)
         return
     x = x.contiguous()

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..adapters import TILE_WIDTH
-from ..arguments import RaggedBatch, StateBatch, StepArrays
+from ..arguments import TILE_WIDTH, RaggedBatch, StateBatch, StepArrays
 from . import build
 from .recording import Buffer, Call, Recording, Value
 

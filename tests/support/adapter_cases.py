@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from splitfuse.kernels import adapters, ops
+from splitfuse.kernels.arguments import TILE_WIDTH
 
 NUM_PARTS = 7  # in all linears; this one has some
 
@@ -20,17 +21,17 @@ class AdapterCase:
     out: Tensor
     place: ops.AdapterPlace
     parts: list[dict[int, ops.AdapterPart]]
-    tables: list[ops.AdapterTable]
+    tables: list[adapters.AdapterTable]
     owners: list[int | None]
 
-    def tiles(self, rows: Collection[int] | None = None, tables: list[ops.AdapterTable] | None = None) -> Tensor:
+    def tiles(self, rows: Collection[int] | None = None, tables: list[adapters.AdapterTable] | None = None) -> Tensor:
         """Return the tiles of these rows, or of all."""
         found: dict[int, list[int]] = {}
         for row, owner in enumerate(self.owners):
             if owner is not None and (rows is None or row in rows):
                 found.setdefault((tables or self.tables)[owner].address, []).append(row)
         tiles = torch.tensor(ops.adapter_tiles(found), dtype=torch.int64)
-        return tiles.view(-1, adapters.TILE_WIDTH).to(self.x.device)
+        return tiles.view(-1, TILE_WIDTH).to(self.x.device)
 
 
 def random_case(rng: Random, dtype: torch.dtype, *, device: str, packs: bool) -> AdapterCase:
@@ -57,7 +58,7 @@ def random_case(rng: Random, dtype: torch.dtype, *, device: str, packs: bool) ->
             if rank
         }
         parts.append(own)
-        tables.append(ops.AdapterTable(own, num_parts=NUM_PARTS, device=torch.device(device), packs=packs))
+        tables.append(adapters.AdapterTable(own, num_parts=NUM_PARTS, device=torch.device(device), packs=packs))
     return AdapterCase(
         x=normal(num_rows, num_inputs).to(device),
         out=normal(num_rows, sum(sizes)).to(device),
@@ -75,7 +76,7 @@ def expected_sums(case: AdapterCase) -> Tensor:
         {number: part._replace(a=part.a.double(), b=part.b.double()) for number, part in own.items()}
         for own in case.parts
     ]
-    tables = [ops.AdapterTable(own, num_parts=NUM_PARTS, device=device, packs=False) for own in wide]
+    tables = [adapters.AdapterTable(own, num_parts=NUM_PARTS, device=device, packs=False) for own in wide]
     out = case.out.double()
     adapters.add_adapters(out, case.x.double(), case.tiles(tables=tables), case.place)
     return out

@@ -22,6 +22,8 @@ from ...execution.models.kv_cache import KVCache
 from .matrices import Matrices
 
 if TYPE_CHECKING:
+    from ....kernels.ops import AdapterTable
+
     _Base = Decoder
 else:
     _Base = object
@@ -71,7 +73,7 @@ class Sites:
         place = ops.AdapterPlace(first, torch.tensor(outputs, device=self.device))
         return AdaptedLinear(linear, place, self.step)
 
-    def table(self, matrices: Matrices, *, max_rank: int, about: str) -> ops.AdapterTable:
+    def table(self, matrices: Matrices, *, max_rank: int, about: str) -> "AdapterTable":
         """Lay an adapter out for this model. Raises ConfigError if it does not fit."""
         found: dict[int, ops.AdapterPart] = {}
         for name, pair in matrices.pairs.items():

@@ -3,6 +3,7 @@
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from ...core.sampling_params import SamplingParams
 from ...errors import InvalidRequestError
 from ...execution.models.forward_inputs import Arrays
 
+if TYPE_CHECKING:
+    from ....kernels.ops import AdapterTable
+
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
@@ -19,7 +23,7 @@ class Adapter:
 
     name: str
     digest: str
-    table: ops.AdapterTable
+    table: "AdapterTable"
     secret: bytes
 
     def params(self, params: SamplingParams) -> SamplingParams:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...adapters import MAX_RANK, TILE, TILE_WIDTH, AdapterPlace
+from ...arguments import MAX_RANK, TILE, TILE_WIDTH, AdapterPlace
 
 _TILE, _TILE_WIDTH, _ENTRY = tl.constexpr(TILE), tl.constexpr(TILE_WIDTH), tl.constexpr(4)
 # Untuned on a GPU.
