@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import TILE, AdapterPart, AdapterPlace
+from .cpu import build
 
 _LANES = 16  # as in simd.h
 
@@ -49,18 +50,18 @@ class AdapterTable:
         tensors = [self.entries, *(tensor for pair in self._memory for tensor in pair)]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
+    @staticmethod
+    def tiles(rows: Mapping[int, Sequence[int]]) -> list[list[int]]:
+        """Return tiles [address, number of rows, rows…, padding], of rows by the address of their adapter."""
+        tiles = []
+        for address, own in rows.items():
+            for start in range(0, len(own), TILE):
+                part = own[start : start + TILE]
+                tiles.append([address, len(part), *part, *[0] * (TILE - len(part))])
+        return tiles
+
 
 _tables: WeakValueDictionary[int, AdapterTable] = WeakValueDictionary()  # by address, for ops in torch
-
-
-def adapter_tiles(rows: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Return tiles [address, number of rows, rows…, padding], of rows by the address of their adapter."""
-    tiles = []
-    for address, own in rows.items():
-        for start in range(0, len(own), TILE):
-            part = own[start : start + TILE]
-            tiles.append([address, len(part), *part, *[0] * (TILE - len(part))])
-    return tiles
 
 
 def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
@@ -73,6 +74,24 @@ def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> 
             if (part := _tables[address].parts.get(number)) is not None:
                 change = F.linear(F.linear(inputs, part.a.to(wide)) * part.scale, part.b.to(wide))
                 out[own, first : first + size] = (out[own, first : first + size].to(wide) + change).to(out.dtype)
+
+
+def native_packs_adapters(dtype: torch.dtype) -> bool:
+    """True if the CPU's native library multiplies adapters of this dtype."""
+    return build.op("add_adapters", build.DTYPES.get(dtype)) is not None
+
+
+def native_add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
+    """Implement `ops.add_adapters` with the native library, or without it with torch."""
+    run = build.op("add_adapters", build.DTYPES.get(x.dtype))
+    if run is None:
+        add_adapters(out, x, tiles, place)
+        return
+    x = x.contiguous()
+    run(
+        x=x, out=out, tiles=tiles, outputs=place.outputs, num_tiles=len(tiles), first_part=place.first,
+        num_parts=len(place.outputs), num_inputs=x.shape[1], num_outputs=out.shape[1],
+    )  # fmt: skip
 
 
 def _panels_of_ranks(a: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class StepArrays(NamedTuple):
     ragged: RaggedBatch
     logits_indices: Tensor  # [L] int64, indices into T
     states: StateBatch | None = None  # None: no layer is recurrent
-    adapter_tiles: Tensor | None = None  # tiles from `ops.adapter_tiles`; None: no row has an adapter
+    adapter_tiles: Tensor | None = None  # tiles for `ops.add_adapters`; None: no row has an adapter
 
 
 class CacheView(NamedTuple):

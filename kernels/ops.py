@@ -437,17 +437,10 @@ def adapter_table(parts: Mapping[int, AdapterPart], *, num_parts: int, device: t
     return AdapterTable(parts, num_parts=num_parts, device=device, packs=packs)
 
 
-def adapter_tiles(rows: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Return tiles [address, number of rows, rows…, padding], of rows by the address of their adapter's table."""
-    from .adapters import adapter_tiles as tiles
-
-    return tiles(rows)
-
-
 def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
     """out[t] += scale · B (A x[t]) for every row t of the tiles, by its adapter's parts of this linear, in float32.
 
-    x [T, in], out [T, N], both contiguous. tiles [n, 18] int64, as `adapter_tiles` makes them: the address of an
+    x [T, in], out [T, N], both contiguous. tiles [n, 18] int64, as AdapterTable.tiles makes them: the address of an
     AdapterTable, a number of rows up to 16, and these rows; a row is in one tile at most. A row's bits do not depend on
     the other rows where `inexact_reason` is None.
     """

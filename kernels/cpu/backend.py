@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..arguments import AdapterPlace, AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RopeArgs, RouteArgs
+from ..arguments import AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RopeArgs, RouteArgs
 from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize, rounded_to_e4m3
 from . import build, torch_fallback
 from .build import op as _op
@@ -31,9 +31,13 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Find an op of recurrent layers, which few models have, when it is first used."""
+    """Find an op of recurrent layers or of adapters, which few models have, when it is first used."""
     if name.startswith("_"):
         raise AttributeError(name)
+    if name.endswith("_adapters"):
+        from .. import adapters
+
+        return getattr(adapters, f"native_{name}")
     from . import recurrence
 
     return getattr(recurrence, name)
@@ -90,24 +94,6 @@ def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: i
 
 def embedding(token_ids: Tensor, packed: "QuantizedLinear | Table") -> Tensor:
     return packed.rows(token_ids)
-
-
-def packs_adapters(dtype: torch.dtype) -> bool:
-    return _op("add_adapters", build.DTYPES.get(dtype)) is not None
-
-
-def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
-    run = _op("add_adapters", build.DTYPES.get(x.dtype))
-    if run is None:
-        from .. import adapters
-
-        adapters.add_adapters(out, x, tiles, place)
-        return
-    x = x.contiguous()
-    run(
-        x=x, out=out, tiles=tiles, outputs=place.outputs, num_tiles=len(tiles), first_part=place.first,
-        num_parts=len(place.outputs), num_inputs=x.shape[1], num_outputs=out.shape[1],
-    )  # fmt: skip
 
 
 def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ class AdapterCase:
         for row, owner in enumerate(self.owners):
             if owner is not None and (rows is None or row in rows):
                 found.setdefault((tables or self.tables)[owner].address, []).append(row)
-        tiles = torch.tensor(ops.adapter_tiles(found), dtype=torch.int64)
+        tiles = torch.tensor(adapters.AdapterTable.tiles(found), dtype=torch.int64)
         return tiles.view(-1, TILE_WIDTH).to(self.x.device)
 
 

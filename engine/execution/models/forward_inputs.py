@@ -32,7 +32,7 @@ class Inputs(NamedTuple):
     # before those with prompt logprobs, then those whose hidden states are pooled
     logits_indices: Tensor
     states: StateBatch | None = None  # None: no layer is recurrent
-    adapter_tiles: Tensor | None = None  # tiles from `ops.adapter_tiles`; None: no row has an adapter
+    adapter_tiles: Tensor | None = None  # tiles for `ops.add_adapters`; None: no row has an adapter
 
     @classmethod
     def of(cls, fields: Mapping[str, Tensor], bounds: Bounds) -> "Inputs":

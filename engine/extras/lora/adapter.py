@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....kernels import ops
 from ...core.batch import BatchRow
 from ...core.sampling_params import SamplingParams
 from ...errors import InvalidRequestError
@@ -45,4 +44,4 @@ class Adapter:
             if (adapter := row.request.params.adapter) is not None:
                 tokens.setdefault(adapter.table.address, []).extend(range(start, start + row.num_tokens))
             start += row.num_tokens
-        return {"adapter_tiles": np.array(ops.adapter_tiles(tokens), dtype=np.int64)}
+        return {"adapter_tiles": np.array(self.table.tiles(tokens), dtype=np.int64)}
