@@ -64,7 +64,7 @@ class AdapterTable:
 _tables: WeakValueDictionary[int, AdapterTable] = WeakValueDictionary()  # by address, for ops in torch
 
 
-def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
+def add_in_torch(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
     """Implement `ops.add_adapters` with torch, in float32 or wider."""
     wide = torch.promote_types(x.dtype, torch.float32)
     for address, num_rows, *rows in tiles.tolist():
@@ -76,16 +76,16 @@ def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> 
                 out[own, first : first + size] = (out[own, first : first + size].to(wide) + change).to(out.dtype)
 
 
-def native_packs_adapters(dtype: torch.dtype) -> bool:
+def packs_adapters(dtype: torch.dtype) -> bool:
     """True if the CPU's native library multiplies adapters of this dtype."""
     return build.op("add_adapters", build.DTYPES.get(dtype)) is not None
 
 
-def native_add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
+def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
     """Implement `ops.add_adapters` with the native library, or without it with torch."""
     run = build.op("add_adapters", build.DTYPES.get(x.dtype))
     if run is None:
-        add_adapters(out, x, tiles, place)
+        add_in_torch(out, x, tiles, place)
         return
     x = x.contiguous()
     run(
