@@ -78,5 +78,5 @@ def expected_sums(case: AdapterCase) -> Tensor:
     ]
     tables = [adapters.AdapterTable(own, num_parts=NUM_PARTS, device=device, packs=False) for own in wide]
     out = case.out.double()
-    adapters.add_adapters(out, case.x.double(), case.tiles(tables=tables), case.place)
+    adapters.add_in_torch(out, case.x.double(), case.tiles(tables=tables), case.place)
     return out
