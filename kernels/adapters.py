@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import TILE, AdapterPart, AdapterPlace
-from .cpu import build
 
 _LANES = 16  # as in simd.h
 
@@ -74,24 +73,6 @@ def add_in_torch(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> 
             if (part := _tables[address].parts.get(number)) is not None:
                 change = F.linear(F.linear(inputs, part.a.to(wide)) * part.scale, part.b.to(wide))
                 out[own, first : first + size] = (out[own, first : first + size].to(wide) + change).to(out.dtype)
-
-
-def packs_adapters(dtype: torch.dtype) -> bool:
-    """True if the CPU's native library multiplies adapters of this dtype."""
-    return build.op("add_adapters", build.DTYPES.get(dtype)) is not None
-
-
-def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
-    """Implement `ops.add_adapters` with the native library, or without it with torch."""
-    run = build.op("add_adapters", build.DTYPES.get(x.dtype))
-    if run is None:
-        add_in_torch(out, x, tiles, place)
-        return
-    x = x.contiguous()
-    run(
-        x=x, out=out, tiles=tiles, outputs=place.outputs, num_tiles=len(tiles), first_part=place.first,
-        num_parts=len(place.outputs), num_inputs=x.shape[1], num_outputs=out.shape[1],
-    )  # fmt: skip
 
 
 def _panels_of_ranks(a: Tensor) -> Tensor:

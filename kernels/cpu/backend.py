@@ -20,8 +20,8 @@ from .linear import pack
 from .plan import num_short
 
 if TYPE_CHECKING:
-    from ..adapters import add_adapters as add_adapters
-    from ..adapters import packs_adapters as packs_adapters
+    from .adapters import add_adapters as add_adapters
+    from .adapters import packs_adapters as packs_adapters
     from .experts import Experts
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
     from .recurrence import gated_delta as gated_delta
@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     if name.endswith("_adapters"):
-        from .. import adapters
+        from . import adapters
 
         return getattr(adapters, name)
     from . import recurrence
