@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .extras.compat.llm_engine import LLMEngine
     from .extras.compat.output_kind import RequestOutputKind
     from .extras.compat.pipeline import pipeline
+    from .extras.lora.request import LoRARequest
     from .extras.pooling.outputs import PoolingRequestOutput
     from .extras.pooling.params import PoolingParams
     from .extras.structured_output.params import StructuredOutputs, StructuredOutputsParams
@@ -41,6 +42,7 @@ __all__ = [
     "EngineConfig",
     "LLMEngine",
     "LLMStream",
+    "LoRARequest",
     "OutputDelta",
     "PoolingParams",
     "PoolingRequestOutput",
@@ -66,6 +68,7 @@ _HOME = {
     "LLM": ".serving.llm",
     "LLMEngine": ".extras.compat.llm_engine",
     "LLMStream": ".serving.llm",
+    "LoRARequest": ".extras.lora.request",
     "OutputDelta": ".core.outputs",
     "PoolingParams": ".extras.pooling.params",
     "PoolingRequestOutput": ".extras.pooling.outputs",

@@ -7,6 +7,10 @@ from torch import Tensor
 
 from .quantize import QuantizedWeight
 
+TILE = 16  # most rows of an adapter's tile: a GPU multiplies 16 at once
+TILE_WIDTH = 2 + TILE
+MAX_RANK = 256  # largest rank of an adapter
+
 
 class RaggedBatch(NamedTuple):
     """Places of each row's tokens and cached keys. If `num_decodes` is a number, rows of one query token come first.
@@ -56,6 +60,7 @@ class StepArrays(NamedTuple):
     ragged: RaggedBatch
     logits_indices: Tensor  # [L] int64, indices into T
     states: StateBatch | None = None  # None: no layer is recurrent
+    adapter_tiles: Tensor | None = None  # tiles for `ops.add_adapters`; None: no row has an adapter
 
 
 class CacheView(NamedTuple):
@@ -123,3 +128,18 @@ class ExpertWeights(NamedTuple):
     down: Tensor | QuantizedWeight  # [H, I]
     gate_up_bias: Tensor | None = None  # [2·I]
     down_bias: Tensor | None = None  # [H]
+
+
+class AdapterPart(NamedTuple):
+    """Low-rank change of some outputs of a linear: scale · B A (Hu et al. 2021, LoRA)."""
+
+    a: Tensor  # [r, in]
+    b: Tensor  # [out, r], of a's dtype
+    scale: float
+
+
+class AdapterPlace(NamedTuple):
+    """Parts of one linear in every table, and the outputs that each part changes."""
+
+    first: int  # the first part's entry
+    outputs: Tensor  # [parts, 2] int64: first output and number of outputs

@@ -8,14 +8,16 @@ Letters: T tokens of the whole ragged batch, B rows (sequences), H hidden, Hq qu
 N blocks, S block size, I MLP size, E experts, K experts per token.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from .arguments import AdapterPart as AdapterPart
+from .arguments import AdapterPlace as AdapterPlace
 from .arguments import AttentionArgs as AttentionArgs
 from .arguments import CacheView as CacheView
 from .arguments import ExpertWeights as ExpertWeights
@@ -30,6 +32,9 @@ from .int8_cache import token_width as token_width
 from .quantize import QuantizedWeight as QuantizedWeight
 from .quantize import powers_of_two as powers_of_two
 from .quantize import rounded as rounded
+
+if TYPE_CHECKING:
+    from .adapters import AdapterTable as AdapterTable
 
 _BACKEND_OF_DEVICE = {"cuda": "cuda", "cpu": "cpu", "meta": "reference"}
 
@@ -421,6 +426,25 @@ def pack_row_parallel(
 def linear(x: Tensor, packed: Any) -> Tensor:
     """Multiply x [T, in] by a weight of `pack_linear`, `pack_quantized`, `pack_fp8` or `pack_embedding` → [T, out]."""
     return _backend(x).linear(x, packed)
+
+
+def adapter_table(parts: Mapping[int, AdapterPart], *, num_parts: int, device: torch.device) -> "AdapterTable":
+    """Lay out an adapter's matrices for `add_adapters`; its parts are numbered below `num_parts`."""
+    from .adapters import AdapterTable  # here: few servers have adapters
+
+    dtype = next((part.a.dtype for part in parts.values()), torch.float32)
+    packs = _load(_BACKEND_OF_DEVICE[device.type]).packs_adapters(dtype)
+    return AdapterTable(parts, num_parts=num_parts, device=device, packs=packs)
+
+
+def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
+    """out[t] += scale · B (A x[t]) for every row t of the tiles, by its adapter's parts of this linear, in float32.
+
+    x [T, in], out [T, N], both contiguous. tiles [n, 18] int64, as AdapterTable.tiles makes them: the address of an
+    AdapterTable, a number of rows up to 16, and these rows; a row is in one tile at most. A row's bits do not depend on
+    the other rows where `inexact_reason` is None.
+    """
+    _backend(x).add_adapters(out, x, tiles, place)
 
 
 def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> Any:

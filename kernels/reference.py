@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import int8_cache
-from .arguments import AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RopeArgs, RouteArgs
+from .arguments import AdapterPlace, AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RopeArgs, RouteArgs
 from .quantize import E4M3_MAX, QuantizedWeight, can_quantize, dequantized, quantize, round_rows, rounded_to_e4m3
 from .recurrence import gated_delta as gated_delta
 from .recurrence import gated_rms_norm as gated_rms_norm
@@ -343,3 +343,13 @@ def _scramble(h: Tensor) -> Tensor:
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _MASK32
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _MASK32
     return h ^ (h >> 16)
+
+
+def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
+    from .adapters import add_in_torch
+
+    add_in_torch(out, x, tiles, place)
+
+
+def packs_adapters(dtype: torch.dtype) -> bool:
+    return False

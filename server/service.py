@@ -90,14 +90,24 @@ class Service(JobObserver):
         """Raise unless `name` is None or one of the served model's."""
         if name is not None and not isinstance(name, str):
             raise InvalidRequestError("model must be a string", param="model")
-        if name is not None and not self.settings.serves(name):
-            served = ", ".join(self.settings.model_names)
+        if name is not None and not self.settings.serves(name) and self.adapter_named(name) is None:
+            served = ", ".join((*self.settings.model_names, *(adapter.name for adapter in self.adapters)))
             raise ModelNotFoundError(f"model {name[:100]!r} is not served here; served: {served}")
+
+    @property
+    def adapters(self) -> Sequence[Any]:
+        """Adapters that requests can name as their model."""
+        engine = self.lifecycle.loaded
+        return () if engine is None or engine.adapters is None else engine.adapters.named
+
+    def adapter_named(self, name: object) -> str | None:
+        """Return the name if an adapter has it."""
+        return next((adapter.name for adapter in self.adapters if adapter.name == name), None)
 
     def new_job(self, params: SamplingParams, *, owner: str, **fields: Any) -> Job:
         """Make a job under a new, unguessable id; not submitted yet. `fields` are those of Job."""
         job = self.results.new_job(
-            model=self.settings.model_name,
+            model=params.adapter or self.settings.model_name,
             num_outputs=params.n,
             owner=owner,
             stream_interval=self.settings.stream_interval,
@@ -133,14 +143,14 @@ class Service(JobObserver):
     async def submit(
         self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "", kept: KeptRequest | None = None
     ) -> None:
-        """Hand the job to the engine. The tenant is the key's owner, or without keys `user`.
+        """Hand the job to the engine. The tenant is the key's owner, or without keys `user`, or the adapter.
 
         With `kept`, and where results are on disk, the job is there when this returns. Raises like AsyncEngine.submit,
         and NotReadyError (StoreUnavailableError).
         """
         if self.state != "ready":
             raise self.lifecycle.not_ready()
-        params, tenant = self.results.bounded(params), job.owner or user
+        params, tenant = self.results.bounded(params), job.owner or user or params.adapter or ""
         receipts = await self._receipts(params)
         sink = job.versions.noting(job.sink if kept is None else self.results.sink(job, webhook=kept.webhook))
         reuse = self._reuse(job, prompt, params, tenant=tenant)
@@ -151,7 +161,8 @@ class Service(JobObserver):
         if receipts is not None:
             job.receipt = receipts.maker(handle)
         if kept is not None:
-            await self.results.accept(job, handle, kept, user=user, fingerprint=self.engine.fingerprint)
+            fingerprint = self.engine.fingerprint_of(params.adapter)
+            await self.results.accept(job, handle, kept, user=user, fingerprint=fingerprint)
         if reuse is not None:
             await reuse.accepted(handle, sink)
 

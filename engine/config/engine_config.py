@@ -164,6 +164,15 @@ class EngineConfig:
     pooler_config: dict[str, Any] | None = setting(
         None, help='embeddings of any model, or other than its files say, as JSON: {"pooling_type": "MEAN"}'
     )
+    enable_lora: bool = setting(False, help="serve adapters (LoRA) beside the model, chosen by a request's `model`")
+    lora_modules: tuple[str, ...] = setting(
+        (), help='adapters to begin with, as NAME=PATH, or as JSON: {"name": "sql", "path": "PATH"}'
+    )
+    max_loras: int = setting(8, at_least=1, help="most adapters in memory, so in unfinished requests; others wait")
+    max_lora_rank: int = setting(256, at_least=1, at_most=256, help="largest rank of an adapter")
+    max_cpu_loras: int | None = setting(
+        None, at_least=1, help="most adapters in memory, if more than --max-loras; those not used last are read again"
+    )
     speculative_config: dict[str, Any] | None = setting(
         None,
         word_key="model",
@@ -296,6 +305,15 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     (
         lambda c: c.prefix_cache_key_file is not None and c.prefix_cache_dir is None,
         "prefix_cache_key_file needs prefix_cache_dir, which it encrypts",
+    ),
+    (lambda c: c.lora_modules and not c.enable_lora, "lora_modules need enable_lora"),
+    (
+        lambda c: c.enable_lora and (c.tensor_parallel_slices or c.tensor_parallel_size) > 1,
+        "enable_lora is not built with tensor_parallel_size or slices; leave one of them out",
+    ),
+    (
+        lambda c: c.max_cpu_loras is not None and c.max_cpu_loras < c.max_loras,
+        "max_cpu_loras must be at least max_loras",
     ),
     (lambda c: not c.enable_chunked_prefill, "enable_chunked_prefill is always on here; leave it out"),
 )

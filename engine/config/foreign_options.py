@@ -28,7 +28,7 @@ class ForeignOption:
 
 
 _ONE_DEVICE = "one process and one device serve a model; start several servers behind a proxy for more"
-_LORA = "adapters are not served yet; merge them into their model: peft's merge_and_unload()"
+_LORA = "adapters have the model's vocabulary and dtype, on one device"
 _HTTPS = "the server speaks HTTP on --host and --port; put a proxy such as nginx or Caddy before it"
 _GENERATION = "only text generation is served, no embeddings and no scores"
 _CONFIG = "a model is what its config.json says; edit that in a copy of its folder"
@@ -68,7 +68,7 @@ _WITHOUT_EFFECT = """
 """
 _SWITCHES_REFUSED = {
     _ONE_DEVICE: "--data-parallel-hybrid-lb --enable-eplb --enable-expert-parallel --headless",
-    _LORA: "--enable-lora --fully-sharded-loras",
+    _LORA: "--fully-sharded-loras",
     _HTTPS: "--enable-ssl-refresh",
     _CONFIG: "--disable-sliding-window",
     _REQUEST: "--enable-force-include-usage --exclude-tools-when-tool-choice-none --return-tokens-as-token-ids "
@@ -84,6 +84,8 @@ _SWITCHES_REFUSED = {
 }
 # Harmless values, and the reason why others are refused.
 _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "--lora-dtype": (("auto",), _LORA),
+    "--lora-extra-vocab-size": (("0", "256"), _LORA),
     "--config-format": (("auto", "hf"), _CONFIG),
     "--convert": (("auto", "none"), _GENERATION),
     "--cpu-offload-gb": (("0", "0.0"), "weights stay on the device; --quantization int4 makes them smaller"),
@@ -111,7 +113,6 @@ _ALWAYS_REFUSED = {
     _ONE_DEVICE: "--all2all-backend --data-parallel-address -dpa --data-parallel-backend -dpb --data-parallel-rank "
     "-dpn --data-parallel-rpc-port -dpp --data-parallel-start-rank -dpr --master-addr --master-port --nnodes "
     "--node-rank",
-    _LORA: "--lora-dtype --lora-extra-vocab-size --lora-modules --max-cpu-loras --max-lora-rank --max-loras",
     _HTTPS: "--middleware --root-path --ssl-ca-certs --ssl-cert-reqs --ssl-certfile --ssl-keyfile --uds",
     _GENERATION: "--io-processor-plugin --override-pooler-config",
     _CONFIG: "--hf-config-path --override-attention-dtype --rope-theta",

@@ -82,6 +82,7 @@ class SamplingParams:
     default_max_tokens: int | None = 64  # instead of max_tokens, cut to the tokens that fit; None: all that fit
     is_background: bool = False  # queues behind all interactive requests, whatever the scheduling policy
     wants_receipt: bool = False  # the server proves the answer by a receipt
+    adapter: Any = None  # name of an adapter (LoRA); the engine puts the adapter itself here
     pooling: Any = None  # a PoolingTask: the request samples nothing and ends when its prompt is computed
     # The user's names of fields, and of the prompt, where they differ ("max_completion_tokens"); for refusals.
     names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)

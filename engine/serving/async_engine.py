@@ -49,7 +49,6 @@ class AsyncEngine(EngineState):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         self.tokenizer: Tokenizer | None = None
-        self.fingerprint = ""  # the model's; with another model a resumed request could go on to other tokens
         self.replays: Any = None  # expected outputs, which the receipts extra verifies
         self._ranks: Any = None  # other processes of a tensor-parallel model
         self._input_threads = InputThreads(max_length=config.max_queue_chars)
@@ -66,6 +65,7 @@ class AsyncEngine(EngineState):
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.default_sampling_params, self.pooler = parts.default_sampling_params, parts.pooler
+        self.adapters = parts.adapters
         self.prompts = PromptReader(
             core, parts.input_processor, parts.tokenizer, self._queue_limits, self._input_threads
         )
@@ -136,6 +136,8 @@ class AsyncEngine(EngineState):
         is_new = resumed is None
         self._check_admission(params, is_new=is_new)
         await self.admits.wait()
+        if params.adapter is not None:
+            params = await self.adapters.params_for(params)
         tokenized = await self.prompts.tokenize(prompt, params, is_new=is_new)
         if self.disk_cache is not None:
             await self.disk_cache.fetch(tokenized.token_ids, tenant=tenant, salt=params.cache_salt)

@@ -46,6 +46,7 @@ class EngineParts:
     fingerprint: str = ""  # the model's
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)  # values of fields that a request lacks
     pooler: Any = None  # Pooler of the extra, for a model that pools
+    adapters: Any = None  # Adapters of the extra, with --enable-lora
 
     def pipeline(self, config: EngineConfig, *, replays: Any = None) -> StepPipeline:
         """Test the parts with a few tokens, and build a core over them with its step pipeline.
@@ -174,7 +175,10 @@ def load(config: EngineConfig) -> EngineParts:
         generates=pooler is None or pooler.generates,
     )
     return_freed_memory()
-    return EngineParts(tokenizer, runner, input_processor, mark.result(), defaults, pooler)
+    if config.enable_lora and pooler is not None:
+        raise ConfigError("--enable-lora is not built for models that pool")
+    adapters = _adapters(config, runner) if config.enable_lora else None
+    return EngineParts(tokenizer, runner, input_processor, mark.result(), defaults, pooler, adapters)
 
 
 def _pooler(config: EngineConfig, folder: Path, runner: ModelRunner, tokenizer: Tokenizer | None) -> Any:
@@ -184,6 +188,12 @@ def _pooler(config: EngineConfig, folder: Path, runner: ModelRunner, tokenizer: 
         return None
     module = load_extra("pooling.pooler", needed_for="--pooler-config")
     return module.Pooler(config, folder, runner, tokenizer)
+
+
+def _adapters(config: EngineConfig, runner: ModelRunner) -> Any:
+    adapters = load_extra("lora.adapters", needed_for="--enable-lora").Adapters(config, runner.model)
+    adapters.add_configured()
+    return adapters
 
 
 def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig) -> ConstraintCompiler | None:

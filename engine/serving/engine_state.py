@@ -36,6 +36,8 @@ class EngineState:
         self.max_model_len = 0
         self.default_sampling_params: Mapping[str, Any] = {}  # values of fields that a request lacks
         self.pooler: Any = None  # Pooler of the extra, for a model that pools
+        self.adapters: Any = None  # Adapters of the extra, with --enable-lora
+        self.fingerprint = ""  # the model's; with another model a resumed request could go on to other tokens
         self.lost: RankLostError | None = None  # the reason why the engine died, if a rank was lost
         self.is_loaded = False
         self.is_draining = False
@@ -122,6 +124,12 @@ class EngineState:
         """Number of requests that have not ended."""
         return self._pipeline.core.num_unfinished if self.is_loaded else 0
 
+    def fingerprint_of(self, adapter: str | None) -> str:
+        """Return the fingerprint of the model with the adapter of this name: another one could go on differently."""
+        if adapter is None:
+            return self.fingerprint
+        return f"{self.fingerprint}+{'' if self.adapters is None else self.adapters.digest(adapter)}"
+
     async def wait_idle(self) -> None:
         """Return when no request is unfinished."""
         await self._idle.wait()
@@ -176,6 +184,7 @@ class EngineState:
             "weights_version": self.weights_version,
             "paused": self.paused,
             "default_sampling_params": self.default_sampling_params,
+            **({} if self.adapters is None else {"adapters": self.adapters.stats()}),
             **self._input_processor.stats(),
             **self.view.stats(self._steps),
         }

@@ -70,7 +70,7 @@ class LLM:
         self._runner = parts.runner
         self.tokenizer = parts.tokenizer
         self._texts = TokenTexts(parts.tokenizer)
-        self._defaults, self.pooler = parts.default_sampling_params, parts.pooler
+        self._defaults, self.pooler, self.adapters = parts.default_sampling_params, parts.pooler, parts.adapters
         self.pipeline = parts.pipeline(self.config)
         self.core = self.pipeline.core
         self._live: Any = None  # LiveModel, once the weights change or the model sleeps
@@ -175,7 +175,7 @@ class LLM:
         use_tqdm: Any = False,
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        lora_request: None = None,
+        lora_request: Any = None,
         priority: int | Sequence[int] | None = None,
         on_delta: OnDelta | None = None,
         **fields: Any,
@@ -185,8 +185,9 @@ class LLM:
         A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}. Give one or a list of them,
         and one SamplingParams for all or one per prompt; or fields of SamplingParams as keywords. Without any:
         `get_default_sampling_params()`. `prompt_token_ids`: prompts as ids, like in older vLLM. `priority`: one, or one
-        per prompt. `use_tqdm` is vLLM's; no bar is shown. `on_delta` is called with each delta. Raises
-        InvalidRequestError before anything runs, RequestFailedError if a request failed.
+        per prompt. `lora_request`: a LoRARequest, or one or None per prompt. `use_tqdm` is vLLM's; no bar is shown.
+        `on_delta` is called with each delta. Raises InvalidRequestError before anything runs, RequestFailedError if a
+        request failed.
         """
         many = _prompts(prompts, prompt_token_ids)
         params = self._params_for(many, sampling_params, fields, priority=priority, lora_request=lora_request)
@@ -197,7 +198,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: Params = None,
         *,
-        lora_request: None = None,
+        lora_request: Any = None,
         priority: int | Sequence[int] | None = None,
         **fields: Any,
     ) -> "LLMStream":
@@ -212,7 +213,7 @@ class LLM:
         sampling_params: Params = None,
         use_tqdm: Any = False,
         *,
-        lora_request: None = None,
+        lora_request: Any = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
@@ -256,14 +257,15 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: Any,
-        lora_request: None = None,
+        lora_request: Any = None,
         use_tqdm: Any = False,
     ) -> list[BeamSearchOutput]:
         """Search the likeliest outputs of each prompt, like transformers' beam search; `params`: BeamSearchParams.
 
         Raises InvalidRequestError.
         """
-        _refuse_adapters(lora_request)
+        if lora_request is not None:
+            raise InvalidRequestError("lora_request is not built for beam_search; leave it out", param="lora_request")
         search = load_extra("beam_search.search", needed_for="LLM.beam_search")
         outputs: list[BeamSearchOutput] = search.beam_search(self, _prompts(prompts, None), params)
         return outputs
@@ -338,20 +340,31 @@ class LLM:
         fields: Mapping[str, Any],
         *,
         priority: int | Sequence[int] | None = None,
-        lora_request: None = None,
+        lora_request: Any = None,
     ) -> list[SamplingParams]:
         """Return a checked copy of the parameters for each prompt. Raises InvalidRequestError."""
-        _refuse_adapters(lora_request)
         if fields and params is not None:
             raise InvalidRequestError(f"give sampling_params or {', '.join(fields)} as keywords, not both")
         own = self.sampling_params(fields) if params is None else params
         several = [own.clone()] * len(prompts) if isinstance(own, SamplingParams) else [item.clone() for item in own]
         _check_one_each(prompts, several, "sampling params")
+        if lora_request is not None:
+            several = self._with_adapters(several, lora_request)
         if priority is None:
             return several
         priorities = [priority] * len(prompts) if isinstance(priority, int) else list(priority)
         _check_one_each(prompts, priorities, "priorities")
         return [dataclasses.replace(p, priority=rank) for p, rank in zip(several, priorities, strict=True)]
+
+    def _with_adapters(self, params: Sequence[SamplingParams], lora_request: Any) -> list[SamplingParams]:
+        if self.adapters is None:
+            raise InvalidRequestError("lora_request needs LLM(enable_lora=True)", param="lora_request")
+        requests = list(lora_request) if isinstance(lora_request, (list, tuple)) else [lora_request] * len(params)
+        _check_one_each(params, requests, "LoRA requests")
+        return [
+            item if request is None else self.adapters.request(request).params(item)
+            for item, request in zip(params, requests, strict=True)
+        ]
 
     def _begin(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> "LLMStream":
         """Add requests. Without a step none of them runs. Raises InvalidRequestError, and then adds none."""
@@ -496,14 +509,7 @@ def _prompts(
     return _as_list(cast(Prompt, token_ids if prompts is None else prompts))
 
 
-def _refuse_adapters(lora_request: None) -> None:
-    if lora_request is not None:
-        raise InvalidRequestError(
-            "lora_request is not taken: adapters are not served yet; merge them into their model", param="lora_request"
-        )
-
-
-def _check_one_each(prompts: Sequence[Prompt], items: Sequence[Any], kind: str) -> None:
+def _check_one_each(prompts: Sequence[Any], items: Sequence[Any], kind: str) -> None:
     if len(items) != len(prompts):
         raise InvalidRequestError(f"{len(prompts)} prompts but {len(items)} {kind}; give one, or one each")
 

@@ -95,7 +95,8 @@ def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
     launcher = runner.new_launcher(**_step_limits(config, loaded.max_model_len))
     if loaded.device.type != "cuda":
         return launcher
-    if not config.enforce_eager and not loaded.model_config.is_recurrent:  # no graph pads state slots yet
+    # No graph pads state slots or tiles of adapters yet.
+    if not config.enforce_eager and not config.enable_lora and not loaded.model_config.is_recurrent:
         from ..execution.runner.cuda_graphs import CudaGraphCapturer, graph_sizes
 
         launcher.use_graphs(
@@ -277,8 +278,11 @@ def build_model(
     parallel: TensorParallel = ALONE,
 ) -> Any:
     """Build a model of the weights that a source has, packed as the settings say. Raises ConfigError."""
+    family = model_class(model_config.architecture, impl=model_config.impl)
+    if config.enable_lora:
+        family = load_extra("lora.adapted", needed_for="--enable-lora").adapted(family)
     with refusing_out_of_memory(_TOO_LARGE):
-        return model_class(model_config.architecture, impl=model_config.impl)(
+        return family(
             model_config,
             weights,
             device=device,

@@ -20,6 +20,8 @@ from .linear import pack
 from .plan import num_short
 
 if TYPE_CHECKING:
+    from .adapters import add_adapters as add_adapters
+    from .adapters import packs_adapters as packs_adapters
     from .experts import Experts
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
     from .recurrence import gated_delta as gated_delta
@@ -31,9 +33,13 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Find an op of recurrent layers, which few models have, when it is first used."""
+    """Find an op of recurrent layers or of adapters, which few models have, when it is first used."""
     if name.startswith("_"):
         raise AttributeError(name)
+    if name.endswith("_adapters"):
+        from . import adapters
+
+        return getattr(adapters, name)
     from . import recurrence
 
     return getattr(recurrence, name)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..arguments import RaggedBatch, StateBatch, StepArrays
+from ..arguments import TILE_WIDTH, RaggedBatch, StateBatch, StepArrays
 from . import build
 from .recording import Buffer, Call, Recording, Value
 
@@ -23,9 +23,11 @@ _NUMBERS = {
     "num_rows": 2**40 + 31,
     "num_decodes": 2**40 + 75,
     "max_blocks": 2**40 + 87,
+    "num_tiles": 2**40 + 97,
 }
 _ARRAYS = (
     *("x", "out", "positions", "slot_mapping", "query_start_loc", "seq_lens", "block_tables", "logits_indices"),
+    "adapter_tiles",
     *StateBatch._fields,
 )
 _OPS_OF_VALUES = ("select_rows", "add_scaled")
@@ -57,14 +59,18 @@ class Plan:
 
     def run(self, x: Tensor, arrays: StepArrays) -> Tensor:
         """Run the forward pass: x [T, hidden] → [L, hidden]."""
-        ragged, num_tokens = arrays.ragged, len(x)
+        ragged, num_tokens, tiles = arrays.ragged, len(x), arrays.adapter_tiles
         self._reserve(max(num_tokens, len(arrays.logits_indices)))
         out = torch.empty(len(arrays.logits_indices), self._width, dtype=self._dtype)
         tensors = (
             x.contiguous(), out, arrays.positions, arrays.slot_mapping, ragged.query_start_loc, ragged.seq_lens,
-            ragged.block_tables, arrays.logits_indices, *(arrays.states or ()),
+            ragged.block_tables, arrays.logits_indices, arrays.positions if tiles is None else tiles,
+            *(arrays.states or ()),
         )  # fmt: skip
-        numbers = (num_tokens, len(out), len(ragged.seq_lens), num_short(ragged), ragged.block_tables.stride(0))
+        numbers = (
+            num_tokens, len(out), len(ragged.seq_lens), num_short(ragged), ragged.block_tables.stride(0),
+            0 if tiles is None else len(tiles),
+        )  # fmt: skip
         variables = (*numbers, *(tensor.data_ptr() for tensor in tensors))
         self._variables[: len(variables)] = variables
         self._run(
@@ -129,6 +135,7 @@ def _step_values(recording: Recording) -> StepArrays:
         ),
         logits_indices=array("logits_indices", torch.int64, _NUMBERS["num_logits"]),
         states=StateBatch(*(array(name, torch.int32, rows) for name in StateBatch._fields)),
+        adapter_tiles=array("adapter_tiles", torch.int64, _NUMBERS["num_tiles"], TILE_WIDTH),
     )
 
 

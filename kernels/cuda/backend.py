@@ -31,6 +31,7 @@ from .copy_blocks import copy_blocks as copy_blocks
 from .filter_logits import filter_logits as filter_logits
 from .gumbel_sample import gumbel_argmax as gumbel_argmax
 from .linear import few_rows, fp8_linear
+from .linear.adapters import add_adapters as add_adapters
 from .linear.fp8_linear import Fp8Linear
 from .moe import experts as experts
 from .norm import add_layer_norm as add_layer_norm
@@ -137,7 +138,9 @@ def linear(x: Tensor, packed: AnyLinear) -> Tensor:
         return linear(x, packed.linear)
     if isinstance(packed, StackedLinear):
         return torch.cat([linear(x, part) for part in packed.parts], dim=1)
-    return linear(_prepare_inputs(x, packed), packed.linear)
+    if isinstance(packed, PreparedLinear):
+        return linear(_prepare_inputs(x, packed), packed.linear)
+    return packed.multiply(x)  # a wrapper of one of these
 
 
 def _prepare_inputs(x: Tensor, packed: PreparedLinear) -> Tensor:
@@ -192,3 +195,7 @@ def pack_experts(
 
     parts = ((wide(expert.gate_up), wide([expert.down]), expert.gate_up_bias, expert.down_bias) for expert in experts)
     return moe.pack_experts(parts, num_experts=num_experts, limit=limit)
+
+
+def packs_adapters(dtype: torch.dtype) -> bool:
+    return False

@@ -24,7 +24,7 @@ HARMLESS: Mapping[str, tuple[Any, ...]] = {
         ("use_beam_search", "early_stopping", "echo", "suffix", "no_stop_trim", "logits_processors"), NOTHING
     ),
     **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids", "return_hidden_states"), NOTHING),
-    **dict.fromkeys(("documents", "prompt_embeds", "structural_tag", "lora_path"), NOTHING),
+    **dict.fromkeys(("documents", "prompt_embeds", "structural_tag"), NOTHING),
     **dict.fromkeys(("kv_transfer_params", "vllm_xargs"), NOTHING),
     **dict.fromkeys(("spaces_between_special_tokens", "detokenize"), (*NOTHING, True)),
     **dict.fromkeys(("include_reasoning", "separate_reasoning", "stream_reasoning"), (*NOTHING, True)),

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from ...engine.checks import Schema, nullable, unknown_field
-from ...engine.errors import InvalidRequestError
+from ...engine.errors import InvalidRequestError, ModelNotFoundError
 from ..http.json_body import FIELDS, read_json
 from ..http.response_middleware import answer_headers, listed
 from ..service import Service, service_of
@@ -80,6 +80,7 @@ class RequestModel(BaseModel):
     _as_sent: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _defaults: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _ignored_fields: tuple[str, ...] = PrivateAttr(())
+    _adapter: str | None = PrivateAttr(None)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -178,6 +179,16 @@ class RequestModel(BaseModel):
         return self._as_sent
 
     @property
+    def asked_adapter(self) -> str:
+        """Name of an adapter in a field beside `model`; "" without one."""
+        return ""
+
+    @property
+    def adapter(self) -> str | None:
+        """Name of the adapter that answers in place of the model."""
+        return self._adapter
+
+    @property
     def defaults(self) -> Mapping[str, Any]:
         """Values of sampling fields that are absent."""
         return self._defaults
@@ -190,7 +201,7 @@ class RequestModel(BaseModel):
 
 Body = TypeVar("Body", bound=RequestModel)
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-ModelName = Annotated[str | None, Field(description="The served model's name; any other name is a 404.")]
+ModelName = Annotated[str | None, Field(description="Name of the served model or of an adapter; else a 404.")]
 User = Annotated[str, Field(max_length=256, description="The end user, for fair scheduling on a server without keys.")]
 
 
@@ -201,9 +212,14 @@ def read_fields(
 
     Raises InvalidRequestError, ModelNotFoundError.
     """
-    service.check_model(fields.get("model"))
+    name = fields.get("model")
+    service.check_model(name)
     defaults = service.default_sampling_params if defaults is None else defaults
     body = kind.read(fields, is_strict=service.settings.strict_fields, defaults=defaults)
+    asked = body.asked_adapter
+    body._adapter = service.adapter_named(asked or name)
+    if asked and body._adapter is None:
+        raise ModelNotFoundError(f"the adapter {asked[:100]!r} is not loaded")
     if ignored := body.ignored_fields:
         service.metrics.on_ignored_fields(len(ignored))
     return body

@@ -57,8 +57,13 @@ class SamplingRequest(RequestModel):
         AfterValidator(_label),
         Field(description="The answer's X-Request-Id, if the request has no such header."),
     ] = None
+    lora_path: Annotated[str, Field(description="SGLang's field: the name of an adapter, in place of `model`.")] = ""
     response_format: ResponseFormat | None = None
     receipt: Annotated[bool, Field(description="Return a receipt, by which POST /verify checks the answer.")] = False
+
+    @property
+    def asked_adapter(self) -> str:
+        return self.lora_path
 
     def sampling(
         self, *, names: Mapping[str, str] | None = None, text_format: TextFormat | None = None, **changed: Any
@@ -80,6 +85,7 @@ class SamplingRequest(RequestModel):
             "default_max_tokens": self.default_max_tokens,
             "names": names or {},
             "wants_receipt": self.receipt,
+            "adapter": self.adapter,
         }
         params = SamplingParams.from_fields(fields, defaults=self.defaults, **internal)
         if params.structured_outputs is None:

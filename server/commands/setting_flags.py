@@ -22,6 +22,7 @@ SECTIONS: dict[str, str] = {
     "scheduling": "max_num_seqs max_num_batched_tokens long_prefill_token_threshold batching_policy scheduling_policy "
     "tenant_weights max_seqs_per_key preemption_mode target_itl_ms ttft_ms itl_ms tenant_goals max_queue_size "
     "max_queue_chars max_queue_seconds",
+    "adapters": "enable_lora lora_modules max_loras max_lora_rank max_cpu_loras lora_dir",
     "server": "",
     "results": "result_ttl results results_sync results_lease results_url results_key_file id_tag webhook_targets "
     "webhook_secret_file max_results max_unfinished_per_key max_result_bytes_per_key max_result_bytes max_file_bytes "
@@ -135,6 +136,8 @@ def _value(setting: Setting) -> dict[str, Any]:
     """Return argparse's options for the value."""
     if setting.kind is bool:
         return {"action": argparse.BooleanOptionalAction}
+    if setting.name == "lora_modules":
+        return {"action": "extend", "nargs": "+", "metavar": "NAME=PATH"}
     if setting.kind is tuple:
         return {"action": "append", "metavar": "TEXT"}
     if setting.choices:

@@ -209,6 +209,16 @@ def _few(shape: Shape) -> None:
     few_rows.multiply(x, few_rows.Weight(weight, None, weight[:, 0].contiguous()), dtype=x.dtype)
 
 
+def _adapters(shape: Shape) -> None:
+    """Launch the adapters of an 8B model's q, k and v."""
+    dtype = getattr(torch, shape.dtype)
+    place = ops.AdapterPlace(0, torch.zeros(3, 2, dtype=torch.int64))
+    tiles = torch.zeros(shape.num_tokens // 16, 18, dtype=torch.int64)
+    cuda.add_adapters(
+        _empty(shape.num_tokens, 6144, dtype=dtype), _empty(shape.num_tokens, 4096, dtype=dtype), tiles, place
+    )
+
+
 def _blocks(shape: Shape) -> None:
     cache = _empty(8, 8, shape.block_size, shape.head_dim, dtype=getattr(torch, shape.dtype))
     indices = torch.zeros(3, dtype=torch.int64)
@@ -268,6 +278,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "quantized": _quantized,
     "few": _few,
     "recurrent": _recurrent,
+    "adapters": _adapters,
     "blocks": _blocks,
     "sampling": _sampling,
 }
@@ -297,6 +308,7 @@ SHAPES = [
     *(Shape("rope", head_dim=dim) for dim in (64, 80, 128, 256)),
     Shape("rope", head_dim=64, group=71),
     Shape("norm"),
+    *(Shape("adapters", dtype, num_tokens=64) for dtype in ("bfloat16", "float16")),
     Shape("activation"),
     # Tiles of 16, 32, 64 and 128 pairs.
     *(Shape("experts", experts=MIXTRAL_8X7B, num_tokens=tokens) for tokens in (1, 64, 128, 2048)),

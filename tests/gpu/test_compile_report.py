@@ -12,7 +12,7 @@ import pytest
 
 # More GPUs by hand, a minute per GPU: SPLITFUSE_TEST_ARCHES=80,89,90,100,120 pytest tests/gpu/test_compile_report.py
 ARCHES = [int(arch) for arch in os.environ.get("SPLITFUSE_TEST_ARCHES", "90").split(",")]
-DOTS = ("prefill", "decode", "grouped_matmul", "quantized_matmul", "few_rows")
+DOTS = ("prefill", "decode", "grouped_matmul", "quantized_matmul", "few_rows", "shrink", "expand")
 SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 
 
@@ -46,6 +46,7 @@ def test_every_kernel_builds(arch: int) -> None:
         "find_threshold", "mask_far",
         "route", "group_by_expert", "grouped_matmul", "weigh",
         "quantized_matmul", "widen_weight", "few_rows", "add_splits", "round_rows",
+        "shrink", "expand",
         "convolve", "keep_inputs", "run_state", "gated_rms_norm", "gate_mul",
     }  # fmt: skip
 

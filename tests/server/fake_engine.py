@@ -97,6 +97,7 @@ class FakeEngine:
         self.config = config or EngineConfig()
         self.tokenizer = FakeTokenizer()
         self.pooler = None
+        self.adapters = None
         self.max_model_len = MAX_MODEL_LEN
         self.default_sampling_params: dict[str, Any] = {}
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_config={"model_type": "fake"}, quantization=None)
@@ -142,6 +143,9 @@ class FakeEngine:
     def hold(self) -> None:
         """Let no further token out, of any request."""
         self._num_allowed = 0
+
+    def fingerprint_of(self, adapter: str | None) -> str:
+        return self.fingerprint
 
     async def allow(self, num_tokens: float = math.inf) -> None:
         """Let `num_tokens` further tokens out, over all requests."""

@@ -43,6 +43,7 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "HTTP": "http",
         "Structured output": "structured_output",
         "Embeddings": "embeddings",
+        "Adapters": "adapters",
         "Speculative decoding": "speculative_decoding",
         "Training": "training",
         "Receipts": "receipts",

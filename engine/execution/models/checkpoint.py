@@ -106,8 +106,8 @@ def other_format(folder: Path) -> str | None:
     if (folder / "adapter_config.json").exists():
         base = read_json(folder / "adapter_config.json").get("base_model_name_or_path") or "its base model"
         return (
-            f"{folder} is an adapter (LoRA or alike) for {base}, not a model, and adapters are not served yet; serve "
-            f"{base}, or merge the two first: peft's merge_and_unload(), then save_pretrained()"
+            f"{folder} is an adapter (LoRA or alike) for {base}, not a model; serve {base} with "
+            f"--enable-lora --lora-modules NAME={folder}"
         )
     return None
 

@@ -32,6 +32,7 @@ class Inputs(NamedTuple):
     # before those with prompt logprobs, then those whose hidden states are pooled
     logits_indices: Tensor
     states: StateBatch | None = None  # None: no layer is recurrent
+    adapter_tiles: Tensor | None = None  # tiles for `ops.add_adapters`; None: no row has an adapter
 
     @classmethod
     def of(cls, fields: Mapping[str, Tensor], bounds: Bounds) -> "Inputs":
@@ -43,4 +44,5 @@ class Inputs(NamedTuple):
             RaggedBatch(fields["query_start_loc"], fields["seq_lens"], fields["block_tables"], *bounds),
             fields["logits_indices"],
             StateBatch(*(fields[name] for name in STATE_FIELDS)) if "state_sources" in fields else None,
+            fields.get("adapter_tiles"),
         )

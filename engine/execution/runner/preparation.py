@@ -40,6 +40,8 @@ class Preparation:
         """
         arrays, bounds = lay_out(batch.rows, block_size=self._block_size)
         arrays |= state_arrays(batch.rows)
+        if adapter := next((a for row in batch.rows if (a := row.request.params.adapter) is not None), None):
+            arrays |= adapter.arrays(batch.rows)
         num_logits = len(arrays["logits_indices"])
         if sample_indices is not None:
             arrays["sources"] = token_sources(batch.rows, sample_indices)

@@ -45,20 +45,20 @@ class AsyncLLM:
         sampling_params: SamplingParams,
         request_id: str,
         *,
-        lora_request: None = None,
+        lora_request: Any = None,
         priority: int | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Yield outputs of the kind that `sampling_params.output_kind` names; None is CUMULATIVE.
 
         Closing the iterator aborts the request. Raises like AsyncEngine.generate.
         """
-        if lora_request is not None:
-            raise InvalidRequestError("lora_request is not taken: adapters are not served yet", param="lora_request")
         kind = RequestOutputKind(getattr(sampling_params.output_kind, "value", sampling_params.output_kind) or 0)
         params = sampling_params.clone()
         if priority is not None:
             params.priority = priority
-            params = params.clone()  # checks it
+        if lora_request is not None:
+            params.adapter = await self._named(lora_request)
+        params = params.clone()  # checks it
         await self.start()
         deltas: asyncio.Queue[Any] = asyncio.Queue()
         submitted = await self.engine.submit(prompt, params, deltas.put_nowait, request_id=request_id)
@@ -81,6 +81,14 @@ class AsyncLLM:
         finally:
             if not output.finished:
                 self.engine.abort(request_id)
+
+    async def _named(self, lora_request: Any) -> str:
+        """Return the name of a LoRARequest's adapter, which is loaded first if it is new. Raises."""
+        await self.start()
+        if (adapters := self.engine.adapters) is None:
+            raise InvalidRequestError("lora_request needs enable_lora=True", param="lora_request")
+        name: str = await adapters.in_thread(lambda: adapters.name(lora_request))
+        return name
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests; unknown or finished ids are ignored."""

@@ -1,7 +1,7 @@
 """LLMEngine: an LLM stepped by hand, with the interface of vLLM's class."""
 
 from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 
 from ...config import EngineConfig
 from ...config.setting import settings_of
@@ -31,7 +31,7 @@ class LLMEngine:
         prompt: Prompt,
         params: SamplingParams,
         *,
-        lora_request: None = None,
+        lora_request: Any = None,
         priority: int | None = None,
     ) -> None:
         """Add a request. Raises InvalidRequestError; ValueError if the request_id is in use."""

@@ -57,6 +57,8 @@ class LiveModel:
             raise InvalidRequestError("weights can change and models can sleep on --device cpu only so far")
         if runner.ranks is not None:
             raise InvalidRequestError("weights cannot change with --tensor-parallel-size or slices so far")
+        if config.enable_lora:
+            raise InvalidRequestError("weights cannot change and models cannot sleep with --enable-lora so far")
         self.version = 0
         self.sleep_level = 0  # 0: awake
         self._config, self._runner, self._loaded = config, runner, runner.loaded

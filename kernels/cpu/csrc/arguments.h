@@ -314,6 +314,18 @@ struct AddGated {
     int64_t num_threads;
 };
 
+// out [rows, num_outputs] += the rows' adapters' products of x [rows, num_inputs], as in adapters.cpp. tiles [num_tiles]
+// [18]: address of an adapter's entries, number of rows, rows; outputs [num_parts][2]: first output of a part, and their
+// number; first_part: its entry.
+template <typename T>
+struct AddAdapters {
+    const T* x;
+    T* out;
+    const int64_t *tiles, *outputs;
+    int64_t num_tiles, first_part, num_parts, num_inputs, num_outputs;
+    int64_t num_threads;
+};
+
 // out [rows, width] = Σ of every rank's partials [rows][num_partials][width], rank after rank, in float, rounded once.
 // shared: memory of all ranks (ranks.cpp); state [2]: number of exchanges so far, and the reason that ended them (0:
 // none).

@@ -1,6 +1,7 @@
 """Resumption: jobs that an earlier process left unfinished go on in the order of their arrival."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....engine.errors import ModelNotFoundError, SplitfuseError, UnavailableError
@@ -58,9 +59,16 @@ class Resumption:
             await self._submit(unfinished)
 
     async def _submit(self, unfinished: UnfinishedJob) -> None:
-        is_renewed = unfinished.request.get("fingerprint") != self._engine.fingerprint
+        adapter = _adapter_of(unfinished)
+        if adapter is not None and not (self._engine.adapters is not None and self._engine.adapters.has(adapter)):
+            reason = f"interrupted: its adapter {adapter[:100]!r} is not loaded; name it in --lora-modules"
+            self._backend.fail(unfinished, reason=reason)
+            return
+        is_renewed = unfinished.request.get("fingerprint") != self._engine.fingerprint_of(adapter)
         if is_renewed and unfinished.has_told:
-            reason = "interrupted: the model, its tokenizer, template or dtype is not the one that it began with"
+            reason = (
+                "interrupted: the model, its adapter, tokenizer, template or dtype is not the one that it began with"
+            )
             self._backend.fail(unfinished, reason=reason)
             return
         try:
@@ -79,7 +87,8 @@ class Resumption:
         job, request = unfinished.kept.job, unfinished.request
         kind, served = self._kinds[request["kind"]], self._settings.model_name
         asked = request["body"].get("model")
-        if asked is not None and not self._settings.serves(asked):
+        adapter = _adapter_of(unfinished)
+        if asked is not None and not self._settings.serves(asked) and asked != adapter:
             raise ModelNotFoundError(f"it asks for another model than {served}")
         kept = KeptRequest(
             kind=request["kind"],
@@ -89,15 +98,16 @@ class Resumption:
             defaults=request.get("defaults", {}),
         )
         prompt, kept = await kind.renewed(self._engine, self._settings, kept)
-        job.renew(served, kind.attachment(kept.attachment))
+        job.renew(adapter or served, kind.attachment(kept.attachment))
         handle = await self._submitted(unfinished, prompt)
-        self._backend.renew(unfinished, handle, kept, fingerprint=self._engine.fingerprint)
+        self._backend.renew(unfinished, handle, kept, fingerprint=self._engine.fingerprint_of(adapter))
         job.accept(handle)
 
     async def _submitted(self, unfinished: UnfinishedJob, prompt: "Prompt") -> "SubmittedRequest":
         job, request = unfinished.kept.job, unfinished.request
         defaults = request.get("defaults", {})  # a version without them sampled neutrally
         params = self._kinds[request["kind"]].params(request["body"], job.attachment, defaults)
+        params = replace(params, adapter=_adapter_of(unfinished))
         return await self._engine.submit(
             prompt,
             bounded(params, max_bytes=self._backend.index.limits.max_bytes),
@@ -106,3 +116,9 @@ class Resumption:
             tenant=job.owner or request["user"],
             resumed=unfinished.resumed,
         )
+
+
+def _adapter_of(unfinished: UnfinishedJob) -> str | None:
+    """Return the name of the adapter that the job began with; its hash is behind the model's in the fingerprint."""
+    name: str | None = unfinished.request["body"].get("lora_path") or unfinished.request["body"].get("model")
+    return name if "+" in (unfinished.request.get("fingerprint") or "") else None

@@ -59,7 +59,9 @@ class LlamaCompletionRequest(RequestModel):
         fields |= {"repetition_penalty": self.repeat_penalty, "seed": None if self.seed == -1 else self.seed}
         fields |= {} if (outputs := self._outputs()) is None else {"structured_outputs": outputs}
         names = {"repetition_penalty": "repeat_penalty"}
-        return SamplingParams.from_fields(fields, default_max_tokens=None, defaults=defaults, names=names)
+        return SamplingParams.from_fields(
+            fields, default_max_tokens=None, defaults=defaults, names=names, adapter=self.adapter
+        )
 
     def _outputs(self) -> StructuredOutputs | None:
         if self.grammar and self.json_schema is not None:

@@ -45,7 +45,9 @@ class Options(RequestModel):
     num_predict: Annotated[Any, WithJsonSchema(_NUM_PREDICT.json_schema())] = None
     repeat_penalty: Annotated[Any, schema_of("repetition_penalty")] = None
 
-    def params(self, *, prompt: str, outputs: StructuredOutputs | None, defaults: Mapping[str, Any]) -> SamplingParams:
+    def params(
+        self, *, prompt: str, outputs: StructuredOutputs | None, defaults: Mapping[str, Any], **internal: Any
+    ) -> SamplingParams:
         """Build the parameters.
 
         `num_predict` above the free context is cut to fit. `prompt`: the prompt's field name. `defaults`: values of
@@ -58,7 +60,7 @@ class Options(RequestModel):
         if self.num_predict is not None:  # below 1: as many as fit
             limit = _NUM_PREDICT.checked("options.num_predict", self.num_predict)
             defaults = {**defaults, "max_tokens": limit if limit > 0 else None}
-        return SamplingParams.from_fields(fields, default_max_tokens=None, defaults=defaults, names=names)
+        return SamplingParams.from_fields(fields, default_max_tokens=None, defaults=defaults, names=names, **internal)
 
 
 class OllamaBody(RequestModel):
@@ -69,7 +71,7 @@ class OllamaBody(RequestModel):
     @classmethod
     def _renamed(cls, service: Service, fields: dict[str, Any]) -> dict[str, Any]:
         name = fields.get("model")
-        if isinstance(name, str) and not service.settings.serves(name):
+        if isinstance(name, str) and not service.settings.serves(name) and service.adapter_named(name) is None:
             return {**fields, "model": name.removesuffix(":latest")}
         return fields
 
@@ -87,7 +89,7 @@ class OllamaRequest(OllamaBody):
 
     def params(self, *, prompt: str) -> SamplingParams:
         """Build the parameters. Raises InvalidRequestError."""
-        return self.options.params(prompt=prompt, outputs=self._outputs(), defaults=self.defaults)
+        return self.options.params(prompt=prompt, outputs=self._outputs(), defaults=self.defaults, adapter=self.adapter)
 
     def chat_with(self, messages: list[Message], *, tools: object = None) -> Chat:
         """Build the chat with these messages. Raises InvalidRequestError."""

@@ -25,11 +25,14 @@ def page_of_models(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _openai(service: Service, name: str) -> dict[str, Any]:
+    adapter = next((adapter for adapter in service.adapters if adapter.name == name), None)
+    base = service.settings.model_name
     return {
         "id": name,
         "object": "model",
-        "created": int(service.start_time),
+        "created": int(service.start_time if adapter is None else adapter.created),
         "owned_by": "splitfuse-demo" if service.settings.is_demo else "splitfuse",
+        **({} if adapter is None else {"root": base, "parent": base}),
         "max_model_len": service.engine.max_model_len,
         "default_sampling_params": service.engine.default_sampling_params,
     }

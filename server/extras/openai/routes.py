@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ... import package_version
 from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
@@ -41,9 +42,9 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=TimedRoute)
 
 @router.get("/models", response_description="A list with the model, once per name.", responses=errors(*KEYED, 503))
 async def models(request: Request) -> Response:
-    """The served model, under each of its names, in the form of the API that the headers name."""
+    """The served model, under each of its names, and its adapters, in the form of the API that the headers name."""
     service = service_of(request)
-    names = service.settings.listed_model_names
+    names = (*service.settings.listed_model_names, *(adapter.name for adapter in service.adapters))
     data = [described(request, name) for name in names]
     if is_anthropic(request):
         return JsonResponse(page_of_models(data))
@@ -139,7 +140,7 @@ class _Answer:
 async def _completion(service: Service, body: CompletionRequest) -> _Answer:
     params, echo = cut_to_fit(body.params(), is_strict=service.settings.strict_fields), body.echoed()
     builder = CompletionResponseBuilder(
-        _head(service, "cmpl-"),
+        _head(service, "cmpl-", params),
         _token_text(service, body),
         shown=body.shown,
         echo=echo,
@@ -178,7 +179,7 @@ async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _An
         prompt_token_ids=body.prompt_token_ids,
     )
     builder = ChatResponseBuilder(
-        _head(service, "chatcmpl-"), _token_text(service, body), shown=body.shown, answer=answer
+        _head(service, "chatcmpl-", params), _token_text(service, body), shown=body.shown, answer=answer
     )
     return _Answer(body=body, builder=builder, generation=generation)
 
@@ -193,10 +194,13 @@ def _by_id(token_id: int) -> ShownToken:
     return ShownToken(text, text.encode())
 
 
-def _head(service: Service, prefix: str) -> Head:
+def _head(service: Service, prefix: str, params: SamplingParams) -> Head:
     tagged = prefix + service.settings.id_tag + secrets.token_hex(16)
     return Head(
-        id=tagged, model=service.settings.model_name, created=int(time.time()), fingerprint=_fingerprint(service)
+        id=tagged,
+        model=params.adapter or service.settings.model_name,
+        created=int(time.time()),
+        fingerprint=_fingerprint(service),
     )
 
 

@@ -39,7 +39,12 @@ class AnswerReuse(Part):
         is_greedy = params.temperature == 0 or params.top_k == 1
         if params.prompt_logprobs is not None or (params.seed is None and not is_greedy):
             return None
-        return _Reuse(self.answers, job, tenant=tenant, key=_key(prompt, params, self.service.engine.fingerprint))
+        return _Reuse(
+            self.answers,
+            job,
+            tenant=tenant,
+            key=_key(prompt, params, self.service.engine.fingerprint_of(params.adapter)),
+        )
 
 
 def _key(prompt: "Prompt", params: SamplingParams, fingerprint: str) -> bytes:

@@ -112,7 +112,7 @@ def test_what_is_taken(options: str, expected: str) -> None:
         ("X --tokenizer Y", "the tokenizer is the model's own"),
         ("--tokenizer", "the tokenizer is the model's own"),
         ("--tokenizer-revision v2", "hf download"),
-        ("--lora-modules a=b", "merge_and_unload"),
+        ("--fully-sharded-loras", "on one device"),
     ],
 )
 def test_what_is_refused(options: str, message: str) -> None:

@@ -231,7 +231,7 @@ def test_keywords_are_fields_of_the_sampling_params(tiny_folder: str) -> None:
 def test_adapters_and_extra_arguments_are_refused_by_name(tiny_folder: str) -> None:
     llm = LLM(tiny_folder, dtype="float32")
     assert llm.generate("hello", SamplingParams(max_tokens=1, extra_args=None), lora_request=None)
-    with pytest.raises(InvalidRequestError, match="lora_request is not taken"):
+    with pytest.raises(InvalidRequestError, match="lora_request needs"):
         llm.generate("hello", lora_request=object())  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="extra_args are not taken"):
         SamplingParams(extra_args={"a": 1})

@@ -62,7 +62,7 @@ WRONG = {
     "generate -p x --max-token 5": ["did you mean --max-tokens?"],
     "top --urll x": ["did you mean --url?"],
     "top --url localhost:1": ["give the server's address with --url"],
-    "serve --enable-lora": ["merge them into their model"],
+    "serve --lora-modules a=b": ["lora_modules need enable_lora"],
     # values
     "serve --kv-cache-memory-bytes lots": [
         "is not a size: bytes, or a number and KB, MB, GB, TB",

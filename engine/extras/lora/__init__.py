@@ -1,0 +1,1 @@
+"""Adapters (LoRA) per request: a low-rank change of a model's linears, mixed in one batch."""

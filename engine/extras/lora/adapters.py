@@ -1,0 +1,276 @@
+"""Adapters: the adapters of one engine by name: read and checked when they are named, kept in memory while there is
+room, and read again when a request names one that has left.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary, finalize
+
+from ...config import EngineConfig
+from ...core.sampling_params import SamplingParams
+from ...errors import ConfigError, InvalidRequestError, ModelNotFoundError
+from ...extension import load_extra
+from .adapted import Sites
+from .adapter import Adapter
+from .matrices import Matrices
+from .peft_folder import read_folder
+from .request import LoRARequest
+
+T = TypeVar("T")
+_NICENESS = 5  # the reading thread's, so that the steps come first
+
+
+@dataclass(frozen=True)
+class Named:
+    """Adapter that requests can name. `digest`: hash of the files when they were named."""
+
+    name: str
+    path: Path
+    digest: str
+    created: float  # wall clock
+
+
+class FullError(InvalidRequestError):
+    """There is no room: every adapter in memory has unfinished requests."""
+
+
+class Adapters:
+    """Adapters of one engine. Methods may be called from any thread; `params_for` belongs to the event loop."""
+
+    def __init__(self, config: EngineConfig, model: Any) -> None:
+        """`model`: a decoder that was built with adapters."""
+        self._sites: Sites = model.sites
+        self._config = config
+        self._room = max(config.max_loras, config.max_cpu_loras or 0)
+        self._max_rank = config.max_lora_rank
+        self._secret = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()  # one adapter is read at a time
+        self._named: dict[str, Named] = {}
+        self._loaded: WeakValueDictionary[str, Adapter] = WeakValueDictionary()  # by digest: all in memory
+        self._kept: OrderedDict[str, Adapter] = OrderedDict()  # by digest, least recently used first
+        self._turn = asyncio.Lock()  # held by a request whose adapter is not in memory
+        self._wake: Callable[[], None] | None = None  # wakes the request that waits for room
+        self._thread: ThreadPoolExecutor | None = None
+
+    # Names.
+
+    @property
+    def named(self) -> list[Named]:
+        """Adapters that requests can name, the oldest first."""
+        return list(self._named.values())
+
+    @property
+    def num_loaded(self) -> int:
+        """Number of adapters in memory."""
+        return len(self._loaded)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the adapters."""
+        return sum(adapter.table.num_bytes for adapter in list(self._loaded.values()))
+
+    def stats(self) -> dict[str, Any]:
+        """Return names and memory for /stats."""
+        return {"named": [named.name for named in self.named], "num_loaded": self.num_loaded, "bytes": self.num_bytes}
+
+    def has(self, name: object) -> bool:
+        """True if an adapter has this name."""
+        return isinstance(name, str) and name in self._named
+
+    def digest(self, name: object) -> str:
+        """Return the hash of the files of the adapter of this name; "" if there is none."""
+        return self._named[name].digest if isinstance(name, str) and name in self._named else ""
+
+    def add_configured(self) -> None:
+        """Name the adapters of --lora-modules. Raises ConfigError."""
+        for text in self._config.lora_modules:
+            self.add(*_module(text))
+
+    def add(self, name: str, path: Path, *, replaces: bool = False) -> Named:
+        """Read and check an adapter, and give it a name. Takes time. Raises ConfigError; nothing has changed then.
+
+        `replaces`: the name may be in use; unfinished requests keep their adapter.
+        """
+        if self._config.serves(name):
+            raise ConfigError(f"{name!r} is the model's own name; give the adapter another one")
+        matrices = _read(path)
+        named = Named(name, path, matrices.digest, time.time())
+        with contextlib.suppress(FullError):  # it is read again once a request names it
+            self._load(named, matrices)
+        self._check(named, matrices)
+        with self._lock:
+            if not replaces and (known := self._named.get(name)) is not None and known.path != path:
+                raise ConfigError(f"the adapter {name!r} is loaded already, from {known.path}; unload it first")
+            self._named[name] = named
+        return named
+
+    def _check(self, named: Named, matrices: Matrices) -> None:
+        """Raise ConfigError if an adapter that found no room does not fit the model."""
+        if named.digest not in self._loaded:
+            self._sites.table(matrices, max_rank=self._max_rank, about=str(named.path))
+
+    def remove(self, name: str) -> None:
+        """Forget a name. Unfinished requests keep the adapter to their end. Raises ModelNotFoundError."""
+        with self._lock:
+            if name not in self._named:
+                raise ModelNotFoundError(f"the adapter {name[:100]!r} is not loaded")
+            named = self._named.pop(name)
+            if named.digest not in {other.digest for other in self._named.values()}:
+                self._kept.pop(named.digest, None)
+
+    # Requests.
+
+    def load(self, name: str) -> Adapter:
+        """Return an adapter, and read it if it has left memory. Takes time. Raises ModelNotFoundError, ConfigError,
+        FullError.
+        """
+        with self._lock:
+            named = self._named.get(name)
+        if named is None:
+            raise ModelNotFoundError(f"the adapter {name[:100]!r} is not loaded")
+        if (adapter := self._found(named)) is not None:
+            return adapter
+        with self._reading:
+            return self._found(named) or self._load(named, _read(named.path))
+
+    def request(self, request: Any) -> Adapter:
+        """Return the adapter of a LoRARequest, like `name` and `load`. Raises InvalidRequestError."""
+        self.name(request)
+        try:
+            return self.load(request.lora_name)
+        except ConfigError as exc:
+            raise InvalidRequestError(str(exc), param="lora_request") from exc
+
+    def name(self, request: Any) -> str:
+        """Return the name of a LoRARequest's adapter, which gets it if it is new. Raises InvalidRequestError."""
+        if not isinstance(request, LoRARequest):
+            raise InvalidRequestError(f"lora_request must be a LoRARequest, not {type(request).__name__}")
+        try:
+            known = self._named.get(request.lora_name)
+            if known is None or (request.lora_path and known.path != Path(request.lora_path)):
+                if not request.lora_path:
+                    raise InvalidRequestError(f"the adapter {request.lora_name!r} is not loaded; give its path")
+                self.add(request.lora_name, Path(request.lora_path))
+        except ConfigError as exc:
+            raise InvalidRequestError(str(exc), param="lora_request") from exc
+        return request.lora_name
+
+    async def params_for(self, params: SamplingParams) -> SamplingParams:
+        """Return parameters that name an adapter with the adapter itself. Waits for files and for room.
+
+        Raises InvalidRequestError, ModelNotFoundError.
+        """
+        name = params.adapter
+        with self._lock:
+            named = self._named.get(name)
+        if named is not None and not self._turn.locked() and (adapter := self._found(named)) is not None:
+            return adapter.params(params)
+        async with self._turn:  # a request that waits for room holds up later ones, so none waits for ever
+            try:
+                while True:
+                    freed = asyncio.Event()
+                    self._wake = self._setter(freed)
+                    with contextlib.suppress(FullError):
+                        adapter = await self.in_thread(partial(self.load, name))
+                        return adapter.params(params)
+                    await freed.wait()
+            except ConfigError as exc:
+                raise InvalidRequestError(str(exc), param="model") from exc
+            finally:
+                self._wake = None
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Run a call that reads an adapter in a thread of lower priority than the steps'."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="splitfuse-adapters", initializer=_be_nice)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    @staticmethod
+    def _setter(event: asyncio.Event) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(event.set)
+
+        return wake
+
+    def _found(self, named: Named) -> Adapter | None:
+        with self._lock:
+            if (adapter := self._loaded.get(named.digest)) is not None:
+                self._kept[named.digest] = adapter
+                self._kept.move_to_end(named.digest)
+            return adapter
+
+    def _load(self, named: Named, matrices: Matrices) -> Adapter:
+        if matrices.digest != named.digest:
+            raise ConfigError(f"{named.path} has changed since the adapter {named.name!r} was loaded; load it again")
+        if (adapter := self._found(named)) is not None:
+            return adapter
+        self._make_room()
+        table = self._sites.table(matrices, max_rank=self._max_rank, about=str(named.path))
+        adapter = Adapter(named.name, named.digest, table, self._secret)
+        finalize(adapter, self._note_freed)
+        with self._lock:
+            self._loaded[named.digest] = self._kept[named.digest] = adapter
+        return adapter
+
+    def _make_room(self) -> None:
+        """Let least recently used adapters go until one more has room. Raises FullError if all have requests."""
+        with self._lock:
+            used = []
+            while self._kept and len(self._loaded) >= self._room:
+                digest = next(iter(self._kept))
+                del self._kept[digest]  # the last reference, unless a request has one
+                used.append(digest)
+            if len(self._loaded) >= self._room:  # nothing is kept now: the first adapter whose requests end goes
+                raise FullError(
+                    f"all {self._room} adapters in memory have unfinished requests; start with a larger --max-loras",
+                    param="lora_request",
+                )
+            for digest in used:
+                if (adapter := self._loaded.get(digest)) is not None:
+                    self._kept[digest] = adapter
+
+    def _note_freed(self) -> None:
+        if (wake := self._wake) is not None:
+            wake()
+
+
+def _module(text: str) -> tuple[str, Path]:
+    """Read an entry of --lora-modules, in one of vLLM's two forms. Raises ConfigError."""
+    name, _, path = text.partition("=")
+    if text.lstrip().startswith("{"):
+        try:
+            fields = json.loads(text)
+            name, path = fields["name"], fields["path"]
+        except (ValueError, KeyError) as exc:
+            raise ConfigError(f"lora_modules: {text[:100]!r} is no JSON with name and path") from exc
+    if not (isinstance(name, str) and isinstance(path, str) and name and path):
+        raise ConfigError(f"lora_modules: {text[:100]!r} is not NAME=PATH")
+    return name, Path(path).expanduser()
+
+
+def _read(path: Path) -> Matrices:
+    if path.suffix == ".gguf":
+        matrices: Matrices = load_extra("lora.gguf_file", needed_for=str(path)).read_file(path)
+        return matrices
+    return read_folder(path)
+
+
+def _be_nice() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # on Linux the priority is a thread's own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,0 +1,88 @@
+"""AdapterTable: one adapter's low-rank matrices for all linears of a model, laid out for `ops.add_adapters`.
+
+    y = W x + scale · B (A x),  A [r, in], B [out, r]                                           (Hu et al. 2021, LoRA)
+
+A table names its matrices by address, so adapters of any number and rank share a batch, and none has to be copied.
+"""
+
+from collections.abc import Mapping, Sequence
+from weakref import WeakValueDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .arguments import TILE, AdapterPart, AdapterPlace
+
+_LANES = 16  # as in simd.h
+
+
+class AdapterTable:
+    """Entries [parts, 4] int64 on the device: addresses of A and B, rank, and the scale's bits; rank 0: no change.
+
+    A step in flight reads the memory, so whoever has such a step keeps the table.
+    """
+
+    def __init__(self, parts: Mapping[int, AdapterPart], *, num_parts: int, device: torch.device, packs: bool) -> None:
+        """`packs`: lay the matrices out for the native library."""
+        self.parts = (
+            {} if packs else {n: AdapterPart(p.a.to(device), p.b.to(device), p.scale) for n, p in parts.items()}
+        )
+        self._memory = [(part.a, part.b) for part in self.parts.values()]
+        if packs:
+            self._memory = [(_panels_of_ranks(part.a), _panels_of_outputs(part.b)) for part in parts.values()]
+        entries = torch.zeros(num_parts, 4, dtype=torch.int64)
+        for (number, part), (a, b) in zip(parts.items(), self._memory, strict=True):
+            scale = torch.tensor([part.scale], dtype=torch.float64).view(torch.int64)
+            entries[number] = torch.tensor([a.data_ptr(), b.data_ptr(), len(part.a), int(scale)])
+        self.entries = entries.to(device)
+        _tables[self.address] = self
+
+    @property
+    def address(self) -> int:
+        """Address of the entries, by which a tile names the adapter."""
+        return self.entries.data_ptr()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the matrices and of the entries."""
+        tensors = [self.entries, *(tensor for pair in self._memory for tensor in pair)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @staticmethod
+    def tiles(rows: Mapping[int, Sequence[int]]) -> list[list[int]]:
+        """Return tiles [address, number of rows, rows…, padding], of rows by the address of their adapter."""
+        tiles = []
+        for address, own in rows.items():
+            for start in range(0, len(own), TILE):
+                part = own[start : start + TILE]
+                tiles.append([address, len(part), *part, *[0] * (TILE - len(part))])
+        return tiles
+
+
+_tables: WeakValueDictionary[int, AdapterTable] = WeakValueDictionary()  # by address, for ops in torch
+
+
+def add_in_torch(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
+    """Implement `ops.add_adapters` with torch, in float32 or wider."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    for address, num_rows, *rows in tiles.tolist():
+        own = torch.tensor(rows[:num_rows], device=x.device)
+        inputs = x.index_select(0, own).to(wide)
+        for number, (first, size) in enumerate(place.outputs.tolist(), place.first):
+            if (part := _tables[address].parts.get(number)) is not None:
+                change = F.linear(F.linear(inputs, part.a.to(wide)) * part.scale, part.b.to(wide))
+                out[own, first : first + size] = (out[own, first : first + size].to(wide) + change).to(out.dtype)
+
+
+def _panels_of_ranks(a: Tensor) -> Tensor:
+    """Lay out A [r, in] as [panels, steps, 16]: a step is one input, or of bfloat16 a pair."""
+    pack = 4 // a.element_size()
+    words = F.pad(a, (0, -a.shape[1] % pack, 0, -len(a) % _LANES)).contiguous().view(torch.int32)
+    return words.view(-1, _LANES, words.shape[1]).transpose(1, 2).contiguous()
+
+
+def _panels_of_outputs(b: Tensor) -> Tensor:
+    """Lay out B [out, r] as [panels, r, 16]."""
+    padded = F.pad(b, (0, 0, 0, -len(b) % _LANES))
+    return padded.view(-1, _LANES, b.shape[1]).transpose(1, 2).contiguous()

@@ -1,0 +1,65 @@
+"""Routes for adapters, for admins: load and unload, while requests run."""
+
+import ipaddress
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import PlainTextResponse, Response
+
+from ....engine.errors import ConfigError, InvalidRequestError
+from ...api.openapi import BODY, errors
+from ...api.rights import require_admin
+from ...http.errors import PermissionDeniedError
+from ...service import service_of
+from .request import LoadRequest, UnloadRequest
+from .settings import LoraSettings
+
+
+def _require_admin(connection: HTTPConnection) -> None:
+    """Refuse other keys, and everybody on a server without keys that other machines reach."""
+    require_admin(connection)
+    service = service_of(connection)
+    if not service.keys and not service.settings.admin_keys and not _is_loopback(service.settings.host):
+        raise PermissionDeniedError
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+router = APIRouter(prefix="/v1", tags=["adapters"], dependencies=[Depends(_require_admin)])
+_CHANGE = errors(*BODY)
+
+
+@router.post("/load_lora_adapter", response_description="Requests can name it as their model.", responses=_CHANGE)
+async def load_lora_adapter(
+    request: Request, body: Annotated[LoadRequest, Depends(LoadRequest.from_request)]
+) -> Response:
+    """Load an adapter. Its files are read and checked beside the running steps."""
+    service = service_of(request)
+    adapters = service.engine.adapters
+    path = body.folder(service.settings.section(LoraSettings).lora_dir)
+    if not body.load_inplace and adapters.has(body.lora_name):
+        raise InvalidRequestError(
+            f"the adapter {body.lora_name!r} has already been loaded; unload it first, or send load_inplace",
+            param="lora_name",
+        )
+    try:
+        await adapters.in_thread(partial(adapters.add, body.lora_name, path, replaces=body.load_inplace))
+    except ConfigError as exc:
+        raise InvalidRequestError(str(exc), param="lora_path") from exc
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+
+@router.post("/unload_lora_adapter", response_description="The name is free.", responses=_CHANGE)
+async def unload_lora_adapter(
+    request: Request, body: Annotated[UnloadRequest, Depends(UnloadRequest.from_request)]
+) -> Response:
+    """Unload an adapter. Unfinished requests keep it to their end."""
+    service_of(request).engine.adapters.remove(body.lora_name)
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")

@@ -1,0 +1,139 @@
+"""Adapters by HTTP: listed, named by requests, loaded and unloaded by an admin while requests run."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from serving import parse_events, serving
+from tiny_adapters import merged, random_adapter, save_adapter
+from tiny_models import greedy, save_model
+
+from splitfuse.server.app import build_app
+from splitfuse.server.settings import Settings
+
+ADMIN, USER = {"Authorization": "Bearer admin"}, {"Authorization": "Bearer user"}
+PROMPT = list(range(20, 90))
+GREEDY: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "max_tokens": 24, "ignore_eos": True}
+
+
+class World(NamedTuple):
+    client: httpx.AsyncClient
+    service: Any
+    base: Path
+    answers: dict[str, list[int]]  # by adapter; "" is the model's
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[int]]]:
+    base = tmp_path_factory.mktemp("adapters")
+    model = save_model("llama-gqa-tied", base / "model")
+    answers = {"": greedy(model, PROMPT, 24)}
+    for index, name in enumerate(("a", "b", "c")):
+        tensors = random_adapter(model, seed=index)
+        save_adapter(base / "adapters" / name, tensors)
+        answers[name] = greedy(merged(model, tensors), PROMPT, 24)
+    return base, answers
+
+
+@pytest.fixture
+async def world(files: tuple[Path, dict[str, list[int]]]) -> AsyncIterator[World]:
+    base, answers = files
+    settings = Settings(
+        model=str(base / "model"),
+        served_model_name="base",
+        dtype="float32",
+        device="cpu",
+        num_threads=1,
+        num_kv_blocks=256,
+        api_key=("user",),
+        admin_key=("admin",),
+        enable_lora=True,
+        lora_modules=(f"a={base}/adapters/a", f'{{"name": "b", "path": "{base}/adapters/b"}}'),
+        max_loras=2,
+        lora_dir=str(base / "adapters"),
+    )
+    app = build_app(settings)
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60, headers=ADMIN) as client:
+        await app.state.service.lifecycle.loading
+        yield World(client, app.state.service, base, answers)
+
+
+async def tokens(client: httpx.AsyncClient, **fields: Any) -> list[int]:
+    answer = await client.post("/generate", json=GREEDY | fields, headers={"Prefer": "wait=50"})
+    assert answer.status_code == 200, answer.text
+    found: list[int] = answer.json()["token_ids"]
+    return found
+
+
+async def test_requests_name_adapters_on_every_api(world: World) -> None:
+    client, answers = world.client, world.answers
+    models = (await client.get("/v1/models")).json()["data"]
+    assert [(model["id"], model.get("parent")) for model in models] == [("base", None), ("a", "base"), ("b", "base")]
+    assert (await client.get("/v1/models/a")).json()["root"] == "base"
+    found = await asyncio.gather(*(tokens(client, model=name) for name in ("a", "b", "base", "a")))
+    assert found == [answers["a"], answers["b"], answers[""], answers["a"]]
+    assert await tokens(client, lora_path="b") == answers["b"]
+    answer = (await client.post("/v1/completions", json=GREEDY | {"model": "b", "return_token_ids": True})).json()
+    assert answer["model"] == "b"
+    assert answer["choices"][0]["token_ids"] == answers["b"]
+    text = answer["choices"][0]["text"]
+    ollama = {"model": "b", "prompt": "x", "raw": True, "stream": False, "options": {"num_predict": 3}}
+    assert (await client.post("/api/generate", json=ollama)).json()["model"] == "b"
+    assert text != (await client.post("/v1/completions", json=GREEDY)).json()["choices"][0]["text"]
+    for fields in ({"model": "z"}, {"lora_path": "z"}):
+        refused = await client.post("/generate", json=GREEDY | fields)
+        assert refused.status_code == 404, refused.text
+    assert "served: base, a, b" in (await client.post("/generate", json=GREEDY | {"model": "z"})).text
+    refused = await client.post("/generate", json=GREEDY | {"model": "a", "receipt": True})
+    assert refused.status_code == 400
+    assert "receipt" in refused.text
+
+
+async def test_an_admin_loads_and_unloads_while_requests_run(world: World) -> None:
+    client, base = world.client, world.base
+    load = {"lora_name": "c", "lora_path": "c"}
+    assert (await client.post("/v1/load_lora_adapter", json=load, headers=USER)).status_code == 403
+    body = GREEDY | {"model": "a", "max_tokens": 300, "stream": True}
+    async with client.stream("POST", "/generate", json=body) as stream:
+        lines = stream.aiter_lines()
+        await anext(lines)
+        answer = await client.post("/v1/unload_lora_adapter", json={"lora_name": "a"})
+        assert answer.text == "Success: LoRA adapter 'a' removed successfully."
+        assert (await client.post("/generate", json=GREEDY | {"model": "a"})).status_code == 404
+        assert (await client.post("/v1/load_lora_adapter", json=load)).status_code == 200
+        assert await tokens(client, model="c") == world.answers["c"]  # room for b or c beside a
+        text = "\n".join([line async for line in lines])
+    done = next(event for event in parse_events(f"\n{text}\n") if event["event"] == "done")
+    assert done["data"]["token_ids"][:24] == world.answers["a"]
+    assert len(done["data"]["token_ids"]) == 300
+    again = await client.post("/v1/load_lora_adapter", json=load)
+    assert again.status_code == 400
+    assert "already been loaded" in again.text
+    assert (await client.post("/v1/load_lora_adapter", json=load | {"load_inplace": True})).status_code == 200
+    assert (await client.post("/v1/unload_lora_adapter", json={"lora_name": "a"})).status_code == 404
+    for path in ("../model", "/etc", "nothing", "a\0"):
+        refused = await client.post("/v1/load_lora_adapter", json={"lora_name": "d", "lora_path": path})
+        assert refused.status_code == 400, path
+    refused = await client.post(
+        "/v1/load_lora_adapter", json={"lora_name": "base", "lora_path": str(base / "adapters" / "a")}
+    )
+    assert "the model's own name" in refused.text
+
+
+async def test_more_adapters_than_room_wait_for_each_other(world: World) -> None:
+    assert (
+        await world.client.post("/v1/load_lora_adapter", json={"lora_name": "c", "lora_path": "c"})
+    ).status_code == 200
+    names = ["a", "b", "c"] * 4
+    found = await asyncio.gather(*(tokens(world.client, model=name) for name in names))
+    assert found == [world.answers[name] for name in names]
+    gc.collect()
+    assert world.service.engine.adapters.num_loaded <= 2
+    for name in ("a", "b", "c"):
+        await world.client.post("/v1/unload_lora_adapter", json={"lora_name": name})
+    gc.collect()
+    assert (await world.client.get("/stats")).json()["adapters"] == {"named": [], "num_loaded": 0, "bytes": 0}
