@@ -21,6 +21,9 @@ from .plan import num_short
 
 if TYPE_CHECKING:
     from .experts import Experts
+    from .latent.queries import head_linear as head_linear
+    from .latent.queries import latent_and_cache as latent_and_cache
+    from .latent.queries import pack_heads as pack_heads
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
     from .recurrence import gated_delta as gated_delta
     from .recurrence import gated_rms_norm as gated_rms_norm
@@ -31,15 +34,18 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Find an op of recurrent layers, which few models have, when it is first used."""
+    """Find an op of recurrent layers or latent attention, which few models have, when it is first used."""
     if name.startswith("_"):
         raise AttributeError(name)
-    from . import recurrence
+    if name in ("pack_heads", "head_linear", "latent_and_cache"):
+        from .latent import queries as module
+    else:
+        from . import recurrence as module  # type: ignore[no-redef]
 
-    return getattr(recurrence, name)
+    return getattr(module, name)
 
 
-_MAX_HEAD_DIM = 512  # limit in elementwise.cpp
+_MAX_HEAD_DIM, _MAX_LATENT_DIM = 512, 1024  # limits in elementwise.cpp
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
 
 
@@ -103,7 +109,7 @@ def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
     run(
         logits=router_logits, bias=args.bias, weights=weights, ids=ids, num_tokens=num_tokens, num_experts=num_experts,
         top_k=args.top_k, is_sigmoid=args.is_sigmoid, is_renormalized=args.renormalize, num_groups=args.num_groups,
-        num_kept_groups=args.num_kept_groups, scale=args.scale,
+        num_kept_groups=args.num_kept_groups, num_group_scores=args.num_group_scores, scale=args.scale,
     )  # fmt: skip
     return weights, ids
 
@@ -274,18 +280,18 @@ def rope_and_cache(
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
     """Like ops.paged_attention: short rows run one query at a time, chunks in tiles."""
     run = _op("paged_attention", build.DTYPES.get(q.dtype))
-    if run is None or q.stride(2) != 1 or q.shape[2] > _MAX_HEAD_DIM:
+    if run is None or q.stride(2) != 1 or q.shape[2] > (_MAX_LATENT_DIM if args.value_dim else _MAX_HEAD_DIM):
         return torch_fallback.paged_attention(q, cache, ragged, args)
     num_rows = len(ragged.seq_lens)
-    out = q.new_empty(*q.shape)
+    out = q.new_empty(*q.shape[:2], args.value_dim or q.shape[2])
     run(
         q=q, k_cache=cache.keys, v_cache=cache.values, out=out, query_start_loc=ragged.query_start_loc,
         seq_lens=ragged.seq_lens, block_tables=ragged.block_tables,
-        num_short=0 if args.lookahead else num_short(ragged), num_rows=num_rows,
+        num_short=0 if args.lookahead or args.value_dim else num_short(ragged), num_rows=num_rows,
         max_blocks=ragged.block_tables.stride(0), num_heads=q.shape[1], num_kv_heads=cache.keys.shape[1],
         head_dim=q.shape[2], block_size=cache.keys.shape[2], q_token=q.stride(0), q_head=q.stride(1),
         window=args.sliding_window, lookahead=args.lookahead, is_cache_int8=cache.keys.dtype == torch.int8,
-        scale=args.scale, softcap=args.softcap, sinks=args.sinks,
+        scale=args.scale, softcap=args.softcap, sinks=args.sinks, value_dim=args.value_dim,
     )  # fmt: skip
     return out
 
