@@ -29,16 +29,17 @@ class Config(NamedTuple):
     num_stages: int
 
 
-def choose_config(max_pairs: int, element_size: int, gpu: DeviceInfo) -> Config:
-    """Choose the tile for rows of at most this many (token, head) pairs.
+def choose_config(max_pairs: int, element_size: int, cache_size: int, gpu: DeviceInfo) -> Config:
+    """Choose the tile for rows of at most this many (token, head) pairs; sizes are bytes of an element.
 
-    From the compiler's report: sums of 32 x 512 float32 take 64 registers of 8 warps, and two steps of 32 lines 72 KiB
-    of shared memory, beside queries of 36 KiB more than the 99 KiB of compute capability 8.6, 8.9 and 12.0.
+    From the compiler's report (tests/gpu/compile_report.py): nothing spills. 32 x 32 takes 74 KiB of shared memory and
+    186 registers of compute capability 9.0, 16 x 16 takes 37 KiB; 4 warps, and 32 rows over e4m3, spill.
     """
     if element_size > 2:
-        return Config(16, 16, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
-    is_large = gpu.shared_memory > 160_000
-    return Config(16 if max_pairs <= 16 else 32, 32 if is_large else 16, 8 if max_pairs > 16 else 4, 2)
+        return Config(16, 16, 8, 1)  # float32 has no tensor cores to fill: this compiles fast
+    if max_pairs <= 16 or cache_size == 1:
+        return Config(16, 16, 8, 2)
+    return Config(32, 32 if gpu.shared_memory > 160_000 else 16, 8, 2)
 
 
 @triton.jit(
@@ -136,7 +137,7 @@ def latent_attention(
     min_tokens = min_tokens or min_tokens_per_split(gpu.capability)
     if num_decodes is None or num_decodes:
         rows = num_rows if num_decodes is None else num_decodes
-        config = choose_config(q.shape[1], q.element_size(), gpu)
+        config = choose_config(q.shape[1], q.element_size(), cache.keys.element_size(), gpu)
         if num_splits is None:
             choose = choose_num_ragged_splits if num_decodes is None else choose_num_splits
             num_programs = rows * triton.cdiv(q.shape[1], config.BLOCK_M)
@@ -144,8 +145,9 @@ def latent_attention(
         assert num_splits <= MAX_SPLITS
         _decode(q, cache, ragged, args, out, rows, num_splits, min_tokens, config)
     if num_decodes is None or num_rows > num_decodes:
-        config = choose_config(ragged.max_query_len * q.shape[1], q.element_size(), gpu)
-        tiles = triton.cdiv(ragged.max_query_len * q.shape[1], config.BLOCK_M)
+        max_pairs = ragged.max_query_len * q.shape[1]
+        config = choose_config(max_pairs, q.element_size(), cache.keys.element_size(), gpu)
+        tiles = triton.cdiv(max_pairs, config.BLOCK_M)
         first = num_decodes or 0
         _launch((num_rows - first, tiles, 1), q, cache, ragged, args, out, out, first, 0, config, ONE_QUERY=False)
     return out
