@@ -133,7 +133,7 @@ _LATENT_YARN: dict[str, Any] = {
     "rope_theta": 1000.0,
     "factor": 4.0,
     "mscale": 0.7,
-    "mscale_all_dim": 0.9,
+    "mscale_all_dim": 0.7,
     "original_max_position_embeddings": 128,
 }
 
@@ -428,7 +428,9 @@ CONFIGS: dict[str, PretrainedConfig] = {
         attention_bias=True,
         rope_parameters={**_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
     ),
-    "glm4-moe-lite": Glm4MoeLiteConfig(**_LATENT, q_lora_rank=16, rope_interleave=False),
+    "glm4-moe-lite": Glm4MoeLiteConfig(
+        **_LATENT, q_lora_rank=16, rope_interleave=False, rope_parameters={**_LATENT_YARN, "mscale": 1.2}
+    ),
     "minimax-m2": MiniMaxM2Config(
         **_SHAPE, num_key_value_heads=2, head_dim=24, rotary_dim=12, num_local_experts=6, num_experts_per_tok=2
     ),

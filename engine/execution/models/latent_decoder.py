@@ -79,7 +79,10 @@ class LatentDecoder(DeepseekSparseDecoder):
     def _load_up(self, name: str, rank: int, nope: int, width: int) -> tuple[Tensor, Tensor]:
         """Return the matrices that expand latents: of keys [heads, rank, nope], of values [heads, width, rank]."""
         heads = self.config.num_heads
-        weight = self._plain(self._take_weight(f"{name}.kv_b_proj.weight", heads * (nope + width), rank))
+        if not self._source.has(f"{name}.kv_b_proj.weight"):  # llama.cpp has cut it
+            keys = self._take(f"{name}.k_b_proj.weight", heads, rank, nope)
+            return keys, self._take(f"{name}.v_b_proj.weight", heads, width, rank)
+        weight = self._take(f"{name}.kv_b_proj.weight", heads * (nope + width), rank)
         keys, values = weight.view(heads, nope + width, rank).split_with_sizes([nope, width], dim=1)
         return keys.transpose(1, 2), values
 

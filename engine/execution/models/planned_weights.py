@@ -119,7 +119,9 @@ def planned_weight_bytes(
             whole += layout.table_bytes(shape)
         elif is_embedding or name.endswith(_POSITIONS):
             shared += layout.table_bytes(shape) + is_embedding * _tied_head_bytes(config, layout, shape)
-        elif name.endswith("kv_b_proj.weight"):  # widened, whatever the files have
+        elif name.endswith(".v_b_proj.weight"):
+            pass  # counted with the keys' matrices
+        elif name.endswith((".kv_b_proj.weight", ".k_b_proj.weight")):  # widened, whatever the files have
             shared += sum(config.num_heads * plain.matrix_bytes(shape) for shape in _head_shapes(config))
         elif name.endswith(family.unrounded) and stored_bytes is None:
             shared += plain.matrix_bytes(shape)
