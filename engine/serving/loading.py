@@ -26,7 +26,7 @@ from ..execution.models.kv_cache import (
     num_cache_blocks,
     state_bytes,
 )
-from ..execution.models.layer_states import paged_parts
+from ..execution.models.layer_states import LatentKV, paged_parts
 from ..execution.models.registry import model_class, read_model_config
 from ..execution.models.state_slots import max_drafts, plan_state_slots
 from ..execution.models.tensor_parallel import ALONE, TensorParallel
@@ -349,10 +349,12 @@ def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
 
 
 def check_parallel(num_ranks: int, model_config: ModelConfig) -> None:
-    """Raise ConfigError if several ranks would share a model with recurrent layers."""
-    if num_ranks > 1 and model_config.is_recurrent:
+    """Raise ConfigError if several ranks would share a model with recurrent layers or a latent cache."""
+    has_latents = any(isinstance(part, LatentKV) for part in paged_parts(model_config.layer_states))
+    if num_ranks > 1 and (model_config.is_recurrent or has_latents):
+        what = "a latent cache, which every rank would hold" if has_latents else "recurrent layers"
         raise ConfigError(
-            f"--tensor-parallel-size above 1 is not built for {model_config.architecture}, which has recurrent layers"
+            f"--tensor-parallel-size above 1 is not built for {model_config.architecture}, which has {what}"
         )
 
 

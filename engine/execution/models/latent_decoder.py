@@ -27,6 +27,8 @@ class LatentDecoder(DeepseekSparseDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        if raw.get("index_topk"):
+            raise ConfigError(f"index_topk {raw['index_topk']}: attention to keys that an indexer chooses is not built")
         fields = {"rope_interleave": True, **raw}
         changes = {"head_dim": fields["qk_rope_head_dim"], "num_key_value_heads": 1, "partial_rotary_factor": 1.0}
         return super().normalize_config({**fields, **changes})
@@ -37,14 +39,6 @@ class LatentDecoder(DeepseekSparseDecoder):
         if state.rank + state.rope_dim > _MAX_WIDTH:
             raise ConfigError(f"kv_lora_rank {state.rank} is not built; at most {_MAX_WIDTH - state.rope_dim}")
         return (state,) * config.num_layers
-
-    def _load(self) -> None:
-        if not self._parallel.is_whole:
-            raise ConfigError(
-                f"--tensor-parallel-size is not built for {self.config.architecture}, whose ranks would keep the same "
-                "latents; leave it out"
-            )
-        super()._load()
 
     def _load_attention(self, index: int) -> Any:
         config, name = self.config, f"{self._layer_name(index)}.{self.names.attention}"
