@@ -74,6 +74,7 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
         dtype=choices.dtype,
         max_model_len=choices.max_model_len,
         cache=spec,
+        kv_bytes_per_token=kv_bytes_per_token(cached, choices.cache_dtype),
         states=states,
         op_by_op=model.plan.refusal(cache) if choices.device.type == "cpu" else None,
         inexact=_inexact_reason(choices),
