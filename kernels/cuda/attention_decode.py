@@ -259,8 +259,9 @@ def merge_splits(
 ) -> None:
     """Merge the spans of rows of one query token: partial [rows, Hq, splits, D] and lse into out [T, Hq, D]."""
     num_rows, num_heads, num_splits, head_dim = partial.shape
+    launch = dependent_launch(device_info(out.device))
     _merge_splits[(num_rows, num_heads)](
         partial, lse, out, ragged.query_start_loc, ragged.seq_lens, num_splits, min_tokens, HEAD_DIM=head_dim,
         BLOCK_D=max(triton.next_power_of_2(head_dim), 16), WINDOW=window, BLOCK_SPLITS=MAX_SPLITS,
-        BLOCK_N=keys_per_step, RAGGED=ragged.num_decodes is None, num_warps=4, **dependent_launch(device_info(out.device)),
+        BLOCK_N=keys_per_step, RAGGED=ragged.num_decodes is None, num_warps=4, **launch,
     )  # fmt: skip

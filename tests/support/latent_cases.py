@@ -77,7 +77,9 @@ class World:
         )
         joined = [torch.cat([part[i] for part in parts]) for i in range(3)]
         # Queries and keys are columns of wider matrices, like in the model.
-        wide = torch.full((len(positions), joined[0][0].numel() + 7), float("nan"), dtype=joined[0].dtype, device=DEVICE)
+        wide = torch.full(
+            (len(positions), joined[0][0].numel() + 7), float("nan"), dtype=joined[0].dtype, device=DEVICE
+        )
         wide[:, 3:-4] = joined[0].flatten(1)
         q = wide[:, 3:-4].unflatten(1, joined[0].shape[1:])
         if dtype is not None:

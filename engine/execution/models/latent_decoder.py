@@ -87,7 +87,9 @@ class LatentDecoder(DeepseekSparseDecoder):
         if not mscale or "factor" not in scaling:
             return float(width**-0.5)
         factor = scaling["factor"]
-        temperature = 0.1 * positive_number(parameters, "mscale_all_dim") * math.log(factor) + 1.0 if factor > 1 else 1.0
+        temperature = (
+            0.1 * positive_number(parameters, "mscale_all_dim") * math.log(factor) + 1.0 if factor > 1 else 1.0
+        )
         return float(width**-0.5 * temperature**2)
 
     def _take_weight(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:

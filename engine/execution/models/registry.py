@@ -40,7 +40,10 @@ MODELS = {
         ".deepseek_v2", "DeepSeek V2", "deepseek-ai/DeepSeek-V2-Lite-Chat", "latent attention; mixture of experts"
     ),
     "DeepseekV3ForCausalLM": Family(
-        ".deepseek_v3", "DeepSeek V3, R1, Kimi K2", "moonshotai/Moonlight-16B-A3B-Instruct", "latent attention; mixture of experts"
+        ".deepseek_v3",
+        "DeepSeek V3, R1, Kimi K2",
+        "moonshotai/Moonlight-16B-A3B-Instruct",
+        "latent attention; mixture of experts",
     ),
     "Dots1ForCausalLM": Family(".dots1", "dots.llm1", "rednote-hilab/dots.llm1.inst", "mixture of experts"),
     "Ernie4_5ForCausalLM": Family(".ernie4_5", "ERNIE 4.5", "baidu/ERNIE-4.5-0.3B-PT", ""),

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Attention over a latent cache: all heads read one line [latent | rotated key] a token, whose latent is the value, too.
+"""Attention over a latent cache: all heads read one line [latent | rotated key] a token, whose latent is the value too.
 
 One program computes BLOCK_M (token, head) pairs of one row over one of `num_splits` spans of its keys (flash-decoding:
 Dao et al. 2023); attention_decode.py merges the spans. A line of 512 + 64 numbers fits no tile of a power of two, so
-its two parts are loaded and multiplied apart, and the latents that were loaded as keys are the values: a row of L
-tokens reads 2·(R + r)·L bytes in 16 bits once for BLOCK_M pairs, 2·(2·R + r)·L·BLOCK_M operations. With 16 heads or more
-that is bound by the tensor cores, not by memory (DeepSeek-AI 2024, V2; FlashMLA 2025). Untuned on a GPU.
+its two parts are loaded and multiplied apart, and the latents that were loaded as keys are the values. For BLOCK_M
+pairs, a row of L tokens reads 2·(R + r)·L bytes in 16 bits and takes 2·(2·R + r)·L·BLOCK_M operations: some 60 operations
+a byte with 32 pairs (DeepSeek-AI 2024, V2). Untuned on a GPU.
 """
 
 from typing import NamedTuple
@@ -210,4 +210,4 @@ def _check(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs
     assert q.stride(2) == ragged.block_tables.stride(1) == lines.stride(3) == 1
     assert cache.scales is None
     assert args.scale > 0
-    assert not (args.sliding_window or args.softcap or args.lookahead or args.sinks is not None)
+    assert args == AttentionArgs(args.scale, value_dim=args.value_dim)

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Rotation of queries and of the shared key beside the write of the latent cache, and products of each head.
 
-One program takes one token: its heads' last numbers, its latent, its key. It reads and writes Hq·r + R + r elements of 2
-bytes and reads 4·r bytes of angles: bound by memory. The products are batched matmuls of cuBLAS.
+One program takes one token: its heads' last numbers, its latent, its key. It reads and writes Hq·r + R + r elements of
+2 bytes and reads 4·r bytes of angles: bound by memory. The products are batched matmuls of cuBLAS.
 """
 
 import torch
@@ -77,13 +77,8 @@ def latent_and_cache(
     _latent_and_cache[(num_tokens,)](
         turning, latent, k, turned, as_loaded(lines), cos_sin, positions, slot_mapping, num_heads, *q.stride()[:2],
         latent.stride(0), k.stride(0), *y.stride()[:2], cos_sin.stride(0), lines.stride(0), lines.stride(2),
-        RANK=rank,
-        ROTARY=rotary,
-        BLOCK_SIZE=lines.shape[2],
-        BLOCK_HEADS=triton.next_power_of_2(num_heads),
-        BLOCK_HALF=triton.next_power_of_2(rotary // 2),
-        BLOCK_R=triton.next_power_of_2(rank),
-        FP8=lines.dtype == torch.float8_e4m3fn,
-        num_warps=4,
-    )
+        RANK=rank, ROTARY=rotary, BLOCK_SIZE=lines.shape[2], BLOCK_HEADS=triton.next_power_of_2(num_heads),
+        BLOCK_HALF=triton.next_power_of_2(rotary // 2), BLOCK_R=triton.next_power_of_2(rank),
+        FP8=lines.dtype == torch.float8_e4m3fn, num_warps=4,
+    )  # fmt: skip
     return y

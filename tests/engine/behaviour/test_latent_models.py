@@ -43,7 +43,9 @@ def test_any_cut_of_a_prompt_gives_equal_logits(folder: Path, dtype: str) -> Non
 
 
 @needs_library
-@pytest.mark.parametrize("settings", [{"kv_cache_dtype": "int8"}, {"quantization": "int4"}, {"dtype": "bfloat16"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"kv_cache_dtype": "int8"}, {"quantization": "int4"}, {"dtype": "bfloat16"}], ids=str
+)
 def test_neighbours_and_budgets_change_no_token(folder: Path, settings: dict[str, str]) -> None:
     rng = random.Random(6)
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (1, 15, 90, 200)]

@@ -99,7 +99,9 @@ def attentions(model: Decoder) -> list[tuple[int, Attention | LatentAttention]]:
     found = (layer.attention for layer in model._layers)
     parts = [part.part if isinstance(part, Normed | Scaled) else part for part in found]
     parts = [part.attention if isinstance(part, AttentionBesideMamba) else part for part in parts]
-    with_attention = [(index, part) for index, part in enumerate(parts) if isinstance(part, Attention | LatentAttention)]
+    with_attention = [
+        (index, part) for index, part in enumerate(parts) if isinstance(part, Attention | LatentAttention)
+    ]
     assert len(with_attention) == len(paged_parts(model.config.layer_states))
     return with_attention
 
