@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from .checkpoint import positive_int, positive_number
+from .checkpoint import positive_int
 from .config import ModelConfig
 from .deepseek_moe import DeepseekSparseDecoder
 from .latent_attention import LatentAttention, LowRankQuery
@@ -83,13 +83,8 @@ class LatentDecoder(DeepseekSparseDecoder):
     def _score_scale(self, width: int) -> float:
         """Return the factor of scores, 1 / sqrt(width), times YaRN's temperature of all dimensions, squared."""
         parameters = self.config.hf_config.get("rope_scaling") or self.config.hf_config.get("rope_parameters") or {}
-        mscale, scaling = parameters.get("mscale_all_dim"), self.config.ropes[0].scaling
-        if not mscale or "factor" not in scaling:
-            return float(width**-0.5)
-        factor = scaling["factor"]
-        temperature = (
-            0.1 * positive_number(parameters, "mscale_all_dim") * math.log(factor) + 1.0 if factor > 1 else 1.0
-        )
+        mscale, factor = parameters.get("mscale_all_dim"), self.config.ropes[0].scaling.get("factor", 1.0)
+        temperature = 1.0 + 0.1 * mscale * math.log(factor) if mscale and factor > 1 else 1.0
         return float(width**-0.5 * temperature**2)
 
     def _take_weight(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:

@@ -4,8 +4,8 @@
 One program computes BLOCK_M (token, head) pairs of one row over one of `num_splits` spans of its keys (flash-decoding:
 Dao et al. 2023); attention_decode.py merges the spans. A line of 512 + 64 numbers fits no tile of a power of two, so
 its two parts are loaded and multiplied apart, and the latents that were loaded as keys are the values. For BLOCK_M
-pairs, a row of L tokens reads 2·(R + r)·L bytes in 16 bits and takes 2·(2·R + r)·L·BLOCK_M operations: some 60 operations
-a byte with 32 pairs (DeepSeek-AI 2024, V2). Untuned on a GPU.
+pairs, a row of L tokens reads 2·(R + r)·L bytes in 16 bits and takes 2·(2·R + r)·L·BLOCK_M operations: some 60 a byte
+with 32 pairs (DeepSeek-AI 2024, V2). Untuned on a GPU.
 """
 
 from typing import NamedTuple
