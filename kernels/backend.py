@@ -49,9 +49,9 @@ class Backend(Protocol):
         latent: Tensor,
         k: Tensor,
         positions: Tensor,
-        slot_mapping: Tensor,
+        slots: Tensor,
         cos_sin: Tensor,
-        packed: Any,
+        up: Any,
         cache: CacheView,
     ) -> Tensor: ...
     def short_conv(

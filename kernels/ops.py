@@ -223,21 +223,14 @@ def head_linear(x: Tensor, packed: Any) -> Tensor:
 
 
 def latent_and_cache(
-    q: Tensor,
-    latent: Tensor,
-    k: Tensor,
-    positions: Tensor,
-    slot_mapping: Tensor,
-    cos_sin: Tensor,
-    packed: Any,
-    cache: CacheView,
+    q: Tensor, latent: Tensor, k: Tensor, positions: Tensor, slots: Tensor, cos_sin: Tensor, up: Any, cache: CacheView
 ) -> Tensor:
     """Absorb the expansion of keys into q, rotate q and k, write [latent | k] into the cache (DeepSeek-AI 2024, V2).
 
-    q [T, Hq, P + r]: P numbers for `packed` [Hq, R, P], r that rotate as in `rope_and_cache`; latent [T, R], k [T, r];
+    q [T, Hq, P + r]: P numbers for `up` [Hq, R, P], r that rotate as in `rope_and_cache`; latent [T, R], k [T, r];
     cos_sin [positions, r]; the cache's head has R + r numbers → [T, Hq, R + r]. An int8 token has one scale.
     """
-    return _backend(q).latent_and_cache(q, latent, k, positions, slot_mapping, cos_sin, packed, cache)
+    return _backend(q).latent_and_cache(q, latent, k, positions, slots, cos_sin, up, cache)
 
 
 def short_conv(

@@ -191,15 +191,15 @@ def latent_and_cache(
     latent: Tensor,
     k: Tensor,
     positions: Tensor,
-    slot_mapping: Tensor,
+    slots: Tensor,
     cos_sin: Tensor,
-    packed: Tensor,
+    up: Tensor,
     cache: CacheView,
 ) -> Tensor:
-    inner, wide = packed.shape[2], _compute_dtype(q)
+    inner, wide = up.shape[2], _compute_dtype(q)
     turned_q, turned_k = (_rotate(x.to(wide), cos_sin, positions) for x in (q[..., inner:], k[:, None]))
-    _write(cache.keys, torch.cat((latent[:, None].to(wide), turned_k), dim=-1), slot_mapping, None)
-    return torch.cat((head_linear(q[..., :inner], packed), turned_q.to(q.dtype)), dim=-1)
+    _write(cache.keys, torch.cat((latent[:, None].to(wide), turned_k), dim=-1), slots, None)
+    return torch.cat((head_linear(q[..., :inner], up), turned_q.to(q.dtype)), dim=-1)
 
 
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:

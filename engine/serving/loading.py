@@ -351,12 +351,10 @@ def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
 
 def check_parallel(num_ranks: int, model_config: ModelConfig) -> None:
     """Raise ConfigError if several ranks would share a model with recurrent layers or a latent cache."""
-    has_latents = any(isinstance(part, LatentKV) for part in paged_parts(model_config.layer_states))
+    has_latents = any(isinstance(state, LatentKV) for state in model_config.layer_states)
     if num_ranks > 1 and (model_config.is_recurrent or has_latents):
-        what = "a latent cache, which every rank would hold" if has_latents else "recurrent layers"
-        raise ConfigError(
-            f"--tensor-parallel-size above 1 is not built for {model_config.architecture}, which has {what}"
-        )
+        what = f"{model_config.architecture}, which has {'a latent cache' if has_latents else 'recurrent layers'}"
+        raise ConfigError(f"--tensor-parallel-size above 1 is not built for {what}")
 
 
 def resolve_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

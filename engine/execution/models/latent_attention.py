@@ -37,7 +37,7 @@ class LatentAttention:
     value_up: Any  # [heads, value, latent]
     o_proj: Any
     num_heads: int
-    cos_sin: Tensor  # of `rope_table`
+    cos_sin: Tensor  # table of `rope_table`
     args: ops.AttentionArgs
 
     def __call__(self, x: Tensor, inputs: Inputs, cache: ops.CacheView) -> Tensor:

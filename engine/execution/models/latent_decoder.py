@@ -16,7 +16,7 @@ from .latent_attention import LatentAttention, LowRankQuery
 from .layer_states import LatentKV, LayerState
 from .layers import RMSNorm
 
-_NORM_EPS = 1e-6  # of the norms within attention, whatever rms_norm_eps is
+_NORM_EPS = 1e-6  # epsilon of attention's norms, whatever rms_norm_eps is
 _MAX_WIDTH = 1024  # limit of the native kernels
 
 

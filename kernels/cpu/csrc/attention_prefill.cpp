@@ -279,7 +279,10 @@ class Tile {
 
 template <typename T>
 void attend_long_rows(const PagedAttention<T>& c, int64_t num_short, const Team& team) {
-    int64_t group = c.num_heads / c.num_kv_heads, most = group < TILE ? group : TILE, step = TILE / most;
+    const int64_t group = c.num_heads / c.num_kv_heads, num_queries = c.query_start_loc[c.num_rows] - c.query_start_loc[num_short];
+    // Whole tiles of a few tokens' heads would leave threads without work.
+    const int64_t size = num_queries * c.num_heads < TILE * 2 * team.num_threads ? LANES : TILE;
+    const int64_t most = group < size ? group : size, step = TILE / most;
     std::vector<Item> items;
     for (int64_t row = num_short; row < c.num_rows; row++)
         // The last tokens see the most keys, so they run first and no thread is left with them at the end.

@@ -39,20 +39,20 @@ def latent_and_cache(
     latent: Tensor,
     k: Tensor,
     positions: Tensor,
-    slot_mapping: Tensor,
+    slots: Tensor,
     cos_sin: Tensor,
-    packed: HeadWeights | Tensor,
+    up: HeadWeights | Tensor,
     cache: CacheView,
 ) -> Tensor:
-    if isinstance(packed, Tensor):
-        return reference.latent_and_cache(q, latent, k, positions, slot_mapping, cos_sin, packed, cache)
+    if isinstance(up, Tensor):
+        return reference.latent_and_cache(q, latent, k, positions, slots, cos_sin, up, cache)
     num_tokens, num_heads, width = q.shape
     rank, rotary = latent.shape[1], cos_sin.shape[1]
     out = q.new_empty(num_tokens, num_heads, rank + rotary)
-    _multiply(q, packed, out)
+    _multiply(q, up, out)
     _run("latent_and_cache", q)(
-        q=q, latent=latent, k=k, out=out, cache=cache.keys, cos_sin=cos_sin, positions=positions, slots=slot_mapping,
-        num_tokens=num_tokens, num_heads=num_heads, rank=rank, rotary=rotary, first=packed.num_inputs,
+        q=q, latent=latent, k=k, out=out, cache=cache.keys, cos_sin=cos_sin, positions=positions, slots=slots,
+        num_tokens=num_tokens, num_heads=num_heads, rank=rank, rotary=rotary, first=up.num_inputs,
         block_size=cache.keys.shape[2], q_token=q.stride(0), q_head=width, latent_token=latent.stride(0),
         k_token=k.stride(0), is_cache_int8=cache.keys.dtype == torch.int8,
     )  # fmt: skip

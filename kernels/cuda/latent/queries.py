@@ -58,24 +58,24 @@ def latent_and_cache(
     latent: Tensor,
     k: Tensor,
     positions: Tensor,
-    slot_mapping: Tensor,
+    slots: Tensor,
     cos_sin: Tensor,
-    packed: Tensor,
+    up: Tensor,
     cache: CacheView,
 ) -> Tensor:
     """Like ops.latent_and_cache → a new contiguous q [T, Hq, R + r]."""
     num_tokens, num_heads, _ = q.shape
-    (rank, inner), rotary, lines = packed.shape[1:], cos_sin.shape[1], cache.keys
+    (rank, inner), rotary, lines = up.shape[1:], cos_sin.shape[1], cache.keys
     assert latent.shape == (num_tokens, rank)
     assert k.shape == (num_tokens, rotary)
     assert lines.shape[1] == 1
     assert lines.shape[3] == rank + rotary
     assert all(x.stride(-1) == 1 for x in (q, latent, k, cos_sin, lines))
     y = torch.empty(num_tokens, num_heads, rank + rotary, dtype=q.dtype, device=q.device)
-    y[..., :rank] = head_linear(q[..., :inner], packed)
+    y[..., :rank] = head_linear(q[..., :inner], up)
     turning, turned = q[..., inner:], y[..., rank:]
     _latent_and_cache[(num_tokens,)](
-        turning, latent, k, turned, as_loaded(lines), cos_sin, positions, slot_mapping, num_heads, *q.stride()[:2],
+        turning, latent, k, turned, as_loaded(lines), cos_sin, positions, slots, num_heads, *q.stride()[:2],
         latent.stride(0), k.stride(0), *y.stride()[:2], cos_sin.stride(0), lines.stride(0), lines.stride(2),
         RANK=rank, ROTARY=rotary, BLOCK_SIZE=lines.shape[2], BLOCK_HEADS=triton.next_power_of_2(num_heads),
         BLOCK_HALF=triton.next_power_of_2(rotary // 2), BLOCK_R=triton.next_power_of_2(rank),

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.sampled(2)
 @pytest.mark.parametrize("sizes", [TINY, DEEPSEEK, GLM], ids=["tiny", "DeepSeek", "GLM"])
 def test_queries_and_lines(sizes: Sizes, dtype: torch.dtype) -> None:
     world = World(sizes, [9], dtype)
-    step, wide_step = (world.step([(0, 0, 9)], dtype=each) for each in (dtype, torch.float64))
+    step, wide_step = (world.step([(0, 0, 9)], dtype=kind) for kind in (dtype, torch.float64))
     step.slots[2] = wide_step.slots[2] = -1
     cache, wide = world.cache(dtype), world.cache(torch.float64)
     got = queries.latent_and_cache(*step[:5], world.cos_sin, queries.pack_heads(world.key_up), cache)
