@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from latent_cases import DEEPSEEK, GLM, TINY, Sizes, World
+from patched_library import patched_ops
 from torch import Tensor
 
 from splitfuse.kernels import ops, reference
@@ -66,6 +68,27 @@ def test_the_expanded_form_and_equal_bits_for_any_cut(
             cuts.append(cut)
         for out, expected in zip(run(world, cuts, dtype, world.cache(cache_dtype or dtype)), whole, strict=True):
             assert torch.equal(out, expected), longest
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+@needs_library
+def test_tiles_of_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With emulated tiles of AMX: near the expanded form, and equal bits for other cuts."""
+    if not torch.cpu._is_avx512_bf16_supported():
+        pytest.skip("the tiles' code needs avx512_bf16")
+    emulation = Path(__file__).parents[3] / "support" / "emulated_tiles.h"
+    stems, flags = ("attention_prefill", "linear"), ("-D__AMX_BF16__=1", "-include", str(emulation))
+    tiles = {**(build.library() or {}), **patched_ops(tmp_path, stems, flags=flags)}
+    monkeypatch.setattr(build, "library", lambda: tiles)
+    sizes = Sizes(5, 64, 40, 32, 36)
+    world = World(sizes, LENGTHS, torch.bfloat16)
+    whole = run(world, [[length] for length in LENGTHS], torch.bfloat16, world.cache(torch.bfloat16))
+    for row, out in enumerate(whole):
+        torch.testing.assert_close(out.double(), world.expanded(row), atol=5e-2, rtol=5e-2)
+    cuts = [[1] * 7 + [60, 63], [1] * 7, [33, 32]]
+    for out, expected in zip(run(world, cuts, torch.bfloat16, world.cache(torch.bfloat16)), whole, strict=True):
+        assert torch.equal(out, expected)
 
 
 @needs_library
