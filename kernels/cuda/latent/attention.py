@@ -42,13 +42,27 @@ def choose_config(max_pairs: int, element_size: int, cache_size: int, gpu: Devic
     return Config(32, 32 if gpu.shared_memory > 160_000 else 16, 8, 2)
 
 
+@triton.jit
+def _row_of(query_start_loc_ptr, tile, first_row, num_rows, num_heads, BLOCK_M: tl.constexpr):
+    """Find a tile's row, and its number in the row, like attention_prefill.py with pairs instead of tokens."""
+    low, high, low_begin = first_row, first_row + num_rows, 0  # begin(low) <= tile < begin(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        tokens = (tl.load(query_start_loc_ptr + middle) - first_row).to(tl.int64)
+        begin = (tokens * num_heads // BLOCK_M).to(tl.int32) + middle - first_row
+        is_below = begin <= tile
+        low_begin = tl.where(is_below, begin, low_begin)
+        low, high = tl.where(is_below, middle, low), tl.where(is_below, high, middle)
+    return low, tile - low_begin
+
+
 @triton.jit(
-    do_not_specialize=["table_stride", "min_tokens", "first_row", "num_heads"],
+    do_not_specialize=["table_stride", "min_tokens", "first_row", "num_rows", "num_heads"],
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "tables_ptr"],
 )
 def _latent_attention(
     q_ptr, cache_ptr, out_ptr, lse_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr, table_stride, first_row,
-    num_heads, min_tokens, scale_log2, q_token_stride, q_head_stride, block_stride, slot_stride,
+    num_rows, num_heads, min_tokens, scale_log2, q_token_stride, q_head_stride, block_stride, slot_stride,
     RANK: tl.constexpr, ROTARY: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     ONE_QUERY: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
@@ -58,7 +72,10 @@ def _latent_attention(
     """
     row, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     num_splits = tl.num_programs(2)
-    place, row = row.to(tl.int64), (row + first_row).to(tl.int64)
+    if not ONE_QUERY:  # a row's last tiles see the most keys, so they run first
+        tile = tl.num_programs(0) - 1 - row
+        row, tile = _row_of(query_start_loc_ptr, tile, first_row, num_rows, num_heads, BLOCK_M)
+    row = row.to(tl.int64)
     first_token = tl.load(query_start_loc_ptr + row).to(tl.int64)
     query_len = (tl.load(query_start_loc_ptr + row + 1) - first_token).to(tl.int32)
     first_pair = tile * BLOCK_M
@@ -80,7 +97,7 @@ def _latent_attention(
     ranks, turns = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_T)
     places = (first_token + tokens) * num_heads + heads
     if IS_SPLIT:
-        places = (place * num_heads + heads) * num_splits + split
+        places = (row * num_heads + heads) * num_splits + split
     in_rank, in_turn = (ranks < RANK)[None, :], (turns < ROTARY)[None, :]
     out_ptrs, stored = out_ptr + places[:, None] * RANK + ranks[None, :], inside[:, None] & in_rank
     if begin >= end:
@@ -147,9 +164,10 @@ def latent_attention(
     if num_decodes is None or num_rows > num_decodes:
         max_pairs = ragged.max_query_len * q.shape[1]
         config = choose_config(max_pairs, q.element_size(), cache.keys.element_size(), gpu)
-        tiles = triton.cdiv(max_pairs, config.BLOCK_M)
         first = num_decodes or 0
-        _launch((num_rows - first, tiles, 1), q, cache, ragged, args, out, out, first, 0, config, ONE_QUERY=False)
+        # Upper bound of the number of tiles, known without reading the rows' lengths from the GPU.
+        tiles = (len(q) - first) * q.shape[1] // config.BLOCK_M + num_rows - first
+        _launch((tiles, 1, 1), q, cache, ragged, args, out, out, first, 0, config, ONE_QUERY=False)
     return out
 
 
@@ -194,8 +212,8 @@ def _launch(
     rotary = q.shape[2] - rank
     _latent_attention[grid](
         q, as_loaded(lines), out, lse, ragged.query_start_loc, ragged.seq_lens, ragged.block_tables,
-        ragged.block_tables.stride(0), first_row, q.shape[1], min_tokens, score_scales(args)[0], *q.stride()[:2],
-        lines.stride(0), lines.stride(2),
+        ragged.block_tables.stride(0), first_row, len(ragged.seq_lens) - first_row, q.shape[1], min_tokens,
+        score_scales(args)[0], *q.stride()[:2], lines.stride(0), lines.stride(2),
         RANK=rank, ROTARY=rotary, BLOCK_R=max(triton.next_power_of_2(rank), 16),
         BLOCK_T=max(triton.next_power_of_2(rotary), 16), BLOCK_SIZE=lines.shape[2], ONE_QUERY=ONE_QUERY,
         IS_SPLIT=grid[2] > 1, FP8=fp8_kind(lines, device_info(q.device)), **config._asdict(),

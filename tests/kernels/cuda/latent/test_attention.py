@@ -64,7 +64,10 @@ def test_caches_of_e4m3() -> None:
     check(TINY, torch.float16, is_fp8=True, num_splits=3)
 
 
-@pytest.mark.parametrize("rows", [ROWS[:2], ROWS[2:]], ids=["decode", "chunks"])
+CHUNKS = [(0, 10, 30), (1, 0, 17), (2, 3, 5), (3, 0, 3)]
+
+
+@pytest.mark.parametrize("rows", [ROWS[:2], ROWS[2:], CHUNKS], ids=["decode", "two chunks", "chunks"])
 def test_rows_of_one_kind(rows: list[tuple[int, int, int]]) -> None:
     check(Sizes(71, 48, 12, 16, 20), torch.float16, rows=rows)
 
