@@ -71,7 +71,7 @@ class CacheView(NamedTuple):
     """
 
     keys: Tensor  # [N, Hkv, S, D], in int8 [N, Hkv, S, D + 4]
-    values: Tensor  # shaped like keys
+    values: Tensor  # shaped like keys; the keys themselves in a latent cache (DeepSeek-AI 2024, V2), which has one head
     scales: Tensor | None = None  # [2, Hkv] float32, for keys and values; None: 1
 
 
@@ -103,13 +103,14 @@ class AttentionArgs(NamedTuple):
     lookahead: int = 0  # number of positions after its own that a query sees, as far as its row has them
     # [Hq] float32, a learned score of each head that joins the softmax and has no value (OpenAI 2025, gpt-oss)
     sinks: Tensor | None = None
+    value_dim: int = 0  # with a latent cache: a key's first numbers are its value, and so wide is the output; 0: D
 
 
 class RouteArgs(NamedTuple):
     """Choice of experts by score: softmax over all of them, or a sigmoid each (DeepSeek-AI 2024, V3).
 
     A bias decides who is chosen and changes no weight. With groups, a token chooses the groups with the largest sums of
-    two scores first, and experts within them.
+    their best scores first, and experts within them.
     """
 
     top_k: int
@@ -119,6 +120,7 @@ class RouteArgs(NamedTuple):
     num_groups: int = 1  # divides E
     num_kept_groups: int = 1
     scale: float = 1.0  # factor of all weights
+    num_group_scores: int = 2  # number of scores that a group counts, 1 or 2
 
 
 class ExpertWeights(NamedTuple):

@@ -42,6 +42,19 @@ class Backend(Protocol):
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, slot_mapping: Tensor, rope: RopeArgs, cache: CacheView
     ) -> Tensor: ...
     def paged_attention(self, q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor: ...
+    def pack_heads(self, weight: Tensor) -> Any: ...
+    def head_linear(self, x: Tensor, packed: Any) -> Tensor: ...
+    def latent_and_cache(
+        self,
+        q: Tensor,
+        latent: Tensor,
+        k: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        cos_sin: Tensor,
+        up: Any,
+        cache: CacheView,
+    ) -> Tensor: ...
     def short_conv(
         self, bcx: Tensor, weight: Tensor, bias: Tensor | None, view: StateView, ragged: RaggedBatch, states: StateBatch
     ) -> Tensor: ...

@@ -212,9 +212,30 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     to min(p + lookahead, seq_lens[b] - 1). Other slots are never read, or are masked so that their content (NaN too)
     does not matter. With an int8 cache, scores are multiplied by the scales of keys and weights by the scales of
     values, so there is no more rounding than with a cache in q's dtype. A head's sink joins the sum that divides its
-    weights.
+    weights. With `args.value_dim`, R, the cache holds latents, a key's first R numbers are its value → [T, Hq, R].
     """
     return _backend(q).paged_attention(q, cache, ragged, args)
+
+
+def pack_heads(weight: Tensor) -> Any:
+    """Pack a matrix for each head, [Hq, out, in], for `head_linear` and `latent_and_cache`."""
+    return _backend(weight).pack_heads(weight)
+
+
+def head_linear(x: Tensor, packed: Any) -> Tensor:
+    """Multiply each head by its own matrix: x [T, Hq, in] → [T, Hq, out]."""
+    return _backend(x).head_linear(x, packed)
+
+
+def latent_and_cache(
+    q: Tensor, latent: Tensor, k: Tensor, positions: Tensor, slots: Tensor, cos_sin: Tensor, up: Any, cache: CacheView
+) -> Tensor:
+    """Absorb the expansion of keys into q, rotate q and k, write [latent | k] into the cache (DeepSeek-AI 2024, V2).
+
+    q [T, Hq, P + r]: P numbers for `up` [Hq, R, P], r that rotate as in `rope_and_cache`; latent [T, R], k [T, r];
+    cos_sin [positions, r]; the cache's head has R + r numbers → [T, Hq, R + r]. An int8 token has one scale.
+    """
+    return _backend(q).latent_and_cache(q, latent, k, positions, slots, cos_sin, up, cache)
 
 
 def short_conv(

@@ -155,11 +155,11 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, args: Atte
         sinks = args.sinks.to(scores.dtype)[:, None, None].expand(-1, scores.shape[1], 1)
         scores = torch.cat((scores, sinks), dim=-1)
     probabilities = scores.softmax(dim=-1)[..., : len(keys)]
-    return torch.einsum("hnl,lhd->nhd", probabilities, values).to(q.dtype)
+    return torch.einsum("hnl,lhd->nhd", probabilities, values[..., : args.value_dim or None]).to(q.dtype)
 
 
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
-    out = torch.empty_like(q)
+    out = q.new_empty(*q.shape[:2], args.value_dim or q.shape[2])
     k_scales, v_scales = (None, None) if cache.scales is None else cache.scales
     if q.is_meta:
         return out
@@ -176,6 +176,30 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         keys, values = _read(cache.keys, blocks, offsets, k_scales), _read(cache.values, blocks, offsets, v_scales)
         out[start:end] = _attend(q[start:end], keys, values, visible, args)
     return out
+
+
+def pack_heads(weight: Tensor) -> Tensor:
+    return weight
+
+
+def head_linear(x: Tensor, packed: Tensor) -> Tensor:
+    return torch.einsum("thk,hnk->thn", x.to(_compute_dtype(x)), packed.to(_compute_dtype(x))).to(x.dtype)
+
+
+def latent_and_cache(
+    q: Tensor,
+    latent: Tensor,
+    k: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    cos_sin: Tensor,
+    up: Tensor,
+    cache: CacheView,
+) -> Tensor:
+    inner, wide = up.shape[2], _compute_dtype(q)
+    turned_q, turned_k = (_rotate(x.to(wide), cos_sin, positions) for x in (q[..., inner:], k[:, None]))
+    _write(cache.keys, torch.cat((latent[:, None].to(wide), turned_k), dim=-1), slots, None)
+    return torch.cat((head_linear(q[..., :inner], up), turned_q.to(q.dtype)), dim=-1)
 
 
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
@@ -242,7 +266,7 @@ def _in_groups(choice: Tensor, args: RouteArgs) -> Tensor:
     if args.num_groups == 1:
         return choice
     groups = choice.view(len(choice), args.num_groups, -1)
-    kept = groups.topk(2, dim=-1).values.sum(-1).topk(args.num_kept_groups, dim=-1).indices
+    kept = groups.topk(args.num_group_scores, dim=-1).values.sum(-1).topk(args.num_kept_groups, dim=-1).indices
     is_kept = torch.zeros(groups.shape[:2], dtype=torch.bool, device=choice.device).scatter_(1, kept, True)
     return groups.masked_fill(~is_kept[:, :, None], float("-inf")).flatten(1)
 

@@ -63,6 +63,7 @@ class AsyncEngine(EngineState):
         core = self._pipeline.core
         self.runner, self.loaded, self.fingerprint = parts.runner, parts.runner.loaded, parts.fingerprint
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
+        self.kv_bytes_per_token = self.loaded.kv_bytes_per_token
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.default_sampling_params, self.pooler = parts.default_sampling_params, parts.pooler
         self.adapters = parts.adapters

@@ -33,7 +33,7 @@ class EngineState:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.max_model_len = 0
+        self.max_model_len = self.kv_bytes_per_token = 0
         self.default_sampling_params: Mapping[str, Any] = {}  # values of fields that a request lacks
         self.pooler: Any = None  # Pooler of the extra, for a model that pools
         self.adapters: Any = None  # Adapters of the extra, with --enable-lora
@@ -181,6 +181,7 @@ class EngineState:
             "status": "draining" if self.is_draining else "serving",
             "model": self.config.model_name,
             "max_model_len": self.max_model_len,
+            "kv_bytes_per_token": self.kv_bytes_per_token,
             "weights_version": self.weights_version,
             "paused": self.paused,
             "default_sampling_params": self.default_sampling_params,

@@ -26,7 +26,7 @@ from ..execution.models.kv_cache import (
     num_cache_blocks,
     state_bytes,
 )
-from ..execution.models.layer_states import paged_parts
+from ..execution.models.layer_states import LatentKV, paged_parts
 from ..execution.models.registry import model_class, read_model_config
 from ..execution.models.state_slots import max_drafts, plan_state_slots
 from ..execution.models.tensor_parallel import ALONE, TensorParallel
@@ -74,6 +74,7 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
         dtype=choices.dtype,
         max_model_len=choices.max_model_len,
         cache=spec,
+        kv_bytes_per_token=kv_bytes_per_token(cached, choices.cache_dtype),
         states=states,
         op_by_op=model.plan.refusal(cache) if choices.device.type == "cpu" else None,
         inexact=_inexact_reason(choices),
@@ -353,11 +354,11 @@ def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
 
 
 def check_parallel(num_ranks: int, model_config: ModelConfig) -> None:
-    """Raise ConfigError if several ranks would share a model with recurrent layers."""
-    if num_ranks > 1 and model_config.is_recurrent:
-        raise ConfigError(
-            f"--tensor-parallel-size above 1 is not built for {model_config.architecture}, which has recurrent layers"
-        )
+    """Raise ConfigError if several ranks would share a model with recurrent layers or a latent cache."""
+    has_latents = any(isinstance(state, LatentKV) for state in model_config.layer_states)
+    if num_ranks > 1 and (model_config.is_recurrent or has_latents):
+        what = f"{model_config.architecture}, which has {'a latent cache' if has_latents else 'recurrent layers'}"
+        raise ConfigError(f"--tensor-parallel-size above 1 is not built for {what}")
 
 
 def resolve_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

@@ -11,6 +11,7 @@ from ..core.block_allocator import num_blocks_for
 from ..core.state_places import StateSpec
 from ..execution.models.config import ModelConfig
 from ..execution.models.kv_cache import CPU_MEMORY_SHARE, kv_bytes_per_token
+from ..execution.models.layer_states import LatentKV
 from ..execution.models.planned_weights import WeightLayout, planned_weight_bytes
 from ..execution.models.registry import read_model_config
 from .loading import (
@@ -114,6 +115,8 @@ def _step_bytes(config: EngineConfig, model: ModelConfig, itemsize: int) -> int:
     """Estimate the largest step, which `serve` measures: its widest activations and its logits; twice with graphs."""
     limits = config.step_limits
     heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    if latents := [state for state in model.layer_states if isinstance(state, LatentKV)]:
+        heads += 2 * model.num_heads * (latents[0].rank + latents[0].rope_dim)  # queries and sums as wide as latents
     width = 4 * model.hidden_size + heads + 3 * model.intermediate_size
     num_bytes = limits.num_batched_tokens * width * itemsize + limits.num_seqs * model.vocab_size * (itemsize + 3 * 4)
     return num_bytes if config.enforce_eager else 2 * num_bytes

@@ -6,6 +6,7 @@ Shapes are in ops.py, the torch versions of the library's ops in torch_fallback.
 import ctypes
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from .adapters import add_adapters as add_adapters
     from .adapters import packs_adapters as packs_adapters
     from .experts import Experts
+    from .latent.queries import head_linear as head_linear
+    from .latent.queries import latent_and_cache as latent_and_cache
+    from .latent.queries import pack_heads as pack_heads
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
     from .recurrence import gated_delta as gated_delta
     from .recurrence import gated_rms_norm as gated_rms_norm
@@ -32,20 +36,22 @@ if TYPE_CHECKING:
     from .recurrence import silu_gate as silu_gate
 
 
+_MODULES = {
+    **dict.fromkeys(("add_adapters", "packs_adapters"), "adapters"),
+    **dict.fromkeys(("pack_heads", "head_linear", "latent_and_cache"), "latent.queries"),
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Find an op of recurrent layers or of adapters, which few models have, when it is first used."""
+    """Find an op of adapters, latent attention or recurrent layers, which few models have, when it is first used."""
     if name.startswith("_"):
         raise AttributeError(name)
-    if name.endswith("_adapters"):
-        from . import adapters
+    module = import_module(f".{_MODULES.get(name, 'recurrence')}", __package__)
 
-        return getattr(adapters, name)
-    from . import recurrence
-
-    return getattr(recurrence, name)
+    return getattr(module, name)
 
 
-_MAX_HEAD_DIM = 512  # limit in elementwise.cpp
+_MAX_HEAD_DIM, _MAX_LATENT_DIM = 512, 1024  # limits in elementwise.cpp
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
 
 
@@ -109,7 +115,7 @@ def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
     run(
         logits=router_logits, bias=args.bias, weights=weights, ids=ids, num_tokens=num_tokens, num_experts=num_experts,
         top_k=args.top_k, is_sigmoid=args.is_sigmoid, is_renormalized=args.renormalize, num_groups=args.num_groups,
-        num_kept_groups=args.num_kept_groups, scale=args.scale,
+        num_kept_groups=args.num_kept_groups, num_group_scores=args.num_group_scores, scale=args.scale,
     )  # fmt: skip
     return weights, ids
 
@@ -280,18 +286,18 @@ def rope_and_cache(
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
     """Like ops.paged_attention: short rows run one query at a time, chunks in tiles."""
     run = _op("paged_attention", build.DTYPES.get(q.dtype))
-    if run is None or q.stride(2) != 1 or q.shape[2] > _MAX_HEAD_DIM:
+    if run is None or q.stride(2) != 1 or q.shape[2] > (_MAX_LATENT_DIM if args.value_dim else _MAX_HEAD_DIM):
         return torch_fallback.paged_attention(q, cache, ragged, args)
     num_rows = len(ragged.seq_lens)
-    out = q.new_empty(*q.shape)
+    out = q.new_empty(*q.shape[:2], args.value_dim or q.shape[2])
     run(
         q=q, k_cache=cache.keys, v_cache=cache.values, out=out, query_start_loc=ragged.query_start_loc,
         seq_lens=ragged.seq_lens, block_tables=ragged.block_tables,
-        num_short=0 if args.lookahead else num_short(ragged), num_rows=num_rows,
+        num_short=0 if args.lookahead or args.value_dim else num_short(ragged), num_rows=num_rows,
         max_blocks=ragged.block_tables.stride(0), num_heads=q.shape[1], num_kv_heads=cache.keys.shape[1],
         head_dim=q.shape[2], block_size=cache.keys.shape[2], q_token=q.stride(0), q_head=q.stride(1),
         window=args.sliding_window, lookahead=args.lookahead, is_cache_int8=cache.keys.dtype == torch.int8,
-        scale=args.scale, softcap=args.softcap, sinks=args.sinks,
+        scale=args.scale, softcap=args.softcap, sinks=args.sinks, value_dim=args.value_dim,
     )  # fmt: skip
     return out
 

@@ -75,7 +75,7 @@ def pack(weight: Tensor, bias: Tensor | None) -> Linear:
     library = build.library()
     if library is not None and weight.dtype in build.DTYPES:
         run = library[f"linear_{build.DTYPES[weight.dtype]}"]
-        return NativeLinear(run, _panels(weight), bias, num_outputs=len(weight), num_inputs=weight.shape[1])
+        return NativeLinear(run, panels(weight), bias, num_outputs=len(weight), num_inputs=weight.shape[1])
     if weight.dtype == torch.bfloat16 and _onednn_multiplies_bfloat16():
         return OneDnnLinear(weight, bias)
     return PlainLinear(weight, bias)
@@ -86,7 +86,7 @@ def _onednn_multiplies_bfloat16() -> bool:
     return bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _panels(weight: Tensor) -> Tensor:
+def panels(weight: Tensor) -> Tensor:
     """Lay out [N, K] as [panels, K, 32], in bfloat16 as [panels, K / 2, 32, 2]; N and K are padded with zeros."""
     num_outputs, num_inputs = weight.shape
     if num_outputs % PANEL or num_inputs % BLOCK:

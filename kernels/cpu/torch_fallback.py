@@ -97,7 +97,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
     """Attend one row at a time: gather its keys and values, then SDPA, which does not expand grouped heads."""
-    out = torch.empty(q.shape, dtype=q.dtype)
+    out = torch.empty(*q.shape[:2], args.value_dim or q.shape[2], dtype=q.dtype)
     starts, window, block_size = ragged.query_start_loc.tolist(), args.sliding_window, cache.keys.shape[2]
     for row, length in enumerate(ragged.seq_lens.tolist()):
         tokens = slice(starts[row], starts[row + 1])
@@ -107,6 +107,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         seen = length - first * block_size
         # Cut at the row's length: slots beyond it may hold anything, and a mask does not stop a NaN.
         keys, values = (_read(part, blocks).transpose(0, 1).flatten(1, 2)[:, :seen] for part in cache[:2])
+        values = values[..., : out.shape[2]]
         mask = _mask(query_len, seen, window, args.lookahead)
         if args.softcap or args.sinks is not None:
             out[tokens] = _attend_in_float32(q[tokens], keys, values, mask, args)
@@ -138,7 +139,7 @@ def _attend_in_float32(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | N
     if mask is None:  # every position is visible, or causally
         mask = torch.ones(num_tokens, keys.shape[1], dtype=torch.bool).tril(keys.shape[1] - num_tokens + args.lookahead)
     grouped = q.view(num_tokens, num_kv_heads, -1, q.shape[2])
-    out = torch.empty(grouped.shape, dtype=q.dtype)
+    out = torch.empty(*grouped.shape[:3], values.shape[2], dtype=q.dtype)
     for head in range(num_kv_heads):
         scores = grouped[:, head].transpose(0, 1).float() @ keys[head].float().T
         if args.softcap:
@@ -151,7 +152,7 @@ def _attend_in_float32(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | N
             scores = torch.cat((scores, sinks), dim=-1)
         weights = scores.softmax(dim=-1)[..., : keys.shape[1]]
         out[:, head] = (weights @ values[head].float()).transpose(0, 1)
-    return out.view(q.shape)
+    return out.flatten(1, 2)
 
 
 def _mask(query_len: int, length: int, sliding_window: int, lookahead: int) -> Tensor | None:

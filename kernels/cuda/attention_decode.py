@@ -242,7 +242,26 @@ def decode_attention(
         FP8=fp8_kind(k_cache, gpu), **shape, **config._asdict(),
     )  # fmt: skip
     if num_splits > 1:
-        _merge_splits[(num_rows, num_heads)](
-            partial, lse, out, ragged.query_start_loc, ragged.seq_lens, num_splits, min_tokens, BLOCK_SPLITS=MAX_SPLITS,
-            BLOCK_N=config.BLOCK_N, num_warps=4, **shape,
-        )  # fmt: skip
+        merge_splits(
+            partial, lse, out, ragged, min_tokens=min_tokens, keys_per_step=config.BLOCK_N, window=args.sliding_window
+        )
+
+
+def merge_splits(
+    partial: Tensor,
+    lse: Tensor,
+    out: Tensor,
+    ragged: RaggedBatch,
+    *,
+    min_tokens: int,
+    keys_per_step: int,
+    window: int = 0,
+) -> None:
+    """Merge the spans of rows of one query token: partial [rows, Hq, splits, D] and lse into out [T, Hq, D]."""
+    num_rows, num_heads, num_splits, head_dim = partial.shape
+    launch = dependent_launch(device_info(out.device))
+    _merge_splits[(num_rows, num_heads)](
+        partial, lse, out, ragged.query_start_loc, ragged.seq_lens, num_splits, min_tokens, HEAD_DIM=head_dim,
+        BLOCK_D=max(triton.next_power_of_2(head_dim), 16), WINDOW=window, BLOCK_SPLITS=MAX_SPLITS,
+        BLOCK_N=keys_per_step, RAGGED=ragged.num_decodes is None, num_warps=4, **launch,
+    )  # fmt: skip

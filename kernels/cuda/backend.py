@@ -30,6 +30,10 @@ from .attention_prefill import prefill_attention
 from .copy_blocks import copy_blocks as copy_blocks
 from .filter_logits import filter_logits as filter_logits
 from .gumbel_sample import gumbel_argmax as gumbel_argmax
+from .latent.attention import latent_attention
+from .latent.queries import head_linear as head_linear
+from .latent.queries import latent_and_cache as latent_and_cache
+from .latent.queries import pack_heads as pack_heads
 from .linear import few_rows, fp8_linear
 from .linear.adapters import add_adapters as add_adapters
 from .linear.fp8_linear import Fp8Linear
@@ -58,6 +62,8 @@ class PackedLinear(NamedTuple):
 
 
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
+    if args.value_dim:
+        return latent_attention(q, cache, ragged, args)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if ragged.num_decodes is None or ragged.num_decodes:
         decode_attention(q, cache, ragged, args, out)

@@ -36,7 +36,7 @@ def to_e4m3(x):
 
 
 @triton.jit
-def _to_stored(x, scale, FP8: tl.constexpr):
+def to_stored(x, scale, FP8: tl.constexpr):
     """Return float32 x in its stored form: with FP8 the byte of x / scale."""
     if FP8:
         x = to_e4m3(x / scale)
@@ -44,7 +44,7 @@ def _to_stored(x, scale, FP8: tl.constexpr):
 
 
 @triton.jit
-def _rotate_heads(
+def rotate_heads(
     x_ptr, x_stride, y_ptr, y_stride, norm_ptr, scale, cos, sin, eps, num_heads,
     HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, BLOCK_HEADS: tl.constexpr, BLOCK_HALF: tl.constexpr,
     BLOCK_REST: tl.constexpr, HAS_NORM: tl.constexpr, FP8: tl.constexpr,
@@ -69,10 +69,10 @@ def _rotate_heads(
         x2 *= rms * tl.load(norm_ptr + HALF + half, mask=half < HALF, other=0.0).to(tl.float32)
         if ROTARY_DIM < HEAD_DIM:
             x3 *= rms * tl.load(norm_ptr + rest, mask=rest < HEAD_DIM, other=0.0).to(tl.float32)
-    tl.store(y_ptrs + half, _to_stored(x1 * cos - x2 * sin, scale, FP8).to(dtype), mask=in_half)
-    tl.store(y_ptrs + HALF + half, _to_stored(x2 * cos + x1 * sin, scale, FP8).to(dtype), mask=in_half)
+    tl.store(y_ptrs + half, to_stored(x1 * cos - x2 * sin, scale, FP8).to(dtype), mask=in_half)
+    tl.store(y_ptrs + HALF + half, to_stored(x2 * cos + x1 * sin, scale, FP8).to(dtype), mask=in_half)
     if ROTARY_DIM < HEAD_DIM:
-        tl.store(y_ptrs + rest, _to_stored(x3, scale, FP8).to(dtype), mask=in_rest)
+        tl.store(y_ptrs + rest, to_stored(x3, scale, FP8).to(dtype), mask=in_rest)
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
@@ -95,7 +95,7 @@ def _rope_and_cache(
     cos = tl.load(angles_ptr + half, mask=in_half, other=0.0)
     sin = tl.load(angles_ptr + ROTARY_DIM // 2 + half, mask=in_half, other=0.0)
     first_head = kv_head * GROUP
-    _rotate_heads(
+    rotate_heads(
         q_ptr + token * q_token_stride + first_head * q_head_stride, q_head_stride,
         y_ptr + token * y_token_stride + first_head * y_head_stride, y_head_stride,
         q_norm_ptr, 1.0, cos, sin, eps, GROUP, HEAD_DIM, ROTARY_DIM, BLOCK_GROUP, BLOCK_HALF, BLOCK_REST, HAS_Q_NORM,
@@ -109,7 +109,7 @@ def _rope_and_cache(
         if kv_scales_ptr is not None:
             k_scale = tl.load(kv_scales_ptr + kv_head)
             v_scale = tl.load(kv_scales_ptr + tl.num_programs(1) + kv_head)
-        _rotate_heads(
+        rotate_heads(
             k_ptr + token * k_token_stride + kv_head * k_head_stride, 0, k_cache_ptr + place, 0,
             k_norm_ptr, k_scale, cos, sin, eps, 1, HEAD_DIM, ROTARY_DIM, 1, BLOCK_HALF, BLOCK_REST, HAS_K_NORM,
             FP8,
@@ -118,7 +118,7 @@ def _rope_and_cache(
         v_ptrs = v_ptr + token * v_token_stride + kv_head * v_head_stride + dims
         v = tl.load(v_ptrs, mask=dims < HEAD_DIM, other=0.0)
         if FP8:
-            v = _to_stored(v.to(tl.float32), v_scale, FP8)
+            v = to_stored(v.to(tl.float32), v_scale, FP8)
         tl.store(v_cache_ptr + place + dims, v.to(v_cache_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
 

@@ -153,6 +153,21 @@ def _rope(shape: Shape) -> None:
         cuda.rope_and_cache(q, k, k, tokens, tokens, rope, into)
 
 
+def _latent(shape: Shape) -> None:
+    """Launch latent attention of DeepSeek's heads: one query a row with and without spans, chunks, and the writes."""
+    dtype, num_heads, num_tokens = getattr(torch, shape.dtype), shape.group, shape.num_tokens
+    lines = _empty(8, 1, shape.block_size, 576, dtype=getattr(torch, shape.cache_dtype or shape.dtype))
+    cache, args = ops.CacheView(lines, lines), ops.AttentionArgs(0.1, value_dim=512)
+    places, q = _empty(num_tokens + 1, dtype=torch.int32), _empty(num_tokens, num_heads, 576, dtype=dtype)
+    ragged = ops.RaggedBatch(places, places[1:], places[None], num_tokens, 1, 8192)
+    for batch in (ragged, ragged._replace(num_decodes=0, max_query_len=num_tokens)):
+        cuda.paged_attention(q, cache, batch, args)
+    inputs, weight = _empty(num_tokens, num_heads, 192, dtype=dtype), _empty(num_heads, 512, 128, dtype=dtype)
+    latent, tokens = _empty(num_tokens, 576, dtype=dtype), _empty(num_tokens, dtype=torch.int64)
+    angles = _empty(64, 64, dtype=torch.float32)
+    cuda.latent_and_cache(inputs, latent[:, :512], latent[:, 512:], tokens, tokens, angles, weight, cache)
+
+
 def _norms(shape: Shape) -> None:
     x, weight = (_empty(*size, dtype=getattr(torch, shape.dtype)) for size in ((shape.num_tokens, 4096), (4096,)))
     cuda.rms_norm(x, weight, eps=1e-6)
@@ -272,6 +287,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "decode": lambda shape: _attention(shape, query_len=1, seq_len=8192),
     "mixed": lambda shape: _attention(shape, query_len=shape.num_tokens, seq_len=8192, is_mixed=True),
     "rope": _rope,
+    "latent": _latent,
     "norm": _norms,
     "activation": _activations,
     "experts": _experts,
@@ -307,6 +323,9 @@ SHAPES = [
     Shape("mixed", cache_dtype="float8_e4m3fn"),
     *(Shape("rope", head_dim=dim) for dim in (64, 80, 128, 256)),
     Shape("rope", head_dim=64, group=71),
+    *(Shape("latent", group=heads, num_tokens=tokens) for heads in (16, 20, 128) for tokens in (1, 256)),
+    Shape("latent", "float32", group=16, num_tokens=256),
+    Shape("latent", group=16, cache_dtype="float8_e4m3fn", num_tokens=256),
     Shape("norm"),
     *(Shape("adapters", dtype, num_tokens=64) for dtype in ("bfloat16", "float16")),
     Shape("activation"),

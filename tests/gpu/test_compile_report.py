@@ -12,7 +12,9 @@ import pytest
 
 # More GPUs by hand, a minute per GPU: SPLITFUSE_TEST_ARCHES=80,89,90,100,120 pytest tests/gpu/test_compile_report.py
 ARCHES = [int(arch) for arch in os.environ.get("SPLITFUSE_TEST_ARCHES", "90").split(",")]
-DOTS = ("prefill", "decode", "grouped_matmul", "quantized_matmul", "few_rows", "shrink", "expand")
+DOTS = (
+    *("prefill", "decode", "latent_attention", "grouped_matmul", "quantized_matmul", "few_rows", "shrink", "expand"),
+)
 SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 
 
@@ -28,7 +30,7 @@ def report(arch: int) -> list[dict[str, Any]]:
 
 def is_rare(row: dict[str, Any]) -> bool:
     """True for attention and experts in float32, which work, but no user waits for them."""
-    return row["kernel"] in ("prefill", "decode", "grouped_matmul") and "float32" in row["shape"]
+    return row["kernel"] in ("prefill", "decode", "latent_attention", "grouped_matmul") and "float32" in row["shape"]
 
 
 def is_known(row: dict[str, Any]) -> bool:
@@ -47,7 +49,7 @@ def test_every_kernel_builds(arch: int) -> None:
         "route", "group_by_expert", "grouped_matmul", "weigh",
         "quantized_matmul", "widen_weight", "few_rows", "add_splits", "round_rows",
         "shrink", "expand",
-        "convolve", "keep_inputs", "run_state", "gated_rms_norm", "gate_mul",
+        "latent_attention", "latent_and_cache", "convolve", "keep_inputs", "run_state", "gated_rms_norm", "gate_mul",
     }  # fmt: skip
 
 
@@ -75,6 +77,7 @@ def test_dots_run_on_tensor_cores(arch: int) -> None:
             # Falcon's 71 have 128.
             words = row["shape"].split()
             is_small = not {"T1", "T3", "T8", "T32", "T64"}.isdisjoint(words)
+            is_small |= row["kernel"] == "latent_attention"  # 32 rows: 64 leave no registers for sums of 512
             is_small |= row["kernel"] == "decode" and "G71" not in words
             expected = "mma.sync" if is_small else warpgroup_instruction
         assert row["tensor_core"] == expected, row

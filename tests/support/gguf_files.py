@@ -20,6 +20,8 @@ from splitfuse.engine.extras.gguf import architectures as known
 # Architectures whose name is not the model_type.
 ARCHITECTURES = {
     "cohere": "command-r",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
     "gemma3_text": "gemma3",
     "glm4_moe": "glm4moe",
     "gpt_oss": "gpt-oss",
@@ -70,7 +72,7 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
         elif is_hybrid:
             pieces = gguf_hybrids.parts(key, parameter.data, model.config)
         else:
-            pieces = _parts(key, parameter.data)
+            pieces = _parts(key, parameter.data, model.config)
         for part, values in pieces:
             if part.startswith("="):  # already the file's name
                 _add_tensor(writer, part[1:], values, kind)
@@ -117,8 +119,14 @@ def _is_transposed(key: str) -> bool:
     return key.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))
 
 
-def _parts(key: str, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def _parts(key: str, values: torch.Tensor, config: PretrainedConfig) -> Iterator[tuple[str, torch.Tensor]]:
     """Return the file's tensors for one of the model's."""
+    if key.endswith("kv_b_proj.weight") and config.q_lora_rank:  # files without the cut are older
+        heads = values.view(config.num_attention_heads, -1, values.shape[1])
+        keys, values = heads.split_with_sizes([config.qk_nope_head_dim, config.v_head_dim], dim=1)
+        yield key.replace("kv_b", "k_b"), keys.transpose(1, 2)
+        yield key.replace("kv_b", "v_b"), values
+        return
     key = key.replace("moe.router.weight", "moe.router.layer.weight").replace("block_sparse_moe.experts", "mlp.experts")
     if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
         yield key, values
@@ -179,7 +187,9 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_layer_norm_eps(config.norm_eps if architecture == "nemotron" else config.layer_norm_eps)
     else:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if head_dim := getattr(config, "head_dim", None):
+    if architecture == "deepseek2":
+        _add_latent(writer, config)
+    elif head_dim := getattr(config, "head_dim", None):
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     window = getattr(config, "sliding_window", None)
@@ -207,13 +217,15 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_expert_feed_forward_length(config.intermediate_size)
     if architecture in ("dots1", "glm4moe", "minimax-m2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if architecture in ("dots1", "glm4moe"):
+    if config.model_type == "deepseek_v3":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if architecture in ("deepseek2", "dots1", "glm4moe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
         writer.add_expert_shared_count(config.n_shared_experts)
         writer.add_expert_group_count(config.n_group)
         writer.add_expert_group_used_count(config.topk_group)
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
-        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_weights_norm(bool(getattr(config, "norm_topk_prob", False)))
         writer.add_expert_weights_scale(config.routed_scaling_factor)
     if architecture in ("gpt-oss", "qwen3moe"):
         writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
@@ -226,12 +238,27 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_sliding_window_pattern(config.layer_types.index("full_attention") + 1)
 
 
+def _add_latent(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    width = config.qk_nope_head_dim + config.qk_rope_head_dim
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    if config.q_lora_rank is None:  # an older file
+        writer.add_key_length(width)
+        writer.add_value_length(config.v_head_dim)
+        return
+    writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+    writer.add_value_length(config.kv_lora_rank)
+    writer.add_key_length_mla(width)
+    writer.add_value_length_mla(config.v_head_dim)
+
+
 def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: str) -> None:
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     rope = rope.get("full_attention", rope)
     if not rope:
         return
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head_dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
+    head_dim = head_dim or config.hidden_size // config.num_attention_heads
     # Hunyuan's fixed alpha stretches the base as the file is written.
     stretch = float(rope.get("alpha") or 1.0) ** (head_dim / (head_dim - 2))
     writer.add_rope_freq_base(rope["rope_theta"] * stretch)
@@ -244,6 +271,8 @@ def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: s
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if architecture == "deepseek2":
+            writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
         if architecture == "olmo2":
             writer.add_rope_scaling_attn_factors(rope["attention_factor"])
     elif kind == "longrope":

@@ -13,6 +13,8 @@ from transformers import (
     BambaConfig,
     Cohere2Config,
     CohereConfig,
+    DeepseekV2Config,
+    DeepseekV3Config,
     Dots1Config,
     Ernie4_5_MoeConfig,
     Ernie4_5Config,
@@ -24,6 +26,7 @@ from transformers import (
     GemmaConfig,
     Glm4Config,
     Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     GlmConfig,
     GPT2Config,
     GPTNeoXConfig,
@@ -111,6 +114,28 @@ _GPT2: dict[str, Any] = {
 }
 _QKV = ("q_proj", "k_proj", "v_proj", "c_attn", "query_key_value")
 _PAIRS = [1.0, 1.1, 1.3, 1.7, 2.2, 3.0]  # longrope's divisors for heads of which 12 dimensions turn
+
+_LATENT: dict[str, Any] = {
+    **_SHAPE,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "routed_scaling_factor": 1.5,
+}
+_LATENT_YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "mscale": 0.7,
+    "mscale_all_dim": 0.7,
+    "original_max_position_embeddings": 128,
+}
 
 CONFIGS: dict[str, PretrainedConfig] = {
     "llama-mha": LlamaConfig(**_SHAPE, num_key_value_heads=4, tie_word_embeddings=False),
@@ -384,6 +409,28 @@ CONFIGS: dict[str, PretrainedConfig] = {
             "original_max_position_embeddings": 128,
         },
     ),
+    "deepseek-v2": DeepseekV2Config(
+        **_LATENT,
+        q_lora_rank=None,
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+        n_shared_experts=2,
+        first_k_dense_replace=1,
+        rope_parameters=_LATENT_YARN,
+    ),
+    "deepseek-v3": DeepseekV3Config(
+        **_LATENT,
+        q_lora_rank=16,
+        n_group=4,
+        topk_group=2,
+        first_k_dense_replace=2,
+        attention_bias=True,
+        rope_parameters={**_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    ),
+    "glm4-moe-lite": Glm4MoeLiteConfig(
+        **_LATENT, q_lora_rank=16, rope_interleave=False, rope_parameters={**_LATENT_YARN, "mscale": 1.2}
+    ),
     "minimax-m2": MiniMaxM2Config(
         **_SHAPE, num_key_value_heads=2, head_dim=24, rotary_dim=12, num_local_experts=6, num_experts_per_tok=2
     ),
@@ -591,6 +638,8 @@ VARIANTS = {
     "olmoe",
     "granite-moe",
     "glm4-moe",
+    "deepseek-v2",
+    "glm4-moe-lite",
     "minimax-m2",
     "ernie4_5-moe",
     "dots1",

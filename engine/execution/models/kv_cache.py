@@ -12,7 +12,7 @@ from ...device import to_device
 from ...errors import ConfigError
 from .config import ModelConfig
 from .device_memory import DeviceMemory
-from .layer_states import LayerState, NoState, PagedKV, RecurrentState, Several, paged_parts, recurrent_parts
+from .layer_states import LatentKV, LayerState, NoState, PagedKV, RecurrentState, Several, paged_parts, recurrent_parts
 
 if TYPE_CHECKING:
     from .host_blocks import BlockPairs, HostBlocks
@@ -73,7 +73,12 @@ class KVCache:
                 return None
         return self._part(state)
 
-    def _part(self, part: PagedKV | RecurrentState) -> ops.CacheView | ops.StateView:
+    def _part(self, part: PagedKV | LatentKV | RecurrentState) -> ops.CacheView | ops.StateView:
+        if isinstance(part, LatentKV):
+            width = ops.token_width(part.rank + part.rope_dim, self._dtype)
+            latents = self._empty(self._dtype, self._num_blocks, 1, self.block_size, width)
+            self._caches.append(latents)
+            return ops.CacheView(latents, latents)
         if isinstance(part, PagedKV):
             shape = (
                 self._num_blocks, part.num_kv_heads, self.block_size, ops.token_width(part.head_dim, self._dtype)
@@ -132,8 +137,13 @@ def _host_blocks(caches: list[torch.Tensor], num_blocks: int) -> "HostBlocks":
 
 def kv_bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
     """Return a token's bytes of keys and values over all layers, in a cache of this dtype."""
-    numbers = sum(part.num_kv_heads * ops.token_width(part.head_dim, dtype) for part in paged_parts(model.kept_states))
-    return 2 * numbers * dtype.itemsize
+    return sum(_num_values(part, dtype) for part in paged_parts(model.kept_states)) * dtype.itemsize
+
+
+def _num_values(part: PagedKV | LatentKV, dtype: torch.dtype) -> int:
+    if isinstance(part, LatentKV):
+        return ops.token_width(part.rank + part.rope_dim, dtype)
+    return 2 * part.num_kv_heads * ops.token_width(part.head_dim, dtype)
 
 
 def state_bytes(model: ModelConfig, dtype: torch.dtype, *, max_drafts: int = 0) -> int:

@@ -1,6 +1,6 @@
 """Layer states: what each layer of a model keeps of the tokens before the next one. Sizes only, no tensors.
 
-A family says so in `Decoder.layer_states`; KVCache has a view for each. A new kind, such as a compressed cache or a
+A family says so in `Decoder.layer_states`; KVCache has a view for each. A new kind, such as a
 layer that shares another one's keys and values, is one more class here and one more view there.
 """
 
@@ -14,6 +14,13 @@ class PagedKV(NamedTuple):
 
     num_kv_heads: int
     head_dim: int
+
+
+class LatentKV(NamedTuple):
+    """Latent of every token and a key that all heads share, side by side in the cache's blocks; no values."""
+
+    rank: int
+    rope_dim: int
 
 
 class RecurrentState(NamedTuple):
@@ -40,12 +47,12 @@ class Several(NamedTuple):
     parts: tuple[PagedKV | RecurrentState, ...]
 
 
-LayerState = PagedKV | RecurrentState | NoState | Several
+LayerState = PagedKV | LatentKV | RecurrentState | NoState | Several
 
 
-def paged_parts(states: Iterable[LayerState]) -> list[PagedKV]:
+def paged_parts(states: Iterable[LayerState]) -> list[PagedKV | LatentKV]:
     """Return the paged caches of all layers."""
-    return [part for part in _parts(states) if isinstance(part, PagedKV)]
+    return [part for part in _parts(states) if isinstance(part, PagedKV | LatentKV)]
 
 
 def recurrent_parts(states: Iterable[LayerState]) -> list[RecurrentState]:

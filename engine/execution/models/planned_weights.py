@@ -119,6 +119,10 @@ def planned_weight_bytes(
             whole += layout.table_bytes(shape)
         elif is_embedding or name.endswith(_POSITIONS):
             shared += layout.table_bytes(shape) + is_embedding * _tied_head_bytes(config, layout, shape)
+        elif name.endswith(".v_b_proj.weight"):
+            pass  # counted with the keys' matrices
+        elif name.endswith((".kv_b_proj.weight", ".k_b_proj.weight")):  # widened, whatever the files have
+            shared += sum(config.num_heads * plain.matrix_bytes(shape) for shape in _head_shapes(config))
         elif name.endswith(family.unrounded) and stored_bytes is None:
             shared += plain.matrix_bytes(shape)
         elif name.endswith("lm_head.weight") or stored_bytes is not None:
@@ -128,6 +132,12 @@ def planned_weight_bytes(
     shared += sum(layout.matrix_bytes((size, num_inputs)) for (_, num_inputs), size in stacks.items())
     angles = sum(max_model_len * rope.rotary_dim * torch.float32.itemsize for rope in dict.fromkeys(config.ropes))
     return whole + angles + -(-shared // num_ranks)
+
+
+def _head_shapes(config: ModelConfig) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the shapes of the matrices of keys and of values that latent attention has for each head."""
+    rank, nope, width = (config.hf_config[name] for name in ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"))
+    return (rank, nope), (width, rank)
 
 
 def _expert_bytes(entry: TensorEntry) -> Iterator[tuple[str, float]]:

@@ -36,6 +36,15 @@ MODELS = {
         ".cohere2", "Command R7B, A", "CohereLabs/c4ai-command-r7b-12-2024", "windows in three layers of four"
     ),
     "CohereForCausalLM": Family(".cohere", "Command R", "CohereLabs/c4ai-command-r-v01", "and Aya"),
+    "DeepseekV2ForCausalLM": Family(
+        ".deepseek_v2", "DeepSeek V2", "deepseek-ai/DeepSeek-V2-Lite-Chat", "latent attention; mixture of experts"
+    ),
+    "DeepseekV3ForCausalLM": Family(
+        ".deepseek_v3",
+        "DeepSeek V3, R1, Kimi K2",
+        "moonshotai/Moonlight-16B-A3B-Instruct",
+        "latent attention; mixture of experts",
+    ),
     "Dots1ForCausalLM": Family(".dots1", "dots.llm1", "rednote-hilab/dots.llm1.inst", "mixture of experts"),
     "Ernie4_5ForCausalLM": Family(".ernie4_5", "ERNIE 4.5", "baidu/ERNIE-4.5-0.3B-PT", ""),
     "Ernie4_5_MoeForCausalLM": Family(
@@ -44,6 +53,9 @@ MODELS = {
     "Exaone4ForCausalLM": Family(".exaone4", "EXAONE 4", "LGAI-EXAONE/EXAONE-4.0-1.2B", "1.2B, 32B"),
     "Glm4ForCausalLM": Family(".glm4", "GLM-4-0414", "zai-org/GLM-4-9B-0414", "and GLM-Z1"),
     "Glm4MoeForCausalLM": Family(".glm4_moe", "GLM-4.5 to 4.7", "zai-org/GLM-4.5-Air", "mixture of experts"),
+    "Glm4MoeLiteForCausalLM": Family(
+        ".glm4_moe_lite", "GLM-4.7-Flash", "zai-org/GLM-4.7-Flash", "latent attention; mixture of experts"
+    ),
     "GlmForCausalLM": Family(".glm", "GLM-4, GLM-Edge", "zai-org/glm-4-9b-chat-hf", ""),
     "Ministral3ForCausalLM": Family(".ministral3", "Ministral 3", "mistralai/Ministral-3-8B-Base-2512", "text part"),
     "NemotronForCausalLM": Family(".nemotron", "Nemotron-4, Minitron", "nvidia/Minitron-4B-Base", ""),

@@ -66,8 +66,9 @@ def _yarn(wavelengths: Tensor, rope: RopeConfig) -> Tensor:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, dim - 1)
     slowed = (torch.arange(dim // 2, dtype=torch.float32) - first) / (last - first or 0.001)
-    slowed = slowed.clamp(0.0, 1.0)
-    frequencies: Tensor = 1.0 / (scaling["factor"] * wavelengths) * slowed + 1.0 / wavelengths * (1.0 - slowed)
+    kept = 1.0 - slowed.clamp(0.0, 1.0)
+    # Sums in transformers' order, as in _llama3: 1 - kept is not `slowed` to the bit.
+    frequencies: Tensor = 1.0 / (scaling["factor"] * wavelengths) * (1.0 - kept) + 1.0 / wavelengths * kept
     return frequencies
 
 

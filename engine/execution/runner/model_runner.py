@@ -39,6 +39,7 @@ class LoadedModel:
     dtype: torch.dtype
     max_model_len: int
     cache: CacheSpec
+    kv_bytes_per_token: int = 0
     op_by_op: str | None = None  # on a CPU, the reason why the layers are not one native call
     states: StateSpec | None = None  # slots of recurrent states; None: no layer is recurrent
     inexact: str | None = "unknown"  # reason why the schedule may change bits; None: it never does

@@ -67,6 +67,17 @@ _DEEPSEEK_NAMES = {
     "exp_probs_b": "mlp.gate.e_score_correction_bias",
     **{f"ffn_{part}_shexp": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")},
 }
+_LATENT_NAMES = {
+    **_DEEPSEEK_NAMES,
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+}
 _GLM4_MOE_NAMES = {**_DEEPSEEK_NAMES, "post_attention_norm": "post_attention_layernorm"}
 _GRANITE_MOE_NAMES = {
     "ffn_gate_inp": "block_sparse_moe.router.layer",
@@ -195,6 +206,7 @@ ARCHITECTURES = {
     "arcee": Architecture(family="ArceeForCausalLM", interleaves_heads=True),
     "cohere2": Architecture(family="Cohere2ForCausalLM", fields=fields.cohere_fields),
     "command-r": Architecture(family="CohereForCausalLM", fields=fields.cohere_fields),
+    "deepseek2": Architecture(family="DeepseekV3ForCausalLM", names=_LATENT_NAMES, fields=fields.latent_fields),
     "dots1": Architecture(family="Dots1ForCausalLM", names=_DEEPSEEK_NAMES, fields=fields.deepseek_fields),
     "ernie4_5": Architecture(family="Ernie4_5ForCausalLM", fields=fields.ernie_fields),
     "exaone4": Architecture(family="Exaone4ForCausalLM", names=_NORMS_AFTER, fields=fields.exaone4_fields),

@@ -120,12 +120,17 @@ def _rope_scaling(keys: Keys) -> dict[str, Any]:
     # OLMo 3's key is YaRN's whole temperature. Elsewhere llama.cpp multiplies YaRN's own by the key.
     name = keys.file.metadata["general.architecture"]
     is_whole = name == "olmo2"
+    # DeepSeek's key is a tenth of both mscale and mscale_all_dim, in float32.
+    tenth = keys.number("rope.scaling.yarn_log_multiplier") if name == "deepseek2" else None
+    mscale = None if tenth is None else float(f"{10 * tenth:.6g}")
     return {
         "rope_type": kind,
         "factor": keys.number("rope.scaling.factor"),
         "original_max_position_embeddings": keys("rope.scaling.original_context_length"),
         "attention_factor": keys.number("rope.scaling.attn_factor") if is_whole else None,
         "truncate": name != "gpt-oss",  # no file has the field
+        "mscale": mscale,
+        "mscale_all_dim": mscale,
     }
 
 

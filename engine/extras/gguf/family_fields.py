@@ -128,6 +128,29 @@ def minimax_fields(keys: Keys) -> dict[str, Any]:
 def deepseek_fields(keys: Keys) -> dict[str, Any]:
     """Return the fields of mixtures like DeepSeek-V3's. Layers that predict more than one token are left out."""
     check_sigmoid(keys)
+    return _deepseek_mixture(keys)
+
+
+def latent_fields(keys: Keys) -> dict[str, Any]:
+    """Return the fields of latent attention. Files that score by softmax, or do not say how, are DeepSeek V2's."""
+    is_v3 = keys("expert_gating_func") == _SIGMOID
+    # Newer files describe the absorbed heads of latents, and these beside them.
+    width = keys("attention.key_length_mla") or keys("attention.key_length")
+    has_groups = (keys("expert_group_count") or 1) > 1
+    return {
+        **_deepseek_mixture(keys),
+        "architectures": ["DeepseekV3ForCausalLM" if is_v3 else "DeepseekV2ForCausalLM"],
+        "attention_bias": "blk.0.attn_kv_a_mqa.bias" in keys.file.tensors,
+        "q_lora_rank": keys("attention.q_lora_rank"),
+        "kv_lora_rank": keys("attention.kv_lora_rank"),
+        "qk_rope_head_dim": keys("rope.dimension_count"),
+        "qk_nope_head_dim": width - keys("rope.dimension_count"),
+        "v_head_dim": keys("attention.value_length_mla") or keys("attention.value_length"),
+        "topk_method": "noaux_tc" if is_v3 else "group_limited_greedy" if has_groups else "greedy",
+    }
+
+
+def _deepseek_mixture(keys: Keys) -> dict[str, Any]:
     return {
         **mixtral_fields(keys),
         "num_hidden_layers": keys("block_count") - keys("nextn_predict_layers", 0),

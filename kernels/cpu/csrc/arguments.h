@@ -118,7 +118,8 @@ struct GateMul {
 
 // Attention of rows [0, num_short) one query at a time, of rows [num_short, num_rows) in tiles. q [tokens, Hq, D] with
 // the strides q_token and q_head; caches of T or int8 (paged_cache.h); block_tables [rows, max_blocks]; sinks [Hq] or null.
-// A row with a lookahead runs in tiles.
+// A row with a lookahead runs in tiles, and so do all rows with a value_dim: out [tokens, Hq, value_dim], and the first
+// numbers of a key are its value.
 template <typename T>
 struct PagedAttention {
     const T* q;
@@ -127,7 +128,7 @@ struct PagedAttention {
     const int32_t *query_start_loc, *seq_lens, *block_tables;
     const float* sinks;
     int64_t num_short, num_rows, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, window;
-    int64_t lookahead, is_cache_int8;
+    int64_t lookahead, is_cache_int8, value_dim;
     float scale, softcap;
     int64_t num_threads;
 };
@@ -271,6 +272,7 @@ struct Route {
     float* weights;
     int32_t* ids;
     int64_t num_tokens, num_experts, top_k, is_sigmoid, is_renormalized, num_groups, num_kept_groups;
+    int64_t num_group_scores;
     float scale;
     int64_t num_threads;
 };
@@ -347,6 +349,31 @@ struct GatherRanks {
     int64_t* state;
     const int64_t* starts;
     int64_t num_rows, rank, num_ranks, capacity, limit_ns;
+    int64_t num_threads;
+};
+
+// Product of each head with its own weight in panels (linear.cpp): x [tokens, heads, inputs] and out [tokens, heads,
+// outputs] with strides of their tokens and heads.
+template <typename T>
+struct HeadLinear {
+    const T* x;
+    const void* data;
+    T* out;
+    int64_t num_tokens, num_heads, num_inputs, num_outputs, x_token, x_head, out_token, out_head;
+    int64_t num_threads;
+};
+
+// Rotates the numbers of each head of q from `first` on into out [tokens, heads, rank + rotary], behind its `rank`, and
+// writes a token's latent [rank] and its rotated key into the cache of T or int8.
+template <typename T>
+struct LatentAndCache {
+    const T *q, *latent, *k;
+    T* out;
+    void* cache;
+    const float* cos_sin;
+    const int64_t *positions, *slots;
+    int64_t num_tokens, num_heads, rank, rotary, first, block_size, q_token, q_head, latent_token, k_token;
+    int64_t is_cache_int8;
     int64_t num_threads;
 };
 

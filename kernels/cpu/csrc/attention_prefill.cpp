@@ -17,7 +17,7 @@
 
 namespace {
 
-constexpr int64_t MAX_HEAD_DIM = 512;
+constexpr int64_t MAX_HEAD_DIM = 1024;
 
 // Query tokens [begin, end) of a row, and heads [head, head + num_heads), which share a KV head: at most TILE queries.
 struct Item {
@@ -34,10 +34,11 @@ class Tile {
 
    public:
     explicit Tile(const PagedAttention<T>& c)
-        : c(c), dim(c.head_dim), num_pairs((dim + PACK - 1) / PACK), in_tiles(uses_tiles<T>(dim)) {
+        : c(c), dim(c.head_dim), value_dim(c.value_dim ? c.value_dim : dim), num_pairs((dim + PACK - 1) / PACK),
+          in_tiles(uses_tiles<T>(dim) && uses_tiles<T>(value_dim)) {
         const size_t values = TILE * num_pairs * PACK * sizeof(float);
         size_t sizes[] = {num_pairs * V * sizeof(Vector), TILE * V * sizeof(vec), TILE / PACK * V * sizeof(Vector),
-                          dim * V * sizeof(vec), values, values, in_tiles ? values : 0};
+                          value_dim * V * sizeof(vec), values, values, in_tiles ? values : 0};
         size_t total = 0;
         for (size_t size : sizes) total += (size + 63) / 64 * 64;
         char* at = (char*)scratch(total);
@@ -63,7 +64,7 @@ class Tile {
         for (int v = 0; v < V; v++) best[v] = splat(-1e30f), total[v] = vec{};
         if (c.sinks)
             for (int r = 0; r < V * LANES; r++) best[r / LANES][r % LANES] = c.sinks[item.head + r % group], total[r / LANES][r % LANES] = 1;
-        std::memset(sums, 0, dim * V * sizeof(vec));
+        std::memset(sums, 0, value_dim * V * sizeof(vec));
 #ifdef SPLITFUSE_AMX
         if (in_tiles) amx::configure(amx::MOST);
 #endif
@@ -82,19 +83,19 @@ class Tile {
 #ifdef SPLITFUSE_AMX
         if (in_tiles) _tile_release();
 #endif
-        write(c.out + (begin * c.num_heads + item.head) * dim, count, group, total);
+        write(c.out + (begin * c.num_heads + item.head) * value_dim, count, group, total);
     }
 
    private:
     const PagedAttention<T>& c;
-    const int64_t dim, num_pairs;
+    const int64_t dim, value_dim, num_pairs;
     Vector *query, *weights;
     vec *scores, *sums;
     int64_t num_keys;  // visible keys of the tile: none is behind the last key that the last query sees
     float key_scales[TILE], value_scales[TILE];  // the tile's factors of a score, and of an int8 value
     const bool in_tiles;  // true if the processor's tiles (amx.h) compute both products
-    Scalar *key_rows, *value_rows;  // the tile's rows: [TILE][num_pairs], and [TILE / PACK][dim] with PACK keys in a Scalar
-    Scalar* value_columns;  // value_rows transposed, for tiles: [dim][TILE / PACK]
+    Scalar *key_rows, *value_rows;  // the tile's rows: [TILE][num_pairs], and [TILE / PACK][value_dim] with PACK keys in a Scalar
+    Scalar* value_columns;  // value_rows transposed, for tiles: [value_dim][TILE / PACK]
 
     template <typename At>
     void pack_query(At query_at, int64_t count) {
@@ -137,21 +138,21 @@ class Tile {
         if constexpr (PACK == 2) {
             for (int p = 0; p < 2; p++) {
                 bf16* to = (bf16*)(key_rows + (i + p) * num_pairs);
-                copy(to, keys[p]);
+                copy(to, keys[p], dim);
                 if (dim % 2) to[dim] = bf16{};
             }
-            uint32_t* together = (uint32_t*)(value_rows + i / 2 * dim);
+            uint32_t* together = (uint32_t*)(value_rows + i / 2 * value_dim);
             int64_t d = 0;
             if constexpr (std::is_same<C, int8_t>::value)
-                for (; d + LANES <= dim; d += LANES) {
+                for (; d + LANES <= value_dim; d += LANES) {
                     const uvec low = (uvec)load(values[0] + d), high = (uvec)load(values[1] + d);
                     const uvec both = low >> 16 | (high & 0xffff0000u);
                     std::memcpy(together + d, &both, sizeof both);
                 }
-            for (; d < dim; d++) together[d] = bits_of(values[0][d]) | uint32_t(bits_of(values[1][d])) << 16;
+            for (; d < value_dim; d++) together[d] = bits_of(values[0][d]) | uint32_t(bits_of(values[1][d])) << 16;
         } else {
-            copy((float*)key_rows + i * dim, keys[0]);
-            copy((float*)value_rows + i * dim, values[0]);
+            copy((float*)key_rows + i * dim, keys[0], dim);
+            copy((float*)value_rows + i * value_dim, values[0], value_dim);
         }
     }
 
@@ -163,13 +164,13 @@ class Tile {
     }
 
     template <typename To, typename C>
-    void copy(To* to, const C* from) {
+    void copy(To* to, const C* from, int64_t width) {
         if constexpr (std::is_same<To, C>::value) {
-            std::memcpy(to, from, dim * sizeof(C));
+            std::memcpy(to, from, width * sizeof(C));
         } else {
             int64_t d = 0;
-            for (; d + LANES <= dim; d += LANES) store(to + d, load(from + d));
-            for (; d < dim; d++) store_one(to + d, to_float(from[d]));
+            for (; d + LANES <= width; d += LANES) store(to + d, load(from + d));
+            for (; d < width; d++) store_one(to + d, to_float(from[d]));
         }
     }
 
@@ -241,15 +242,15 @@ class Tile {
         }
 #ifdef SPLITFUSE_AMX
         if (in_tiles) {
-            for (int64_t i = 0; i < dim * V; i++) sums[i] *= fade[i % V];
-            transpose((const uint32_t*)value_rows, TILE / PACK, dim, (uint32_t*)value_columns);
-            amx::multiply<V>((const uint32_t*)value_columns, (const uint32_t*)weights, TILE / PACK, (float*)sums, dim, true);
+            for (int64_t i = 0; i < value_dim * V; i++) sums[i] *= fade[i % V];
+            transpose((const uint32_t*)value_rows, TILE / PACK, value_dim, (uint32_t*)value_columns);
+            amx::multiply<V>((const uint32_t*)value_columns, (const uint32_t*)weights, TILE / PACK, (float*)sums, value_dim, true);
             return;
         }
 #endif
         int64_t d = 0;
-        for (; d + M <= dim; d += M) add_values<M>(d, fade);
-        for (; d < dim; d++) add_values<1>(d, fade);
+        for (; d + M <= value_dim; d += M) add_values<M>(d, fade);
+        for (; d < value_dim; d++) add_values<1>(d, fade);
     }
 
     template <int N>
@@ -257,28 +258,31 @@ class Tile {
         vec acc[N][V];
         for (int m = 0; m < N; m++)
             for (int v = 0; v < V; v++) acc[m][v] = sums[(d + m) * V + v] * fade[v];
-        matmul<N, V, Scalar>([&](int m) { return value_rows + d + m; }, dim, weights, num_keys / PACK, acc);
+        matmul<N, V, Scalar>([&](int m) { return value_rows + d + m; }, value_dim, weights, num_keys / PACK, acc);
         for (int m = 0; m < N; m++)
             for (int v = 0; v < V; v++) sums[(d + m) * V + v] = acc[m][v];
     }
 
     void write(T* out, int64_t count, int64_t group, const vec* total) {
-        for (int64_t d = 0; d < dim; d++)
+        for (int64_t d = 0; d < value_dim; d++)
             for (int v = 0; v < V; v++) sums[d * V + v] /= total[v];
         const float* rows = (const float*)key_rows;  // not in use any more
-        transpose((const uint32_t*)sums, dim, V * LANES, (uint32_t*)rows);
+        transpose((const uint32_t*)sums, value_dim, V * LANES, (uint32_t*)rows);
         for (int64_t r = 0; r < count; r++) {
-            T* to = out + (r / group * c.num_heads + r % group) * dim;
+            T* to = out + (r / group * c.num_heads + r % group) * value_dim;
             int64_t d = 0;
-            for (; d + LANES <= dim; d += LANES) store_rounded(to + d, load(rows + r * dim + d));
-            for (; d < dim; d++) store_one(to + d, rows[r * dim + d]);
+            for (; d + LANES <= value_dim; d += LANES) store_rounded(to + d, load(rows + r * value_dim + d));
+            for (; d < value_dim; d++) store_one(to + d, rows[r * value_dim + d]);
         }
     }
 };
 
 template <typename T>
 void attend_long_rows(const PagedAttention<T>& c, int64_t num_short, const Team& team) {
-    int64_t group = c.num_heads / c.num_kv_heads, most = group < TILE ? group : TILE, step = TILE / most;
+    const int64_t group = c.num_heads / c.num_kv_heads, num_queries = c.query_start_loc[c.num_rows] - c.query_start_loc[num_short];
+    // Whole tiles of a few tokens' heads would leave threads without work.
+    const int64_t size = num_queries * c.num_heads < TILE * 2 * team.num_threads ? LANES : TILE;
+    const int64_t most = group < size ? group : size, step = TILE / most;
     std::vector<Item> items;
     for (int64_t row = num_short; row < c.num_rows; row++)
         // The last tokens see the most keys, so they run first and no thread is left with them at the end.

@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int64_t MAX_HEAD_DIM = 512;
+constexpr int64_t MAX_HEAD_DIM = 512, MAX_LATENT_DIM = 1024;
 
 // x · scale · weight, rounded to T before the weight like in the reference models, unless the weight is exact.
 template <typename T, typename W>
@@ -93,6 +93,32 @@ template <typename T, typename W>
 void rope_and_cache(const RopeAndCache<T, W>& r, const Team* team) {
     together(team, r.num_tokens >= 8 ? r.num_threads : 1,
              [&](const Team& team) { team.each(r.num_tokens, [&](int64_t t) { rope_and_cache_token(r, t); }); });
+}
+
+template <typename T>
+void latent_and_cache_token(const LatentAndCache<T>& a, int64_t t) {
+    const int64_t rank = a.rank, rotary = a.rotary, dim = rank + rotary;
+    const float* cos_sin = a.cos_sin + a.positions[t] * rotary;
+    const T *none = nullptr, *latent = a.latent + t * a.latent_token, *k = a.k + t * a.k_token;
+    for (int64_t h = 0; h < a.num_heads; h++)
+        rope_head(a.q + t * a.q_token + h * a.q_head + a.first, a.out + (t * a.num_heads + h) * dim + rank, none, 0, cos_sin, rotary, rotary);
+    if (a.slots[t] < 0) return;
+    const int64_t block = a.slots[t] / a.block_size, offset = a.slots[t] % a.block_size;
+    if (a.is_cache_int8) {
+        float line[MAX_LATENT_DIM];
+        for (int64_t d = 0; d < rank; d++) line[d] = to_float(latent[d]);
+        rope_head(k, line + rank, none, 0, cos_sin, rotary, rotary);
+        return store_int8(PagedCache<int8_t>{a.cache, 1, a.block_size, dim}.at(block, 0, offset), line, dim);
+    }
+    T* to = PagedCache<T>{a.cache, 1, a.block_size, dim}.at(block, 0, offset).values;
+    std::memcpy(to, latent, rank * sizeof(T));
+    rope_head(k, to + rank, none, 0, cos_sin, rotary, rotary);
+}
+
+template <typename T>
+void latent_and_cache(const LatentAndCache<T>& a, const Team* team) {
+    together(team, a.num_tokens >= 8 ? a.num_threads : 1,
+             [&](const Team& team) { team.each(a.num_tokens, [&](int64_t t) { latent_and_cache_token(a, t); }); });
 }
 
 // Row t of x, or of new_residual = x + residual if there is one.
@@ -272,6 +298,8 @@ extern "C" {
 void rope_and_cache_float32(const RopeAndCache<float, float>& a, const Team* team) { rope_and_cache(a, team); }
 void rope_and_cache_bfloat16(const RopeAndCache<bf16, bf16>& a, const Team* team) { rope_and_cache(a, team); }
 void rope_and_cache_bfloat16_float32(const RopeAndCache<bf16, float>& a, const Team* team) { rope_and_cache(a, team); }
+void latent_and_cache_float32(const LatentAndCache<float>& a, const Team* team) { latent_and_cache(a, team); }
+void latent_and_cache_bfloat16(const LatentAndCache<bf16>& a, const Team* team) { latent_and_cache(a, team); }
 void add_rms_norm_float32(const AddRmsNorm<float, float>& a, const Team* team) { add_rms_norm(a, team); }
 void add_rms_norm_bfloat16(const AddRmsNorm<bf16, bf16>& a, const Team* team) { add_rms_norm(a, team); }
 void add_rms_norm_bfloat16_float32(const AddRmsNorm<bf16, float>& a, const Team* team) { add_rms_norm(a, team); }

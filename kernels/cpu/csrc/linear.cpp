@@ -74,9 +74,53 @@ void grouped_linear(const GroupedLinear<T>& a, const Team* team) {
              [&](const Team& team) { multiply_groups<Scalar>(a, team); });
 }
 
+// Rows are copied head by head first, so that a head's product is one of neighbouring rows.
+template <typename Scalar, typename T>
+void multiply_heads(const HeadLinear<T>& a, const Team& team) {
+    const int64_t padded = (a.num_inputs + BLOCK - 1) / BLOCK * BLOCK, num_panels = (a.num_outputs + PANEL - 1) / PANEL;
+    T* rows = (T*)team.share(a.num_heads * a.num_tokens * padded * sizeof(T));
+    team.each(a.num_heads * a.num_tokens, [&](int64_t row) {
+        std::memcpy(rows + row * padded, a.x + row % a.num_tokens * a.x_token + row / a.num_tokens * a.x_head, a.num_inputs * sizeof(T));
+        std::memset((void*)(rows + row * padded + a.num_inputs), 0, (padded - a.num_inputs) * sizeof(T));
+    });
+    team.barrier();
+    const auto data_of = [&](int64_t head) { return (const T*)a.data + head * num_panels * PANEL * padded; };
+    const auto walk = [&](auto product) {
+        const int64_t parts = (a.num_tokens + ROWS - 1) / ROWS, of_head = num_panels * parts;
+        team.share_out(a.num_heads * of_head, [&](int64_t item, int64_t) {
+            const int64_t begin = item % parts * ROWS, end = begin + ROWS < a.num_tokens ? begin + ROWS : a.num_tokens;
+            product(item / of_head, item % of_head / parts, begin, end);
+        });
+    };
+#ifdef SPLITFUSE_AMX
+    if constexpr (std::is_same<T, bf16>::value)
+        if (amx::is_allowed())
+            return walk([&](int64_t head, int64_t number, int64_t begin, int64_t end) {
+                Linear<T> linear{};
+                linear.out = a.out + head * a.out_head, linear.out_row = a.out_token, linear.num_outputs = a.num_outputs;
+                const T* own = rows + head * a.num_tokens * padded;
+                multiply_tiles(Pairs{(const uint32_t*)data_of(head), padded}, linear, own, number, begin, end);
+            });
+#endif
+    walk([&](int64_t head, int64_t number, int64_t begin, int64_t end) {
+        const DensePanels<Scalar, T> w{
+            (const Scalar*)data_of(head), (const Scalar*)(rows + head * a.num_tokens * padded), nullptr,
+            a.out + head * a.out_head, a.num_outputs, a.out_token, int64_t(padded * sizeof(T) / sizeof(Scalar)), 0};
+        multiply_panel<MOST>(w, number, begin, end, w.panel(number), 0);
+    });
+}
+
+template <typename Scalar, typename T>
+void head_linear(const HeadLinear<T>& a, const Team* team) {
+    together(team, threads_for(a.num_tokens * a.num_heads * a.num_outputs * a.num_inputs, a.num_threads),
+             [&](const Team& team) { multiply_heads<Scalar>(a, team); });
+}
+
 }  // namespace
 
 extern "C" void linear_float32(const Linear<float>& a, const Team* team) { linear<float>(a, team); }
 extern "C" void linear_bfloat16(const Linear<bf16>& a, const Team* team) { linear<pair>(a, team); }
+extern "C" void head_linear_float32(const HeadLinear<float>& a, const Team* team) { head_linear<float>(a, team); }
+extern "C" void head_linear_bfloat16(const HeadLinear<bf16>& a, const Team* team) { head_linear<pair>(a, team); }
 extern "C" void grouped_linear_float32(const GroupedLinear<float>& a, const Team* team) { grouped_linear<float>(a, team); }
 extern "C" void grouped_linear_bfloat16(const GroupedLinear<bf16>& a, const Team* team) { grouped_linear<pair>(a, team); }

@@ -33,15 +33,15 @@ int64_t take_largest(float* values, int64_t num) {
     return best;
 }
 
-// Sets the choice of experts outside the best groups to -inf. A group counts its best two.
+// Sets the choice of experts outside the best groups to -inf. A group counts its best two, or one.
 template <typename T>
 void keep_groups(const Route<T>& a, float* choice, float* spare) {
     const int64_t size = a.num_experts / a.num_groups;
     float *sums = spare, *group = spare + a.num_groups;
     for (int64_t g = 0; g < a.num_groups; g++) {
         std::memcpy(group, choice + g * size, size * sizeof(float));
-        const float first = choice[g * size + take_largest(group, size)];
-        sums[g] = first + choice[g * size + take_largest(group, size)];
+        sums[g] = choice[g * size + take_largest(group, size)];
+        if (a.num_group_scores > 1) sums[g] += choice[g * size + take_largest(group, size)];
     }
     for (int64_t i = 0; i < a.num_kept_groups; i++) take_largest(sums, a.num_groups);
     for (int64_t g = 0; g < a.num_groups; g++)

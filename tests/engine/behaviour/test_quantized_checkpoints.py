@@ -58,7 +58,10 @@ CASES = {
     "fp8-per-tensor": fp8(None),
 }
 # Other families, with formats of other kinds: biases, fused matrices, experts.
-OTHERS = [("qwen2", "awq"), ("phi3-window", "gptq-act-order"), ("mixtral-window", "w4a16"), ("qwen3-moe", "deepseek")]
+OTHERS = [
+    ("qwen2", "awq"), ("phi3-window", "gptq-act-order"), ("mixtral-window", "w4a16"), ("qwen3-moe", "deepseek"),
+    ("deepseek-v2", "deepseek"),
+]  # fmt: skip
 
 
 def case_of(name: str) -> Case:

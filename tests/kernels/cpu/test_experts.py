@@ -211,6 +211,7 @@ ROUTES = {
     "probabilities": ops.RouteArgs(8, False),
     "sigmoid": ops.RouteArgs(8, True, is_sigmoid=True, scale=2.5),
     "bias": ops.RouteArgs(5, True, bias=SCORES),
+    "best of a group": ops.RouteArgs(6, False, num_groups=6, num_kept_groups=2, num_group_scores=1),
     "groups": ops.RouteArgs(6, False, is_sigmoid=True, bias=SCORES / 4, num_groups=6, num_kept_groups=2),
 }
 

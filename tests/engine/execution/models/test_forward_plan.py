@@ -12,6 +12,7 @@ from torch import Tensor
 
 from splitfuse.engine.execution.models.forward_inputs import Inputs
 from splitfuse.engine.execution.models.kv_cache import KVCache
+from splitfuse.engine.execution.models.layer_states import LatentKV
 from splitfuse.engine.execution.models.registry import model_class, read_model_config
 from splitfuse.engine.execution.models.weights import weight_source
 from splitfuse.kernels import ops, reference
@@ -59,10 +60,15 @@ def load(
     cache = KVCache(config, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, dtype=cache_dtype or dtype, device=CPU)
     numbers = torch.randn(NUM_BLOCKS * BLOCK_SIZE, config.num_kv_heads, config.head_dim, generator=seeded(1))
     slots = torch.arange(len(numbers))
-    for view in cache.layers:
+    unrotated = torch.empty(len(numbers), 0)
+    for view, state in zip(cache.layers, config.layer_states, strict=True):
         assert isinstance(view, ops.CacheView)
-        unrotated = ops.RopeArgs(torch.empty(len(numbers), 0))
-        reference.rope_and_cache(numbers, numbers, numbers, slots, slots, unrotated, view)
+        if isinstance(state, LatentKV):
+            latents = torch.randn(len(numbers), state.rank + state.rope_dim, generator=seeded(1))
+            nothing, no_key = torch.empty(len(numbers), 1, 0), torch.empty(1, len(latents[0]), 0)
+            reference.latent_and_cache(nothing, latents, nothing[:, 0], slots, slots, unrotated, no_key, view)
+        else:
+            reference.rope_and_cache(numbers, numbers, numbers, slots, slots, ops.RopeArgs(unrotated), view)
     return Case(model, cache)
 
 

@@ -2,11 +2,20 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
+from real_configs import REAL_CONFIGS
 
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool, kv_bytes_per_token, state_bytes
-from splitfuse.engine.execution.models.layer_states import LayerState, NoState, PagedKV, RecurrentState, Several
+from splitfuse.engine.execution.models.layer_states import (
+    LatentKV,
+    LayerState,
+    NoState,
+    PagedKV,
+    RecurrentState,
+    Several,
+)
 from splitfuse.engine.execution.models.registry import parse_model_config
 from splitfuse.kernels import ops
 
@@ -17,6 +26,7 @@ KINDS: tuple[LayerState, ...] = (
     NoState(),
     DELTA,
     Several((PagedKV(1, 4), RecurrentState(10, 3))),
+    LatentKV(24, 8),
 )
 
 
@@ -33,7 +43,7 @@ def test_each_layer_has_the_view_of_its_kind() -> None:
     cache = KVCache(
         config_of(*KINDS), num_blocks=5, block_size=4, dtype=torch.float16, device=torch.device("cpu"), states=pool
     )
-    paged, conv, nothing, delta, several = cache.layers
+    paged, conv, nothing, delta, several, latent = cache.layers
     assert isinstance(paged, ops.CacheView)
     assert isinstance(conv, ops.StateView)
     assert isinstance(delta, ops.StateView)
@@ -51,6 +61,9 @@ def test_each_layer_has_the_view_of_its_kind() -> None:
     assert delta.tail.shape == (7, 3, 10)
     assert isinstance(several, tuple)
     assert [type(view) for view in several] == [ops.CacheView, ops.StateView]
+    assert isinstance(latent, ops.CacheView)
+    assert latent.keys is latent.values
+    assert latent.keys.shape == (5, 1, 4, 32)
 
 
 def test_bytes_are_those_that_the_cache_allocates() -> None:
@@ -68,3 +81,21 @@ def test_a_model_with_attention_in_all_layers_has_no_states() -> None:
     assert state_bytes(config, torch.float32, max_drafts=4) == 0
     assert kv_bytes_per_token(config, torch.float32) == 2 * 2 * 2 * 8 * 4
     assert config.with_kv_heads(1).layer_states == (PagedKV(1, 8),) * 2
+
+
+# Layers, numbers of a token's line, and numbers of its expanded keys and values (DeepSeek-AI 2024, table 1).
+PUBLISHED = {
+    "deepseek-ai/DeepSeek-V2-Lite-Chat": (27, 512 + 64, 16 * (192 + 128)),
+    "deepseek-ai/DeepSeek-R1": (61, 512 + 64, 128 * (192 + 128)),
+    "moonshotai/Kimi-K2-Instruct": (61, 512 + 64, 64 * (192 + 128)),
+    "zai-org/GLM-4.7-Flash": (47, 512 + 64, 20 * (256 + 256)),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_latent_takes_an_eighth_of_keys_and_values_at_most(name: str) -> None:
+    layers, line, expanded = PUBLISHED[name]
+    config = parse_model_config(REAL_CONFIGS[name], generation={})
+    assert kv_bytes_per_token(config, torch.bfloat16) == layers * line * 2
+    assert kv_bytes_per_token(config, torch.int8) == layers * (line + 4)
+    assert line * 8 <= expanded

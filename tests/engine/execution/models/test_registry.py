@@ -23,6 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.decoder import Decoder
 from splitfuse.engine.execution.models.falcon_h1 import AttentionBesideMamba
+from splitfuse.engine.execution.models.latent_attention import LatentAttention
 from splitfuse.engine.execution.models.layer_states import paged_parts
 from splitfuse.engine.execution.models.layers import Attention, Normed, Scaled
 from splitfuse.engine.execution.models.registry import MODELS, families_table, model_class, parse_model_config
@@ -93,12 +94,14 @@ def our_model(config: ModelConfig, names: set[str]) -> tuple[Decoder, MetaSource
     return model, source
 
 
-def attentions(model: Decoder) -> list[tuple[int, Attention]]:
+def attentions(model: Decoder) -> list[tuple[int, Attention | LatentAttention]]:
     """Return the attention of each layer that has one, with the layer's index."""
     found = (layer.attention for layer in model._layers)
     parts = [part.part if isinstance(part, Normed | Scaled) else part for part in found]
     parts = [part.attention if isinstance(part, AttentionBesideMamba) else part for part in parts]
-    with_attention = [(index, part) for index, part in enumerate(parts) if isinstance(part, Attention)]
+    with_attention = [
+        (index, part) for index, part in enumerate(parts) if isinstance(part, Attention | LatentAttention)
+    ]
     assert len(with_attention) == len(paged_parts(model.config.layer_states))
     return with_attention
 
@@ -183,6 +186,9 @@ def rotary(name: str, positions: list[int], layer_type: str) -> Tensor:
     modules = [module for key, module in their_model(name).named_modules() if key.endswith((".rotary_emb", ".pos_emb"))]
     module = type(modules[0])(their_config(name))
     kind = {"layer_type": layer_type} if layer_type in getattr(module, "layer_types", ()) else {}
+    if type(module).__name__.startswith("DeepseekV2"):  # one complex number instead of both
+        turns = module(torch.zeros(1), torch.tensor([positions]))
+        return torch.cat((turns[0].real, turns[0].imag), dim=-1)
     cos, sin = module(torch.zeros(1), torch.tensor([positions]), **kind)
     half = cos.shape[-1] // 2
     if type(module).__name__.startswith("GptOss"):  # no copy of the first half
