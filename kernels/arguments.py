@@ -87,6 +87,7 @@ class RopeArgs(NamedTuple):
     q_norm: Tensor | None = None  # [D]
     k_norm: Tensor | None = None  # [D]
     eps: float = 1e-6
+    v_norm: Tensor | None = None  # [D]; values are normalised, not rotated (Gemma 3n)
 
 
 class AttentionArgs(NamedTuple):
@@ -114,6 +115,20 @@ class RouteArgs(NamedTuple):
     num_groups: int = 1  # divides E
     num_kept_groups: int = 1
     scale: float = 1.0  # factor of all weights
+    # Above 0: each choice, two of them, has a softmax of its own over the experts not yet chosen whose logits are within
+    # this share of the largest, relative to the larger magnitude (Liu et al. 2024, SparseMixer-v2; Phi-3.5-MoE).
+    jitter: float = 0.0
+
+
+class ExpertArgs(NamedTuple):
+    """What experts compute besides their products."""
+
+    limit: float = 0.0  # of `clamped_swiglu`, their activation; 0: silu_mul
+    is_gelu: bool = False  # True: gelu_tanh_mul is their activation
+    weighs_inputs: bool = False  # True: a weight is the factor of an expert's input, not of its output (Llama 4)
+
+
+SWIGLU_EXPERTS = ExpertArgs()
 
 
 class ExpertWeights(NamedTuple):

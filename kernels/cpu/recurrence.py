@@ -130,14 +130,19 @@ def gated_rms_norm(
 
 
 def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
-    return _gate_mul(x, gate, reference.sigmoid_mul, is_silu=False)
+    return _gate_mul(x, gate, reference.sigmoid_mul, kind=0)
 
 
 def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
-    return _gate_mul(x, gate, reference.silu_gate, is_silu=True)
+    return _gate_mul(x, gate, reference.silu_gate, kind=1)
 
 
-def _gate_mul(x: Tensor, gate: Tensor, fallback: Callable[[Tensor, Tensor], Tensor], *, is_silu: bool) -> Tensor:
+def gelu_tanh_gate(x: Tensor, gate: Tensor) -> Tensor:
+    return _gate_mul(x, gate, reference.gelu_tanh_gate, kind=2)
+
+
+def _gate_mul(x: Tensor, gate: Tensor, fallback: Callable[[Tensor, Tensor], Tensor], *, kind: int) -> Tensor:
+    """Multiply by an activation of the gate; `kind` is its number in arguments.h."""
     run = build.op("gate_mul", build.DTYPES.get(x.dtype))
     is_dense = gate.stride(gate.ndim - 1) == 1 and (gate.ndim == 2 or gate.stride(1) == gate.shape[2])
     if run is None or gate.dtype != x.dtype or not is_dense:
@@ -145,5 +150,5 @@ def _gate_mul(x: Tensor, gate: Tensor, fallback: Callable[[Tensor, Tensor], Tens
     x = x.contiguous()
     out = x.new_empty(*x.shape)
     width = x.stride(0)
-    run(x=x, gate=gate, out=out, num_rows=len(x), width=width, gate_row=gate.stride(0), is_silu=is_silu)
+    run(x=x, gate=gate, out=out, num_rows=len(x), width=width, gate_row=gate.stride(0), kind=kind)
     return out

@@ -154,7 +154,7 @@ class SparseDecoder(Decoder):
                     bits=self._weight_bits,
                     input_bits=self._input_bits,
                     is_fp8=self._has_fp8_weights,
-                    limit=self._activation_limit(),
+                    args=self._expert_args(),
                 )
                 for rows in self._parallel.slices(config.intermediate_size)
             ],
@@ -170,9 +170,8 @@ class SparseDecoder(Decoder):
     def _router_bias(self, router: str, num_experts: int) -> Tensor | None:
         return None
 
-    def _activation_limit(self) -> float:
-        """Return the limit of the experts' clamped activation; 0 if they have the plain one."""
-        return 0.0
+    def _expert_args(self) -> ops.ExpertArgs:
+        return ops.ExpertArgs()
 
     def _load_routing(self, block: str, config: ExpertsConfig) -> ops.RouteArgs:
         bias = self._take(f"{block}.{self.routing_bias}", config.num_experts).float() if self.routing_bias else None

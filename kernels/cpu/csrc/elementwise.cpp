@@ -25,7 +25,7 @@ inline float weighted(float x, float scale, W weight) {
     return to_float(rounded);
 }
 
-// Normalises (if weight) and rotates one head: `from` [D] → `to` [D].
+// Normalises (if weight) and rotates one head: `from` [D] → `to` [D]. Only the first `rotary` dimensions turn.
 template <typename T, typename To, typename W>
 inline void rope_head(const T* from, To* to, const W* weight, float eps, const float* cos_sin, int64_t rotary, int64_t dim) {
     float x[MAX_HEAD_DIM];
@@ -81,10 +81,18 @@ void rope_and_cache_token(const RopeAndCache<T, W>& r, int64_t t) {
             float rotated[MAX_HEAD_DIM];
             rope_head(k, rotated, r.k_norm, r.eps, cos_sin, r.rotary, dim);
             store_int8(cache_of<int8_t>(r, r.k_cache).at(block, h, offset), rotated, dim);
-            store_int8(cache_of<int8_t>(r, r.v_cache).at(block, h, offset), v, dim);
+            const CachedRun<int8_t> values = cache_of<int8_t>(r, r.v_cache).at(block, h, offset);
+            if (r.v_norm) {
+                rope_head(v, rotated, r.v_norm, r.eps, cos_sin, 0, dim);
+                store_int8(values, rotated, dim);
+            } else {
+                store_int8(values, v, dim);
+            }
         } else {
             rope_head(k, cache_of<T>(r, r.k_cache).at(block, h, offset).values, r.k_norm, r.eps, cos_sin, r.rotary, dim);
-            std::memcpy(cache_of<T>(r, r.v_cache).at(block, h, offset).values, v, dim * sizeof(T));
+            T* values = cache_of<T>(r, r.v_cache).at(block, h, offset).values;
+            if (r.v_norm) rope_head(v, values, r.v_norm, r.eps, cos_sin, 0, dim);
+            else std::memcpy(values, v, dim * sizeof(T));
         }
     }
 }

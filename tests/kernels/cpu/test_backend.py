@@ -269,7 +269,7 @@ def test_rope_and_cache(dtype: torch.dtype, norm: str | None, rotary: int, num_t
     slots = torch.randperm(160)[:num_tokens]
     slots[1] = -1
     norm_dtype = torch.float32 if norm == "float32" else dtype
-    names = ("q_norm", "k_norm") if norm else ()
+    names = ("q_norm", "k_norm", "v_norm") if norm else ()
     weights = {name: randn(64, dtype=norm_dtype, seed=3 + i) for i, name in enumerate(names)}
     caches = [torch.zeros(10, 2, 16, 64, dtype=dtype) for _ in range(2)]
     expected_caches = [cache.double() for cache in caches]
@@ -280,6 +280,8 @@ def test_rope_and_cache(dtype: torch.dtype, norm: str | None, rotary: int, num_t
     close(cpu.rope_and_cache(q, k, v, positions, slots, rope, ops.CacheView(*caches)), expected)
     for cache, wanted in zip(caches, expected_caches, strict=True):
         close(cache, wanted)
+    close(cpu.rotate(q, positions, rope), expected)
+    close(reference.rotate(q, positions, rope), expected)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
