@@ -115,8 +115,8 @@ class RouteArgs(NamedTuple):
     num_groups: int = 1  # divides E
     num_kept_groups: int = 1
     scale: float = 1.0  # factor of all weights
-    # Above 0: each choice, two of them, has a softmax of its own over the experts not yet chosen whose logits are within
-    # this share of the largest, relative to the larger magnitude (Liu et al. 2024, SparseMixer-v2; Phi-3.5-MoE).
+    # Above 0: each choice has a softmax of its own over the experts not yet chosen whose logits are within twice this
+    # share of the largest, relative to the larger magnitude (Liu et al. 2024, GRIN; Phi-3.5-MoE).
     jitter: float = 0.0
 
 

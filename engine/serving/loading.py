@@ -349,10 +349,11 @@ def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
 
 
 def check_parallel(num_ranks: int, model_config: ModelConfig) -> None:
-    """Raise ConfigError if several ranks would share a model with recurrent layers."""
-    if num_ranks > 1 and model_config.is_recurrent:
+    """Raise ConfigError if several ranks would share a model whose layers do not all keep KV of one shape."""
+    if num_ranks > 1 and (model_config.is_recurrent or len(set(model_config.layer_states)) > 1):
         raise ConfigError(
-            f"--tensor-parallel-size above 1 is not built for {model_config.architecture}, which has recurrent layers"
+            f"--tensor-parallel-size above 1 is not built for {model_config.architecture}, "
+            "whose layers keep different states; leave it out"
         )
 
 

@@ -264,7 +264,7 @@ def softcap(x: Tensor, cap: float) -> Tensor:
 def rope_and_cache(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, slot_mapping: Tensor, rope: RopeArgs, cache: CacheView
 ) -> Tensor:
-    norm = next((each for each in (rope.q_norm, rope.k_norm, rope.v_norm) if each is not None), None)
+    norm = next((weight for weight in (rope.q_norm, rope.k_norm, rope.v_norm) if weight is not None), None)
     run = _op("rope_and_cache", build.NORM_DTYPES.get((q.dtype, q.dtype if norm is None else norm.dtype)))
     num_tokens, num_heads, head_dim = q.shape
     strided = all(x.stride(1) == head_dim and x.stride(2) == 1 for x in (q, k, v))
@@ -273,10 +273,10 @@ def rope_and_cache(
     out = q.new_empty(*q.shape)
     run(
         q=q, k=k, v=v, q_norm=rope.q_norm, k_norm=rope.k_norm, v_norm=rope.v_norm, out=out, k_cache=cache.keys,
-        v_cache=cache.values, cos_sin=rope.cos_sin, positions=positions, slots=slot_mapping, num_tokens=num_tokens, num_heads=num_heads,
-        num_kv_heads=k.shape[1], head_dim=head_dim, rotary=rope.cos_sin.shape[1], block_size=cache.keys.shape[2],
-        q_token=q.stride(0), k_token=k.stride(0), v_token=v.stride(0), is_cache_int8=cache.keys.dtype == torch.int8,
-        eps=rope.eps,
+        v_cache=cache.values, cos_sin=rope.cos_sin, positions=positions, slots=slot_mapping, num_tokens=num_tokens,
+        num_heads=num_heads, num_kv_heads=k.shape[1], head_dim=head_dim, rotary=rope.cos_sin.shape[1],
+        block_size=cache.keys.shape[2], q_token=q.stride(0), k_token=k.stride(0), v_token=v.stride(0),
+        is_cache_int8=cache.keys.dtype == torch.int8, eps=rope.eps,
     )  # fmt: skip
     return out
 

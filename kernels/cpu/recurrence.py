@@ -149,6 +149,6 @@ def _gate_mul(x: Tensor, gate: Tensor, fallback: Callable[[Tensor, Tensor], Tens
         return fallback(x, gate)
     x = x.contiguous()
     out = x.new_empty(*x.shape)
-    width = x.stride(0)
+    width = out.stride(0)  # x, if it is a single row, may have another
     run(x=x, gate=gate, out=out, num_rows=len(x), width=width, gate_row=gate.stride(0), kind=kind)
     return out

@@ -76,7 +76,7 @@ def _grouped_matmul(
     NUM_N: tl.constexpr, NUM_K: tl.constexpr, PAIRS_PER_ROW: tl.constexpr, IS_GATED: tl.constexpr,
     LIMIT: tl.constexpr, IS_GELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """out[p] = w x[p // PAIRS_PER_ROW], or activation(gate x) · (up x), where w and [gate | up] are of the tile's expert.
+    """out[p] = w x[p // PAIRS_PER_ROW], or activation(gate x) · (up x), where w and [gate | up] are the expert's.
 
     out [pairs, NUM_N], x [·, NUM_K], weight [E, NUM_N or twice that, NUM_K]. Programs of one expert and neighbouring
     tiles run concurrently, so that weights which one program reads are in the L2 cache for the others.

@@ -21,6 +21,7 @@ from transformers import (
     FalconH1Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GemmaConfig,
     Glm4Config,
     Glm4MoeConfig,
@@ -179,6 +180,34 @@ CONFIGS: dict[str, PretrainedConfig] = {
             "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         },
+    ),
+    "gemma4": Gemma4TextConfig(
+        **{**_SHAPE, "hidden_size": 80, "num_hidden_layers": 6},
+        num_key_value_heads=2,
+        head_dim=16,
+        global_head_dim=24,
+        sliding_window=37,
+        layer_types=["sliding_attention", "full_attention"] * 3,
+        vocab_size_per_layer_input=VOCAB_SIZE,
+        hidden_size_per_layer_input=12,
+        num_kv_shared_layers=3,
+        use_double_wide_mlp=True,
+        final_logit_softcapping=5.0,
+    ),
+    "gemma4-moe": Gemma4TextConfig(
+        **{**_SHAPE, "num_hidden_layers": 3},
+        num_key_value_heads=2,
+        head_dim=24,
+        global_head_dim=40,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        sliding_window=37,
+        layer_types=["sliding_attention", "full_attention", "full_attention"],
+        hidden_size_per_layer_input=0,
+        enable_moe_block=True,
+        num_experts=6,
+        top_k_experts=2,
+        moe_intermediate_size=40,
     ),
     "gpt2": GPT2Config(**_GPT2),
     "gpt2-untied": GPT2Config(
@@ -618,7 +647,9 @@ def make_model(name: str) -> PreTrainedModel:
                 parameter.normal_(0.0, 0.5 if any(part in key for part in _QKV) else 0.1)
             elif is_norm:
                 parameter.uniform_(0.5, 1.5)
-                if name.startswith("gemma"):  # Gemma stores weights less 1, and begins with large embeddings
+                if name.startswith(("gemma4", "gemma3n")):  # begin with large embeddings, too
+                    parameter.add_(3.0 if "post_" in key else 0.0)
+                elif name.startswith("gemma"):  # Gemma stores weights less 1, and begins with large embeddings
                     parameter.add_(2.0 if "post_" in key and name != "gemma" else -1.0)
                 elif name.startswith(("qwen3.5", "qwen3-next")) and "linear_attn" not in key:
                     parameter.add_(-1.0)
@@ -626,9 +657,13 @@ def make_model(name: str) -> PreTrainedModel:
                 parameter.uniform_(-3.0, 1.0)
             elif key.endswith(".D"):
                 parameter.normal_()
+            elif key.endswith(("router.scale", "per_expert_scale", "correct_output_scale")):
+                parameter.uniform_(0.5, 1.5)
         for key, buffer in model.named_buffers():
             if key.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.normal_(0.0, 0.1)
+            elif key.endswith("layer_scalar"):
+                buffer.fill_(0.8)
     return model
 
 

@@ -30,6 +30,12 @@ class RecurrentState(NamedTuple):
         return kept * itemsize + (4 * prod(self.state_shape) if self.state_shape else 0)
 
 
+class SharedKV(NamedTuple):
+    """Keys and values of an earlier layer, which has written those of a step before this one reads them."""
+
+    layer: int
+
+
 class NoState(NamedTuple):
     """Layer that sees one token alone, such as an MLP."""
 
@@ -40,7 +46,7 @@ class Several(NamedTuple):
     parts: tuple[PagedKV | RecurrentState, ...]
 
 
-LayerState = PagedKV | RecurrentState | NoState | Several
+LayerState = PagedKV | RecurrentState | SharedKV | NoState | Several
 
 
 def paged_parts(states: Iterable[LayerState]) -> list[PagedKV]:

@@ -57,11 +57,12 @@ def load(
     with weight_source(folder, load_format="auto", dtype=dtype, seed=0, device=CPU) as source:
         model = model_class(config.architecture)(config, source, device=CPU, max_model_len=300, dtype=dtype, **options)
     cache = KVCache(config, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, dtype=cache_dtype or dtype, device=CPU)
-    numbers = torch.randn(NUM_BLOCKS * BLOCK_SIZE, config.num_kv_heads, config.head_dim, generator=seeded(1))
-    slots = torch.arange(len(numbers))
+    slots = torch.arange(NUM_BLOCKS * BLOCK_SIZE)
+    unrotated = ops.RopeArgs(torch.empty(len(slots), 0))
     for view in cache.layers:
         assert isinstance(view, ops.CacheView)
-        unrotated = ops.RopeArgs(torch.empty(len(numbers), 0))
+        head_dim = view.keys.shape[3] - (4 if view.keys.dtype == torch.int8 else 0)  # a head's scale (int8_cache.py)
+        numbers = torch.randn(len(slots), view.keys.shape[1], head_dim, generator=seeded(1))
         reference.rope_and_cache(numbers, numbers, numbers, slots, slots, unrotated, view)
     return Case(model, cache)
 
