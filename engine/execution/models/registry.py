@@ -76,6 +76,15 @@ MODELS = {
     "LlamaForCausalLM": Family(
         ".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and similar models: SmolLM2, Falcon 3"
     ),
+    "Llama4ForCausalLM": Family(
+        ".llama4", "Llama 4, text alone", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "mixture of experts, chunks"
+    ),
+    "Llama4ForConditionalGeneration": Family(
+        ".llama4",
+        "Llama 4",
+        "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+        "text part; mixture of experts, attention within chunks; `--block-size` divides the chunk",
+    ),
     "MinistralForCausalLM": Family(
         ".ministral", "Ministral", "mistralai/Ministral-8B-Instruct-2410", "windows in some layers"
     ),
@@ -88,6 +97,9 @@ MODELS = {
         "Phi-3, Phi-4",
         "microsoft/Phi-4-mini-instruct",
         "longrope: long factors if `--max-model-len` is over the original length",
+    ),
+    "PhimoeForCausalLM": Family(
+        ".phimoe", "Phi-3.5-MoE", "microsoft/Phi-3.5-MoE-instruct", "mixture of experts, SparseMixer's routing"
     ),
     "Qwen2ForCausalLM": Family(".qwen2", "Qwen2, Qwen2.5", "Qwen/Qwen2.5-7B-Instruct", ""),
     "Qwen2MoeForCausalLM": Family(

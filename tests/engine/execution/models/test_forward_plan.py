@@ -19,8 +19,9 @@ from splitfuse.kernels.cpu import build
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 200
 CPU = torch.device("cpu")
-# StableLM's 12B multiplies a head by the head's own weight; Hunyuan normalises heads after their rotation.
-UNPLANNED = {"stablelm-parallel", "cohere-norms", "apertus", "hunyuan-moe", "hunyuan-dense", "ministral3"}
+# StableLM's 12B multiplies a head by the head's own weight; Hunyuan normalises heads after their rotation; Llama 4 has
+# queries that grow and chunks, but only beyond 8,191 positions.
+UNPLANNED = {"stablelm-parallel", "cohere-norms", "apertus", "hunyuan-moe", "hunyuan-dense", "ministral3", "llama4"}
 PLANNED = sorted(CONFIGS.keys() - UNPLANNED)
 
 
