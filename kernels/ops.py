@@ -324,6 +324,37 @@ def gelu_tanh_gate(x: Tensor, gate: Tensor) -> Tensor:
     return _backend(x).gelu_tanh_gate(x, gate)
 
 
+def tanh(x: Tensor) -> Tensor:
+    """tanh(x). x [T, I]."""
+    return _backend(x).tanh(x)
+
+
+def sparse_gelu_mul(gate_up: Tensor, *, num_deviations: float) -> Tensor:
+    """gelu_tanh(max(gate - cutoff, 0)) · up, cutoff = mean(gate) + deviation(gate) · num_deviations (Gemma 3n).
+
+    gate_up = [gate | up] along the last dimension, [T, 2·I] → [T, I].
+    """
+    return _backend(gate_up).sparse_gelu_mul(gate_up, num_deviations=num_deviations)
+
+
+def match_rms(x: Tensor, like: Tensor) -> Tensor:
+    """x · rms(like) / max(rms(x), 1e-5^½) over the last dimension. x, like [T, H], contiguous → [T, H]."""
+    return _backend(x).match_rms(x, like)
+
+
+def altup_predict(streams: Sequence[Tensor], added: Tensor | None, coefs: Tensor) -> list[Tensor]:
+    """stream b + Σ_i coefs[t, b, i] · stream i of N streams [T, H] (Baykal et al. 2023, AltUp), coefs [T, N·N].
+
+    `added` [T, H] is added to all streams but the first before.
+    """
+    return _backend(coefs).altup_predict(streams, added, coefs)
+
+
+def altup_correct(predictions: Sequence[Tensor], activated: Tensor, coefs: Tensor) -> list[Tensor]:
+    """prediction b + (activated - prediction 0) · (coefs[t, b] + 1) of N streams [T, H], coefs [T, N]."""
+    return _backend(coefs).altup_correct(predictions, activated, coefs)
+
+
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
     """cache[target[i]] = cache[source[i]] for every cache [N, …]; source, target [n] int64, targets distinct.
 

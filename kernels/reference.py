@@ -12,6 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import int8_cache
+from .altup import altup_correct as altup_correct
+from .altup import altup_predict as altup_predict
+from .altup import match_rms as match_rms
+from .altup import sparse_gelu_mul as sparse_gelu_mul
+from .altup import tanh as tanh
 from .arguments import (
     SWIGLU_EXPERTS,
     AttentionArgs,

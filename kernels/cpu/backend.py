@@ -29,6 +29,11 @@ from .linear import pack
 from .plan import num_short
 
 if TYPE_CHECKING:
+    from .altup import altup_correct as altup_correct
+    from .altup import altup_predict as altup_predict
+    from .altup import match_rms as match_rms
+    from .altup import sparse_gelu_mul as sparse_gelu_mul
+    from .altup import tanh as tanh
     from .experts import Experts
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
     from .recurrence import gated_delta as gated_delta
@@ -41,12 +46,12 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Find an op of recurrent layers, which few models have, when it is first used."""
+    """Find an op of recurrent layers or of Gemma 3n, which few models have, when it is first used."""
     if name.startswith("_"):
         raise AttributeError(name)
-    from . import recurrence
+    from . import altup, recurrence
 
-    return getattr(recurrence, name)
+    return getattr(altup if hasattr(altup, name) else recurrence, name)
 
 
 _MAX_HEAD_DIM = 512  # limit in elementwise.cpp

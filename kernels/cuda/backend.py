@@ -12,6 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import reference
+from ..altup import altup_correct as altup_correct
+from ..altup import altup_predict as altup_predict
+from ..altup import match_rms as match_rms
+from ..altup import sparse_gelu_mul as sparse_gelu_mul
+from ..altup import tanh as tanh
 from ..arguments import SWIGLU_EXPERTS, AttentionArgs, CacheView, ExpertArgs, ExpertWeights, RaggedBatch, RouteArgs
 from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
 from ..reference import add_gated as add_gated

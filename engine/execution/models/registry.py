@@ -52,6 +52,12 @@ MODELS = {
     "FalconForCausalLM": Family(".falcon", "Falcon", "tiiuae/falcon-7b", "7B, 11B, 40B; no ALiBi"),
     "Gemma2ForCausalLM": Family(".gemma2", "Gemma 2", "google/gemma-2-2b-it", "soft-caps, windows in turn"),
     "Gemma3ForCausalLM": Family(".gemma3", "Gemma 3", "google/gemma-3-1b-it", "text models"),
+    "Gemma3nForCausalLM": Family(
+        ".gemma3n", "Gemma 3n, text alone", "google/gemma-3n-E2B-it", "shared caches, per-layer inputs, four streams"
+    ),
+    "Gemma3nForConditionalGeneration": Family(
+        ".gemma3n", "Gemma 3n", "google/gemma-3n-E2B-it", "text part; shared caches, per-layer inputs, four streams"
+    ),
     "Gemma4ForCausalLM": Family(
         ".gemma4", "Gemma 4, text alone", "google/gemma-4-E2B-it", "shared caches, per-layer inputs; dense or mixture"
     ),

@@ -185,10 +185,13 @@ class SharedKVGemma(Gemma2ForCausalLM):
     def _load_per_layer_input(self, index: int) -> PerLayerInput:
         layer, hidden, size = self._layer_name(index), self.config.hidden_size, self._input_size
         return PerLayerInput(
-            gate=self._linear([(f"{layer}.per_layer_input_gate", size)], hidden, bias=False),
+            gate=self._load_input_gate(layer),
             projection=self._linear([(f"{layer}.per_layer_projection", hidden)], size, bias=False),
             norm=self._load_norm(f"{layer}.post_per_layer_input_norm"),
         )
+
+    def _load_input_gate(self, layer: str) -> Any:
+        return self._linear([(f"{layer}.per_layer_input_gate", self._input_size)], self.config.hidden_size, bias=False)
 
 
 def text_fields(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -317,6 +317,33 @@ struct ScatterWeighed {
     int64_t num_threads;
 };
 
+// out = x · rms(like) / rms(x), of rows.
+template <typename T>
+struct MatchRms {
+    const T *x, *like;
+    T* out;
+    int64_t num_rows, width;
+    int64_t num_threads;
+};
+
+// out_b = x_b + Σ_i coefs[row][b][i] · x_i, after `added` (or null) was added to all x but x_0.
+template <typename T>
+struct AltupPredict {
+    const T *x0, *x1, *x2, *x3, *added, *coefs;
+    T *out0, *out1, *out2, *out3;
+    int64_t num_rows, width;
+    int64_t num_threads;
+};
+
+// out_b = x_b + (activated - x_0) · (coefs[row][b] + 1).
+template <typename T>
+struct AltupCorrect {
+    const T *x0, *x1, *x2, *x3, *activated, *coefs;
+    T *out0, *out1, *out2, *out3;
+    int64_t num_rows, width;
+    int64_t num_threads;
+};
+
 // out = x + sigmoid(gate) · y, with one gate for each row.
 template <typename T>
 struct AddGated {

@@ -221,11 +221,31 @@ void clamped_token(const Gated<T>& a, int64_t t) {
     });
 }
 
+// out = gelu_tanh(what gate has beyond its row's mean and `limit` standard deviations) · up.
+template <typename T>
+void sparse_token(const Gated<T>& a, int64_t t) {
+    const int64_t inner = a.inner, whole = inner / LANES * LANES;
+    const T *gate = a.gate_up + 2 * t * inner, *up = gate + inner;
+    vec sums = {}, squares = {};
+    float total = 0;
+    for (int64_t d = 0; d < whole; d += LANES) sums += load(gate + d);
+    for (int64_t d = whole; d < inner; d++) total += to_float(gate[d]);
+    const float mean = (sum(sums) + total) / inner;
+    total = 0;
+    for (int64_t d = 0; d < whole; d += LANES) squares += (load(gate + d) - mean) * (load(gate + d) - mean);
+    for (int64_t d = whole; d < inner; d++) total += (to_float(gate[d]) - mean) * (to_float(gate[d]) - mean);
+    const vec cutoff = splat(mean + std::sqrt((sum(squares) + total) / inner) * a.limit);
+    each_vector(a.out + t * inner, gate, inner, [&](vec g, int64_t d) {
+        return gelu_tanh(where(g < cutoff, vec{}, g - cutoff)) * load_part(up + d, inner - d);
+    });
+}
+
 template <typename T>
 void gated(const Gated<T>& a, const Team* team) {
     together(team, a.num_tokens * a.inner >= 16384 ? a.num_threads : 1, [&](const Team& team) {
         team.each(a.num_tokens, [&](int64_t t) {
-            if (a.kind == 2) clamped_token(a, t);
+            if (a.kind == 3) sparse_token(a, t);
+            else if (a.kind == 2) clamped_token(a, t);
             else if (a.kind == 1) gated_token(a, t, [](vec x) { return gelu_tanh(x); });
             else gated_token(a, t, [](vec x) { return silu(x); });
         });
@@ -249,7 +269,8 @@ void activate_row(const Activation<T>& a, int64_t row) {
     if (a.kind == 0) each_vector(out, x, a.width, [](vec v, int64_t) { return gelu(v); });
     else if (a.kind == 1) each_vector(out, x, a.width, [](vec v, int64_t) { return gelu_tanh(v); });
     else if (a.kind == 2) each_vector(out, x, a.width, [](vec v, int64_t) { return where(v < splat(0.0f), vec{}, v); });
-    else each_vector(out, x, a.width, [](vec v, int64_t) { return where(v < splat(0.0f), vec{}, v * v); });
+    else if (a.kind == 3) each_vector(out, x, a.width, [](vec v, int64_t) { return where(v < splat(0.0f), vec{}, v * v); });
+    else each_vector(out, x, a.width, [](vec v, int64_t) { return 2.0f * sigmoid(2.0f * v) - 1.0f; });  // tanh
 }
 
 template <typename T>
