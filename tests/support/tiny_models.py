@@ -194,7 +194,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         hidden_size_per_layer_input=12,
         num_kv_shared_layers=2,
         laurel_rank=8,
-        activation_sparsity_pattern=[0.95, 0.5, 0.0, 0.0, 0.0, 0.0],
+        activation_sparsity_pattern=[0.8, 0.5, 0.0, 0.0, 0.0, 0.0],
         final_logit_softcapping=5.0,
     ),
     "gemma4": Gemma4TextConfig(
@@ -221,7 +221,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         layer_types=["sliding_attention", "full_attention", "full_attention"],
         hidden_size_per_layer_input=0,
         enable_moe_block=True,
-        num_experts=6,
+        num_experts=7,
         top_k_experts=2,
         moe_intermediate_size=40,
     ),
@@ -435,7 +435,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         num_key_value_heads=2,
         head_dim=16,
         intermediate_size_mlp=80,
-        num_local_experts=5,
+        num_local_experts=7,
         interleave_moe_layer_step=2,
         attention_chunk_size=32,
         floor_scale=64,
@@ -697,7 +697,7 @@ def make_model(name: str) -> PreTrainedModel:
             elif is_norm:
                 parameter.uniform_(0.5, 1.5)
                 if name.startswith(("gemma4", "gemma3n")):  # begin with large embeddings, too
-                    parameter.add_(3.0 if "post_" in key else 0.0)
+                    parameter.add_(1.0 if "post_" in key and name == "gemma3n" else 3.0 if "post_" in key else 0.0)
                 elif name.startswith("gemma"):  # Gemma stores weights less 1, and begins with large embeddings
                     parameter.add_(2.0 if "post_" in key and name != "gemma" else -1.0)
                 elif name.startswith(("qwen3.5", "qwen3-next")) and "linear_attn" not in key:

@@ -1,4 +1,4 @@
-"""Ops of Gemma 3n on the CPU, native and in torch ops, against the reference in float64, and to the bit in any batch."""
+"""Ops of Gemma 3n on the CPU, native and in torch, against the reference in float64, and to the bit in any batch."""
 
 from collections.abc import Callable
 
