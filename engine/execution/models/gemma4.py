@@ -86,7 +86,7 @@ class Gemma4ForCausalLM(SharedKVGemma, SparseDecoder):
         """Return the layer's shape of keys and values, in the published spelling or transformers 5's."""
         num_kv_heads, head_dim = positive_int(fields, "num_key_value_heads"), positive_int(fields, "head_dim")
         if own := fields.get("per_layer_config"):
-            own = own.get(str(layer)) or {}
+            own = {int(number): shape for number, shape in own.items()}.get(layer) or {}  # keys such as "04"
             paged = PagedKV(
                 positive_int(own, "num_key_value_heads", num_kv_heads), positive_int(own, "head_dim", head_dim)
             )
