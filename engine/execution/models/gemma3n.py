@@ -89,6 +89,8 @@ class Gemma3nLayer(Layer):
 class Gemma3nForCausalLM(SharedKVGemma):
     """SharedKVGemma with four streams."""
 
+    ignored = (*SharedKVGemma.ignored, "altup.correct_output_scale")  # unread if the config turns it off
+
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = {**_DEFAULTS, **text_fields(raw)}

@@ -78,6 +78,8 @@ class SharedKVGemma(Gemma2ForCausalLM):
         if not 0 <= num_readers < num_layers:
             raise ConfigError(f"num_kv_shared_layers {num_readers} must be below num_hidden_layers {num_layers}")
         kinds = fields["layer_types"]
+        if unknown := set(kinds) - set(_KINDS):
+            raise ConfigError(f"layer_types: {unknown.pop()!r} is not known; known: {', '.join(_KINDS)}")
         if missing := set(kinds) - set(kinds[: num_layers - num_readers]):
             raise ConfigError(f"layer_types: no layer before the last {num_readers} is {missing.pop()}, to be shared")
         size = fields.get("hidden_size_per_layer_input")
