@@ -29,29 +29,29 @@ from .linear import pack
 from .plan import num_short
 
 if TYPE_CHECKING:
-    from .altup import altup_correct as altup_correct
-    from .altup import altup_predict as altup_predict
-    from .altup import match_rms as match_rms
-    from .altup import sparse_gelu_mul as sparse_gelu_mul
-    from .altup import tanh as tanh
     from .experts import Experts
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
+    from .recurrence import altup_correct as altup_correct
+    from .recurrence import altup_predict as altup_predict
     from .recurrence import gated_delta as gated_delta
     from .recurrence import gated_rms_norm as gated_rms_norm
     from .recurrence import gelu_tanh_gate as gelu_tanh_gate
     from .recurrence import mamba2 as mamba2
+    from .recurrence import match_rms as match_rms
     from .recurrence import short_conv as short_conv
     from .recurrence import sigmoid_mul as sigmoid_mul
     from .recurrence import silu_gate as silu_gate
+    from .recurrence import sparse_gelu_mul as sparse_gelu_mul
+    from .recurrence import tanh as tanh
 
 
 def __getattr__(name: str) -> Any:
     """Find an op of recurrent layers or of Gemma 3n, which few models have, when it is first used."""
     if name.startswith("_"):
         raise AttributeError(name)
-    from . import altup, recurrence
+    from . import recurrence
 
-    return getattr(altup if hasattr(altup, name) else recurrence, name)
+    return getattr(recurrence, name)
 
 
 _MAX_HEAD_DIM = 512  # limit in elementwise.cpp

@@ -179,7 +179,7 @@ class Gemma3nForCausalLM(SharedKVGemma):
         for layer, embedded, cache in zip(self._layers, per_layer, kv_cache.layers, strict=True):
             streams, added = layer(streams, added, embedded, inputs, cache)
         assert added is not None
-        first, *others, added = (each.index_select(0, inputs.logits_indices) for each in (*streams, added))
+        first, *others, added = (stream.index_select(0, inputs.logits_indices) for stream in (*streams, added))
         total = first
         for stream, projection in zip(others, self._collapse, strict=True):
             total = total + ops.match_rms(ops.linear(stream + added, projection), first)
