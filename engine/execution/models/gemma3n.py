@@ -177,6 +177,7 @@ class Gemma3nForCausalLM(SharedKVGemma):
         streams = [x, *(ops.match_rms(ops.linear(x, projection), x) for projection in self._expand)]
         added: Tensor | None = None
         for layer, embedded, cache in zip(self._layers, per_layer, kv_cache.layers, strict=True):
+            assert isinstance(layer, Gemma3nLayer)
             streams, added = layer(streams, added, embedded, inputs, cache)
         assert added is not None
         first, *others, added = (stream.index_select(0, inputs.logits_indices) for stream in (*streams, added))

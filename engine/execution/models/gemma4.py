@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ....kernels import ops
@@ -155,31 +156,31 @@ class Gemma4ForCausalLM(SharedKVGemma, SparseDecoder):
         names = f"{layer}.experts.gate_up_proj", f"{layer}.experts.down_proj"
         is_fused = self._source.has(names[0])
         experts = self._experts_of_one_tensor(*names, config) if is_fused else self._experts(layer, config)
-        for weights, factor in zip(experts, factors.split(1), strict=True):
+        for weights, factor in zip(experts, torch.split(factors, 1), strict=True):
             yield weights._replace(down=scaled(weights.down, factor))
 
     def _run_layers(self, x: Tensor, inputs: Inputs, kv_cache: Any) -> Tensor:
         x, per_layer = self._split_inputs(x, inputs)
         residual: Tensor | None = None
         for index, (layer, cache) in enumerate(zip(self._layers, kv_cache.layers, strict=True)):
-            x, residual = self._run_layer(layer, x, residual, inputs, cache)
+            assert isinstance(layer, Gemma4Layer)
+            x, stream = self._run_layer(layer, x, residual, inputs, cache)
             if layer.per_layer_input is not None:
-                residual = x + residual
-                x = layer.per_layer_input(residual, per_layer[index])
-            if layer.scalar != 1.0:
-                x, residual = (x + residual).mul_(layer.scalar), None
+                stream = x + stream
+                x = layer.per_layer_input(stream, per_layer[index])
+            x, residual = (x, stream) if layer.scalar == 1.0 else ((x + stream).mul_(layer.scalar), None)
         kept = inputs.logits_indices
         return self._norm.add(x.index_select(0, kept), None if residual is None else residual.index_select(0, kept))[0]
 
     def _run_layer(
         self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
         assert isinstance(layer, Gemma4Layer)
-        x, residual = super()._run_layer(layer, x, residual, inputs, cache)
+        x, stream = super()._run_layer(layer, x, residual, inputs, cache)
+        assert stream is not None
         if layer.mixture is not None:
-            assert residual is not None
-            x = layer.mixture(residual, x)
-        return layer.mlp_out_norm(x), residual
+            x = layer.mixture(stream, x)
+        return layer.mlp_out_norm(x), stream
 
 
 class Gemma4ForConditionalGeneration(Gemma4ForCausalLM):

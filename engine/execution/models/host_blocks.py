@@ -57,7 +57,7 @@ class HostBlocks:
             for block, (source, _) in zip(staged, some, strict=True):
                 block.copy_(self._block(source), non_blocking=True)
             targets = to_device(torch.tensor([target for _, target in some]), self._device)
-            for cache, part in zip(self._caches, staged.split(self._widths, dim=1), strict=True):
+            for cache, part in zip(self._caches, torch.split(staged, self._widths, dim=1), strict=True):
                 cache.index_copy_(0, targets, part)
 
 

@@ -110,6 +110,8 @@ class SharedKVGemma(Gemma2ForCausalLM):
 
     def _load(self) -> None:
         config, size = self.config, self._input_size
+        if not self._parallel.is_whole:
+            raise ConfigError(f"--tensor-parallel-size is not built for {config.architecture}; leave it out")
         self._unrotated = torch.empty(len(self._cos_sin[config.ropes[0]]), 0, device=self._device)
         if size:
             width, name = config.num_layers * size, f"{self._prefix}embed_tokens_per_layer.weight"
