@@ -223,7 +223,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         enable_moe_block=True,
         num_experts=7,
         top_k_experts=2,
-        moe_intermediate_size=40,
+        moe_intermediate_size=48,
     ),
     "gpt2": GPT2Config(**_GPT2),
     "gpt2-untied": GPT2Config(

@@ -81,7 +81,7 @@ def test_a_model_with_attention_in_all_layers_has_no_states() -> None:
     assert config.with_kv_heads(1).layer_states == (PagedKV(1, 8),) * 2
 
 
-# Of 35 layers 12 with a window and 3 without have keys and values of their own, of one head of 256 or 512; in the mixture
+# Of 35 layers 12 with a window and 3 without have keys and values of their own, of a head of 256 or 512; in the mixture
 # all 30 have: 25 of 8 heads of 256, and 5 of 2 heads of 512.
 @pytest.mark.parametrize(
     ("name", "numbers"),
