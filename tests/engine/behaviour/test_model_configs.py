@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import greedy, save_model, write_config
-from transformers import AutoModelForCausalLM
+from tiny_models import CONFIGS, byte_tokenizer, greedy, save_model, write_config
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
@@ -395,3 +395,46 @@ def test_eos_comes_from_the_generation_config_first() -> None:
     raw = json.loads((Path(__file__).parents[3] / "engine/demo_model/config.json").read_text())
     assert parse_model_config(raw, generation={"eos_token_id": [3, 4]}).eos_token_ids == (3, 4)
     assert parse_model_config(raw, generation={}).eos_token_ids == (raw["eos_token_id"],)
+
+
+_ENCODER = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+_WHOLE: dict[str, dict[str, Any]] = {
+    "gemma4": (
+        "gemma4",
+        {
+            "vision_config": {**_ENCODER, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16},
+            "image_token_id": 270,
+            "video_token_id": 269,
+            "audio_token_id": 268,
+        },
+    ),
+    "llama4": (
+        "llama4",
+        {
+            "vision_config": {
+                **_ENCODER,
+                "intermediate_size": 128,
+                "image_size": 28,
+                "patch_size": 14,
+                "vision_output_dim": 32,
+                "projector_input_dim": 32,
+                "projector_output_dim": 32,
+            },
+            "image_token_index": 270,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _WHOLE)
+def test_encoders_beside_the_text_part_stay_unread(name: str, tmp_path: Path) -> None:
+    model_type, fields = _WHOLE[name]
+    text = {**CONFIGS[name].to_dict(), "pad_token_id": 0}
+    torch.manual_seed(1)
+    config = CONFIG_MAPPING[model_type](text_config=text, **fields)
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    model.save_pretrained(tmp_path)
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    ours = LLM(str(tmp_path), dtype="float32").generate({"prompt_token_ids": PROMPT}, params)[0]
+    assert ours.outputs[0].token_ids == greedy(model, PROMPT, 12)
