@@ -399,39 +399,32 @@ def test_eos_comes_from_the_generation_config_first() -> None:
 
 _ENCODER = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 _WHOLE: dict[str, dict[str, Any]] = {
-    "gemma4": (
-        "gemma4",
-        {
-            "vision_config": {**_ENCODER, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16},
-            "image_token_id": 270,
-            "video_token_id": 269,
-            "audio_token_id": 268,
+    "gemma4": {
+        "vision_config": {**_ENCODER, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16},
+        "image_token_id": 270,
+        "video_token_id": 269,
+        "audio_token_id": 268,
+    },
+    "llama4": {
+        "vision_config": {
+            **_ENCODER,
+            "intermediate_size": 128,
+            "image_size": 28,
+            "patch_size": 14,
+            "vision_output_dim": 32,
+            "projector_input_dim": 32,
+            "projector_output_dim": 32,
         },
-    ),
-    "llama4": (
-        "llama4",
-        {
-            "vision_config": {
-                **_ENCODER,
-                "intermediate_size": 128,
-                "image_size": 28,
-                "patch_size": 14,
-                "vision_output_dim": 32,
-                "projector_input_dim": 32,
-                "projector_output_dim": 32,
-            },
-            "image_token_index": 270,
-        },
-    ),
+        "image_token_index": 270,
+    },
 }
 
 
 @pytest.mark.parametrize("name", _WHOLE)
 def test_encoders_beside_the_text_part_stay_unread(name: str, tmp_path: Path) -> None:
-    model_type, fields = _WHOLE[name]
     text = {**CONFIGS[name].to_dict(), "pad_token_id": 0}
     torch.manual_seed(1)
-    config = CONFIG_MAPPING[model_type](text_config=text, **fields)
+    config = CONFIG_MAPPING[name](text_config=text, **_WHOLE[name])
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
     model.save_pretrained(tmp_path)
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
