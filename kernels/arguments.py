@@ -92,6 +92,7 @@ class RopeArgs(NamedTuple):
     q_norm: Tensor | None = None  # [D]
     k_norm: Tensor | None = None  # [D]
     eps: float = 1e-6
+    v_norm: Tensor | None = None  # [D]; values are normalised, not rotated (Gemma 3n)
 
 
 class AttentionArgs(NamedTuple):
@@ -121,6 +122,20 @@ class RouteArgs(NamedTuple):
     num_kept_groups: int = 1
     scale: float = 1.0  # factor of all weights
     num_group_scores: int = 2  # number of scores that a group counts, 1 or 2
+    # Above 0: each choice has a softmax of its own over the experts not yet chosen whose logits are within twice this
+    # share of the largest, relative to the larger magnitude (Liu et al. 2024, GRIN; Phi-3.5-MoE).
+    jitter: float = 0.0
+
+
+class ExpertArgs(NamedTuple):
+    """What experts compute besides their products."""
+
+    limit: float = 0.0  # of `clamped_swiglu`, their activation; 0: silu_mul
+    is_gelu: bool = False  # True: gelu_tanh_mul is their activation
+    weighs_inputs: bool = False  # True: a weight is the factor of an expert's input, not of its output (Llama 4)
+
+
+SWIGLU_EXPERTS = ExpertArgs()
 
 
 class ExpertWeights(NamedTuple):

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .arguments import SWIGLU_EXPERTS as SWIGLU_EXPERTS
 from .arguments import AdapterPart as AdapterPart
 from .arguments import AdapterPlace as AdapterPlace
 from .arguments import AttentionArgs as AttentionArgs
 from .arguments import CacheView as CacheView
+from .arguments import ExpertArgs as ExpertArgs
 from .arguments import ExpertWeights as ExpertWeights
 from .arguments import RaggedBatch as RaggedBatch
 from .arguments import RopeArgs as RopeArgs
@@ -190,7 +192,7 @@ def softcap(x: Tensor, cap: float) -> Tensor:
 def rope_and_cache(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, slot_mapping: Tensor, rope: RopeArgs, cache: CacheView
 ) -> Tensor:
-    """Optionally RMS-normalise each q and k head, rotate q and k (Su et al. 2021), write k and v into the cache.
+    """Optionally RMS-normalise each head, rotate q and k (Su et al. 2021), write k and v into the cache.
 
     q [T, Hq, D], k and v [T, Hkv, D], possibly strided views of one qkv tensor (last dimension contiguous).
     The first R ≤ D dimensions of a head are rotated, in halves: (x1, x2) → (x1·cos - x2·sin, x2·cos + x1·sin) with
@@ -201,6 +203,14 @@ def rope_and_cache(
     → rotated q [T, Hq, D], contiguous or not; q may be overwritten: use the result.
     """
     return _backend(q).rope_and_cache(q, k, v, positions, slot_mapping, rope, cache)
+
+
+def rotate(x: Tensor, positions: Tensor, rope: RopeArgs) -> Tensor:
+    """RMS-normalise each head by `rope.q_norm` and rotate it, like the queries of `rope_and_cache`.
+
+    x [T, heads, D], rows any stride apart; positions [T] int64 → [T, heads, D], contiguous.
+    """
+    return _backend(x).rotate(x, positions, rope)
 
 
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
@@ -333,6 +343,42 @@ def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
 def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
     """x · silu(gate), rounded once. Shapes are sigmoid_mul's."""
     return _backend(x).silu_gate(x, gate)
+
+
+def gelu_tanh_gate(x: Tensor, gate: Tensor) -> Tensor:
+    """x · gelu_tanh(gate), rounded once. Shapes are sigmoid_mul's."""
+    return _backend(x).gelu_tanh_gate(x, gate)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """tanh(x). x [T, I]."""
+    return _backend(x).tanh(x)
+
+
+def sparse_gelu_mul(gate_up: Tensor, *, num_deviations: float) -> Tensor:
+    """gelu_tanh(max(gate - cutoff, 0)) · up, cutoff = mean(gate) + deviation(gate) · num_deviations (Gemma 3n).
+
+    gate_up = [gate | up] along the last dimension, [T, 2·I] → [T, I].
+    """
+    return _backend(gate_up).sparse_gelu_mul(gate_up, num_deviations=num_deviations)
+
+
+def match_rms(x: Tensor, like: Tensor) -> Tensor:
+    """x · rms(like) / max(rms(x), 1e-5^½) over the last dimension. x, like [T, H], contiguous → [T, H]."""
+    return _backend(x).match_rms(x, like)
+
+
+def altup_predict(streams: Sequence[Tensor], added: Tensor | None, coefs: Tensor) -> list[Tensor]:
+    """stream b + Σ_i coefs[t, b, i] · stream i of N streams [T, H] (Baykal et al. 2023, AltUp), coefs [T, N·N].
+
+    `added` [T, H] is added to all streams but the first before.
+    """
+    return _backend(coefs).altup_predict(streams, added, coefs)
+
+
+def altup_correct(predictions: Sequence[Tensor], activated: Tensor, coefs: Tensor) -> list[Tensor]:
+    """prediction b + (activated - prediction 0) · (coefs[t, b] + 1) of N streams [T, H], coefs [T, N]."""
+    return _backend(coefs).altup_correct(predictions, activated, coefs)
 
 
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
@@ -502,22 +548,22 @@ def pack_experts(
     bits: int = 16,
     input_bits: int = 16,
     is_fp8: bool = False,
-    limit: float = 0.0,
+    args: ExpertArgs = SWIGLU_EXPERTS,
 ) -> Any:
     """Pack the MLPs of `num_experts` experts in this device's fastest layout, for `experts` on inputs of `dtype`.
 
     Matrices are packed like by `pack_linear` (`pack_fp8` if `is_fp8`) and `pack_quantized`; a GPU widens them. Experts
-    are taken from the iterable one at a time, so at most one expert is in memory twice. `limit`: of `clamped_swiglu`,
-    their activation; 0: silu_mul.
+    are taken from the iterable one at a time, so at most one expert is in memory twice.
     """
     return _backend(torch.empty(0, device=device)).pack_experts(
-        experts, num_experts=num_experts, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8, limit=limit
+        experts, num_experts=num_experts, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8, args=args
     )
 
 
 def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: Any) -> Tensor:
     """Σ_k weights[t, k] · MLP of expert expert_ids[t, k] (x[t]), where MLP is down · activation(gate_up · x).
 
+    If the experts weigh inputs: Σ_k MLP(weights[t, k] · x[t]), with the product rounded to x's dtype.
     x [T, H], weights [T, K] float32 and expert_ids [T, K] int32 from `route`, packed from `pack_experts` → [T, H].
     A token's sum is taken in float32 and in the order of k, whatever else is in the batch (Shazeer et al. 2017).
     """

@@ -178,3 +178,7 @@ def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
 
 def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
     return (_wide(x) * F.silu(_wide(gate))).to(x.dtype)
+
+
+def gelu_tanh_gate(x: Tensor, gate: Tensor) -> Tensor:
+    return (_wide(x) * F.gelu(_wide(gate), approximate="tanh")).to(x.dtype)

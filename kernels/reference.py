@@ -12,10 +12,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import int8_cache
-from .arguments import AdapterPlace, AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RopeArgs, RouteArgs
+from .altup import altup_correct as altup_correct
+from .altup import altup_predict as altup_predict
+from .altup import match_rms as match_rms
+from .altup import sparse_gelu_mul as sparse_gelu_mul
+from .altup import tanh as tanh
+from .arguments import (
+    SWIGLU_EXPERTS,
+    AdapterPlace,
+    AttentionArgs,
+    CacheView,
+    ExpertArgs,
+    ExpertWeights,
+    RaggedBatch,
+    RopeArgs,
+    RouteArgs,
+)
 from .quantize import E4M3_MAX, QuantizedWeight, can_quantize, dequantized, quantize, round_rows, rounded_to_e4m3
 from .recurrence import gated_delta as gated_delta
 from .recurrence import gated_rms_norm as gated_rms_norm
+from .recurrence import gelu_tanh_gate as gelu_tanh_gate
 from .recurrence import mamba2 as mamba2
 from .recurrence import short_conv as short_conv
 from .recurrence import sigmoid_mul as sigmoid_mul
@@ -137,10 +153,19 @@ def rope_and_cache(
         wide_q = rms_norm(wide_q, rope.q_norm, eps=rope.eps)
     if rope.k_norm is not None:
         wide_k = rms_norm(wide_k, rope.k_norm, eps=rope.eps)
+    if rope.v_norm is not None:
+        v = rms_norm(v, rope.v_norm, eps=rope.eps)
     k_scales, v_scales = (None, None) if cache.scales is None else cache.scales
     _write(cache.keys, _rotate(wide_k, rope.cos_sin, positions), slot_mapping, k_scales)
     _write(cache.values, v, slot_mapping, v_scales)
     return _rotate(wide_q, rope.cos_sin, positions).to(q.dtype)
+
+
+def rotate(x: Tensor, positions: Tensor, rope: RopeArgs) -> Tensor:
+    wide = x.to(_compute_dtype(x))
+    if rope.q_norm is not None:
+        wide = rms_norm(wide, rope.q_norm, eps=rope.eps)
+    return _rotate(wide, rope.cos_sin, positions).to(x.dtype)
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, args: AttentionArgs) -> Tensor:
@@ -252,6 +277,8 @@ def linear_silu_mul(x: Tensor, packed: PackedLinear) -> Tensor:
 
 def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
     wide = router_logits.to(_compute_dtype(router_logits))
+    if args.jitter:
+        return _route_by_sparsemixer(wide, args)
     scores = _sigmoid(wide) if args.is_sigmoid else wide.softmax(dim=-1)
     choice = scores if args.bias is None else scores + args.bias
     ids = _in_groups(choice, args).topk(args.top_k, dim=-1).indices
@@ -259,6 +286,17 @@ def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
     if args.renormalize:
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
     return weights * args.scale, ids.to(torch.int32)
+
+
+def _route_by_sparsemixer(logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
+    left, weights, ids = logits, [], []
+    for _ in range(args.top_k):
+        largest, best = left.max(dim=-1, keepdim=True)
+        is_far = (largest - logits) / torch.maximum(logits.abs(), largest) > 2 * args.jitter
+        weights.append(left.masked_fill(is_far, float("-inf")).softmax(dim=-1).gather(1, best))
+        ids.append(best)
+        left = left.scatter(1, best, float("-inf"))
+    return torch.cat(weights, dim=1) * args.scale, torch.cat(ids, dim=1).to(torch.int32)
 
 
 def _in_groups(choice: Tensor, args: RouteArgs) -> Tensor:
@@ -283,7 +321,12 @@ def add_gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
 class Expert(NamedTuple):
     gate_up: PackedLinear
     down: PackedLinear
-    limit: float = 0.0
+    args: ExpertArgs = SWIGLU_EXPERTS
+
+    def activate(self, gate_up: Tensor) -> Tensor:
+        if self.args.limit:
+            return clamped_swiglu(gate_up, limit=self.args.limit)
+        return gelu_tanh_mul(gate_up) if self.args.is_gelu else silu_mul(gate_up)
 
 
 def pack_experts(
@@ -294,7 +337,7 @@ def pack_experts(
     bits: int = 16,
     input_bits: int = 16,
     is_fp8: bool = False,
-    limit: float = 0.0,
+    args: ExpertArgs = SWIGLU_EXPERTS,
 ) -> list[Expert]:
     def pack(parts: Sequence[Tensor | QuantizedWeight], bias: Tensor | None) -> PackedLinear:
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
@@ -304,7 +347,7 @@ def pack_experts(
         return pack_fp8(weight, bias) if is_fp8 else pack_linear(weight, bias, bits=bits)
 
     packed = [
-        Expert(pack(expert.gate_up, expert.gate_up_bias), pack([expert.down], expert.down_bias), limit)
+        Expert(pack(expert.gate_up, expert.gate_up_bias), pack([expert.down], expert.down_bias), args)
         for expert in experts
     ]
     assert len(packed) == num_experts
@@ -317,10 +360,10 @@ def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[Expert]
     out = torch.zeros_like(x, dtype=_compute_dtype(x))
     for token, (token_weights, token_ids) in enumerate(zip(weights, expert_ids.tolist(), strict=True)):
         for weight, expert in zip(token_weights, token_ids, strict=True):
-            gate_up, down, limit = packed[expert]
-            inner = linear(x[token][None], gate_up)
-            activated = clamped_swiglu(inner, limit=limit) if limit else silu_mul(inner)
-            out[token] += weight * linear(activated, down)[0]
+            mlp, row = packed[expert], x[token][None]
+            if mlp.args.weighs_inputs:
+                row, weight = (weight * row.to(out.dtype)).to(x.dtype), 1.0
+            out[token] += weight * linear(mlp.activate(linear(row, mlp.gate_up)), mlp.down)[0]
     return out.to(x.dtype)
 
 

@@ -354,11 +354,13 @@ def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
 
 
 def check_parallel(num_ranks: int, model_config: ModelConfig) -> None:
-    """Raise ConfigError if several ranks would share a model with recurrent layers or a latent cache."""
-    has_latents = any(isinstance(state, LatentKV) for state in model_config.layer_states)
-    if num_ranks > 1 and (model_config.is_recurrent or has_latents):
-        what = f"{model_config.architecture}, which has {'a latent cache' if has_latents else 'recurrent layers'}"
-        raise ConfigError(f"--tensor-parallel-size above 1 is not built for {what}")
+    """Raise ConfigError if several ranks would share a model whose layers do not all keep KV of one shape."""
+    states = model_config.layer_states
+    if num_ranks > 1 and (model_config.is_recurrent or len({*states}) > 1 or isinstance(states[0], LatentKV)):
+        raise ConfigError(
+            f"--tensor-parallel-size above 1 is not built for {model_config.architecture}, "
+            "whose layers keep a latent or different states; leave it out"
+        )
 
 
 def resolve_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..arguments import AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RopeArgs, RouteArgs
+from ..arguments import (
+    SWIGLU_EXPERTS,
+    AttentionArgs,
+    CacheView,
+    ExpertArgs,
+    ExpertWeights,
+    RaggedBatch,
+    RopeArgs,
+    RouteArgs,
+)
 from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize, rounded_to_e4m3
 from . import build, torch_fallback
 from .build import op as _op
@@ -28,12 +37,18 @@ if TYPE_CHECKING:
     from .latent.queries import latent_and_cache as latent_and_cache
     from .latent.queries import pack_heads as pack_heads
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
+    from .recurrence import altup_correct as altup_correct
+    from .recurrence import altup_predict as altup_predict
     from .recurrence import gated_delta as gated_delta
     from .recurrence import gated_rms_norm as gated_rms_norm
+    from .recurrence import gelu_tanh_gate as gelu_tanh_gate
     from .recurrence import mamba2 as mamba2
+    from .recurrence import match_rms as match_rms
     from .recurrence import short_conv as short_conv
     from .recurrence import sigmoid_mul as sigmoid_mul
     from .recurrence import silu_gate as silu_gate
+    from .recurrence import sparse_gelu_mul as sparse_gelu_mul
+    from .recurrence import tanh as tanh
 
 
 _MODULES = {
@@ -43,7 +58,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Find an op of adapters, latent attention or recurrent layers, which few models have, when it is first used."""
+    """Find an op of adapters, latents, recurrent layers or Gemma 3n, which few models have, when it is first used."""
     if name.startswith("_"):
         raise AttributeError(name)
     module = import_module(f".{_MODULES.get(name, 'recurrence')}", __package__)
@@ -116,6 +131,7 @@ def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
         logits=router_logits, bias=args.bias, weights=weights, ids=ids, num_tokens=num_tokens, num_experts=num_experts,
         top_k=args.top_k, is_sigmoid=args.is_sigmoid, is_renormalized=args.renormalize, num_groups=args.num_groups,
         num_kept_groups=args.num_kept_groups, num_group_scores=args.num_group_scores, scale=args.scale,
+        jitter=args.jitter,
     )  # fmt: skip
     return weights, ids
 
@@ -128,7 +144,7 @@ def pack_experts(
     bits: int = 16,
     input_bits: int = 16,
     is_fp8: bool = False,
-    limit: float = 0.0,
+    args: ExpertArgs = SWIGLU_EXPERTS,
 ) -> "Experts":
     from .experts import pack_experts as packed
 
@@ -143,7 +159,7 @@ def pack_experts(
         (pack_matrix(expert.gate_up, expert.gate_up_bias), pack_matrix([expert.down], expert.down_bias))
         for expert in experts
     )
-    result = packed(pairs, num_experts, dtype, limit=limit)
+    result = packed(pairs, num_experts, dtype, args)
     # Freed unpacked experts leave holes between the packed ones: without trimming 0.3 GB beside 1.1 GB of experts.
     if _malloc_trim is not None:
         _malloc_trim(0)
@@ -266,7 +282,7 @@ def softcap(x: Tensor, cap: float) -> Tensor:
 def rope_and_cache(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, slot_mapping: Tensor, rope: RopeArgs, cache: CacheView
 ) -> Tensor:
-    norm = rope.k_norm if rope.q_norm is None else rope.q_norm
+    norm = next((weight for weight in (rope.q_norm, rope.k_norm, rope.v_norm) if weight is not None), None)
     run = _op("rope_and_cache", build.NORM_DTYPES.get((q.dtype, q.dtype if norm is None else norm.dtype)))
     num_tokens, num_heads, head_dim = q.shape
     strided = all(x.stride(1) == head_dim and x.stride(2) == 1 for x in (q, k, v))
@@ -274,11 +290,30 @@ def rope_and_cache(
         return torch_fallback.rope_and_cache(q, k, v, positions, slot_mapping, rope, cache)
     out = q.new_empty(*q.shape)
     run(
-        q=q, k=k, v=v, q_norm=rope.q_norm, k_norm=rope.k_norm, out=out, k_cache=cache.keys, v_cache=cache.values,
-        cos_sin=rope.cos_sin, positions=positions, slots=slot_mapping, num_tokens=num_tokens, num_heads=num_heads,
-        num_kv_heads=k.shape[1], head_dim=head_dim, rotary=rope.cos_sin.shape[1], block_size=cache.keys.shape[2],
-        q_token=q.stride(0), k_token=k.stride(0), v_token=v.stride(0), is_cache_int8=cache.keys.dtype == torch.int8,
-        eps=rope.eps,
+        q=q, k=k, v=v, q_norm=rope.q_norm, k_norm=rope.k_norm, v_norm=rope.v_norm, out=out, k_cache=cache.keys,
+        v_cache=cache.values, cos_sin=rope.cos_sin, positions=positions, slots=slot_mapping, num_tokens=num_tokens,
+        num_heads=num_heads, num_kv_heads=k.shape[1], head_dim=head_dim, rotary=rope.cos_sin.shape[1],
+        block_size=cache.keys.shape[2], q_token=q.stride(0), k_token=k.stride(0), v_token=v.stride(0),
+        is_cache_int8=cache.keys.dtype == torch.int8, eps=rope.eps,
+    )  # fmt: skip
+    return out
+
+
+def rotate(x: Tensor, positions: Tensor, rope: RopeArgs) -> Tensor:
+    """Like ops.rotate: rope_and_cache without keys and values."""
+    norm_dtype = x.dtype if rope.q_norm is None else rope.q_norm.dtype
+    run = _op("rope_and_cache", build.NORM_DTYPES.get((x.dtype, norm_dtype)))
+    num_tokens, num_heads, head_dim = x.shape
+    if run is None or (x.stride(1), x.stride(2)) != (head_dim, 1) or head_dim > _MAX_HEAD_DIM:
+        from .. import reference
+
+        return reference.rotate(x, positions, rope)
+    out = x.new_empty(*x.shape)
+    run(
+        q=x, k=None, v=None, q_norm=rope.q_norm, k_norm=None, v_norm=None, out=out, k_cache=None, v_cache=None,
+        cos_sin=rope.cos_sin, positions=positions, slots=positions, num_tokens=num_tokens, num_heads=num_heads,
+        num_kv_heads=0, head_dim=head_dim, rotary=rope.cos_sin.shape[1], block_size=1, q_token=x.stride(0), k_token=0,
+        v_token=0, is_cache_int8=False, eps=rope.eps,
     )  # fmt: skip
     return out
 

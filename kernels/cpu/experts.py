@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..arguments import ExpertArgs
 from . import build, torch_fallback
 from .linear import NativeLinear
 from .quantized_linear import AnyLinear, QuantizedLinear, StackedLinear
@@ -40,9 +41,8 @@ class Products(NamedTuple):
 class NativeExperts:
     """Experts for the native library."""
 
-    def __init__(self, gate_up: Sequence[Products], down: Sequence[Products], *, limit: float) -> None:
-        """`limit`: see `ops.pack_experts`."""
-        self._gate_up, self._down, self._limit = gate_up, down, limit
+    def __init__(self, gate_up: Sequence[Products], down: Sequence[Products], args: ExpertArgs) -> None:
+        self._gate_up, self._down, self._args = gate_up, down, args
 
     def multiply(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
         """Multiply x [T, H] as `ops.experts` does. All memory has a row for each token, so that it can be recorded."""
@@ -58,19 +58,27 @@ class NativeExperts:
         )  # fmt: skip
         num_pairs = num_tokens * top_k
         rows = x.new_empty(num_tokens, top_k * hidden)
-        library[f"select_rows_{dtype}"](x=x, indices=tokens, out=rows, num_rows=num_pairs, width=hidden, x_row=hidden)
+        if self._args.weighs_inputs:
+            library[f"scatter_weighed_{dtype}"](
+                x=x, weights=weights, places=places, out=rows, num_tokens=num_tokens, top_k=top_k, width=hidden
+            )
+        else:
+            library[f"select_rows_{dtype}"](
+                x=x, indices=tokens, out=rows, num_rows=num_pairs, width=hidden, x_row=hidden
+            )
         gate_up = _multiply(library, rows, self._gate_up, starts, top_k)
         inner = gate_up.shape[1] // top_k // 2
         activated = x.new_empty(num_tokens, top_k * inner)
         library[f"gated_{dtype}"](
-            gate_up=gate_up, out=activated, num_tokens=num_pairs, inner=inner, kind=2 if self._limit else 0,
-            limit=self._limit,
+            gate_up=gate_up, out=activated, num_tokens=num_pairs, inner=inner,
+            kind=2 if self._args.limit else int(self._args.is_gelu), limit=self._args.limit,
         )  # fmt: skip
         results = _multiply(library, activated, self._down, starts, top_k)
         out = x.new_empty(num_tokens, hidden)
         library[f"weigh_pairs_{dtype}"](
-            x=results, weights=weights, places=places, out=out, num_tokens=num_tokens, top_k=top_k, width=hidden
-        )
+            x=results, weights=None if self._args.weighs_inputs else weights, places=places, out=out,
+            num_tokens=num_tokens, top_k=top_k, width=hidden,
+        )  # fmt: skip
         return out
 
 
@@ -97,8 +105,8 @@ def _multiply(library: build.Library, x: Tensor, products: Sequence[Products], s
 class ListedExperts:
     """Experts that run one at a time, so that a matrix is read once for all of its pairs (token, k)."""
 
-    def __init__(self, experts: Sequence[Pair], *, limit: float) -> None:
-        self._experts, self._limit = experts, limit
+    def __init__(self, experts: Sequence[Pair], args: ExpertArgs) -> None:
+        self._experts, self._args = experts, args
 
     def multiply(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
         """Multiply x [T, H] as `ops.experts` does."""
@@ -108,6 +116,9 @@ class ListedExperts:
         busy = [expert for expert, count in enumerate(counts) if count]
         # index_select took 5 us for 256 rows of 1024 in bfloat16, x[...] with a tensor 36.
         gathered = x.index_select(0, order // expert_ids.shape[1])
+        if self._args.weighs_inputs:
+            gathered = (gathered.float() * weights.view(-1, 1).index_select(0, order)).to(x.dtype)
+            weights = torch.ones_like(weights)
         outputs = []
         for expert, rows in zip(busy, torch.split(gathered, [counts[expert] for expert in busy]), strict=True):
             gate_up, down = self._experts[expert]
@@ -116,8 +127,10 @@ class ListedExperts:
         return _weigh(out.view(*expert_ids.shape, -1), weights)
 
     def _activate(self, gate_up: Tensor) -> Tensor:
-        if self._limit:
-            return torch_fallback.clamped_swiglu(gate_up, limit=self._limit)
+        if self._args.limit:
+            return torch_fallback.clamped_swiglu(gate_up, limit=self._args.limit)
+        if self._args.is_gelu:
+            return torch_fallback.gelu_tanh_mul(gate_up)
         return torch_fallback.silu_mul(gate_up)
 
 
@@ -132,7 +145,7 @@ def _weigh(out: Tensor, weights: Tensor) -> Tensor:
 Experts = NativeExperts | ListedExperts
 
 
-def pack_experts(experts: Iterable[Pair], num_experts: int, dtype: torch.dtype, *, limit: float) -> Experts:
+def pack_experts(experts: Iterable[Pair], num_experts: int, dtype: torch.dtype, args: ExpertArgs) -> Experts:
     """Keep packed experts: natively, in memory of their own, if the library multiplies them."""
     gate_up, down = (_Table(num_experts, dtype) for _ in range(2))
     listed: list[Pair] = []
@@ -145,8 +158,8 @@ def pack_experts(experts: Iterable[Pair], num_experts: int, dtype: torch.dtype, 
             listed.append(pair)
     assert len(listed) in (0, num_experts), "the library multiplies all experts or none"
     if listed:
-        return ListedExperts(listed, limit=limit)
-    return NativeExperts(gate_up.products(), down.products(), limit=limit)
+        return ListedExperts(listed, args)
+    return NativeExperts(gate_up.products(), down.products(), args)
 
 
 class _Table:

@@ -1,15 +1,17 @@
-"""Recurrent layers and gates in native ops; the reference without the library, or for shapes that it lacks."""
+"""Recurrent layers, gates and Gemma 3n's streams in native ops; the reference for what the library lacks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from .. import altup
 from .. import recurrence as reference
 from ..arguments import RaggedBatch, StateBatch, StateView
 from . import build
 
 _MAX_TAPS = 8  # limit in recurrence.h
+_NUM_STREAMS = 4  # of altup.cpp
 
 
 def short_conv(
@@ -130,20 +132,74 @@ def gated_rms_norm(
 
 
 def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
-    return _gate_mul(x, gate, reference.sigmoid_mul, is_silu=False)
+    return _gate_mul(x, gate, reference.sigmoid_mul, kind=0)
 
 
 def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
-    return _gate_mul(x, gate, reference.silu_gate, is_silu=True)
+    return _gate_mul(x, gate, reference.silu_gate, kind=1)
 
 
-def _gate_mul(x: Tensor, gate: Tensor, fallback: Callable[[Tensor, Tensor], Tensor], *, is_silu: bool) -> Tensor:
+def gelu_tanh_gate(x: Tensor, gate: Tensor) -> Tensor:
+    return _gate_mul(x, gate, reference.gelu_tanh_gate, kind=2)
+
+
+def _gate_mul(x: Tensor, gate: Tensor, fallback: Callable[[Tensor, Tensor], Tensor], *, kind: int) -> Tensor:
+    """Multiply by an activation of the gate; `kind` is its number in arguments.h."""
     run = build.op("gate_mul", build.DTYPES.get(x.dtype))
     is_dense = gate.stride(gate.ndim - 1) == 1 and (gate.ndim == 2 or gate.stride(1) == gate.shape[2])
     if run is None or gate.dtype != x.dtype or not is_dense:
         return fallback(x, gate)
     x = x.contiguous()
     out = x.new_empty(*x.shape)
-    width = x.stride(0)
-    run(x=x, gate=gate, out=out, num_rows=len(x), width=width, gate_row=gate.stride(0), is_silu=is_silu)
+    width = out.stride(0)  # x, if it is a single row, may have another
+    run(x=x, gate=gate, out=out, num_rows=len(x), width=width, gate_row=gate.stride(0), kind=kind)
     return out
+
+
+def sparse_gelu_mul(gate_up: Tensor, *, num_deviations: float) -> Tensor:
+    run = build.op("gated", build.DTYPES.get(gate_up.dtype))
+    if run is None or not gate_up.is_contiguous():
+        return altup.sparse_gelu_mul(gate_up, num_deviations=num_deviations)
+    num_tokens, inner = len(gate_up), gate_up.shape[-1] // 2
+    out = gate_up.new_empty(num_tokens, inner)
+    run(gate_up=gate_up, out=out, num_tokens=num_tokens, inner=inner, kind=3, limit=num_deviations)
+    return out
+
+
+def tanh(x: Tensor) -> Tensor:
+    run = build.op("activation", build.DTYPES.get(x.dtype))
+    if run is None or not x.is_contiguous():
+        return altup.tanh(x)
+    out = x.new_empty(*x.shape)
+    run(x=x, out=out, num_rows=len(x), width=x.shape[1], kind=4)
+    return out
+
+
+def match_rms(x: Tensor, like: Tensor) -> Tensor:
+    run = build.op("match_rms", build.DTYPES.get(x.dtype))
+    if run is None:
+        return altup.match_rms(x, like)
+    out = x.new_empty(*x.shape)
+    run(x=x, like=like, out=out, num_rows=len(x), width=x.shape[1])
+    return out
+
+
+def altup_predict(streams: Sequence[Tensor], added: Tensor | None, coefs: Tensor) -> list[Tensor]:
+    run = build.op("altup_predict", build.DTYPES.get(coefs.dtype))
+    if run is None or len(streams) != _NUM_STREAMS:
+        return altup.altup_predict(streams, added, coefs)
+    return _run(run, streams, added=added, coefs=coefs)
+
+
+def altup_correct(predictions: Sequence[Tensor], activated: Tensor, coefs: Tensor) -> list[Tensor]:
+    run = build.op("altup_correct", build.DTYPES.get(coefs.dtype))
+    if run is None or len(predictions) != _NUM_STREAMS:
+        return altup.altup_correct(predictions, activated, coefs)
+    return _run(run, predictions, activated=activated, coefs=coefs)
+
+
+def _run(run: Any, streams: Sequence[Tensor], **others: Tensor | None) -> list[Tensor]:
+    outs = [stream.new_empty(*stream.shape) for stream in streams]
+    numbered = {f"x{b}": stream for b, stream in enumerate(streams)} | {f"out{b}": out for b, out in enumerate(outs)}
+    run(**numbered, **others, num_rows=len(streams[0]), width=streams[0].shape[1])
+    return outs

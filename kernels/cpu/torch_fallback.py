@@ -73,6 +73,8 @@ def rope_and_cache(
         q = rms_norm(q, rope.q_norm, eps=rope.eps)
     if rope.k_norm is not None:
         k = rms_norm(k, rope.k_norm, eps=rope.eps)
+    if rope.v_norm is not None:
+        v = rms_norm(v, rope.v_norm, eps=rope.eps)
     cos, sin = rope.cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
     q, k = _rotate(q, cos, sin).to(q.dtype), _rotate(k, cos, sin)
     kept = slot_mapping >= 0

@@ -12,11 +12,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import reference
-from ..arguments import AttentionArgs, CacheView, ExpertWeights, RaggedBatch, RouteArgs
+from ..altup import altup_correct as altup_correct
+from ..altup import altup_predict as altup_predict
+from ..altup import match_rms as match_rms
+from ..altup import sparse_gelu_mul as sparse_gelu_mul
+from ..altup import tanh as tanh
+from ..arguments import SWIGLU_EXPERTS, AttentionArgs, CacheView, ExpertArgs, ExpertWeights, RaggedBatch, RouteArgs
 from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
 from ..reference import add_gated as add_gated
 from ..reference import clamped_swiglu as clamped_swiglu
+from ..reference import gelu_tanh_gate as gelu_tanh_gate
 from ..reference import max_logits as max_logits
+from ..reference import rotate as rotate
 from . import moe, moe_route, quantized_linear
 from .activation import gelu as gelu
 from .activation import gelu_tanh as gelu_tanh
@@ -190,7 +197,7 @@ def pack_experts(
     bits: int = 16,
     input_bits: int = 16,
     is_fp8: bool = False,
-    limit: float = 0.0,
+    args: ExpertArgs = SWIGLU_EXPERTS,
 ) -> moe.PackedExperts:
     """Pack experts in `dtype`: quantized ones are widened, and `bits` and `is_fp8` are not built."""
     assert bits == 16
@@ -200,7 +207,7 @@ def pack_experts(
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])
 
     parts = ((wide(expert.gate_up), wide([expert.down]), expert.gate_up_bias, expert.down_bias) for expert in experts)
-    return moe.pack_experts(parts, num_experts=num_experts, limit=limit)
+    return moe.pack_experts(parts, num_experts=num_experts, args=args)
 
 
 def packs_adapters(dtype: torch.dtype) -> bool:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Copies of whole cache blocks, in the caches of all layers with one launch: cache[target[i]] = cache[source[i]].
+"""Copies of whole cache blocks, one launch for all caches of one shape: cache[target[i]] = cache[source[i]].
 
 A block [Hkv, S, D] is contiguous, so it is copied as 4-byte words whatever the dtype: every byte is read and written
 once. The kernel finds the caches through a table of their addresses, which stays on the GPU.
@@ -37,10 +37,12 @@ def _address_table(addresses: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
-    """Copy blocks of caches [N, Hkv, S, D], of one shape and dtype, with contiguous blocks.
+    """Copy blocks of caches [N, Hkv, S, D] with contiguous blocks; source, target [n] int64 on the GPU."""
+    for shape in dict.fromkeys(cache.shape for cache in caches):
+        _copy_alike([cache for cache in caches if cache.shape == shape], source, target)
 
-    source, target [n] int64 on the GPU.
-    """
+
+def _copy_alike(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
     first = caches[0]
     assert all(cache.shape == first.shape and cache.stride() == first.stride() for cache in caches)
     assert all(cache.dtype == first.dtype and cache.data_ptr() % 16 == 0 for cache in caches)

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..arguments import SWIGLU_EXPERTS, ExpertArgs
 from .device_info import DeviceInfo, device_info
 from .moe_route import ExpertTiles, group_by_expert
 
@@ -28,7 +29,7 @@ class PackedExperts(NamedTuple):
     down: Tensor  # [E, H, I]
     gate_up_bias: Tensor | None = None  # [E, 2·I]
     down_bias: Tensor | None = None  # [E, H]
-    limit: float = 0.0  # of ops.clamped_swiglu; 0: silu_mul
+    args: ExpertArgs = SWIGLU_EXPERTS
 
 
 class Config(NamedTuple):
@@ -73,9 +74,9 @@ def _load_weights(ptrs, columns, ks, start, NUM_N: tl.constexpr, NUM_K: tl.const
 def _grouped_matmul(
     x_ptr, weight_ptr, bias_ptr, out_ptr, pairs_ptr, tile_experts_ptr, num_pairs, x_stride,
     NUM_N: tl.constexpr, NUM_K: tl.constexpr, PAIRS_PER_ROW: tl.constexpr, IS_GATED: tl.constexpr,
-    LIMIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    LIMIT: tl.constexpr, IS_GELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """out[p] = w x[p // PAIRS_PER_ROW], or silu(gate x) · (up x), where w and [gate | up] are the tile's expert's.
+    """out[p] = w x[p // PAIRS_PER_ROW], or activation(gate x) · (up x), where w and [gate | up] are the expert's.
 
     out [pairs, NUM_N], x [·, NUM_K], weight [E, NUM_N or twice that, NUM_K]. Programs of one expert and neighbouring
     tiles run concurrently, so that weights which one program reads are in the L2 cache for the others.
@@ -109,6 +110,8 @@ def _grouped_matmul(
     if IS_GATED and LIMIT > 0.0:
         out = tl.minimum(out, LIMIT)
         out = out / (1.0 + tl.exp(-1.702 * out)) * (tl.minimum(tl.maximum(up, -LIMIT), LIMIT) + 1.0)
+    elif IS_GATED and IS_GELU:
+        out = out / (1.0 + tl.exp(-1.5957691216 * (out + 0.044715 * out * out * out))) * up
     elif IS_GATED:
         out = out / (1.0 + tl.exp(-out)) * up
     out_ptrs = out_ptr + pairs.to(tl.int64)[:, None] * NUM_N + columns[None, :]
@@ -137,7 +140,7 @@ def _multiply(
     *,
     num_pairs: int,
     is_gated: bool,
-    limit: float,
+    args: ExpertArgs,
     config: Config,
 ) -> Tensor:
     """Multiply x [rows, in], `num_pairs // rows` pairs a row, by weight [E, out, in] → [num_pairs, out or half]."""
@@ -152,7 +155,8 @@ def _multiply(
         NUM_K=num_columns,
         PAIRS_PER_ROW=num_pairs // len(x),
         IS_GATED=is_gated,
-        LIMIT=limit,
+        LIMIT=args.limit,
+        IS_GELU=args.is_gelu,
         **config._replace(BLOCK_N=block_n)._asdict(),
     )  # fmt: skip
     return out
@@ -162,7 +166,7 @@ def experts(
     x: Tensor, weights: Tensor, expert_ids: Tensor, packed: PackedExperts, *, config: Config | None = None
 ) -> Tensor:
     """x [T, H] with contiguous rows, weights [T, K] float32, expert_ids [T, K] int32 → [T, H]."""
-    gate_up, down, gate_up_bias, down_bias, limit = packed
+    gate_up, down, gate_up_bias, down_bias, args = packed
     num_experts, hidden, inner = down.shape
     (num_tokens, top_k), num_pairs = expert_ids.shape, expert_ids.numel()
     assert gate_up.shape == (num_experts, 2 * inner, hidden)
@@ -175,7 +179,10 @@ def experts(
     assert weights.is_contiguous()
     config = config or choose_config(num_pairs, num_experts, x.element_size(), device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
-    multiply = partial(_multiply, num_pairs=num_pairs, limit=limit, config=config)
+    multiply = partial(_multiply, num_pairs=num_pairs, args=args, config=config)
+    if args.weighs_inputs:
+        x = (x.float()[:, None] * weights[:, :, None]).to(x.dtype).flatten(0, 1)  # a row for each pair
+        weights = torch.ones_like(weights)
     activated = multiply(x, gate_up, gate_up_bias, tiles, is_gated=True)
     out = multiply(activated, down, down_bias, tiles, is_gated=False)
     y = torch.empty((num_tokens, hidden), dtype=x.dtype, device=x.device)
@@ -187,7 +194,10 @@ def experts(
 
 
 def pack_experts(
-    experts: Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]], *, num_experts: int, limit: float = 0.0
+    experts: Iterable[tuple[Tensor, Tensor, Tensor | None, Tensor | None]],
+    *,
+    num_experts: int,
+    args: ExpertArgs = SWIGLU_EXPERTS,
 ) -> PackedExperts:
     """Fill one tensor with each part of all experts (gate_up, down and their biases), an expert at a time."""
     stacks: list[Tensor | None] = []
@@ -201,4 +211,4 @@ def pack_experts(
     gate_up, down, gate_up_bias, down_bias = stacks
     assert gate_up is not None
     assert down is not None
-    return PackedExperts(gate_up, down, gate_up_bias, down_bias, limit)
+    return PackedExperts(gate_up, down, gate_up_bias, down_bias, args)

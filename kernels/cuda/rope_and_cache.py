@@ -17,6 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..arguments import CacheView, RopeArgs
 from .attention_common import as_loaded, check_cache
 from .device_info import dependent_launch, device_info
+from .norm import rms_norm
 
 
 @triton.jit
@@ -127,7 +128,9 @@ def rope_and_cache(
 ) -> Tensor:
     """Like ops.rope_and_cache → a new contiguous q [T, Hq, D]."""
     k_cache, v_cache, kv_scales = cache
-    cos_sin, q_norm, k_norm, eps = rope
+    cos_sin, q_norm, k_norm, eps, v_norm = rope
+    if v_norm is not None:
+        v = rms_norm(v.reshape(-1, v.shape[2]), v_norm, eps=eps).view(v.shape)
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads, block_size = k_cache.shape[1:3]
     group, rotary_dim = num_heads // num_kv_heads, cos_sin.shape[1]

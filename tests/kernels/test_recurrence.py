@@ -152,6 +152,7 @@ def test_norms_with_a_gate_are_transformers() -> None:
     torch.testing.assert_close(got.view(-1, 8), shared(x.view(-1, 8), gate.view(-1, 8)))
     torch.testing.assert_close(ops.sigmoid_mul(x, gate), x * torch.sigmoid(gate))
     torch.testing.assert_close(ops.silu_gate(x, gate), x * F.silu(gate))
+    torch.testing.assert_close(ops.gelu_tanh_gate(x, gate), x * F.gelu(gate, approximate="tanh"))
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -28,6 +28,7 @@ ARCHITECTURES = {
     "granitemoe": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe",
+    "llama4_text": "llama4",
     "minimax_m2": "minimax-m2",
     "mixtral": "llama",
     "olmo3": "olmo2",
@@ -67,7 +68,9 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
     for key, parameter in model.named_parameters():
         if "act_fn" in key:
             continue
-        if architecture == "gpt-oss":
+        if architecture == "llama4" and key.endswith("_proj") and parameter.ndim == 3:
+            pieces = _parts(key, parameter.data.transpose(1, 2))
+        elif architecture == "gpt-oss":
             pieces = _gpt_oss_parts(key, parameter.data)
         elif is_hybrid:
             pieces = gguf_hybrids.parts(key, parameter.data, model.config)
@@ -102,16 +105,16 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: 
 
 def _round(model: PreTrainedModel, kind: Type) -> None:
     """Round the model's values like quantization. (Rows are permuted, never mixed, before it.)"""
-    is_gpt_oss = model.config.model_type == "gpt_oss"
+    is_transposed = model.config.model_type in ("gpt_oss", "llama4_text")
     for key, parameter in model.named_parameters():
         values = parameter.data.T if _is_transposed(key) else parameter.data
         is_bias = key.endswith("_bias")
-        if values.ndim > 2 and is_gpt_oss:
+        if values.ndim > 2 and is_transposed:
             values = values.transpose(1, 2)
         if values.ndim > 1 and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0 and not is_bias:
             quantized = gguf.quantize(values.contiguous().numpy(), kind)
             rounded = torch.from_numpy(np.array(gguf.dequantize(quantized, kind))).view(values.shape)
-            rounded = rounded.transpose(1, 2) if values.ndim > 2 and is_gpt_oss else rounded
+            rounded = rounded.transpose(1, 2) if values.ndim > 2 and is_transposed else rounded
             parameter.data.copy_(rounded.T if _is_transposed(key) else rounded)
 
 
@@ -181,7 +184,7 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_feed_forward_length(config.n_inner)
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
     writer.add_head_count_kv(_num_kv_heads(config))
     if architecture in ("cohere2", "command-r", "nemotron"):
         writer.add_layer_norm_eps(config.norm_eps if architecture == "nemotron" else config.layer_norm_eps)
@@ -227,7 +230,9 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_expert_weights_norm(bool(getattr(config, "norm_topk_prob", False)))
         writer.add_expert_weights_scale(config.routed_scaling_factor)
-    if architecture in ("gpt-oss", "qwen3moe"):
+    if architecture == "llama4":
+        writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
+    if architecture in ("gpt-oss", "llama4", "qwen3moe"):
         writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
     if architecture in ("gemma2", "gemma3"):
         writer.add_attention_scale(config.query_pre_attn_scalar**-0.5)
@@ -311,10 +316,11 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_eos_token_id(1)
 
 
-# Models that a GGUF can express: gpt2-untied has scales that no file has.
+# Models that a GGUF can express: gpt2-untied has scales that no file has, llama4 chunks of its own.
 GGUF_MODELS = sorted(
     name
     for name, config in CONFIGS.items()
-    if ARCHITECTURES.get(config.model_type, config.model_type) in known.ARCHITECTURES and name != "gpt2-untied"
+    if ARCHITECTURES.get(config.model_type, config.model_type) in known.ARCHITECTURES
+    and name not in ("gpt2-untied", "llama4")
 )
 GGUF_HYBRIDS = sorted(HYBRIDS)

@@ -182,6 +182,109 @@ def _qwen3_5(architecture: str, model_type: str, tied: bool, **fields: Any) -> d
     return _config(architecture, model_type, text_config=text, tie_word_embeddings=tied)
 
 
+def _sliding(layers: int, every: int) -> list[str]:
+    kinds = ("full_attention", "sliding_attention")
+    return [kinds[layer % every != 0] for layer in range(1, layers + 1)]
+
+
+def _gemma3n(layers: int, inner: int, num_shared: int) -> dict[str, Any]:
+    return {
+        **_shape(layers, 2048, inner, 8, 2),
+        "activation_sparsity_pattern": [0.95] * 10 + [0.0] * (layers - 10),
+        "altup_active_idx": 0,
+        "altup_coef_clip": 120.0,
+        "altup_correct_scale": True,
+        "altup_num_inputs": 4,
+        "final_logit_softcapping": 30.0,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size_per_layer_input": 256,
+        "intermediate_size": [inner] * layers,
+        "laurel_rank": 64,
+        "layer_types": _sliding(layers, 5),
+        "max_position_embeddings": 32768,
+        "num_kv_shared_layers": num_shared,
+        "rms_norm_eps": 1e-6,
+        "rope_local_base_freq": 10000.0,
+        "rope_scaling": None,
+        "rope_theta": 1000000.0,
+        "sliding_window": 512,
+        "vocab_size": 262400,
+        "vocab_size_per_layer_input": 262144,
+    }
+
+
+def _gemma4(layers: int, every: int, **fields: Any) -> dict[str, Any]:
+    return {
+        "attention_bias": False,
+        "enable_moe_block": False,
+        "final_logit_softcapping": 30.0,
+        "global_head_dim": 512,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "layer_types": _sliding(layers, every),
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+            "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+        },
+        "tie_word_embeddings": True,
+        "use_bidirectional_attention": None,
+        "vocab_size": 262144,
+        "vocab_size_per_layer_input": 262144,
+        **fields,
+    }
+
+
+_GEMMA4_E2B = _gemma4(
+    35,
+    5,
+    attention_k_eq_v=False,
+    hidden_size=1536,
+    hidden_size_per_layer_input=256,
+    intermediate_size=6144,
+    num_attention_heads=8,
+    num_global_key_value_heads=None,
+    num_hidden_layers=35,
+    num_key_value_heads=1,
+    num_kv_shared_layers=20,
+    sliding_window=512,
+    use_double_wide_mlp=True,
+)
+_LLAMA4_SCOUT: dict[str, Any] = {
+    "attention_bias": False,
+    "attention_chunk_size": 8192,
+    "attn_scale": 0.1,
+    "attn_temperature_tuning": True,
+    "floor_scale": 8192,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "interleave_moe_layer_step": 1,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "max_position_embeddings": 10485760,
+    "no_rope_layers": [],
+    "num_attention_heads": 40,
+    "num_experts_per_tok": 1,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 8,
+    "num_local_experts": 16,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": {**_LLAMA3_ROPE, "factor": 16.0},
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "use_qk_norm": True,
+    "vocab_size": 202048,
+}
+
+
+def _whole(architecture: str, model_type: str, text: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return the config of a model with encoders, whose text part has these fields."""
+    return _config(architecture, model_type, text_config={**text, "model_type": f"{model_type}_text"}, **fields)
+
+
 def _kinds(layers: int, *with_attention: int) -> list[str]:
     return ["attention" if layer in with_attention else "mamba" for layer in range(layers)]
 
@@ -740,6 +843,62 @@ REAL_CONFIGS: dict[str, dict[str, Any]] = {
         topk_group=1,
         use_qk_norm=False,
         vocab_size=151552,
+    ),
+    "google/gemma-3n-E4B": _config("Gemma3nForCausalLM", "gemma3n_text", **_gemma3n(35, 16384, 15)),
+    "google/gemma-3n-E2B-it": _whole("Gemma3nForConditionalGeneration", "gemma3n", _gemma3n(30, 8192, 10)),
+    "google/gemma-4-E2B": _config("Gemma4ForCausalLM", "gemma4_text", **_GEMMA4_E2B),
+    "google/gemma-4-E2B-it": _whole("Gemma4ForConditionalGeneration", "gemma4", _GEMMA4_E2B, tie_word_embeddings=True),
+    "google/gemma-4-26B-A4B-it": _whole(
+        "Gemma4ForConditionalGeneration",
+        "gemma4",
+        _gemma4(
+            30,
+            6,
+            attention_k_eq_v=True,
+            enable_moe_block=True,
+            hidden_size=2816,
+            hidden_size_per_layer_input=0,
+            intermediate_size=2112,
+            moe_intermediate_size=704,
+            num_attention_heads=16,
+            num_experts=128,
+            num_global_key_value_heads=2,
+            num_hidden_layers=30,
+            num_key_value_heads=8,
+            num_kv_shared_layers=0,
+            sliding_window=1024,
+            top_k_experts=8,
+            use_bidirectional_attention="vision",
+        ),
+        tie_word_embeddings=True,
+    ),
+    "meta-llama/Llama-4-Scout-17B-16E": _config("Llama4ForCausalLM", "llama4_text", **_LLAMA4_SCOUT),
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": _whole("Llama4ForConditionalGeneration", "llama4", _LLAMA4_SCOUT),
+    "microsoft/Phi-3.5-MoE-instruct": _config(
+        "PhimoeForCausalLM",
+        "phimoe",
+        **_shape(32, 4096, 6400, 32, 8),
+        attention_bias=True,
+        hidden_act="silu",
+        lm_head_bias=True,
+        max_position_embeddings=131072,
+        num_experts_per_tok=2,
+        num_local_experts=16,
+        original_max_position_embeddings=4096,
+        rms_norm_eps=1e-5,
+        rope_scaling={
+            "long_factor": [1.0 + i * i / 40 for i in range(64)],
+            "long_mscale": 1.243163121016122,
+            "original_max_position_embeddings": 4096,
+            "short_factor": [1.0 + i / 50 for i in range(64)],
+            "short_mscale": 1.243163121016122,
+            "type": "longrope",
+        },
+        rope_theta=10000.0,
+        router_jitter_noise=0.01,
+        sliding_window=131072,
+        tie_word_embeddings=False,
+        vocab_size=32064,
     ),
     "openai/gpt-oss-20b": _config(
         "GptOssForCausalLM",

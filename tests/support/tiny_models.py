@@ -22,7 +22,9 @@ from transformers import (
     FalconConfig,
     FalconH1Config,
     Gemma2Config,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GemmaConfig,
     Glm4Config,
     Glm4MoeConfig,
@@ -38,6 +40,7 @@ from transformers import (
     HunYuanMoEV1Config,
     Lfm2Config,
     Lfm2MoeConfig,
+    Llama4TextConfig,
     LlamaConfig,
     Mamba2Config,
     MiniMaxM2Config,
@@ -52,6 +55,7 @@ from transformers import (
     OlmoeConfig,
     OPTConfig,
     Phi3Config,
+    PhimoeConfig,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
@@ -204,6 +208,47 @@ CONFIGS: dict[str, PretrainedConfig] = {
             "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         },
+    ),
+    "gemma3n": Gemma3nTextConfig(
+        **{**_SHAPE, "hidden_size": 80, "num_hidden_layers": 6, "intermediate_size": [96, 96, 80, 80, 80, 80]},
+        num_key_value_heads=2,
+        head_dim=24,
+        sliding_window=37,
+        layer_types=["sliding_attention", "full_attention"] * 3,
+        vocab_size_per_layer_input=VOCAB_SIZE - 8,
+        hidden_size_per_layer_input=12,
+        num_kv_shared_layers=2,
+        laurel_rank=8,
+        activation_sparsity_pattern=[0.8, 0.5, 0.0, 0.0, 0.0, 0.0],
+        final_logit_softcapping=5.0,
+    ),
+    "gemma4": Gemma4TextConfig(
+        **{**_SHAPE, "hidden_size": 80, "num_hidden_layers": 6},
+        num_key_value_heads=2,
+        head_dim=16,
+        global_head_dim=24,
+        sliding_window=37,
+        layer_types=["sliding_attention", "full_attention"] * 3,
+        vocab_size_per_layer_input=VOCAB_SIZE,
+        hidden_size_per_layer_input=12,
+        num_kv_shared_layers=3,
+        use_double_wide_mlp=True,
+        final_logit_softcapping=5.0,
+    ),
+    "gemma4-moe": Gemma4TextConfig(
+        **{**_SHAPE, "num_hidden_layers": 3},
+        num_key_value_heads=2,
+        head_dim=24,
+        global_head_dim=40,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        sliding_window=37,
+        layer_types=["sliding_attention", "full_attention", "full_attention"],
+        hidden_size_per_layer_input=0,
+        enable_moe_block=True,
+        num_experts=7,
+        top_k_experts=2,
+        moe_intermediate_size=48,
     ),
     "gpt2": GPT2Config(**_GPT2),
     "gpt2-untied": GPT2Config(
@@ -431,6 +476,35 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "glm4-moe-lite": Glm4MoeLiteConfig(
         **_LATENT, q_lora_rank=16, rope_interleave=False, rope_parameters={**_LATENT_YARN, "mscale": 1.2}
     ),
+    # Chunks of 32 positions, and queries that grow every 64.
+    "llama4": Llama4TextConfig(
+        **{**_SHAPE, "num_hidden_layers": 4},
+        num_key_value_heads=2,
+        head_dim=16,
+        intermediate_size_mlp=80,
+        num_local_experts=7,
+        interleave_moe_layer_step=2,
+        attention_chunk_size=32,
+        floor_scale=64,
+        attn_scale=0.3,
+    ),
+    "llama4-whole": Llama4TextConfig(
+        **{**_SHAPE, "num_hidden_layers": 4},
+        num_key_value_heads=1,
+        head_dim=24,
+        intermediate_size_mlp=80,
+        num_local_experts=6,
+        num_experts_per_tok=2,
+        tie_word_embeddings=True,
+    ),
+    "phimoe": PhimoeConfig(
+        **_SHAPE,
+        num_key_value_heads=2,
+        num_local_experts=6,
+        attention_bias=True,
+        lm_head_bias=True,
+        sliding_window=37,
+    ),
     "minimax-m2": MiniMaxM2Config(
         **_SHAPE, num_key_value_heads=2, head_dim=24, rotary_dim=12, num_local_experts=6, num_experts_per_tok=2
     ),
@@ -644,6 +718,9 @@ VARIANTS = {
     "ernie4_5-moe",
     "dots1",
     "hunyuan-moe",
+    "gemma4-moe",
+    "llama4-whole",
+    "phimoe",
     "lfm2-moe",
     "qwen3.5-moe",
     "qwen3-next",
@@ -667,7 +744,9 @@ def make_model(name: str) -> PreTrainedModel:
                 parameter.normal_(0.0, 0.5 if any(part in key for part in _QKV) else 0.1)
             elif is_norm:
                 parameter.uniform_(0.5, 1.5)
-                if name.startswith("gemma"):  # Gemma stores weights less 1, and begins with large embeddings
+                if name.startswith(("gemma4", "gemma3n")):  # begin with large embeddings, too
+                    parameter.add_(1.0 if "post_" in key and name == "gemma3n" else 3.0 if "post_" in key else 0.0)
+                elif name.startswith("gemma"):  # Gemma stores weights less 1, and begins with large embeddings
                     parameter.add_(2.0 if "post_" in key and name != "gemma" else -1.0)
                 elif name.startswith(("qwen3.5", "qwen3-next")) and "linear_attn" not in key:
                     parameter.add_(-1.0)
@@ -675,9 +754,13 @@ def make_model(name: str) -> PreTrainedModel:
                 parameter.uniform_(-3.0, 1.0)
             elif key.endswith(".D"):
                 parameter.normal_()
+            elif key.endswith(("router.scale", "per_expert_scale", "correct_output_scale")):
+                parameter.uniform_(0.5, 1.5)
         for key, buffer in model.named_buffers():
             if key.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.normal_(0.0, 0.1)
+            elif key.endswith("layer_scalar"):
+                buffer.fill_(0.8)
     return model
 
 

@@ -102,6 +102,8 @@ class ModelConfig:
 
     def with_kv_heads(self, num_kv_heads: int) -> "ModelConfig":
         """Return the config of a share of the model, or of all shares together, with that many KV heads per layer."""
+        if num_kv_heads == self.num_kv_heads:  # then layers may differ
+            return self
         states = tuple(
             s._replace(num_kv_heads=num_kv_heads) if isinstance(s, PagedKV) else s for s in self.layer_states
         )

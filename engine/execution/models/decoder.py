@@ -114,7 +114,7 @@ class Decoder:
                 f"{len(unread)}; do they belong to this config.json?"
             )
         del self._source
-        self.plan = ForwardPlan(self._run_layers, width=config.hidden_size, dtype=dtype, device=device)
+        self.plan = ForwardPlan(self._run_layers, width=self._embedded_size(), dtype=dtype, device=device)
 
     def _is_ignored(self, name: str) -> bool:
         """True if a tensor with this name may stay unread."""
@@ -175,6 +175,10 @@ class Decoder:
         return "lm_head"
 
     def _embedding_size(self) -> int:
+        return self.config.hidden_size
+
+    def _embedded_size(self) -> int:
+        """Width of `_embed`'s result."""
         return self.config.hidden_size
 
     def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:

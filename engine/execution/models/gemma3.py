@@ -24,19 +24,23 @@ class Gemma3ForCausalLM(Gemma2ForCausalLM):
         fields = super().normalize_config({**_DEFAULTS, **raw, "layer_types": _layer_types({**_DEFAULTS, **raw})})
         if fields["attn_logit_softcapping"]:
             raise ConfigError("attn_logit_softcapping: transformers ignores it in Gemma 3; set it to null if you may")
-        ropes = fields.get("rope_parameters") or {}
-        fields["rope_parameters"] = {
-            "full_attention": {
-                "rope_theta": fields.get("rope_theta") or 1e6,
-                **(ropes.get("full_attention") or {}),
-                **(fields.get("rope_scaling") or {}),
-            },
-            "sliding_attention": {
-                "rope_theta": fields.get("rope_local_base_freq") or 1e4,
-                **(ropes.get("sliding_attention") or {}),
-            },
-        }
-        return {**fields, "rope_scaling": None}
+        return {**fields, "rope_parameters": dual_ropes(fields), "rope_scaling": None}
+
+
+def dual_ropes(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rope of each kind of layer, in the old or the new spelling of their fields."""
+    ropes = fields.get("rope_parameters") or {}
+    return {
+        "full_attention": {
+            "rope_theta": fields.get("rope_theta") or 1e6,
+            **(ropes.get("full_attention") or {}),
+            **(fields.get("rope_scaling") or {}),
+        },
+        "sliding_attention": {
+            "rope_theta": fields.get("rope_local_base_freq") or 1e4,
+            **(ropes.get("sliding_attention") or {}),
+        },
+    }
 
 
 def _layer_types(fields: Mapping[str, Any]) -> list[str]:

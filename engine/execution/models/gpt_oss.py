@@ -75,8 +75,8 @@ class GptOssForCausalLM(SparseDecoder):
     def _router_bias(self, router: str, num_experts: int) -> Any:
         return self._take(f"{router}.bias", num_experts)
 
-    def _activation_limit(self) -> float:
-        return positive_number(self.config.hf_config, "swiglu_limit")
+    def _expert_args(self) -> ops.ExpertArgs:
+        return ops.ExpertArgs(limit=positive_number(self.config.hf_config, "swiglu_limit"))
 
     def _experts(self, block: str, config: ExpertsConfig) -> Iterator[ops.ExpertWeights]:
         name, hidden, inner = f"{block}.experts", self.config.hidden_size, config.intermediate_size

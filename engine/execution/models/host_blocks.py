@@ -21,18 +21,18 @@ class HostBlocks:
     """Host memory for `num_blocks` blocks of these caches. Copies keep the order of the device's work."""
 
     def __init__(self, caches: list[Tensor], num_blocks: int) -> None:
-        """`caches`: tensors [N, …] of one shape and dtype. Raises RuntimeError if out of memory."""
-        self._caches = [_movable(cache) for cache in caches]
-        self._device, block = caches[0].device, self._caches[0][0]
+        """`caches`: contiguous tensors [N, …] of one dtype. Raises RuntimeError if out of memory."""
+        self._caches = [_movable(cache).flatten(1) for cache in caches]
+        self._device, dtype = caches[0].device, self._caches[0].dtype
         self.num_blocks = num_blocks
-        self._shape = (len(caches), *block.shape)
-        block_bytes = len(caches) * block.numel() * block.element_size()
+        self._widths = [cache.shape[1] for cache in self._caches]
+        block_bytes = sum(self._widths) * dtype.itemsize
         self._blocks_per_piece = max(1, _PIECE_BYTES // block_bytes)
         self._num_staged = max(1, _STAGED_BYTES // block_bytes)
         self.pieces = [
             torch.empty(
-                (min(self._blocks_per_piece, num_blocks - first), *self._shape),
-                dtype=block.dtype,
+                (min(self._blocks_per_piece, num_blocks - first), sum(self._widths)),
+                dtype=dtype,
                 pin_memory=self._device.type == "cuda",
             )
             for first in range(0, num_blocks, self._blocks_per_piece)
@@ -46,19 +46,19 @@ class HostBlocks:
         """Copy blocks to the host; pairs are (device block, host block)."""
         for some in _batched(pairs, self._num_staged):
             sources = to_device(torch.tensor([source for source, _ in some]), self._device)
-            staged = torch.stack([cache.index_select(0, sources) for cache in self._caches], dim=1)
+            staged = torch.cat([cache.index_select(0, sources) for cache in self._caches], dim=1)
             for block, (_, target) in zip(staged, some, strict=True):
                 self._block(target).copy_(block, non_blocking=True)
 
     def swap_in(self, pairs: BlockPairs) -> None:
         """Copy blocks to the device; pairs are (host block, device block)."""
         for some in _batched(pairs, self._num_staged):
-            staged = torch.empty((len(some), *self._shape), dtype=self._caches[0].dtype, device=self._device)
+            staged = torch.empty((len(some), sum(self._widths)), dtype=self._caches[0].dtype, device=self._device)
             for block, (source, _) in zip(staged, some, strict=True):
                 block.copy_(self._block(source), non_blocking=True)
             targets = to_device(torch.tensor([target for _, target in some]), self._device)
-            for index, cache in enumerate(self._caches):
-                cache.index_copy_(0, targets, staged[:, index])
+            for cache, part in zip(self._caches, torch.split(staged, self._widths, dim=1), strict=True):
+                cache.index_copy_(0, targets, part)
 
 
 def _batched(pairs: BlockPairs, size: int) -> list[BlockPairs]:

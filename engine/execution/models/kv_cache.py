@@ -12,7 +12,17 @@ from ...device import to_device
 from ...errors import ConfigError
 from .config import ModelConfig
 from .device_memory import DeviceMemory
-from .layer_states import LatentKV, LayerState, NoState, PagedKV, RecurrentState, Several, paged_parts, recurrent_parts
+from .layer_states import (
+    LatentKV,
+    LayerState,
+    NoState,
+    PagedKV,
+    RecurrentState,
+    Several,
+    SharedKV,
+    paged_parts,
+    recurrent_parts,
+)
 
 if TYPE_CHECKING:
     from .host_blocks import BlockPairs, HostBlocks
@@ -55,7 +65,9 @@ class KVCache:
         self.block_tensors: list[torch.Tensor] = []  # keys and values
         self.state_tensors: list[torch.Tensor] = []
         try:
-            views = [self._view(state) for state in model.kept_states]
+            views: list[LayerView] = []
+            for state in model.kept_states:
+                views.append(views[state.layer] if isinstance(state, SharedKV) else self._view(state))
             self.layers = views * (len(model.layer_states) // len(views))
             self._host_blocks = _host_blocks(self.block_tensors, num_host_blocks) if num_host_blocks else None
         except RuntimeError as exc:  # base class of torch's out-of-memory errors
@@ -69,7 +81,7 @@ class KVCache:
         match state:
             case Several(parts):
                 return tuple(map(self._part, parts))
-            case NoState():
+            case NoState() | SharedKV():
                 return None
         return self._part(state)
 

@@ -37,6 +37,12 @@ class RecurrentState(NamedTuple):
         return kept * itemsize + (4 * prod(self.state_shape) if self.state_shape else 0)
 
 
+class SharedKV(NamedTuple):
+    """Keys and values of an earlier layer, which has written those of a step before this one reads them."""
+
+    layer: int
+
+
 class NoState(NamedTuple):
     """Layer that sees one token alone, such as an MLP."""
 
@@ -47,7 +53,7 @@ class Several(NamedTuple):
     parts: tuple[PagedKV | RecurrentState, ...]
 
 
-LayerState = PagedKV | LatentKV | RecurrentState | NoState | Several
+LayerState = PagedKV | LatentKV | RecurrentState | SharedKV | NoState | Several
 
 
 def paged_parts(states: Iterable[LayerState]) -> list[PagedKV | LatentKV]:

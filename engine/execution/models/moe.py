@@ -101,20 +101,28 @@ class SparseDecoder(Decoder):
         "router.weight",
     )  # small, and they decide
     has_fused_form: ClassVar[bool] = True  # True if transformers' form in memory is read in this class's way
+    expert_activations: ClassVar[tuple[str, ...]] = ("silu", "swish")
     routes_by_sigmoid: ClassVar[bool] = False
     routing_bias: ClassVar[str] = ""  # name of the bias within the mixture; "": none
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = super().normalize_config(raw)
-        if fields.get("hidden_act", "silu") not in ("silu", "swish"):
-            raise ConfigError(f"hidden_act {fields['hidden_act']!r} is not known for experts; known: silu")
+        if fields.get("hidden_act", "silu") not in cls.expert_activations:
+            known = cls.expert_activations[0]
+            raise ConfigError(f"hidden_act {fields['hidden_act']!r} is not known for experts; known: {known}")
         # transformers 5 writes num_local_experts for all families.
         fields["num_experts"] = fields.get("num_local_experts") or fields.get("num_experts")
-        return {**fields, "experts": ExpertsConfig.from_fields(fields)}
+        return {**fields, "experts": cls._experts_config(fields)}
+
+    @classmethod
+    def _experts_config(cls, fields: Mapping[str, Any]) -> ExpertsConfig | None:
+        """Read the experts; None if the model has none. Raises ConfigError."""
+        return ExpertsConfig.from_fields(fields)
 
     def _load(self) -> None:
-        if self._device.type != "cpu" and (self._weight_bits != 16 or self._has_fp8_weights):
+        has_experts = self.config.hf_config["experts"] is not None
+        if has_experts and self._device.type != "cpu" and (self._weight_bits != 16 or self._has_fp8_weights):
             raise ConfigError(
                 f"--quantization is not built for the experts of {self.config.architecture} on a GPU; leave it out"
             )
@@ -145,22 +153,25 @@ class SparseDecoder(Decoder):
         take = partial(self._fused_experts, fused, config) if is_fused else partial(self._experts, block, config)
         return SparseMLP(
             router=self._small_linear(router, config.num_experts, self._router_bias(router, config.num_experts)),
-            experts=[
-                ops.pack_experts(
-                    self._cut(take(), rows),
-                    num_experts=config.num_experts,
-                    dtype=self._dtype,
-                    device=self._device,
-                    bits=self._weight_bits,
-                    input_bits=self._input_bits,
-                    is_fp8=self._has_fp8_weights,
-                    limit=self._activation_limit(),
-                )
-                for rows in self._parallel.slices(config.intermediate_size)
-            ],
+            experts=self._pack_experts(take, config),
             routing=self._load_routing(block, config),
             parallel=self._parallel,
         )
+
+    def _pack_experts(self, take: Callable[[], Iterator[ops.ExpertWeights]], config: ExpertsConfig) -> list[Any]:
+        return [
+            ops.pack_experts(
+                self._cut(take(), rows),
+                num_experts=config.num_experts,
+                dtype=self._dtype,
+                device=self._device,
+                bits=self._weight_bits,
+                input_bits=self._input_bits,
+                is_fp8=self._has_fp8_weights,
+                args=self._expert_args(),
+            )
+            for rows in self._parallel.slices(config.intermediate_size)
+        ]
 
     def _small_linear(self, name: str, num_outputs: int, bias: Tensor | None = None) -> Any:
         """Return a packed matrix that is `unrounded`."""
@@ -170,9 +181,8 @@ class SparseDecoder(Decoder):
     def _router_bias(self, router: str, num_experts: int) -> Tensor | None:
         return None
 
-    def _activation_limit(self) -> float:
-        """Return the limit of the experts' clamped activation; 0 if they have the plain one."""
-        return 0.0
+    def _expert_args(self) -> ops.ExpertArgs:
+        return ops.ExpertArgs()
 
     def _load_routing(self, block: str, config: ExpertsConfig) -> ops.RouteArgs:
         bias = self._take(f"{block}.{self.routing_bias}", config.num_experts).float() if self.routing_bias else None

@@ -24,7 +24,7 @@ _INT4_GROUPS = (128, 64, 32)
 _ZEROS, _SCALES = ("qzeros", "weight_zero_point"), ("scales", "weight_scale")
 _CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")  # kept in float32
 _PARTS_OF_EXPERTS = ("_proj_blocks", "_proj_scales")
-_POSITIONS = ("wpe.weight", "embed_positions.weight")  # tables that are added
+_POSITIONS = ("wpe.weight", "embed_positions.weight", "embed_tokens_per_layer.weight")  # tables that are added
 _CPU_MULTIPLE = 32  # the CPU's layout pads outputs and inputs to a multiple of this (kernels/cpu/linear.py)
 # Bits of a value with its share of scales and offsets, on a CPU and on a GPU. A GPU stores 5 and 6 bits as 8, and one
 # level of float32 scales instead of two levels.

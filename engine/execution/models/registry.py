@@ -64,6 +64,18 @@ MODELS = {
     "FalconForCausalLM": Family(".falcon", "Falcon", "tiiuae/falcon-7b", "7B, 11B, 40B; no ALiBi"),
     "Gemma2ForCausalLM": Family(".gemma2", "Gemma 2", "google/gemma-2-2b-it", "soft-caps, windows in turn"),
     "Gemma3ForCausalLM": Family(".gemma3", "Gemma 3", "google/gemma-3-1b-it", "text models"),
+    "Gemma3nForCausalLM": Family(
+        ".gemma3n", "Gemma 3n, text alone", "google/gemma-3n-E2B-it", "shared caches, per-layer inputs, four streams"
+    ),
+    "Gemma3nForConditionalGeneration": Family(
+        ".gemma3n", "Gemma 3n", "google/gemma-3n-E2B-it", "text part; shared caches, per-layer inputs, four streams"
+    ),
+    "Gemma4ForCausalLM": Family(
+        ".gemma4", "Gemma 4, text alone", "google/gemma-4-E2B-it", "shared caches, per-layer inputs; dense or mixture"
+    ),
+    "Gemma4ForConditionalGeneration": Family(
+        ".gemma4", "Gemma 4", "google/gemma-4-E2B-it", "text part; shared caches, per-layer inputs; dense or mixture"
+    ),
     "GemmaForCausalLM": Family(".gemma", "Gemma 1", "google/gemma-2b-it", "and CodeGemma"),
     "GPT2LMHeadModel": Family(".gpt2", "GPT-2", "openai-community/gpt2", ""),
     "GPTNeoXForCausalLM": Family(".gpt_neox", "GPT-NeoX", "EleutherAI/pythia-410m", "and Pythia"),
@@ -82,6 +94,15 @@ MODELS = {
     "LlamaForCausalLM": Family(
         ".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and similar models: SmolLM2, Falcon 3"
     ),
+    "Llama4ForCausalLM": Family(
+        ".llama4", "Llama 4, text alone", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "mixture of experts, chunks"
+    ),
+    "Llama4ForConditionalGeneration": Family(
+        ".llama4",
+        "Llama 4",
+        "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+        "text part; mixture of experts, attention within chunks; `--block-size` divides the chunk",
+    ),
     "MinistralForCausalLM": Family(
         ".ministral", "Ministral", "mistralai/Ministral-8B-Instruct-2410", "windows in some layers"
     ),
@@ -94,6 +115,9 @@ MODELS = {
         "Phi-3, Phi-4",
         "microsoft/Phi-4-mini-instruct",
         "longrope: long factors if `--max-model-len` is over the original length",
+    ),
+    "PhimoeForCausalLM": Family(
+        ".phimoe", "Phi-3.5-MoE", "microsoft/Phi-3.5-MoE-instruct", "mixture of experts, SparseMixer's routing"
     ),
     "Qwen2ForCausalLM": Family(".qwen2", "Qwen2, Qwen2.5", "Qwen/Qwen2.5-7B-Instruct", ""),
     "Qwen2MoeForCausalLM": Family(

@@ -21,8 +21,9 @@ def rope_table(rope: RopeConfig, *, num_positions: int, device: torch.device) ->
     exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / max(rope.rotary_dim, 1)
     wavelengths = rope.theta**exponents  # over 2 pi
     kind = rope.scaling.get("rope_type")
-    if kind == "linear":
+    if kind in ("linear", "proportional"):
         frequencies = 1.0 / wavelengths / rope.scaling["factor"]
+        frequencies[rope.scaling.get("num_pairs", len(frequencies)) :] = 0.0  # pairs that do not turn
     elif kind == "llama3":
         frequencies = _llama3(1.0 / wavelengths, rope)
     elif kind == "yarn":

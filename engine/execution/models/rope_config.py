@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import ConfigError
 from .checkpoint import positive_int, positive_number
 
-ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
+ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,8 +31,9 @@ class RopeConfig:
         theta = positive_number(parameters, "rope_theta", positive_number(fields, "rope_theta", 10000.0))
         if theta <= 1.0:
             raise ConfigError(f"rope_theta must be above 1, not {theta}")
+        head_dim = positive_int(parameters, "head_dim", head_dim)  # where a family's layers differ
         share = parameters.get("partial_rotary_factor", fields.get("partial_rotary_factor", 1.0))
-        rotary_dim = int(head_dim * share)
+        rotary_dim = int(head_dim * (1.0 if parameters.get("rope_type") == "proportional" else share))
         if rotary_dim % 2 or not 0 <= rotary_dim <= head_dim:
             raise ConfigError(
                 f"{rotary_dim} of head_dim {head_dim} cannot turn: rotary embedding turns pairs, no odd one"
@@ -49,6 +50,12 @@ def _scaling(parameters: Mapping[str, Any], fields: Mapping[str, Any], rotary_di
         return {}
     if kind == "linear":
         return {"rope_type": kind, "factor": positive_number(parameters, "factor")}
+    if kind == "proportional":  # the first pairs of a head turn, with waves for the whole head (Gemma 4)
+        share = parameters.get("partial_rotary_factor", 1.0)
+        if not 0 <= share <= 1:
+            raise ConfigError(f"partial_rotary_factor must be between 0 and 1, not {share}")
+        factor = positive_number(parameters, "factor", 1.0)
+        return {"rope_type": kind, "factor": factor, "num_pairs": int(share * rotary_dim // 2)}
     longest = positive_int(fields, "max_position_embeddings")
     trained = positive_number(parameters, "original_max_position_embeddings", float(longest))
     # Phi-3 has this field at the top level, which takes precedence.

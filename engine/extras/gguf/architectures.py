@@ -62,6 +62,12 @@ _MIXTRAL_NAMES = {
     "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
 }
+_LLAMA4_NAMES = {
+    **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+    "ffn_gate_inp": "feed_forward.router",
+    **{f"ffn_{part}_exps": f"feed_forward.experts.{{}}.{part}_proj" for part in ("gate", "up", "down")},
+    **{f"ffn_{part}_shexp": f"feed_forward.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+}
 _MINIMAX_NAMES = {**_MIXTRAL_NAMES, "exp_probs_b": "block_sparse_moe.e_score_correction_bias"}
 _DEEPSEEK_NAMES = {
     "exp_probs_b": "mlp.gate.e_score_correction_bias",
@@ -246,6 +252,7 @@ ARCHITECTURES = {
     "lfm2": Architecture(family="Lfm2ForCausalLM", names=_LFM2_NAMES, fields=hybrid_fields.lfm2_fields),
     "lfm2moe": Architecture(family="Lfm2MoeForCausalLM", names=_LFM2_NAMES, fields=hybrid_fields.lfm2_moe_fields),
     "llama": Architecture(family="LlamaForCausalLM", interleaves_heads=True),
+    "llama4": Architecture(family="Llama4ForCausalLM", names=_LLAMA4_NAMES, fields=fields.llama4_fields),
     "mamba2": Architecture(family="Mamba2ForCausalLM", names=_MIXER_NAMES, fields=hybrid_fields.mamba2_fields),
     "minimax-m2": Architecture(family="MiniMaxM2ForCausalLM", names=_MINIMAX_NAMES, fields=fields.minimax_fields),
     "nemotron": Architecture(family="NemotronForCausalLM", norms_add_one=True, fields=fields.nemotron_fields),
@@ -256,6 +263,7 @@ ARCHITECTURES = {
     "olmo2": Architecture(family="Olmo2ForCausalLM", names=_NORMS_AFTER),
     "olmoe": Architecture(family="OlmoeForCausalLM", fields=fields.olmoe_fields),
     "phi3": Architecture(family="Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=fields.phi3_fields),
+    "phimoe": Architecture(family="PhimoeForCausalLM", names=_MIXTRAL_NAMES, fields=fields.phimoe_fields),
     "qwen2": Architecture(family="Qwen2ForCausalLM"),
     "qwen3": Architecture(family="Qwen3ForCausalLM"),
     "qwen35": Architecture(

@@ -87,6 +87,25 @@ def mixtral_fields(keys: Keys) -> dict[str, Any]:
     return {"num_local_experts": keys("expert_count"), "num_experts_per_tok": keys("expert_used_count")}
 
 
+def phimoe_fields(keys: Keys) -> dict[str, Any]:
+    """Return Phi-3.5-MoE's fields: Phi-3's, its experts and its head's bias."""
+    return {**phi3_fields(keys), **mixtral_fields(keys), "lm_head_bias": "output.bias" in keys.file.tensors}
+
+
+def llama4_fields(keys: Keys) -> dict[str, Any]:
+    """Return Llama 4's fields: its experts. Like llama.cpp, tell Maverick, without norms of q and k, by their number.
+
+    Chunks, growing queries and layers without positions are those of all published models, which no file has.
+    """
+    return {
+        **mixtral_fields(keys),
+        "intermediate_size": keys("expert_feed_forward_length"),
+        "intermediate_size_mlp": keys("feed_forward_length"),
+        "interleave_moe_layer_step": keys("interleave_moe_layer_step"),
+        "use_qk_norm": keys("expert_count") != 128,
+    }
+
+
 def gpt_oss_fields(keys: Keys) -> dict[str, Any]:
     """Return gpt-oss's fields: its experts, and the window of every other layer."""
     return {

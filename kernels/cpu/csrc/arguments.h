@@ -5,12 +5,12 @@
 #include "simd.h"
 
 // T: type of the values, W: of the norms' weights. q, k, v [tokens, heads, D] with the strides q_token, k_token,
-// v_token of their tokens; q_norm, k_norm [D] or null; caches of T or int8 (paged_cache.h); cos_sin [positions,
+// v_token of their tokens; q_norm, k_norm, v_norm [D] or null; caches of T or int8 (paged_cache.h); cos_sin [positions,
 // rotary].
 template <typename T, typename W>
 struct RopeAndCache {
     const T *q, *k, *v;
-    const W *q_norm, *k_norm;
+    const W *q_norm, *k_norm, *v_norm;
     T* out;
     void *k_cache, *v_cache;
     const float* cos_sin;
@@ -107,12 +107,12 @@ struct GatedRmsNorm {
     int64_t num_threads;
 };
 
-// out = x · silu(gate), or x · sigmoid(gate).
+// out = x · activation(gate); kind 0: sigmoid, 1: silu, 2: gelu_tanh.
 template <typename T>
 struct GateMul {
     const T *x, *gate;
     T* out;
-    int64_t num_rows, width, gate_row, is_silu;
+    int64_t num_rows, width, gate_row, kind;
     int64_t num_threads;
 };
 
@@ -264,7 +264,7 @@ struct AddScaled {
 };
 
 // weights and ids [tokens, top_k]: the chosen experts of logits [tokens, experts], as in `ops.route`; bias [experts] or
-// null.
+// null; jitter 0: none.
 template <typename T>
 struct Route {
     const T* logits;
@@ -273,7 +273,7 @@ struct Route {
     int32_t* ids;
     int64_t num_tokens, num_experts, top_k, is_sigmoid, is_renormalized, num_groups, num_kept_groups;
     int64_t num_group_scores;
-    float scale;
+    float scale, jitter;
     int64_t num_threads;
 };
 
@@ -296,7 +296,8 @@ struct OrderGroups {
     int64_t num_threads;
 };
 
-// out [tokens, width] = Σ_k weights[t, k] · x[places[t, k]], one k after the other, in float, rounded once.
+// out [tokens, width] = Σ_k weights[t, k] · x[places[t, k]], one k after the other, in float, rounded once; weights of 1
+// if null.
 template <typename T>
 struct WeighPairs {
     const T* x;
@@ -304,6 +305,44 @@ struct WeighPairs {
     const int64_t* places;
     T* out;
     int64_t num_tokens, top_k, width;
+    int64_t num_threads;
+};
+
+// out[places[t, k]] = weights[t, k] · x[t], rows [width].
+template <typename T>
+struct ScatterWeighed {
+    const T* x;
+    const float* weights;
+    const int64_t* places;
+    T* out;
+    int64_t num_tokens, top_k, width;
+    int64_t num_threads;
+};
+
+// out = x · rms(like) / rms(x), of rows.
+template <typename T>
+struct MatchRms {
+    const T *x, *like;
+    T* out;
+    int64_t num_rows, width;
+    int64_t num_threads;
+};
+
+// out_b = x_b + Σ_i coefs[row][b][i] · x_i, after `added` (or null) was added to all x but x_0.
+template <typename T>
+struct AltupPredict {
+    const T *x0, *x1, *x2, *x3, *added, *coefs;
+    T *out0, *out1, *out2, *out3;
+    int64_t num_rows, width;
+    int64_t num_threads;
+};
+
+// out_b = x_b + (activated - x_0) · (coefs[row][b] + 1).
+template <typename T>
+struct AltupCorrect {
+    const T *x0, *x1, *x2, *x3, *activated, *coefs;
+    T *out0, *out1, *out2, *out3;
+    int64_t num_rows, width;
     int64_t num_threads;
 };
 

@@ -25,7 +25,7 @@ inline float weighted(float x, float scale, W weight) {
     return to_float(rounded);
 }
 
-// Normalises (if weight) and rotates one head: `from` [D] → `to` [D].
+// Normalises (if weight) and rotates one head: `from` [D] → `to` [D]. Only the first `rotary` dimensions turn.
 template <typename T, typename To, typename W>
 inline void rope_head(const T* from, To* to, const W* weight, float eps, const float* cos_sin, int64_t rotary, int64_t dim) {
     float x[MAX_HEAD_DIM];
@@ -81,10 +81,18 @@ void rope_and_cache_token(const RopeAndCache<T, W>& r, int64_t t) {
             float rotated[MAX_HEAD_DIM];
             rope_head(k, rotated, r.k_norm, r.eps, cos_sin, r.rotary, dim);
             store_int8(cache_of<int8_t>(r, r.k_cache).at(block, h, offset), rotated, dim);
-            store_int8(cache_of<int8_t>(r, r.v_cache).at(block, h, offset), v, dim);
+            const CachedRun<int8_t> values = cache_of<int8_t>(r, r.v_cache).at(block, h, offset);
+            if (r.v_norm) {
+                rope_head(v, rotated, r.v_norm, r.eps, cos_sin, 0, dim);
+                store_int8(values, rotated, dim);
+            } else {
+                store_int8(values, v, dim);
+            }
         } else {
             rope_head(k, cache_of<T>(r, r.k_cache).at(block, h, offset).values, r.k_norm, r.eps, cos_sin, r.rotary, dim);
-            std::memcpy(cache_of<T>(r, r.v_cache).at(block, h, offset).values, v, dim * sizeof(T));
+            T* values = cache_of<T>(r, r.v_cache).at(block, h, offset).values;
+            if (r.v_norm) rope_head(v, values, r.v_norm, r.eps, cos_sin, 0, dim);
+            else std::memcpy(values, v, dim * sizeof(T));
         }
     }
 }
@@ -239,11 +247,31 @@ void clamped_token(const Gated<T>& a, int64_t t) {
     });
 }
 
+// out = gelu_tanh(what gate has beyond its row's mean and `limit` standard deviations) · up.
+template <typename T>
+void sparse_token(const Gated<T>& a, int64_t t) {
+    const int64_t inner = a.inner, whole = inner / LANES * LANES;
+    const T *gate = a.gate_up + 2 * t * inner, *up = gate + inner;
+    vec sums = {}, squares = {};
+    float total = 0;
+    for (int64_t d = 0; d < whole; d += LANES) sums += load(gate + d);
+    for (int64_t d = whole; d < inner; d++) total += to_float(gate[d]);
+    const float mean = (sum(sums) + total) / inner;
+    total = 0;
+    for (int64_t d = 0; d < whole; d += LANES) squares += (load(gate + d) - mean) * (load(gate + d) - mean);
+    for (int64_t d = whole; d < inner; d++) total += (to_float(gate[d]) - mean) * (to_float(gate[d]) - mean);
+    const vec cutoff = splat(mean + std::sqrt((sum(squares) + total) / inner) * a.limit);
+    each_vector(a.out + t * inner, gate, inner, [&](vec g, int64_t d) {
+        return gelu_tanh(where(g < cutoff, vec{}, g - cutoff)) * load_part(up + d, inner - d);
+    });
+}
+
 template <typename T>
 void gated(const Gated<T>& a, const Team* team) {
     together(team, a.num_tokens * a.inner >= 16384 ? a.num_threads : 1, [&](const Team& team) {
         team.each(a.num_tokens, [&](int64_t t) {
-            if (a.kind == 2) clamped_token(a, t);
+            if (a.kind == 3) sparse_token(a, t);
+            else if (a.kind == 2) clamped_token(a, t);
             else if (a.kind == 1) gated_token(a, t, [](vec x) { return gelu_tanh(x); });
             else gated_token(a, t, [](vec x) { return silu(x); });
         });
@@ -267,7 +295,8 @@ void activate_row(const Activation<T>& a, int64_t row) {
     if (a.kind == 0) each_vector(out, x, a.width, [](vec v, int64_t) { return gelu(v); });
     else if (a.kind == 1) each_vector(out, x, a.width, [](vec v, int64_t) { return gelu_tanh(v); });
     else if (a.kind == 2) each_vector(out, x, a.width, [](vec v, int64_t) { return where(v < splat(0.0f), vec{}, v); });
-    else each_vector(out, x, a.width, [](vec v, int64_t) { return where(v < splat(0.0f), vec{}, v * v); });
+    else if (a.kind == 3) each_vector(out, x, a.width, [](vec v, int64_t) { return where(v < splat(0.0f), vec{}, v * v); });
+    else each_vector(out, x, a.width, [](vec v, int64_t) { return 2.0f * sigmoid(2.0f * v) - 1.0f; });  // tanh
 }
 
 template <typename T>

@@ -49,7 +49,8 @@ void gate_mul(const GateMul<T>& a, const Team* team) {
             const T *x = a.x + row * a.width, *gate = a.gate + row * a.gate_row;
             for (int64_t d = 0; d < a.width; d += LANES) {
                 const vec g = load_part(gate + d, a.width - d);
-                store_part(a.out + row * a.width + d, load_part(x + d, a.width - d) * (a.is_silu ? silu(g) : sigmoid(g)), a.width - d);
+                const vec factor = a.kind == 0 ? sigmoid(g) : a.kind == 1 ? silu(g) : gelu_tanh(g);
+                store_part(a.out + row * a.width + d, load_part(x + d, a.width - d) * factor, a.width - d);
             }
         });
     });

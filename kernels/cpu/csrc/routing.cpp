@@ -49,8 +49,37 @@ void keep_groups(const Route<T>& a, float* choice, float* spare) {
             for (int64_t e = 0; e < size; e++) choice[g * size + e] = -INFINITY;
 }
 
+// Chooses like SparseMixer: each choice has a softmax of its own over logits near the largest of those that are left.
+template <typename T>
+void mix_sparsely(const Route<T>& a, int64_t t) {
+    const int64_t num = a.num_experts, padded = (num + LANES - 1) / LANES * LANES;
+    const T* logits = a.logits + t * num;
+    float *left = (float*)scratch(2 * padded * sizeof(float)), *near = left + padded;
+    for (int64_t e = 0; e < num; e++) left[e] = to_float(logits[e]);
+    for (int64_t k = 0; k < a.top_k; k++) {
+        int64_t best = 0;
+        for (int64_t e = 1; e < num; e++)
+            if (left[e] > left[best]) best = e;
+        const float largest = left[best];
+        for (int64_t e = 0; e < num; e++) {
+            const float x = to_float(logits[e]), magnitude = std::fabs(x) < largest ? largest : std::fabs(x);
+            near[e] = (largest - x) / magnitude > 2 * a.jitter ? -INFINITY : left[e] - largest;
+        }
+        float total = 0;
+        for (int64_t e = 0; e < num; e += LANES) {
+            const vec x = load_part(near + e, num - e);
+            store(near + e, where(x == x, exp_nonpositive(x), x));  // NaN stays NaN
+        }
+        for (int64_t e = 0; e < num; e++) total += near[e];
+        a.ids[t * a.top_k + k] = int32_t(best);
+        a.weights[t * a.top_k + k] = near[best] / total * a.scale;
+        left[best] = -INFINITY;
+    }
+}
+
 template <typename T>
 void route_token(const Route<T>& a, int64_t t) {
+    if (a.jitter > 0) return mix_sparsely(a, t);
     const int64_t num = a.num_experts, padded = (num + LANES - 1) / LANES * LANES;
     float *scores = (float*)scratch(4 * padded * sizeof(float)), *choice = scores + padded;
     score(a, a.logits + t * num, scores);
@@ -106,14 +135,25 @@ template <typename T>
 void weigh(const WeighPairs<T>& a, const Team* team) {
     together(team, a.num_tokens * a.top_k * a.width >= 32768 ? a.num_threads : 1, [&](const Team& team) {
         team.each(a.num_tokens, [&](int64_t t) {
-            const float* weights = a.weights + t * a.top_k;
+            const auto weight = [&](int64_t k) { return splat(a.weights ? a.weights[t * a.top_k + k] : 1.0f); };
             const int64_t* places = a.places + t * a.top_k;
             each_vector(a.out + t * a.width, a.x + places[0] * a.width, a.width, [&](vec x, int64_t d) {
-                vec total = x * splat(weights[0]);
+                vec total = x * weight(0);
                 for (int64_t k = 1; k < a.top_k; k++)
-                    total = fma(load_part(a.x + places[k] * a.width + d, a.width - d), splat(weights[k]), total);
+                    total = fma(load_part(a.x + places[k] * a.width + d, a.width - d), weight(k), total);
                 return total;
             });
+        });
+    });
+}
+
+template <typename T>
+void scatter_weighed(const ScatterWeighed<T>& a, const Team* team) {
+    together(team, a.num_tokens * a.top_k * a.width >= 32768 ? a.num_threads : 1, [&](const Team& team) {
+        team.each(a.num_tokens * a.top_k, [&](int64_t pair) {
+            const vec weight = splat(a.weights[pair]);
+            const T* x = a.x + pair / a.top_k * a.width;
+            each_vector(a.out + a.places[pair] * a.width, x, a.width, [&](vec v, int64_t) { return v * weight; });
         });
     });
 }
@@ -143,6 +183,8 @@ void sort_pairs(const SortPairs& a, const Team* team) {
 }
 void order_groups_float32(const OrderGroups<float>& a, const Team* team) { order_groups(a, team); }
 void order_groups_bfloat16(const OrderGroups<bf16>& a, const Team* team) { order_groups(a, team); }
+void scatter_weighed_float32(const ScatterWeighed<float>& a, const Team* team) { scatter_weighed(a, team); }
+void scatter_weighed_bfloat16(const ScatterWeighed<bf16>& a, const Team* team) { scatter_weighed(a, team); }
 void weigh_pairs_float32(const WeighPairs<float>& a, const Team* team) { weigh(a, team); }
 void weigh_pairs_bfloat16(const WeighPairs<bf16>& a, const Team* team) { weigh(a, team); }
 void add_gated_float32(const AddGated<float>& a, const Team* team) { add_gated(a, team); }

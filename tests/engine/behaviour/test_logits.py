@@ -46,3 +46,14 @@ def test_bfloat16_differs_at_near_ties_only(name: str, tmp_path: Path) -> None:
     rows = torch.arange(len(TOKENS))
     gaps = truth[rows, theirs.argmax(-1)] - truth[rows, ours.argmax(-1)]
     assert (gaps.abs() <= 2 * torch.maximum(our_error, their_error).amax(-1)).all()
+
+
+@pytest.mark.skipif(native_module.library() is None, reason="needs a C++ compiler for the native CPU library")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["gemma3n", "gemma4", "gemma4-moe", "llama4", "phimoe"])
+def test_no_cut_changes_a_bit(name: str, dtype: str, tmp_path: Path) -> None:
+    """Of layers that share caches, chunks that begin within a piece, and routers."""
+    make_model(name).save_pretrained(tmp_path)
+    whole = all_logits(tmp_path, TOKENS, dtype=dtype, chunks=[len(TOKENS)])
+    for chunks in (CHUNKS, [33, 31, 1, 63, 7, 165]):
+        assert torch.equal(all_logits(tmp_path, TOKENS, dtype=dtype, chunks=chunks), whole), chunks

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import greedy, save_model, write_config
-from transformers import AutoModelForCausalLM
+from tiny_models import CONFIGS, byte_tokenizer, greedy, save_model, write_config
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
@@ -125,6 +125,15 @@ OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
     ("ernie4_5", {"rope_parameters": None, "rope_theta": 77.0}),
     ("hunyuan-dense", {"rope_parameters": None, "rope_theta": 77.0}),
     ("olmoe", {"norm_topk_prob": True}),
+    ("gemma4", {"final_logit_softcapping": None, "rms_norm_eps": 0.1}),
+    ("gemma4", {"rope_parameters": None, "sliding_window": 16}),
+    ("gemma4-moe", {"top_k_experts": 4}),
+    ("gemma3n", {"rope_parameters": None, "rope_theta": 77.0, "rope_local_base_freq": 7.0}),
+    ("gemma3n", {"activation_sparsity_pattern": None, "altup_correct_scale": False}),
+    ("llama4", {"attention_chunk_size": 64, "attn_temperature_tuning": False}),
+    ("llama4", {"layer_types": ["full_attention"] * 4, "use_qk_norm": False}),
+    ("llama4", {"layer_types": None, "no_rope_layers": [], "no_rope_layer_interval": 2, "floor_scale": 8}),
+    ("phimoe", {"sliding_window": None, "router_jitter_noise": 0.3}),
     ("gpt-oss", {"swiglu_limit": 0.5, "layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
     ("glm4-moe", {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0}),
     ("hunyuan-moe", {"moe_topk": [2, 2], "num_experts": 5}),
@@ -199,6 +208,18 @@ REFUSED_BY_FAMILY: list[tuple[str, dict[str, Any], str]] = [
     ("glm4-moe", {"topk_group": 1}, "more than the experts of 1 of 4 groups"),
     ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
     ("gpt-oss", {"swiglu_alpha": 2.0}, "swiglu_alpha"),
+    ("gemma4", {"num_kv_shared_layers": 6}, "num_kv_shared_layers 6"),
+    ("gemma4", {"num_kv_shared_layers": 5}, "no layer before the last 5 is full_attention"),
+    ("gemma4", {"layer_types": ["mamba"] * 6}, "'mamba' is not known"),
+    ("gemma4", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
+    ("gemma4-moe", {"num_experts": 4}, "router.proj.weight has shape"),
+    ("gemma3n", {"altup_num_inputs": 3}, "altup_num_inputs 3 is not built"),
+    ("gemma3n", {"activation_sparsity_pattern": [0.5]}, "activation_sparsity_pattern must have a value"),
+    ("llama4", {"layer_types": ["sliding_attention"] * 4}, "'sliding_attention' is not known"),
+    ("llama4", {"no_rope_layers": [1]}, "no_rope_layers and layer_types"),
+    ("llama4", {"attention_chunk_size": 40}, "--block-size 16 does not divide attention_chunk_size 40"),
+    ("phimoe", {"num_experts_per_tok": 1}, "num_experts_per_tok 1"),
+    ("phimoe", {"router_jitter_noise": 0}, "router_jitter_noise"),
     ("hunyuan-moe", {"moe_topk": [2, 1]}, "moe_topk differs"),
     ("qwen3-moe", {"mlp_only_layers": []}, r"layers\.1\.mlp\.gate"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
@@ -374,3 +395,39 @@ def test_eos_comes_from_the_generation_config_first() -> None:
     raw = json.loads((Path(__file__).parents[3] / "engine/demo_model/config.json").read_text())
     assert parse_model_config(raw, generation={"eos_token_id": [3, 4]}).eos_token_ids == (3, 4)
     assert parse_model_config(raw, generation={}).eos_token_ids == (raw["eos_token_id"],)
+
+
+_ENCODER = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+_WHOLE: dict[str, dict[str, Any]] = {
+    "gemma4": {
+        "vision_config": {**_ENCODER, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16},
+        "image_token_id": 270,
+        "video_token_id": 269,
+        "audio_token_id": 268,
+    },
+    "llama4": {
+        "vision_config": {
+            **_ENCODER,
+            "intermediate_size": 128,
+            "image_size": 28,
+            "patch_size": 14,
+            "vision_output_dim": 32,
+            "projector_input_dim": 32,
+            "projector_output_dim": 32,
+        },
+        "image_token_index": 270,
+    },
+}
+
+
+@pytest.mark.parametrize("name", _WHOLE)
+def test_encoders_beside_the_text_part_stay_unread(name: str, tmp_path: Path) -> None:
+    text = {**CONFIGS[name].to_dict(), "pad_token_id": 0}
+    torch.manual_seed(1)
+    config = CONFIG_MAPPING[name](text_config=text, **_WHOLE[name])
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    model.save_pretrained(tmp_path)
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    ours = LLM(str(tmp_path), dtype="float32").generate({"prompt_token_ids": PROMPT}, params)[0]
+    assert ours.outputs[0].token_ids == greedy(model, PROMPT, 12)

@@ -269,7 +269,7 @@ def test_rope_and_cache(dtype: torch.dtype, norm: str | None, rotary: int, num_t
     slots = torch.randperm(160)[:num_tokens]
     slots[1] = -1
     norm_dtype = torch.float32 if norm == "float32" else dtype
-    names = ("q_norm", "k_norm") if norm else ()
+    names = ("q_norm", "k_norm", "v_norm") if norm else ()
     weights = {name: randn(64, dtype=norm_dtype, seed=3 + i) for i, name in enumerate(names)}
     caches = [torch.zeros(10, 2, 16, 64, dtype=dtype) for _ in range(2)]
     expected_caches = [cache.double() for cache in caches]
@@ -280,6 +280,8 @@ def test_rope_and_cache(dtype: torch.dtype, norm: str | None, rotary: int, num_t
     close(cpu.rope_and_cache(q, k, v, positions, slots, rope, ops.CacheView(*caches)), expected)
     for cache, wanted in zip(caches, expected_caches, strict=True):
         close(cache, wanted)
+    close(cpu.rotate(q, positions, rope), expected)
+    close(reference.rotate(q, positions, rope), expected)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -319,15 +321,19 @@ def test_an_int8_cache_is_off_by_half_a_step(dtype: torch.dtype, head_dim: int, 
         assert bool(((kept - wanted).abs() <= step * 0.5001)[~is_broken].all())
 
 
+@pytest.mark.parametrize("has_v_norm", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_native_and_torch_write_the_same_int8_cache(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_and_torch_write_the_same_int8_cache(
+    dtype: torch.dtype, has_v_norm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if build.library() is None:
         pytest.skip("needs a C++ compiler for the native CPU library")
     q = randn(300, 4, 64, dtype=dtype, seed=1)
     cos_sin, slots = torch.rand(300, 64, generator=torch.Generator().manual_seed(2)), torch.arange(300)
     caches = torch.zeros(2, 2, 20, 4, 16, ops.token_width(64, torch.int8), dtype=torch.int8)
+    rope = ops.RopeArgs(cos_sin, v_norm=randn(64, dtype=torch.float32, seed=2) if has_v_norm else None)
     for pair in caches:
-        cpu.rope_and_cache(q, q, q, slots, slots, ops.RopeArgs(cos_sin), ops.CacheView(*pair))
+        cpu.rope_and_cache(q, q, q, slots, slots, rope, ops.CacheView(*pair))
         monkeypatch.setattr(build, "library", lambda: None)
     one, other = (int8_cache.read(part.flatten(0, 1), slice(None)) for part in caches)
     differ = (one - other).abs() > 1e-6 * one.abs().max()

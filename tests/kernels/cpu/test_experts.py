@@ -62,14 +62,16 @@ def routing(num_tokens: int, top_k: int, num_experts: int) -> tuple[Tensor, Tens
     return ops.route(randn(num_tokens, num_experts, seed=5), ops.RouteArgs(top_k, True))
 
 
-def in_double(each: list[ops.ExpertWeights], dtype: torch.dtype, limit: float = 0.0) -> list[reference.Expert]:
+def in_double(
+    each: list[ops.ExpertWeights], dtype: torch.dtype, args: ops.ExpertArgs = ops.SWIGLU_EXPERTS
+) -> list[reference.Expert]:
     def wide(weight: Tensor | QuantizedWeight) -> Tensor:
         return weight.double() if isinstance(weight, Tensor) else dequantized([weight], dtype).double()
 
     doubles = [
         ops.ExpertWeights([*map(wide, expert.gate_up)], wide(expert.down), *_double(expert[2:])) for expert in each
     ]
-    return reference.pack_experts(doubles, num_experts=len(each), dtype=torch.float64, limit=limit)
+    return reference.pack_experts(doubles, num_experts=len(each), dtype=torch.float64, args=args)
 
 
 def _double(parts: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -127,10 +129,26 @@ def test_biases_and_a_clamped_activation(form: str, dtype: torch.dtype, backend:
         )
         for number, expert in enumerate(each)
     ]
-    packed = ops.pack_experts(iter(each), num_experts=5, dtype=dtype, device=CPU, limit=1.5)
+    args = ops.ExpertArgs(limit=1.5)
+    packed = ops.pack_experts(iter(each), num_experts=5, dtype=dtype, device=CPU, args=args)
     x, (weights, ids) = randn(12, HIDDEN, seed=3, dtype=dtype), routing(12, 2, 5)
-    expected = reference.experts(x.double(), weights, ids, in_double(each, torch.float64, limit=1.5))
+    expected = reference.experts(x.double(), weights, ids, in_double(each, torch.float64, args))
     close(ops.experts(x, weights, ids, packed), expected, 4e-2 if dtype == torch.bfloat16 else 2e-5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    "args", [ops.ExpertArgs(is_gelu=True), ops.ExpertArgs(weighs_inputs=True)], ids=["gelu", "weighed inputs"]
+)
+def test_other_experts(args: ops.ExpertArgs, dtype: torch.dtype, backend: str) -> None:
+    each = plain_experts(5, HIDDEN, INNER, dtype)
+    packed = ops.pack_experts(iter(each), num_experts=5, dtype=dtype, device=CPU, args=args)
+    x, (weights, ids) = randn(12, HIDDEN, seed=3, dtype=dtype), routing(12, 2, 5)
+    expected = reference.experts(x.double(), weights, ids, in_double(each, torch.float64, args))
+    got = ops.experts(x, weights, ids, packed)
+    close(got, expected, 4e-2 if dtype == torch.bfloat16 else 2e-5)
+    alone = [ops.experts(x[t : t + 1], weights[t : t + 1], ids[t : t + 1], packed) for t in range(12)]
+    assert torch.equal(torch.cat(alone), got) or backend == "torch"
 
 
 @needs_library
@@ -212,6 +230,7 @@ ROUTES = {
     "sigmoid": ops.RouteArgs(8, True, is_sigmoid=True, scale=2.5),
     "bias": ops.RouteArgs(5, True, bias=SCORES),
     "best of a group": ops.RouteArgs(6, False, num_groups=6, num_kept_groups=2, num_group_scores=1),
+    "sparsemixer": ops.RouteArgs(2, False, jitter=0.05, scale=1.5),
     "groups": ops.RouteArgs(6, False, is_sigmoid=True, bias=SCORES / 4, num_groups=6, num_kept_groups=2),
 }
 

@@ -26,7 +26,7 @@ NATIVE = LAYERS | {
     "short_conv of LFM2": short_conv(1024),
 }
 
-OPS = ("short_conv", "gated_delta", "mamba2", "gated_rms_norm", "sigmoid_mul", "silu_gate")
+OPS = ("short_conv", "gated_delta", "mamba2", "gated_rms_norm", "sigmoid_mul", "silu_gate", "gelu_tanh_gate")
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_gates(width: int, dtype: torch.dtype) -> None:
             sizes = {"eps": 1e-5, "group_size": width, "norm_before_gate": norm_before_gate}
             expected = reference.gated_rms_norm(x.double(), gate.double(), weight, **sizes)  # type: ignore[arg-type]
             close(cpu.gated_rms_norm(x, gate, weight, **sizes), expected, dtype)  # type: ignore[arg-type]
-    for name in ("sigmoid_mul", "silu_gate"):
+    for name in ("sigmoid_mul", "silu_gate", "gelu_tanh_gate"):
         close(getattr(cpu, name)(x, gate), getattr(reference, name)(x.double(), gate.double()), dtype)
         heads = getattr(cpu, name)(x.view(5, 2, width), gate.unflatten(1, (2, width)))
         assert torch.equal(heads.flatten(1), getattr(cpu, name)(x, gate))

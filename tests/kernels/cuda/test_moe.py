@@ -184,6 +184,7 @@ def test_biases_and_a_clamped_activation(num_tokens: int) -> None:
         for gate_up, down in matrices(3, dtype, hidden=HIDDEN, inner=INNER)
     ]
     parts = ((expert.gate_up[0], expert.down, expert.gate_up_bias, expert.down_bias) for expert in each)
-    got = moe.experts(x, weights, ids, moe.pack_experts(parts, num_experts=3, limit=2.0))
-    wide = reference.pack_experts(each, num_experts=3, dtype=dtype, limit=2.0)
+    args = ops.ExpertArgs(limit=2.0)
+    got = moe.experts(x, weights, ids, moe.pack_experts(parts, num_experts=3, args=args))
+    wide = reference.pack_experts(each, num_experts=3, dtype=dtype, args=args)
     assert_near(got, reference.experts(x, weights, ids, wide).double(), tolerance=1e-4)

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from kernel_cases import DEVICE, DTYPES, assert_near, kv_scales
+from kernel_cases import DEVICE, DTYPES, assert_near, kv_scales, random_tensor
 from torch import Tensor
 
 from splitfuse.kernels import reference
@@ -163,3 +163,14 @@ def test_caches_of_e4m3(has_norms: bool) -> None:
         # A value on the edge between two bytes may be rounded to either.
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-3, atol=2**-9, equal_nan=True)
         assert (ours.float() == theirs.float()).float()[:1].mean() > 0.5
+
+
+def test_values_are_normalised_too() -> None:
+    q, k, v = (random_tensor(5, heads, 64, seed=seed, dtype=torch.float32) for seed, heads in enumerate((4, 2, 2)))
+    slots = torch.arange(5, device=DEVICE)
+    rope = RopeArgs(torch.rand(5, 64, device=DEVICE), v_norm=torch.rand(64, device=DEVICE))
+    caches = [torch.zeros(2, 2, 16, 64, device=DEVICE) for _ in range(4)]
+    rope_and_cache.rope_and_cache(q, k, v, slots, slots, rope, CacheView(*caches[:2]))
+    reference.rope_and_cache(q, k, v, slots, slots, rope, CacheView(*caches[2:]))
+    for got, wanted in zip(caches[:2], caches[2:], strict=True):
+        assert_near(got, wanted.double())

@@ -20,8 +20,9 @@ from splitfuse.kernels.cpu import build
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 200
 CPU = torch.device("cpu")
-# StableLM's 12B multiplies a head by the head's own weight; Hunyuan normalises heads after their rotation.
-UNPLANNED = {"stablelm-parallel", "cohere-norms", "apertus", "hunyuan-moe", "hunyuan-dense", "ministral3"}
+# StableLM's 12B multiplies a head by the head's own weight; Hunyuan normalises heads after their rotation; Llama 4 has
+# queries that grow and chunks, but only beyond 8,191 positions.
+UNPLANNED = {"stablelm-parallel", "cohere-norms", "apertus", "hunyuan-moe", "hunyuan-dense", "ministral3", "llama4"}
 PLANNED = sorted(CONFIGS.keys() - UNPLANNED)
 
 
@@ -58,15 +59,16 @@ def load(
     with weight_source(folder, load_format="auto", dtype=dtype, seed=0, device=CPU) as source:
         model = model_class(config.architecture)(config, source, device=CPU, max_model_len=300, dtype=dtype, **options)
     cache = KVCache(config, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, dtype=cache_dtype or dtype, device=CPU)
-    numbers = torch.randn(NUM_BLOCKS * BLOCK_SIZE, config.num_kv_heads, config.head_dim, generator=seeded(1))
-    slots = torch.arange(len(numbers))
-    unrotated = torch.empty(len(numbers), 0)
-    for view, state in zip(cache.layers, config.layer_states, strict=True):
+    slots = torch.arange(NUM_BLOCKS * BLOCK_SIZE)
+    unrotated = torch.empty(len(slots), 0)
+    has_latents = any(isinstance(state, LatentKV) for state in config.layer_states)
+    for view in cache.layers:
         assert isinstance(view, ops.CacheView)
-        if isinstance(state, LatentKV):
-            latents = torch.randn(len(numbers), state.rank + state.rope_dim, generator=seeded(1))
-            nothing, no_key = torch.empty(len(numbers), 1, 0), torch.empty(1, len(latents[0]), 0)
-            reference.latent_and_cache(nothing, latents, nothing[:, 0], slots, slots, unrotated, no_key, view)
+        head_dim = view.keys.shape[3] - (4 if view.keys.dtype == torch.int8 else 0)  # a head's scale (int8_cache.py)
+        numbers = torch.randn(len(slots), view.keys.shape[1], head_dim, generator=seeded(1))
+        if has_latents:
+            nothing, no_key = torch.empty(len(slots), 1, 0), torch.empty(1, head_dim, 0)
+            reference.latent_and_cache(nothing, numbers[:, 0], nothing[:, 0], slots, slots, unrotated, no_key, view)
         else:
             reference.rope_and_cache(numbers, numbers, numbers, slots, slots, ops.RopeArgs(unrotated), view)
     return Case(model, cache)

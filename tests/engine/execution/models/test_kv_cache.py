@@ -15,6 +15,7 @@ from splitfuse.engine.execution.models.layer_states import (
     PagedKV,
     RecurrentState,
     Several,
+    SharedKV,
 )
 from splitfuse.engine.execution.models.registry import parse_model_config
 from splitfuse.kernels import ops
@@ -27,6 +28,7 @@ KINDS: tuple[LayerState, ...] = (
     DELTA,
     Several((PagedKV(1, 4), RecurrentState(10, 3))),
     LatentKV(24, 8),
+    SharedKV(0),
 )
 
 
@@ -43,7 +45,8 @@ def test_each_layer_has_the_view_of_its_kind() -> None:
     cache = KVCache(
         config_of(*KINDS), num_blocks=5, block_size=4, dtype=torch.float16, device=torch.device("cpu"), states=pool
     )
-    paged, conv, nothing, delta, several, latent = cache.layers
+    paged, conv, nothing, delta, several, latent, shared = cache.layers
+    assert shared is paged
     assert isinstance(paged, ops.CacheView)
     assert isinstance(conv, ops.StateView)
     assert isinstance(delta, ops.StateView)
@@ -99,3 +102,35 @@ def test_a_latent_takes_an_eighth_of_keys_and_values_at_most(name: str) -> None:
     assert kv_bytes_per_token(config, torch.bfloat16) == layers * line * 2
     assert kv_bytes_per_token(config, torch.int8) == layers * (line + 4)
     assert line * 8 <= expanded
+
+
+# Of 35 layers 12 with a window and 3 without have keys and values of their own, of a head of 256 or 512; in the mixture
+# all 30 have: 25 of 8 heads of 256, and 5 of 2 heads of 512.
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [("google/gemma-4-E2B-it", 12 * 256 + 3 * 512), ("google/gemma-4-26B-A4B-it", 25 * 8 * 256 + 5 * 2 * 512)],
+)
+def test_layers_count_with_their_own_width_and_shared_ones_not_at_all(name: str, numbers: int) -> None:
+    config = parse_model_config(REAL_CONFIGS[name], generation={})
+    assert kv_bytes_per_token(config, torch.bfloat16) == 2 * 2 * numbers
+    assert config.with_kv_heads(config.num_kv_heads) == config
+
+
+def test_swapped_blocks_of_layers_of_several_widths_come_back() -> None:
+    config = config_of(PagedKV(2, 8), PagedKV(1, 4), SharedKV(0))
+    options = {"block_size": 4, "dtype": torch.float32, "device": torch.device("cpu")}
+    cache = KVCache(config, num_blocks=5, num_host_blocks=3, **options)  # type: ignore[arg-type]
+    tensors = [tensor for view in cache.layers[:2] if isinstance(view, ops.CacheView) for tensor in view[:2]]
+    for tensor in tensors:
+        assert isinstance(tensor, torch.Tensor)
+        tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape))
+    before = [tensor[[1, 3]].clone() for tensor in tensors]
+    cache.copy_blocks(swap_out=[(1, 2), (3, 0)], swap_in=[], copies=[])
+    for tensor in tensors:
+        tensor.zero_()
+    cache.copy_blocks(swap_out=[], swap_in=[(2, 4), (0, 1)], copies=[])
+    cache.copy_blocks(swap_out=[], swap_in=[], copies=[(4, 0)])
+    for tensor, numbers in zip(tensors, before, strict=True):
+        assert torch.equal(tensor[[4, 1]], numbers)
+        assert torch.equal(tensor[0], numbers[0])
+        assert not tensor[[2, 3]].any()

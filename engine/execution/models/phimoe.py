@@ -1,0 +1,55 @@
+"""Phi-3.5-MoE (Microsoft 2024): a mixture with LayerNorms and biases, routed by SparseMixer (Liu et al. 2024)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ....kernels import ops
+from ...errors import ConfigError
+from .checkpoint import positive_number
+from .hybrid import check_values
+from .layer_norm_decoder import LayerNormDecoder
+from .moe import ExpertsConfig, SparseDecoder
+
+_DEFAULTS = {
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 2,
+    "router_jitter_noise": 0.01,
+}
+
+
+class PhimoeForCausalLM(LayerNormDecoder, SparseDecoder):
+    """SparseDecoder under Mixtral's names."""
+
+    mlp_names = None
+    sparse_block = "block_sparse_moe"
+    expert_names = ("w1", "w3", "w2")
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {**_DEFAULTS, **raw}
+        check_values(fields, num_experts_per_tok=2)
+        scaling = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
+        if "long_mscale" in scaling:
+            if scaling["long_mscale"] != scaling.get("short_mscale"):
+                raise ConfigError("short_mscale and long_mscale differ, which is not built")
+            fields["rope_scaling"] = {**scaling, "attention_factor": scaling["long_mscale"]}
+        return super().normalize_config(
+            {**fields, "moe_intermediate_size": fields["intermediate_size"], "norm_topk_prob": False}
+        )
+
+    def _load_routing(self, block: str, config: ExpertsConfig) -> ops.RouteArgs:
+        jitter = positive_number(self.config.hf_config, "router_jitter_noise")
+        return super()._load_routing(block, config)._replace(jitter=jitter)
+
+    def _pack_head(self, weight: Any) -> Any:
+        if not self.config.hf_config.get("lm_head_bias"):
+            return super()._pack_head(weight)
+        vocab_size = self.config.vocab_size
+        bias = self._take(f"{self._head_name()}.bias", vocab_size)[self._parallel.vocabulary(vocab_size)]
+        if isinstance(weight, Tensor):
+            return ops.pack_linear(weight, bias, bits=max(8, self._weight_bits), input_bits=self._input_bits)
+        return self._pack_quantized([weight], bias)
