@@ -131,7 +131,9 @@ def _sums_of_equal(entries: Tensor, values: Tensor) -> Tensor:
     A table of 255 rows of 49,152 tokens took 23 ms, sorting their 48,000 entries takes 0.7.
     """
     ordered, order = entries.sort()
-    groups = functional.pad((ordered[1:] != ordered[:-1]).cumsum(0), (1, 0))
+    is_new = torch.ones_like(ordered, dtype=torch.bool)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    groups = is_new.cumsum(0) - 1
     sums = torch.zeros_like(values).index_add_(0, groups, values.index_select(0, order))
     return torch.empty_like(values).index_copy_(0, order, sums.index_select(0, groups))
 
