@@ -458,15 +458,24 @@ def pack_experts(
     input_bits: int = 16,
     is_fp8: bool = False,
     limit: float = 0.0,
+    is_gated: bool = True,
 ) -> Any:
     """Pack the MLPs of `num_experts` experts in this device's fastest layout, for `experts` on inputs of `dtype`.
 
     Matrices are packed like by `pack_linear` (`pack_fp8` if `is_fp8`) and `pack_quantized`; a GPU widens them. Experts
     are taken from the iterable one at a time, so at most one expert is in memory twice. `limit`: of `clamped_swiglu`,
-    their activation; 0: silu_mul.
+    their activation; 0: silu_mul. Without gates (a CPU's) an expert has one matrix of inputs, and
+    its activation is relu_squared.
     """
     return _backend(torch.empty(0, device=device)).pack_experts(
-        experts, num_experts=num_experts, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8, limit=limit
+        experts,
+        num_experts=num_experts,
+        dtype=dtype,
+        bits=bits,
+        input_bits=input_bits,
+        is_fp8=is_fp8,
+        limit=limit,
+        is_gated=is_gated,
     )
 
 

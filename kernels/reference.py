@@ -260,6 +260,7 @@ class Expert(NamedTuple):
     gate_up: PackedLinear
     down: PackedLinear
     limit: float = 0.0
+    is_gated: bool = True
 
 
 def pack_experts(
@@ -271,6 +272,7 @@ def pack_experts(
     input_bits: int = 16,
     is_fp8: bool = False,
     limit: float = 0.0,
+    is_gated: bool = True,
 ) -> list[Expert]:
     def pack(parts: Sequence[Tensor | QuantizedWeight], bias: Tensor | None) -> PackedLinear:
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
@@ -280,7 +282,7 @@ def pack_experts(
         return pack_fp8(weight, bias) if is_fp8 else pack_linear(weight, bias, bits=bits)
 
     packed = [
-        Expert(pack(expert.gate_up, expert.gate_up_bias), pack([expert.down], expert.down_bias), limit)
+        Expert(pack(expert.gate_up, expert.gate_up_bias), pack([expert.down], expert.down_bias), limit, is_gated)
         for expert in experts
     ]
     assert len(packed) == num_experts
@@ -293,9 +295,12 @@ def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[Expert]
     out = torch.zeros_like(x, dtype=_compute_dtype(x))
     for token, (token_weights, token_ids) in enumerate(zip(weights, expert_ids.tolist(), strict=True)):
         for weight, expert in zip(token_weights, token_ids, strict=True):
-            gate_up, down, limit = packed[expert]
+            gate_up, down, limit, is_gated = packed[expert]
             inner = linear(x[token][None], gate_up)
-            activated = clamped_swiglu(inner, limit=limit) if limit else silu_mul(inner)
+            if is_gated:
+                activated = clamped_swiglu(inner, limit=limit) if limit else silu_mul(inner)
+            else:
+                activated = relu_squared(inner)
             out[token] += weight * linear(activated, down)[0]
     return out.to(x.dtype)
 

@@ -117,6 +117,7 @@ def pack_experts(
     input_bits: int = 16,
     is_fp8: bool = False,
     limit: float = 0.0,
+    is_gated: bool = True,
 ) -> "Experts":
     from .experts import pack_experts as packed
 
@@ -131,7 +132,7 @@ def pack_experts(
         (pack_matrix(expert.gate_up, expert.gate_up_bias), pack_matrix([expert.down], expert.down_bias))
         for expert in experts
     )
-    result = packed(pairs, num_experts, dtype, limit=limit)
+    result = packed(pairs, num_experts, dtype, limit=limit, is_gated=is_gated)
     # Freed unpacked experts leave holes between the packed ones: without trimming 0.3 GB beside 1.1 GB of experts.
     if _malloc_trim is not None:
         _malloc_trim(0)

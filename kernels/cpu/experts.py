@@ -40,9 +40,9 @@ class Products(NamedTuple):
 class NativeExperts:
     """Experts for the native library."""
 
-    def __init__(self, gate_up: Sequence[Products], down: Sequence[Products], *, limit: float) -> None:
-        """`limit`: see `ops.pack_experts`."""
-        self._gate_up, self._down, self._limit = gate_up, down, limit
+    def __init__(self, gate_up: Sequence[Products], down: Sequence[Products], *, limit: float, is_gated: bool) -> None:
+        """`limit` and `is_gated`: see `ops.pack_experts`."""
+        self._gate_up, self._down, self._limit, self._is_gated = gate_up, down, limit, is_gated
 
     def multiply(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
         """Multiply x [T, H] as `ops.experts` does. All memory has a row for each token, so that it can be recorded."""
@@ -60,12 +60,15 @@ class NativeExperts:
         rows = x.new_empty(num_tokens, top_k * hidden)
         library[f"select_rows_{dtype}"](x=x, indices=tokens, out=rows, num_rows=num_pairs, width=hidden, x_row=hidden)
         gate_up = _multiply(library, rows, self._gate_up, starts, top_k)
-        inner = gate_up.shape[1] // top_k // 2
+        inner = gate_up.shape[1] // top_k // (2 if self._is_gated else 1)
         activated = x.new_empty(num_tokens, top_k * inner)
-        library[f"gated_{dtype}"](
-            gate_up=gate_up, out=activated, num_tokens=num_pairs, inner=inner, kind=2 if self._limit else 0,
-            limit=self._limit,
-        )  # fmt: skip
+        if self._is_gated:
+            library[f"gated_{dtype}"](
+                gate_up=gate_up, out=activated, num_tokens=num_pairs, inner=inner, kind=2 if self._limit else 0,
+                limit=self._limit,
+            )  # fmt: skip
+        else:
+            library[f"activation_{dtype}"](x=gate_up, out=activated, num_rows=num_pairs, width=inner, kind=3)
         results = _multiply(library, activated, self._down, starts, top_k)
         out = x.new_empty(num_tokens, hidden)
         library[f"weigh_pairs_{dtype}"](
@@ -97,8 +100,8 @@ def _multiply(library: build.Library, x: Tensor, products: Sequence[Products], s
 class ListedExperts:
     """Experts that run one at a time, so that a matrix is read once for all of its pairs (token, k)."""
 
-    def __init__(self, experts: Sequence[Pair], *, limit: float) -> None:
-        self._experts, self._limit = experts, limit
+    def __init__(self, experts: Sequence[Pair], *, limit: float, is_gated: bool) -> None:
+        self._experts, self._limit, self._is_gated = experts, limit, is_gated
 
     def multiply(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
         """Multiply x [T, H] as `ops.experts` does."""
@@ -116,6 +119,8 @@ class ListedExperts:
         return _weigh(out.view(*expert_ids.shape, -1), weights)
 
     def _activate(self, gate_up: Tensor) -> Tensor:
+        if not self._is_gated:
+            return torch_fallback.relu_squared(gate_up)
         if self._limit:
             return torch_fallback.clamped_swiglu(gate_up, limit=self._limit)
         return torch_fallback.silu_mul(gate_up)
@@ -132,7 +137,9 @@ def _weigh(out: Tensor, weights: Tensor) -> Tensor:
 Experts = NativeExperts | ListedExperts
 
 
-def pack_experts(experts: Iterable[Pair], num_experts: int, dtype: torch.dtype, *, limit: float) -> Experts:
+def pack_experts(
+    experts: Iterable[Pair], num_experts: int, dtype: torch.dtype, *, limit: float, is_gated: bool
+) -> Experts:
     """Keep packed experts: natively, in memory of their own, if the library multiplies them."""
     gate_up, down = (_Table(num_experts, dtype) for _ in range(2))
     listed: list[Pair] = []
@@ -145,8 +152,8 @@ def pack_experts(experts: Iterable[Pair], num_experts: int, dtype: torch.dtype, 
             listed.append(pair)
     assert len(listed) in (0, num_experts), "the library multiplies all experts or none"
     if listed:
-        return ListedExperts(listed, limit=limit)
-    return NativeExperts(gate_up.products(), down.products(), limit=limit)
+        return ListedExperts(listed, limit=limit, is_gated=is_gated)
+    return NativeExperts(gate_up.products(), down.products(), limit=limit, is_gated=is_gated)
 
 
 class _Table:

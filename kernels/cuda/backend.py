@@ -182,10 +182,12 @@ def pack_experts(
     input_bits: int = 16,
     is_fp8: bool = False,
     limit: float = 0.0,
+    is_gated: bool = True,
 ) -> moe.PackedExperts:
-    """Pack experts in `dtype`: quantized ones are widened, and `bits` and `is_fp8` are not built."""
+    """Pack experts in `dtype`: quantized ones are widened, and `bits`, `is_fp8` and no gates are not built."""
     assert bits == 16
     assert not is_fp8
+    assert is_gated
 
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])
