@@ -132,6 +132,7 @@ class ExpertArgs(NamedTuple):
 
     limit: float = 0.0  # of `clamped_swiglu`, their activation; 0: silu_mul
     is_gelu: bool = False  # True: gelu_tanh_mul is their activation
+    is_gated: bool = True  # False (a CPU's): one matrix of inputs, and relu_squared is their activation
     weighs_inputs: bool = False  # True: a weight is the factor of an expert's input, not of its output (Llama 4)
 
 

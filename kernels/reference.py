@@ -324,6 +324,8 @@ class Expert(NamedTuple):
     args: ExpertArgs = SWIGLU_EXPERTS
 
     def activate(self, gate_up: Tensor) -> Tensor:
+        if not self.args.is_gated:
+            return relu_squared(gate_up)
         if self.args.limit:
             return clamped_swiglu(gate_up, limit=self.args.limit)
         return gelu_tanh_mul(gate_up) if self.args.is_gelu else silu_mul(gate_up)

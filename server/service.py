@@ -151,7 +151,7 @@ class Service(JobObserver):
         if self.state != "ready":
             raise self.lifecycle.not_ready()
         params, tenant = self.results.bounded(params), job.owner or user or params.adapter or ""
-        receipts = await self._receipts(params)
+        receipts = await self.receipts(params)
         sink = job.versions.noting(job.sink if kept is None else self.results.sink(job, webhook=kept.webhook))
         reuse = self._reuse(job, prompt, params, tenant=tenant)
         handle = None if reuse is None else reuse.earlier
@@ -166,14 +166,14 @@ class Service(JobObserver):
         if reuse is not None:
             await reuse.accepted(handle, sink)
 
-    async def _receipts(self, params: SamplingParams) -> Any:
+    async def receipts(self, params: SamplingParams, engine: "AsyncEngine | None" = None) -> Any:
         """Return the maker of receipts, ready for this request; None if none is wanted. Raises InvalidRequestError."""
         if not params.wants_receipt:
             return None
         if (kind := self.extensions.first("receipts")) is None:
             raise InvalidRequestError("receipt is not served: this installation lacks receipts", param="receipt")
         receipts = self.part(kind)
-        await receipts.prepare()
+        await receipts.prepare(engine)
         return receipts
 
     def _reuse(self, job: Job, prompt: "Prompt", params: SamplingParams, *, tenant: str) -> "Reuse | None":

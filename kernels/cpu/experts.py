@@ -67,12 +67,15 @@ class NativeExperts:
                 x=x, indices=tokens, out=rows, num_rows=num_pairs, width=hidden, x_row=hidden
             )
         gate_up = _multiply(library, rows, self._gate_up, starts, top_k)
-        inner = gate_up.shape[1] // top_k // 2
+        inner = gate_up.shape[1] // top_k // (2 if self._args.is_gated else 1)
         activated = x.new_empty(num_tokens, top_k * inner)
-        library[f"gated_{dtype}"](
-            gate_up=gate_up, out=activated, num_tokens=num_pairs, inner=inner,
-            kind=2 if self._args.limit else int(self._args.is_gelu), limit=self._args.limit,
-        )  # fmt: skip
+        if self._args.is_gated:
+            library[f"gated_{dtype}"](
+                gate_up=gate_up, out=activated, num_tokens=num_pairs, inner=inner,
+                kind=2 if self._args.limit else int(self._args.is_gelu), limit=self._args.limit,
+            )  # fmt: skip
+        else:
+            library[f"activation_{dtype}"](x=gate_up, out=activated, num_rows=num_pairs, width=inner, kind=3)
         results = _multiply(library, activated, self._down, starts, top_k)
         out = x.new_empty(num_tokens, hidden)
         library[f"weigh_pairs_{dtype}"](
@@ -127,6 +130,8 @@ class ListedExperts:
         return _weigh(out.view(*expert_ids.shape, -1), weights)
 
     def _activate(self, gate_up: Tensor) -> Tensor:
+        if not self._args.is_gated:
+            return torch_fallback.relu_squared(gate_up)
         if self._args.limit:
             return torch_fallback.clamped_swiglu(gate_up, limit=self._args.limit)
         if self._args.is_gelu:

@@ -199,9 +199,10 @@ def pack_experts(
     is_fp8: bool = False,
     args: ExpertArgs = SWIGLU_EXPERTS,
 ) -> moe.PackedExperts:
-    """Pack experts in `dtype`: quantized ones are widened, and `bits` and `is_fp8` are not built."""
+    """Pack experts in `dtype`: quantized ones are widened, and `bits`, `is_fp8` and no gates are not built."""
     assert bits == 16
     assert not is_fp8
+    assert args.is_gated
 
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])

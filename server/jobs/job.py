@@ -9,8 +9,8 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ...engine.errors import RequestFailedError, SplitfuseError
@@ -59,8 +59,18 @@ class Check(Protocol):
 class ReceiptMaker(Protocol):
     """Maker of the receipt of one job."""
 
-    def of(self, job: "Job") -> dict[str, Any] | None:
-        """Return the receipt of the job's complete answer; None if no receipt can state it. Equal at every call."""
+    def of(self, job: "Job", outputs: Sequence[CompletionOutput]) -> dict[str, Any] | None:
+        """Return the receipt of the job's complete outputs; None if no receipt can state it. Equal at every call."""
+
+
+class StoredReceipt(NamedTuple):
+    """ReceiptMaker of an answer that came from the store with its receipt."""
+
+    receipt: dict[str, Any] | None
+
+    def of(self, job: "Job", outputs: Sequence[CompletionOutput]) -> dict[str, Any] | None:
+        """Return the stored receipt."""
+        return self.receipt
 
 
 class JobObserver:
@@ -242,7 +252,11 @@ class Job:
 
     def additions(self) -> dict[str, Any]:
         """Return the fields that extensions add to a complete answer."""
-        return {} if self.receipt is None or self.status != "completed" else {"receipt": self.receipt.of(self)}
+        return (
+            {}
+            if self.receipt is None or self.status != "completed"
+            else {"receipt": self.receipt.of(self, self.outputs)}
+        )
 
     async def wait(self, seconds: float) -> None:
         """Return when the job has ended, or after this many seconds."""

@@ -6,6 +6,8 @@
 Prints the least time of each, in microseconds, and the ratio of speeds, now to before.
 """
 
+import functools
+import inspect
 import itertools
 import subprocess
 import sys
@@ -49,6 +51,7 @@ def _take(**names: Any) -> None:
     for name, value in names.items():
         setattr(compilation, name, value)
     compilation.library_name.cache_clear()
+    compilation.source_digest.cache_clear()
     build._library.cache_clear()
 
 
@@ -69,9 +72,19 @@ def attention(shape: tuple[int, ...], dtype: torch.dtype, *, is_int8: bool) -> C
     numbers = {
         "num_short": rows if new <= 4 else 0, "num_rows": rows, "max_blocks": per_row, "num_heads": q.shape[1],
         "num_kv_heads": num_kv_heads, "head_dim": dim, "block_size": 16, "q_token": q.stride(0), "q_head": q.stride(1),
-        "window": 0, "is_cache_int8": is_int8, "scale": dim**-0.5, "softcap": 0.0,
+        "window": 0, "lookahead": 0, "is_cache_int8": is_int8, "scale": dim**-0.5, "softcap": 0.0, "sinks": None,
     }  # fmt: skip
-    return lambda library: library[f"paged_attention_{build.DTYPES[dtype]}"](**tensors, **numbers)
+
+    @functools.cache
+    def arguments_of(op: Callable[..., None]) -> dict[str, Any]:
+        known = inspect.signature(op).parameters  # an earlier commit lacks some
+        return {name: value for name, value in (tensors | numbers).items() if name in known}
+
+    def attend(library: build.Library) -> None:
+        op = library[f"paged_attention_{build.DTYPES[dtype]}"]
+        op(**arguments_of(op))
+
+    return attend
 
 
 def least_us(call: Callable[[], None]) -> float:

@@ -44,7 +44,15 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
     The returned model has the values of the file.
     """
     model = make_model(name)
-    is_hybrid = name in HYBRIDS
+    write_model(path, model, is_hybrid=name in HYBRIDS, kind=kind, alignment=alignment)
+    _round(model, kind)
+    return model
+
+
+def write_model(
+    path: Path, model: PreTrainedModel, *, is_hybrid: bool, kind: Type, alignment: int | None = None
+) -> None:
+    """Write a model and the tests' tokenizer, like `write_gguf`."""
     if is_hybrid:
         architecture = gguf_hybrids.architecture_of(model.config)
     else:
@@ -87,12 +95,10 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
     for key, values in model.named_buffers():
         if key.endswith(("e_score_correction_bias", "expert_bias")):
             _add_tensor(writer, f"blk.{key.split('.')[2]}.exp_probs_b.bias", values, Type.F32)
-    _round(model, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return model
 
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: Type) -> None:

@@ -42,8 +42,8 @@ def add_fields(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     writer.add_layer_norm_rms_eps(next(filter(None, eps)))
     writer.add_head_count(getattr(config, "num_attention_heads", 0))
     inner = getattr(config, "intermediate_size", None) or 0
-    if architecture == "lfm2":  # which the converter rounds like the model
-        inner = 2 * inner // 3 // 32 * 32
+    if architecture == "lfm2":
+        inner = _lfm2_width(config)
     writer.add_feed_forward_length(
         [inner if kind in ("mlp", "moe") else 0 for kind in kinds] if architecture.startswith("nemotron") else inner
     )
@@ -62,8 +62,22 @@ def add_fields(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
         if rope := getattr(config, "rope_parameters", None):
             head_dim = head_dim or config.hidden_size // config.num_attention_heads
             writer.add_rope_freq_base(rope["rope_theta"])
-            writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+            num_rotated = int(head_dim * rope.get("partial_rotary_factor", 1.0))
+            writer.add_rope_dimension_count(num_rotated)
+            if architecture in ("qwen35", "qwen35moe"):  # of a text all sections have equal positions
+                height = num_rotated // 2 // 3
+                writer.add_rope_dimension_sections([num_rotated // 2 - 2 * height, height, height, 0])
     _add_experts(writer, config, architecture)
+
+
+def _lfm2_width(config: PretrainedConfig) -> int:
+    """Return the width of the MLP, as transformers' Lfm2MLP rounds it."""
+    inner, multiple = config.intermediate_size, config.block_multiple_of
+    if config.block_auto_adjust_ff_dim:
+        inner = 2 * inner // 3
+        if config.block_ffn_dim_multiplier is not None:
+            inner = -(-int(config.block_ffn_dim_multiplier * inner) // multiple) * multiple
+    return int(inner)
 
 
 def _add_delta(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:

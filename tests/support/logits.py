@@ -1,6 +1,7 @@
 """Logits of a whole sequence from the engine's own model, which otherwise computes only the sampled rows."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +15,12 @@ BLOCK_SIZE = 16
 
 
 @torch.inference_mode()
-def all_logits(folder: Path, token_ids: list[int], *, dtype: str, chunks: list[int]) -> Tensor:
+def all_logits(folder: Path, token_ids: list[int], *, chunks: list[int], **settings: Any) -> Tensor:
     """Return logits [T, vocab_size] in float32; the model gets the sequence in chunks of these lengths."""
     assert sum(chunks) == len(token_ids)
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)
     runner = load_runner(
-        EngineConfig(model=str(folder), dtype=dtype, device="cpu", num_kv_blocks=num_blocks, block_size=BLOCK_SIZE),
+        EngineConfig(model=str(folder), device="cpu", num_kv_blocks=num_blocks, block_size=BLOCK_SIZE, **settings),
         folder,
     )
     logits, start = [], 0

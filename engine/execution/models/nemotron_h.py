@@ -1,6 +1,6 @@
 """Nemotron-H (NVIDIA 2025): a layer is a state space, attention without positions, an MLP or a mixture of experts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,24 +34,29 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class UngatedExperts:
-    """Mixture of MLPs of two matrices, one expert after the other, beside an MLP for every token."""
+    """Mixture of MLPs of two matrices beside an MLP for every token."""
 
     router: Any
     routing: ops.RouteArgs
-    experts: Sequence[MLP]
+    experts: Any  # packed by `ops.pack_experts`; a list of MLPs, one for each expert, where that is not built
     shared: MLP
     latent: tuple[Any, Any] | None = None  # matrices before and after the experts, which are narrower than the model
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, expert_ids = ops.route(ops.linear(x, self.router), self.routing)
         inner = x if self.latent is None else ops.linear(x, self.latent[0])
-        total = torch.zeros_like(inner, dtype=torch.float32)
+        if isinstance(self.experts, list):
+            routed = self._one_by_one(inner, weights, expert_ids)
+        else:
+            routed = ops.experts(inner, weights, expert_ids, self.experts)
+        return (routed if self.latent is None else ops.linear(routed, self.latent[1])) + self.shared(x)
+
+    def _one_by_one(self, x: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
+        total = torch.zeros_like(x, dtype=torch.float32)
         for expert in sorted(set(expert_ids.flatten().tolist())):
             tokens, places = (expert_ids == expert).nonzero(as_tuple=True)
-            out = self.experts[expert](inner[tokens])
-            total.index_add_(0, tokens, out.float() * weights[tokens, places, None])
-        routed = total.to(x.dtype)
-        return (routed if self.latent is None else ops.linear(routed, self.latent[1])) + self.shared(x)
+            total.index_add_(0, tokens, self.experts[expert](x[tokens]).float() * weights[tokens, places, None])
+        return total.to(x.dtype)
 
 
 class NemotronHForCausalLM(MixerDecoder):
@@ -130,14 +135,35 @@ class NemotronHForCausalLM(MixerDecoder):
                 num_kept_groups=config.num_kept_groups,
                 scale=config.scale,
             ),
-            experts=[
-                self._load_ungated(f"{name}.experts.{expert}", config.intermediate_size, width)
-                for expert in range(config.num_experts)
-            ],
+            experts=self._load_mixture(f"{name}.experts", config, width),
             shared=self._load_ungated(
                 f"{name}.shared_experts", positive_int(fields, "moe_shared_expert_intermediate_size")
             ),
             latent=latent,
+        )
+
+    def _load_mixture(self, name: str, config: ExpertsConfig, width: int) -> Any:
+        inner = config.intermediate_size
+        if self._device.type != "cpu":
+            return [self._load_ungated(f"{name}.{expert}", inner, width) for expert in range(config.num_experts)]
+
+        def bias(matrix: str, num_outputs: int) -> Tensor | None:
+            return self._take(f"{matrix}.bias", num_outputs) if self.config.mlp_bias else None
+
+        def of(expert: str) -> ops.ExpertWeights:
+            up, down = f"{expert}.up_proj", f"{expert}.down_proj"
+            weights = self._take_weight(f"{up}.weight", inner, width), self._take_weight(f"{down}.weight", width, inner)
+            return ops.ExpertWeights([weights[0]], weights[1], bias(up, inner), bias(down, width))
+
+        return ops.pack_experts(
+            (of(f"{name}.{expert}") for expert in range(config.num_experts)),
+            num_experts=config.num_experts,
+            dtype=self._dtype,
+            device=self._device,
+            bits=self._weight_bits,
+            input_bits=self._input_bits,
+            is_fp8=self._has_fp8_weights,
+            args=ops.ExpertArgs(is_gated=False),
         )
 
 

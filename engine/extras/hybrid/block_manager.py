@@ -22,6 +22,10 @@ from .checkpoint_positions import CheckpointPositions, Position
 from .checkpoints import Checkpoint
 from .state_slots import Allocation, StateSlots
 
+# A state within a prompt is of use to branches alone, so its tokens count for less than those of an end. Chats on 62
+# slots find 64.3 % of their tokens without this and 70.1 % with it, on 31 slots 39.1 and 45.7 % (bench/checkpoints.py).
+_TURNS_PER_BRANCH = 16
+
 
 @dataclass(frozen=True, slots=True)
 class StatePrefix(Prefix):
@@ -218,7 +222,7 @@ class HybridBlockManager(BlockManager):
             return not request.is_finished and self._kept(Fork(request), slot, request, gain) is not None
         block = self._cached_block(request, own_block, num_tokens)
         # Where a turn ended the next one begins: without that checkpoint all of it may have to be computed again.
-        gain = num_tokens - state.last_kept if is_inner and not is_trail else num_tokens
+        gain = -(-(num_tokens - state.last_kept) // _TURNS_PER_BRANCH) if is_inner and not is_trail else num_tokens
         kept = None if block is None else self._kept(block, slot, request, gain)
         if kept is None:
             return False

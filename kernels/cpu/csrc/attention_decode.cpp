@@ -24,13 +24,46 @@ inline vec floats_of_line(const C* from, int64_t left) {
 }
 
 // Numbers of a line that a column of dwords has, and the operands of products in a column: floats, or pairs of bfloat16.
-// Int8 become bfloat16 before, if these are multiplied in pairs.
+// Int8 that are multiplied in such pairs become bfloat16 before, or after if the processor has tables for it.
+#if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
+constexpr bool HAS_TABLES = true;
+#else
+constexpr bool HAS_TABLES = false;
+#endif
 template <typename C, typename T>
 struct Columns {
-    static constexpr bool IS_WIDENED = sizeof(C) == 1 && Operand<T>::PACK == 2;
+    static constexpr bool ARE_PAIRS = sizeof(C) == 1 && Operand<T>::PACK == 2;  // of int8
+    static constexpr bool IS_WIDENED = ARE_PAIRS && !HAS_TABLES, IN_HALVES = ARE_PAIRS && HAS_TABLES;
     static constexpr int PER_DWORD = IS_WIDENED ? 2 : 4 / sizeof(C), OPERANDS = PER_DWORD / Operand<T>::PACK;
     static constexpr int64_t NUMBERS = LANES * PER_DWORD;
 };
+
+#if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
+// Bytes of bfloat16 0 to 127; a cache has no -128 (int8_cache.py).
+struct Tables {
+    alignas(64) uint8_t low[128], high[128];
+    constexpr Tables() : low(), high() {
+        for (int i = 1; i < 128; i++) {
+            int exponent = 0;
+            while (i >> (exponent + 1)) exponent++;
+            const int bits = (127 + exponent) << 7 | (i << (7 - exponent) & 127);
+            low[i] = uint8_t(bits), high[i] = uint8_t(bits >> 8);
+        }
+    }
+};
+constexpr Tables BF16_OF_INT8;
+
+// bfloat16 of 64 int8, by eights of a quarter: the first ones of all quarters, then the second ones.
+inline __attribute__((always_inline)) void bf16_of_bytes(uvec x, uvec* first, uvec* second) {
+    const auto table = [](const uint8_t* from, __m512i at) __attribute__((always_inline)) {
+        return _mm512_permutex2var_epi8(_mm512_load_si512(from), at, _mm512_load_si512(from + 64));
+    };
+    const __m512i bytes = (__m512i)x, size = _mm512_abs_epi8(bytes), sign = _mm512_set1_epi8(-128);
+    const __m512i low = table(BF16_OF_INT8.low, size);
+    const __m512i high = _mm512_ternarylogic_epi32(table(BF16_OF_INT8.high, size), bytes, sign, 0xf8);  // | bytes & sign
+    *first = (uvec)_mm512_unpacklo_epi8(low, high), *second = (uvec)_mm512_unpackhi_epi8(low, high);
+}
+#endif
 
 // 64 bytes of a line, of which `left` remain.
 inline uvec bytes_of_line(const void* from, int64_t left) {
@@ -58,7 +91,7 @@ inline __attribute__((always_inline)) void columns_of_lines(const C* const* line
         return bytes_of_line(lines[i] + at, left * sizeof(C));
     };
 #ifdef __AVX512F__
-    transpose_block(line, (uint32_t*)columns, LANES);
+    transpose_block<Columns<C, T>::IN_HALVES>(line, (uint32_t*)columns, LANES);
 #else
     uint32_t rows[LANES][LANES];
     for (int i = 0; i < LANES; i++) {
@@ -68,6 +101,26 @@ inline __attribute__((always_inline)) void columns_of_lines(const C* const* line
     transpose_16(rows, (uint32_t*)columns, LANES);
 #endif
 }
+
+#ifdef __AVX512BW__
+// columns_of_lines for the last numbers of int8 lines, of which `left` remain: four columns of sixteen numbers each time.
+template <typename T>
+inline __attribute__((always_inline)) void columns_of_rests(const int8_t* const* lines, int64_t at, int64_t left, uvec* columns) {
+    for (; left > 0; at += 16, left -= 16, columns += 4) {
+        const __mmask16 mask = left >= 16 ? 0xffff : (1 << left) - 1;
+        const auto quarter = [&](int i) __attribute__((always_inline)) { return _mm_maskz_loadu_epi8(mask, lines[i] + at); };
+        __m512i four[4];
+        for (int i = 0; i < 4; i++) {
+            four[i] = _mm512_castsi128_si512(quarter(i));
+            four[i] = _mm512_inserti32x4(four[i], quarter(4 + i), 1);
+            four[i] = _mm512_inserti32x4(four[i], quarter(8 + i), 2);
+            four[i] = _mm512_inserti32x4(four[i], quarter(12 + i), 3);
+        }
+        transpose_quarters<Columns<int8_t, T>::IN_HALVES>(four);
+        for (int i = 0; i < 4; i++) columns[i] = (uvec)four[i];
+    }
+}
+#endif
 
 // Floats of byte J of each lane, an int8.
 template <int J>
@@ -88,6 +141,10 @@ inline __attribute__((always_inline)) void operands_of_column(uvec column, typen
     if constexpr (Columns<C, T>::OPERANDS == 4) {
         to[0] = floats_of_bytes<0>(column), to[1] = floats_of_bytes<1>(column);
         to[2] = floats_of_bytes<2>(column), to[3] = floats_of_bytes<3>(column);
+#if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
+    } else if constexpr (Columns<C, T>::IN_HALVES) {
+        bf16_of_bytes(column, &to[0], &to[1]);
+#endif
     } else if constexpr (Columns<C, T>::OPERANDS == 2) {
         to[0] = (vec)(column << 16), to[1] = (vec)(column & 0xffff0000u);
     } else {
@@ -143,8 +200,9 @@ class Attended {
     typedef typename Operand<T>::Vector Vector;
     static constexpr int PACK = Operand<T>::PACK;
     static constexpr int PARTS = TILE / LANES;
+    // Vectors of values that are read at a time, in the order of sums_at; a rest of dimensions has one at a time, in order.
 #ifdef __AVX512BW__
-    static constexpr int STEP = PACK == 2 && std::is_same<C, bf16>::value ? 2 : 1;  // vectors of values at a time
+    static constexpr int STEP = Columns<C, T>::IN_HALVES ? 4 : PACK == 2 && std::is_same<C, bf16>::value ? 2 : 1;
 #else
     static constexpr int STEP = 1;
 #endif
@@ -261,10 +319,8 @@ class Attended {
         constexpr int PER_DWORD = Columns<C, T>::PER_DWORD;
         const int num_parts = int((tile->to + LANES - 1) / LANES);
         int64_t d = 0;
-        for (; d + NUMBERS <= dim; d += NUMBERS)
-            for (int v = 0; v < num_parts; v++) add_scores<true>(v, d, LANES);
-        if (d < dim)
-            for (int v = 0; v < num_parts; v++) add_scores<false>(v, d, int(dim - d + PER_DWORD - 1) / PER_DWORD);
+        for (; d + NUMBERS <= dim; d += NUMBERS) add_parts<true>(num_parts, d, LANES);
+        if (d < dim) add_parts<false>(num_parts, d, int(dim - d + PER_DWORD - 1) / PER_DWORD);
         for (int64_t g = 0; g < group; g++)
             for (int v = 0; v < num_parts; v++) {
                 float* here = scores + g * TILE + v * LANES;
@@ -278,34 +334,73 @@ class Attended {
         }
     }
 
-    // Adds the products of dimensions from d on, num_columns dwords, to the scores of the v'th sixteen keys.
+    // Adds the products of dimensions from d on, num_columns dwords, to the scores. One or two heads take two parts at a
+    // time: a single chain of additions would wait for each sum.
     template <bool IS_WHOLE>
-    inline __attribute__((always_inline)) void add_scores(int v, int64_t d, int num_columns) {
-        constexpr int OPERANDS = Columns<C, T>::OPERANDS;
-        uvec columns[LANES];
+    inline __attribute__((always_inline)) void add_parts(int num_parts, int64_t d, int num_columns) {
+        const Scalar* first = query + tile->head * group * query_row + d / PACK;
+        if (sizeof(C) == 1 && group <= 2) {
+            int v = 0;
+            if (group == 1)
+                for (; v + 4 <= num_parts; v += 4) {
+                    uvec columns[4][LANES];
+                    for (int n = 0; n < 4; n++) take_columns<IS_WHOLE>(v + n, d, columns[n]);
+                    add_products<IS_WHOLE, 1>(columns, v, 0, d, num_columns, first);
+                }
+            for (; v < num_parts; v += 2) {
+                uvec columns[2][LANES];
+                take_columns<IS_WHOLE>(v, d, columns[0]), take_columns<IS_WHOLE>(v + 1, d, columns[1]);
+                if (group == 1) add_products<IS_WHOLE, 1>(columns, v, 0, d, num_columns, first);
+                else add_products<IS_WHOLE, 2>(columns, v, 0, d, num_columns, first);
+            }
+        } else {
+            for (int v = 0; v < num_parts; v++) {
+                uvec columns[1][LANES];
+                take_columns<IS_WHOLE>(v, d, columns[0]);
+                each_some(group, [&](auto num, int64_t g) __attribute__((always_inline)) {
+                    add_products<IS_WHOLE, num>(columns, v, g, d, num_columns, first);
+                });
+            }
+        }
+    }
+
+    template <bool IS_WHOLE>
+    inline __attribute__((always_inline)) void take_columns(int v, int64_t d, uvec* columns) const {
         if (d * sizeof(C) % LINE == 0)
             for (int i = 0; i < LANES; i++) __builtin_prefetch(tile->values[v * LANES + i] + d);
+#ifdef __AVX512BW__
+        if constexpr (!IS_WHOLE && sizeof(C) == 1 && !Columns<C, T>::IS_WIDENED)
+            return columns_of_rests<T>(tile->keys + v * LANES, d, dim - d, columns);
+#endif
         columns_of_lines<C, T>(tile->keys + v * LANES, d, dim - d, columns);
-        const Scalar* first = query + tile->head * group * query_row + d / PACK;
-        each_some(group, [&](auto num, int64_t g) __attribute__((always_inline)) {
-            float* here = scores + g * TILE + v * LANES;
-            const Scalar* q = first + g * query_row;
-            vec acc[num];
-            for (int m = 0; m < num; m++) acc[m] = d == 0 ? vec{} : load(here + m * TILE);
-            const auto add = [&](int k) __attribute__((always_inline)) {
-                Vector operands[OPERANDS];
-                operands_of_column<C, T>(columns[k], operands);
-                for (int j = 0; j < OPERANDS; j++)
-                    for (int m = 0; m < num; m++) acc[m] = multiply_add(acc[m], operands[j], q[m * query_row + k * OPERANDS + j]);
-            };
-            if constexpr (IS_WHOLE) {
+    }
+
+    // Adds the products of HEADS heads and the columns of NUM parts, from the v'th on.
+    template <bool IS_WHOLE, int HEADS, int NUM>
+    inline __attribute__((always_inline)) void add_products(
+        const uvec (&columns)[NUM][LANES], int v, int64_t g, int64_t d, int num_columns, const Scalar* first) {
+        constexpr int OPERANDS = Columns<C, T>::OPERANDS;
+        float* here = scores + g * TILE + v * LANES;
+        const Scalar* q = first + g * query_row;
+        vec acc[HEADS][NUM];
+        for (int m = 0; m < HEADS; m++)
+            for (int n = 0; n < NUM; n++) acc[m][n] = d == 0 ? vec{} : load(here + m * TILE + n * LANES);
+        const auto add = [&](int k) __attribute__((always_inline)) {
+            Vector operands[NUM][OPERANDS];
+            for (int n = 0; n < NUM; n++) operands_of_column<C, T>(columns[n][k], operands[n]);
+            for (int j = 0; j < OPERANDS; j++)
+                for (int m = 0; m < HEADS; m++)
+                    for (int n = 0; n < NUM; n++)
+                        acc[m][n] = multiply_add(acc[m][n], operands[n][j], q[m * query_row + k * OPERANDS + j]);
+        };
+        if constexpr (IS_WHOLE) {
 #pragma GCC unroll 16
-                for (int k = 0; k < LANES; k++) add(k);
-            } else {
-                for (int k = 0; k < num_columns; k++) add(k);
-            }
-            for (int m = 0; m < num; m++) store(here + m * TILE, acc[m]);
-        });
+            for (int k = 0; k < LANES; k++) add(k);
+        } else {
+            for (int k = 0; k < num_columns; k++) add(k);
+        }
+        for (int m = 0; m < HEADS; m++)
+            for (int n = 0; n < NUM; n++) store(here + m * TILE + n * LANES, acc[m][n]);
     }
 
     // Merges the tile's softmax into a head's running one: its weights, and the factor of its sums so far.
@@ -339,7 +434,8 @@ class Attended {
             int64_t d = 0;
             for (; d + MOST * LANES <= dim; d += MOST * LANES) add_slice<num, MOST>(own + d, g, d);
             for (; d + 4 * LANES <= dim; d += 4 * LANES) add_slice<num, 4>(own + d, g, d);
-            for (; d < dim; d += STEP * LANES) add_slice<num, STEP>(own + d, g, d);
+            for (; d + STEP * LANES <= dim; d += STEP * LANES) add_slice<num, STEP>(own + d, g, d);
+            for (; d < dim; d += LANES) add_slice<num, 1>(own + d, g, d);
         });
     }
 
@@ -354,7 +450,8 @@ class Attended {
             if (g == 0)
                 for (int n = 0; n < PACK; n++) fetch(next->keys[i + n] + d, NUM * LANES * sizeof(C));
             Vector lanes[NUM];
-            for (int n = 0; n < NUM; n += STEP) values_at(i, d + n * LANES, NUM > STEP ? STEP * LANES : dim - d, lanes + n);
+            constexpr int AT_ONCE = std::min(NUM, STEP);
+            for (int n = 0; n < NUM; n += AT_ONCE) values_at<AT_ONCE>(i, d + n * LANES, NUM > 1 ? LANES : dim - d, lanes + n);
             for (int h = 0; h < HEADS; h++)
                 for (int n = 0; n < NUM; n++)
                     acc[h][n] = multiply_add(acc[h][n], lanes[n], weight[(h * TILE + i) / PACK]);
@@ -363,31 +460,49 @@ class Attended {
             for (int n = 0; n < NUM; n++) store(own + h * sums_row + n * LANES, acc[h][n]);
     }
 
-    // Values of PACK keys from i on, for STEP vectors of dimensions from d on, in the order of sums_at.
+    // Values of PACK keys from i on, for NUM vectors of dimensions from d on, in the order of sums_at. `left`: dimensions
+    // that remain, if fewer than LANES may.
+    template <int NUM>
     inline __attribute__((always_inline)) void values_at(int64_t i, int64_t d, int64_t left, Vector* to) const {
+        const C *first = tile->values[i] + d, *second = PACK == 2 ? tile->values[i + 1] + d : nullptr;
 #ifdef __AVX512BW__
-        if constexpr (STEP == 2) {
-            const __m512i low = (__m512i)bytes_of_line(tile->values[i] + d, 2 * left), high = (__m512i)bytes_of_line(tile->values[i + 1] + d, 2 * left);
+        if constexpr (NUM == 2) {
+            const __m512i low = _mm512_loadu_si512(first), high = _mm512_loadu_si512(second);
             to[0] = (Vector)_mm512_unpacklo_epi16(low, high), to[1] = (Vector)_mm512_unpackhi_epi16(low, high);
             return;
         }
 #endif
+#if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
+        if constexpr (NUM == 4) {
+            uvec low[2], high[2];
+            bf16_of_bytes(load_vector<uvec>(first), &low[0], &low[1]), bf16_of_bytes(load_vector<uvec>(second), &high[0], &high[1]);
+            for (int n = 0; n < 2; n++) {
+                to[2 * n] = (Vector)_mm512_unpacklo_epi16((__m512i)low[n], (__m512i)high[n]);
+                to[2 * n + 1] = (Vector)_mm512_unpackhi_epi16((__m512i)low[n], (__m512i)high[n]);
+            }
+            return;
+        }
+#endif
         if constexpr (PACK == 2) {
-            const uvec low = (uvec)floats_of_line(tile->values[i] + d, left), high = (uvec)floats_of_line(tile->values[i + 1] + d, left);
+            const uvec low = (uvec)floats_of_line(first, left), high = (uvec)floats_of_line(second, left);
             to[0] = low >> 16 | high;  // values have bfloat16's precision, so their lower halves are zero
         } else {
-            to[0] = floats_of_line(tile->values[i] + d, left);
+            to[0] = floats_of_line(first, left);
         }
     }
 
-    // Sums of dimensions from d on. With pairs of bfloat16 from the cache, 32 dimensions lie as their interleaving leaves
-    // them: fours by turns in two vectors.
-    static vec sums_at(const float* own, int64_t d) {
+    // Sums of dimensions from d on. STEP vectors have fours of dimensions by turns, as interleaving leaves them.
+    vec sums_at(const float* own, int64_t d) const {
 #ifdef __AVX512BW__
-        if constexpr (STEP == 2) {
-            const __m512i fours = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
-            const float* both = own + d / 32 * 32;
-            return (vec)_mm512_permutex2var_ps((__m512)load(both), _mm512_add_epi32(fours, _mm512_set1_epi32(d % 32 / 2)), (__m512)load(both + LANES));
+        constexpr int64_t WHOLE = STEP * LANES;
+        if (STEP > 1 && d < dim / WHOLE * WHOLE) {
+            const float* whole = own + d / WHOLE * WHOLE;
+            const auto four = [&](int i) {
+                const int64_t number = d % WHOLE / 4 + i;
+                return _mm_loadu_ps(whole + number % STEP * LANES + number / STEP * 4);
+            };
+            const __m256 low = _mm256_set_m128(four(1), four(0)), high = _mm256_set_m128(four(3), four(2));
+            return (vec)_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
         }
 #endif
         return load(own + d);

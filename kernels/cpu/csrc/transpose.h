@@ -8,22 +8,28 @@
 #endif
 
 #ifdef __AVX512F__
+// Transposes the 4 x 4 numbers of each quarter of four lines. `IN_HALVES`: a quarter then has the low halves of its
+// numbers, then the high ones.
+template <bool IN_HALVES>
+inline __attribute__((always_inline)) void transpose_quarters(__m512i* a) {
+    __m512i b[4];
+    for (int i = 0; i < 4; i += 2) {
+        b[i] = IN_HALVES ? _mm512_unpacklo_epi16(a[i], a[i + 1]) : _mm512_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = IN_HALVES ? _mm512_unpackhi_epi16(a[i], a[i + 1]) : _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        a[2 * i] = IN_HALVES ? _mm512_unpacklo_epi32(b[i], b[i + 2]) : _mm512_unpacklo_epi64(b[i], b[i + 2]);
+        a[2 * i + 1] = IN_HALVES ? _mm512_unpackhi_epi32(b[i], b[i + 2]) : _mm512_unpackhi_epi64(b[i], b[i + 2]);
+    }
+}
+
 // Transposes 16 lines of 16 numbers, `line(i)`, to the columns of `to`.
-template <typename Line>
+template <bool IN_HALVES = false, typename Line>
 inline void transpose_block(Line line, uint32_t* to, int64_t to_stride) {
-    __m512i a[16], b[16];
+    __m512i a[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) a[i] = (__m512i)line(i);
-    for (int i = 0; i < 16; i += 2) {
-        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
-        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
+    for (int i = 0; i < 16; i += 4) transpose_quarters<IN_HALVES>(a + i);
     // a[4i + j] has column j of each group of four, for lines 4i to 4i + 3: quarters move like in a 4 x 4 transpose.
     for (int j = 0; j < 4; j++) {
         const __m512i even_low = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88), odd_low = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xdd);

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from ....engine.core.outputs import OutputDelta
 from ....engine.errors import EngineDeadError
+from ....engine.serving.request_output import CompletionOutput
 from ...jobs.job import Job
 from .records import Changes, Ending, Event, JobRow, dump_result, dump_segment, event_of
 from .sealing import Seal
@@ -271,7 +272,7 @@ class Journal:
         reasons = {event.finish_reason for event in kept.deltas}
         status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
         now = self._wall_clock()
-        result = kept.stored("result", dump_result(kept.deltas, kept.job.weights))
+        result = kept.stored("result", dump_result(kept.deltas, _more(kept, is_complete=status == "completed")))
         return Ending(kept.num, status, now, now + kept.ttl_s, result, kept.webhook, kept.job.attempt)
 
     def _sweep(self) -> None:
@@ -302,6 +303,20 @@ class Journal:
                         kept.job.suspend()
             except Exception:  # affects one job; deliver the other jobs' entries
                 _log.exception("results: a job cannot be told what was written of it")
+
+
+def _more(kept: KeptJob, *, is_complete: bool) -> dict[str, Any]:
+    """Return what is kept of an answer beside its events: the versions of its weights, and its receipt."""
+    job = kept.job
+    more: dict[str, Any] = {}
+    if job.weights:
+        more["weights"] = job.weights
+    if job.receipt is not None and is_complete:
+        outputs = [CompletionOutput(index) for index in range(len(job.outputs))]
+        for delta in kept.deltas:  # the job itself gets the last one once it is written
+            outputs[delta.index].add(delta)
+        more["receipt"] = job.receipt.of(job, outputs)
+    return more
 
 
 def _packed(events: Sequence[_NumberedEvent]) -> list[tuple[int, Event | str]]:

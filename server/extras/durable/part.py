@@ -56,7 +56,8 @@ class DurablePart(Part):
 
     def resumption(self, engine: "AsyncEngine") -> Resumption:
         """Make the way of unfinished jobs into the engine."""
-        return Resumption(self.backend, engine, self.service.kept_kinds, self.service.settings)
+        service = self.service
+        return Resumption(self.backend, engine, service.kept_kinds, service.settings, receipts=service.receipts)
 
     async def stop(self, *, has_crashed: bool = False) -> None:
         """Send no more webhooks."""

@@ -3,7 +3,7 @@
     an event:     [index, "text", [ids]] or [index, "text", [ids], {rarer fields}]
     a segment:    [wall time, monotonic time, [[job, event], …]], all events between two commits, after a checksum;
                   in an encrypted store [[job, "its sealed events"], …]
-    a result:     [event, …], all events of a job that has ended, and {"weights": …} if its weights have versions
+    a result:     [event, …], all events of a job that has ended, and {"weights": …, "receipt": …} if these are known
 
 Times in rows are wall clock seconds. Times in events are of the writing process's monotonic clock; the segment's two
 times translate them. In a result only their differences have a meaning.
@@ -190,17 +190,17 @@ def load_segment(body: bytes) -> Segment:
     return Segment(*json.loads(text))
 
 
-def dump_result(deltas: Sequence[OutputDelta], weights: Mapping[str, int] | None = None) -> str:
-    """Serialise all events of a job, and the versions of its weights."""
-    last = [_encode({"weights": weights})] if weights else []
+def dump_result(deltas: Sequence[OutputDelta], more: Mapping[str, Any] | None = None) -> str:
+    """Serialise all events of a job, and what else is kept of its answer."""
+    last = [_encode(more)] if more else []
     return "[" + ",".join([*_result_parts(deltas), *last]) + "]"
 
 
-def load_result(text: str) -> tuple[list[Event], dict[str, int]]:
-    """Parse the events of a job that has ended, and the versions of its weights."""
+def load_result(text: str) -> tuple[list[Event], dict[str, Any]]:
+    """Parse the events of a job that has ended, and what else is kept of its answer."""
     events: list[Any] = json.loads(text)
     more = events.pop() if events and isinstance(events[-1], dict) else {}
-    return events, more.get("weights", {})
+    return events, more
 
 
 def _result_parts(deltas: Sequence[OutputDelta]) -> Iterator[str]:

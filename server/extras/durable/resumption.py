@@ -1,9 +1,11 @@
 """Resumption: jobs that an earlier process left unfinished go on in the order of their arrival."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import ModelNotFoundError, SplitfuseError, UnavailableError
 from ...jobs.kept_request import KeptKind, KeptRequest
 from ...jobs.result_size import bounded
@@ -16,17 +18,27 @@ if TYPE_CHECKING:
     from ....engine.serving.input_processor import Prompt
     from ....engine.serving.submitted_request import SubmittedRequest
 
+Receipts = Callable[[SamplingParams, "AsyncEngine"], Awaitable[Any]]
+
 
 class Resumption:
     """Submitter of unfinished jobs to an engine that has no other work yet."""
 
     def __init__(
-        self, backend: DurableBackend, engine: "AsyncEngine", kinds: Mapping[str, KeptKind], settings: ServerSettings
+        self,
+        backend: DurableBackend,
+        engine: "AsyncEngine",
+        kinds: Mapping[str, KeptKind],
+        settings: ServerSettings,
+        *,
+        receipts: Receipts | None = None,
     ) -> None:
+        """`receipts`: returns the part that makes receipts, for parameters that want one."""
         self._backend = backend
         self._engine = engine
         self._kinds = kinds
         self._settings = settings
+        self._receipts = receipts
 
     async def run(self) -> None:
         """Return when all jobs are submitted. A job that was running when two processes died runs alone first, so that
@@ -108,7 +120,11 @@ class Resumption:
         defaults = request.get("defaults", {})  # a version without them sampled neutrally
         params = self._kinds[request["kind"]].params(request["body"], job.attachment, defaults)
         params = replace(params, adapter=_adapter_of(unfinished))
-        return await self._engine.submit(
+        receipts = None
+        if self._receipts is not None:
+            with contextlib.suppress(UnavailableError):  # its weights cannot be named: the answer has no receipt
+                receipts = await self._receipts(params, self._engine)
+        handle = await self._engine.submit(
             prompt,
             bounded(params, max_bytes=self._backend.index.limits.max_bytes),
             self._backend.resumed_sink(unfinished),
@@ -116,6 +132,9 @@ class Resumption:
             tenant=job.owner or request["user"],
             resumed=unfinished.resumed,
         )
+        if receipts is not None:
+            job.receipt = receipts.maker(handle, self._engine)
+        return handle
 
 
 def _adapter_of(unfinished: UnfinishedJob) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....engine.core.outputs import OutputDelta
 from ...jobs.idempotency import IdempotencyKey
-from ...jobs.job import Attachment, Job
+from ...jobs.job import Attachment, Job, StoredReceipt
 from ...jobs.kept_request import KeptKind
 from .integrity.checksum import DamagedError
 from .records import JobRow, Segment, delta_of, load_result, load_segment
@@ -74,11 +74,13 @@ class StoredJobs:
         """Return the job of a row that holds its end. Raises DamagedError, or what reading its texts raises."""
         request, result = self._text(row, "request")[0], self._text(row, "result")[0]
         job = self._job_of(row, json.loads(request))
-        events, weights = load_result(result)
+        events, more = load_result(result)
         for event in events:
             job.sink(delta_of(event, request_id=row.seq_id))
-        if weights:
-            job.versions.note(**weights)
+        if "weights" in more:
+            job.versions.note(**more["weights"])
+        if "receipt" in more:
+            job.receipt = StoredReceipt(more["receipt"])
         if not job.finished:
             raise DamagedError
         job.ttl_s = None if row.expires is None else row.expires - self.wall_clock()

@@ -1,7 +1,7 @@
 """Receipts: makes the receipts of one server's answers, with the fingerprints of its model and its key."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from ...jobs.job import Job
 from .settings import ReceiptSettings
 
 if TYPE_CHECKING:
+    from ....engine.serving.async_engine import AsyncEngine
+    from ....engine.serving.request_output import CompletionOutput
     from ....engine.serving.submitted_request import SubmittedRequest
 
 
@@ -28,9 +30,12 @@ class Receipts(Part):
         self._lock = asyncio.Lock()
         self._identities: dict[int, Identity] = {}  # by the version of the weights: the last two that were asked for
 
-    async def prepare(self) -> Identity:
-        """Return the model's identity. The first call waits until its weights have been read, in a thread."""
-        engine = self.service.engine
+    async def prepare(self, engine: "AsyncEngine | None" = None) -> Identity:
+        """Return the model's identity. The first call waits until its weights have been read, in a thread.
+
+        `engine`: the service's, before that is ready.
+        """
+        engine = engine or self.service.engine
         async with self._lock:
             while (version := engine.weights_version) not in self._identities:
                 try:
@@ -43,9 +48,9 @@ class Receipts(Part):
                         self._identities = dict([*self._identities.items(), (version, identity)][-2:])
             return self._identities[version]
 
-    def maker(self, request: "SubmittedRequest") -> "_Maker":
+    def maker(self, request: "SubmittedRequest", engine: "AsyncEngine | None" = None) -> "_Maker":
         """Return the maker of a request's receipt, after `prepare`."""
-        return _Maker(request, self, self._identities)
+        return _Maker(request, self, self._identities, version=(engine or self.service.engine).weights_version)
 
     def identity_of(self, version: int) -> Identity | None:
         """Return the identity with this version of the weights; None if nobody has asked for it yet."""
@@ -55,23 +60,21 @@ class Receipts(Part):
 class _Maker:
     """ReceiptMaker of one job."""
 
-    def __init__(self, request: "SubmittedRequest", part: Receipts, identities: Mapping[int, Identity]) -> None:
+    def __init__(
+        self, request: "SubmittedRequest", part: Receipts, identities: Mapping[int, Identity], *, version: int
+    ) -> None:
         self._params, self._max_tokens = request.params, request.max_tokens
         self._prompt_token_ids, self._seed = tuple(request.prompt_token_ids), request.seed
         self._part, self._identities = part, identities  # those that are known at submission
-        self._version = part.service.engine.weights_version
+        self._version = version
 
-    def of(self, job: Job) -> dict[str, Any] | None:
+    def of(self, job: Job, outputs: "Sequence[CompletionOutput]") -> dict[str, Any] | None:
         """Like ReceiptMaker. The identity is that of the weights which sampled the answer."""
         version, *others = set(job.weights.values()) or {self._version}
         identity = self._identities.get(version) or self._part.identity_of(version)
         if others or identity is None:
             return None
         key = self._part.key
-        outputs = [
-            ReceiptOutput(tuple(output.token_ids), output.finish_reason or "", output.stop_reason)
-            for output in job.outputs
-        ]
         receipt = Receipt.of(
             self._params,
             model=job.model,
@@ -80,6 +83,9 @@ class _Maker:
             seed=self._seed,
             prompt_token_ids=self._prompt_token_ids,
             max_tokens=self._max_tokens,
-            outputs=outputs,
+            outputs=[
+                ReceiptOutput(tuple(output.token_ids), output.finish_reason or "", output.stop_reason)
+                for output in outputs
+            ],
         )
         return (receipt if key is None else receipt.signed(key.sign(receipt.sha256))).to_dict()

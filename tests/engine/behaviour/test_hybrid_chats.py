@@ -92,6 +92,20 @@ def test_a_flood_of_one_tenant_leaves_the_chats_of_another() -> None:
     assert engine.answer(text, 2, tenant="regular").num_cached_tokens == 496
 
 
+def test_states_within_a_prompt_are_evicted_before_the_end_of_a_shorter_chat() -> None:
+    rng = random.Random(7)
+    engine = HybridEngine()
+    engine.answer(tokens(rng, 150), 20)
+    checkpoints = engine.blocks.slots.checkpoints
+    ends = [checkpoint for checkpoint in checkpoints if checkpoint.gain > 150]
+    engine.answer(tokens(rng, 3000), 2)
+    evicted = []
+    while (checkpoint := checkpoints.next_evicted(lambda _: True)) not in ends:
+        assert checkpoint is not None
+        evicted.append(checkpoints.pop(checkpoint.key))
+    assert len(evicted) > 3000 // 256, "all that the long prompt has left within"
+
+
 def test_a_state_of_a_failed_request_is_not_found() -> None:
     """Nor behind a block of another request with equal tokens."""
     rng = random.Random(6)

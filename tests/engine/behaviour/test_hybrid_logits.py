@@ -25,7 +25,11 @@ pytestmark = [
 ]
 
 PROMPT_LEN, NUM_NEW = 900, 12
-DTYPES = ("float32", "bfloat16")
+PRECISIONS = {
+    "float32": {"dtype": "float32"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int4": {"dtype": "bfloat16", "quantization": "int4", "quantization_activations": "int8"},
+}
 
 
 @pytest.fixture(scope="module", params=sorted(HYBRIDS))
@@ -48,13 +52,13 @@ def cuts(rng: random.Random, length: int) -> Iterator[list[int]]:
         yield chunks
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_any_cut_of_a_prompt_gives_equal_logits(folder: Path, dtype: str) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_any_cut_of_a_prompt_gives_equal_logits(folder: Path, precision: str) -> None:
     rng = random.Random(5)
     prompt = [rng.randrange(VOCAB_SIZE) for _ in range(PROMPT_LEN)]
-    whole = all_logits(folder, prompt, dtype=dtype, chunks=[PROMPT_LEN])
+    whole = all_logits(folder, prompt, chunks=[PROMPT_LEN], **PRECISIONS[precision])
     for chunks in cuts(rng, PROMPT_LEN):
-        assert torch.equal(all_logits(folder, prompt, dtype=dtype, chunks=chunks), whole), chunks[:3]
+        assert torch.equal(all_logits(folder, prompt, chunks=chunks, **PRECISIONS[precision]), whole), chunks[:3]
 
 
 class Logits:
@@ -76,16 +80,18 @@ class Logits:
         monkeypatch.setattr(SamplingPass, "_sample", kept)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_neighbours_checkpoints_and_drafts_change_no_bit(
-    folder: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ask 900-token prompts alone; then cut, beside others, after hits within them, with right and wrong drafts."""
     rng = random.Random(6)
     start = [rng.randrange(VOCAB_SIZE) for _ in range(PROMPT_LEN)]
     prompts = [start[:kept] + [rng.randrange(VOCAB_SIZE) for _ in range(PROMPT_LEN - kept)] for kept in (900, 700, 333)]
     params = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
-    settings: dict[str, Any] = {"model": str(folder), "dtype": dtype, "device": "cpu", "max_model_len": 1024}
+    settings: dict[str, Any] = {
+        "model": str(folder), "device": "cpu", "max_model_len": 1024, **PRECISIONS[precision]
+    }  # fmt: skip
     logits = Logits(monkeypatch)
     alone: list[list[int]] = []
     for prompt in prompts:

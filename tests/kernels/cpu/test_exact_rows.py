@@ -105,7 +105,8 @@ class Attended:
 
 
 @pytest.mark.parametrize(
-    ("group", "head_dim", "block_size"), [(1, 64, 16), (3, 64, 16), (4, 128, 32), (5, 96, 4), (2, 24, 7), (9, 16, 1)]
+    ("group", "head_dim", "block_size"),
+    [(1, 64, 16), (1, 80, 16), (2, 203, 16), (3, 64, 16), (4, 128, 32), (5, 96, 4), (2, 24, 7), (9, 16, 1)],
 )
 @pytest.mark.parametrize("is_int8", [False, True], ids=["cache of the model", "cache of int8"])
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -62,6 +62,9 @@ def routing(num_tokens: int, top_k: int, num_experts: int) -> tuple[Tensor, Tens
     return ops.route(randn(num_tokens, num_experts, seed=5), ops.RouteArgs(top_k, True))
 
 
+UNGATED = ops.ExpertArgs(is_gated=False)
+
+
 def in_double(
     each: list[ops.ExpertWeights], dtype: torch.dtype, args: ops.ExpertArgs = ops.SWIGLU_EXPERTS
 ) -> list[reference.Expert]:
@@ -105,6 +108,30 @@ def test_plain_experts(name: str, dtype: torch.dtype, backend: str) -> None:
     got = ops.experts(x, weights, ids, packed)
     assert got.dtype == dtype
     close(got, reference.experts(x.double(), weights, ids, in_double(each, dtype)), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_experts_without_gates(has_bias: bool, dtype: torch.dtype, backend: str) -> None:
+    ids, num_experts = torch.tensor(ROUTINGS["many"][0], dtype=torch.int32), 32
+    weights, x = torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)), randn(50, 48, dtype=dtype, seed=3)
+    each = [
+        ops.ExpertWeights(
+            [expert.gate_up[0]],
+            expert.down,
+            randn(40, seed=number, dtype=dtype) if has_bias else None,
+            randn(48, seed=number, dtype=dtype) if has_bias else None,
+        )
+        for number, expert in enumerate(plain_experts(num_experts, hidden=48, inner=40, dtype=dtype))
+    ]
+    packed = ops.pack_experts(iter(each), num_experts=num_experts, dtype=dtype, device=CPU, args=UNGATED)
+    assert isinstance(packed, experts.NativeExperts) is (backend == "native")
+    got = ops.experts(x, weights, ids, packed)
+    expected = reference.experts(x.double(), weights, ids, in_double(each, dtype, args=UNGATED))
+    close(got, expected, 4 * TOLERANCE[dtype])
+    if backend == "native":
+        parts = [ops.experts(*part, packed) for part in zip(x.split(7), weights.split(7), ids.split(7), strict=True)]
+        assert torch.equal(torch.cat(parts), got)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -155,6 +155,9 @@ def test_penalties() -> None:
     logits = torch.tensor([LOGITS])
     sample(logits, [request(prompt=(2,), output=(1, 1), temperature=0, presence_penalty=1.5)])
     assert logits[0].tolist() == pytest.approx([0.0, -0.5, 2.0, -1.0, 0.5, -3.0, 1.5])
+    logits = torch.tensor([LOGITS])
+    sample(logits, [request(prompt=(2,), output=(), temperature=0, presence_penalty=1.5, frequency_penalty=0.5)])
+    assert logits[0].tolist() == LOGITS, "nothing is counted before the first token"
 
 
 def test_logprobs_are_the_models_own() -> None:

@@ -88,8 +88,9 @@ def test_a_history_is_kept_with_its_own_times() -> None:
     history = History((Event(0.5, "chunk", "", (0, 4, 0, 0)),), {"prefill": 1.0}, 1, 0.25)
     metrics = RequestMetrics(1.0, 1.0, 2.0, 3.0, 4, 5, 6, 7, history=history)
     delta = OutputDelta("r", 0, "", (), finish_reason="stop", metrics=metrics)
-    (event,), weights = load_result(dump_result([delta], {"weights_version": 3}))
-    assert weights == {"weights_version": 3}
+    more = {"weights": {"weights_version": 3}}
+    (event,), read_more = load_result(dump_result([delta], more))
+    assert read_more == more
     read = delta_of(event, request_id="r", time_of=lambda time: time + 100)
     assert read.metrics is not None
     assert read.metrics.history == history
