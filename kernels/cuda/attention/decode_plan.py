@@ -7,10 +7,11 @@ the part of a row in one share. A row of several pieces gets a slot for each of 
     programs   |    0    |     1     |     2     |     3     |   4   |
     pieces     |--- s0 --|- s1 |- direct -|- s2 -|---- s3 ---|- s4 --|
 
-With `span`, a row's pieces are its spans between multiples of that number of keys instead, dealt out in any order. Then
-the pieces of a row, and so the order of its sums, depend on the row's own length alone.
+With `spans`, a row's pieces are its spans between fixed positions instead, dealt out in any order. Then the pieces of a
+row, and so the order of its sums, depend on the row's own length alone.
 """
 
+from heapq import heapreplace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,23 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Cost of a piece beyond its keys, in keys: reading q and filling the pipeline takes the time of some 16 KiB. Untuned.
 PIECE_COST = 32
 PIECE_FIELDS, MERGE_FIELDS = 4, 3
+
+
+class Spans(NamedTuple):
+    """Fixed positions at which keys are split: each `short` keys up to position `limit`, each `long` ones beyond.
+
+    Both are multiples of a tile, `long` is one of `short`, `limit` one of `long`.
+    """
+
+    short: int = 256
+    long: int = 1024
+    limit: int = 8192
+
+    def starts(self, end: int) -> Array:
+        """Return the first keys of the spans below `end`, but for the first one's."""
+        return np.concatenate(
+            [np.arange(self.short, min(end, self.limit + 1), self.short), np.arange(self.limit + self.long, end, self.long)]
+        )
 
 
 class DecodePlan(NamedTuple):
@@ -45,13 +63,13 @@ def plan_decode(
     tile: int,
     min_tokens: int,
     window: int = 0,
-    span: int = 0,
+    spans: Spans | None = None,
 ) -> DecodePlan:
     """Deal the keys of rows with one query token to at most `num_programs` programs.
 
     query_start_loc [B + 1], seq_lens [B] as in RaggedBatch. Pieces begin at multiples of `tile`, the keys of a step.
     Shares have some `min_tokens` keys at least. `window`: number of keys that a query sees, 0: all. A row of 0 keys is
-    one empty piece. `span`: a multiple of `tile`, or 0.
+    one empty piece.
     """
     rows = np.flatnonzero(np.diff(query_start_loc) == 1)
     if not len(rows):
@@ -60,8 +78,8 @@ def plan_decode(
     ends = seq_lens[rows].astype(np.int64)
     begins = np.maximum(ends - window, 0) // tile * tile if window else np.zeros_like(ends)
     line = np.concatenate([[0], np.maximum(ends - begins, 1).cumsum()])  # places of the rows on one line
-    if span:
-        starts = np.sort(np.concatenate([line[:-1], _span_starts(begins, ends, line, span)]))
+    if spans is not None:
+        starts = np.sort(np.concatenate([line[:-1], _span_starts(begins, ends, line, spans)]))
     else:
         cuts = _shares(begins, ends, line, num_programs, tile, min_tokens)
         starts = np.unique(np.concatenate([line[:-1], cuts[cuts < line[-1]]]))
@@ -75,7 +93,7 @@ def plan_decode(
     merged = counts > 1
     slot_ends = counts[merged].cumsum()
     merges = np.stack([rows[merged], slot_ends - counts[merged], slot_ends], axis=1)
-    if span:
+    if spans is not None:
         return DecodePlan(*_dealt(pieces, num_programs), merges)
     piece_loc = np.full(num_programs + 1, len(starts))
     piece_loc[: len(cuts) + 1] = np.searchsorted(starts, np.concatenate([[0], cuts]))
@@ -95,23 +113,36 @@ def _shares(begins: Array, ends: Array, line: Array, num_programs: int, tile: in
 
 
 def _dealt(pieces: Array, num_programs: int) -> tuple[Array, Array]:
-    """Deal pieces round by round, the largest first, to no more programs than the fullest one needs.
-
-    Returns (piece_loc, the pieces in the order of the programs).
-    """
-    each = -(-len(pieces) // num_programs)
-    count = -(-len(pieces) // each)
-    by_size = np.argsort(pieces[:, 1] - pieces[:, 2], kind="stable")
-    programs = np.arange(len(pieces)) % count
+    """Deal pieces, the largest first. Returns (piece_loc, the pieces in the order of the programs)."""
+    sizes = pieces[:, 2] - pieces[:, 1] + PIECE_COST
+    by_size = np.argsort(-sizes, kind="stable")
+    largest, rounds = int(sizes.max()), -(-len(pieces) // num_programs)
+    if rounds == 1 or 1.1 * sizes.sum() > largest * len(pieces):
+        # Round by round, and of equal pieces to no more programs than the fullest one needs beside it.
+        programs = np.arange(len(pieces)) % -(-len(pieces) // rounds)
+    else:
+        programs = _longest_first(sizes[by_size].tolist(), num_programs)
     order = by_size[np.argsort(programs, kind="stable")]
     taken = np.bincount(programs, minlength=num_programs)
     return np.concatenate([[0], taken.cumsum()]), pieces[order]
 
 
-def _span_starts(begins: Array, ends: Array, line: Array, span: int) -> Array:
-    """Return the places of the keys at multiples of `span` within the rows."""
-    first = begins // span + 1
-    counts = np.maximum(-(-ends // span) - first, 0)
+def _longest_first(sizes: list[int], num_programs: int) -> Array:
+    """Give each piece to the program that has the least (Graham 1969)."""
+    loads = list(range(num_programs))  # load · num_programs + program, a heap
+    programs = []
+    for size in sizes:
+        load, program = divmod(loads[0], num_programs)
+        heapreplace(loads, (load + size) * num_programs + program)
+        programs.append(program)
+    return np.array(programs)
+
+
+def _span_starts(begins: Array, ends: Array, line: Array, spans: Spans) -> Array:
+    """Return the places of the spans' first keys within the rows."""
+    positions = spans.starts(int(ends.max()))
+    first, last = np.searchsorted(positions, begins, side="right"), np.searchsorted(positions, ends)
+    counts = last - first
     rows = np.repeat(np.arange(len(ends)), counts)
     numbers = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
-    return line[rows] + (first[rows] + numbers) * span - begins[rows]
+    return line[rows] + positions[first[rows] + numbers] - begins[rows]

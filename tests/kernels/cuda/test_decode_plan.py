@@ -3,19 +3,19 @@ from random import Random
 import numpy as np
 import pytest
 
-from splitfuse.kernels.cuda.attention.decode_plan import PIECE_COST, DecodePlan, plan_decode
+from splitfuse.kernels.cuda.attention.decode_plan import PIECE_COST, DecodePlan, Spans, plan_decode
 
-P, TILE, SPAN, MIN_TOKENS = 66, 32, 256, 256  # 8 KV heads on an H100
+P, TILE, MIN_TOKENS, SPANS = 66, 32, 256, Spans()  # 8 KV heads on an H100
 
 
-def plan(lengths: list[int], *, window: int = 0, span: int = 0, num_programs: int = P) -> DecodePlan:
+def plan(lengths: list[int], *, window: int = 0, spans: Spans | None = None, num_programs: int = P) -> DecodePlan:
     return plan_decode(
         np.arange(len(lengths) + 1), np.array(lengths), num_programs=num_programs, tile=TILE, min_tokens=MIN_TOKENS,
-        window=window, span=span,
+        window=window, spans=spans,
     )  # fmt: skip
 
 
-def check(found: DecodePlan, lengths: list[int], *, window: int = 0, span: int = 0) -> None:
+def check(found: DecodePlan, lengths: list[int], *, window: int = 0, spans: Spans | None = None) -> None:
     """Check that every visible key is read once, in pieces that slots and merges agree with."""
     keys: dict[int, list[tuple[int, int, int]]] = {}
     for row, begin, end, slot in found.pieces.tolist():
@@ -29,9 +29,9 @@ def check(found: DecodePlan, lengths: list[int], *, window: int = 0, span: int =
         assert all(before[1] == after[0] for before, after in zip(pieces, pieces[1:], strict=False))
         assert all(begin % TILE == 0 for begin, _, _ in pieces)
         assert [slot for _, _, slot in pieces] == (list(merges[row]) if row in merges else [-1])
-        if span:
+        if spans is not None:
             inner = [begin for begin, _, _ in pieces[1:]]
-            assert inner == [at for at in range(span, length, span) if at > pieces[0][0]]
+            assert inner == [at for at in spans.starts(length) if at > pieces[0][0]]
     assert found.piece_loc[0] == 0
     assert found.piece_loc[-1] == len(found.pieces)
     assert (np.diff(found.piece_loc) >= 0).all()
@@ -61,21 +61,24 @@ def drawn(seed: int) -> list[int]:
     return [longest] * count
 
 
-@pytest.mark.parametrize("span", [0, SPAN])
-def test_programs_of_200_mixes_read_equal_bytes(span: int) -> None:
+@pytest.mark.parametrize("spans", [None, SPANS], ids=str)
+def test_programs_of_200_mixes_read_equal_bytes(spans: Spans | None) -> None:
+    num_unequal = 0
     for seed in range(200):
         lengths = drawn(seed)
-        found = plan(lengths, span=span)
-        check(found, lengths, span=span)
+        found = plan(lengths, spans=spans)
+        check(found, lengths, spans=spans)
         work = costs(found, each=0)
-        # A span is never shared, so a program may have one however little there is for the others.
-        assert work.max() <= max(1.3 * work.mean(), span), (seed, lengths[:8], work.max() / work.mean())
+        num_unequal += work.max() > 1.3 * work.mean()
+        # A span is never shared between programs.
+        assert spans is None or work.max() <= work.mean() + SPANS.long + PIECE_COST
+    assert num_unequal <= (0 if spans is None else 20)
 
 
-@pytest.mark.parametrize("span", [0, SPAN])
-def test_a_long_row_stalls_nobody(span: int) -> None:
+@pytest.mark.parametrize("spans", [None, SPANS], ids=str)
+def test_a_long_row_stalls_nobody(spans: Spans | None) -> None:
     mixed, even = [1024] * 63 + [131072], [3072] * 64
-    longest = [costs(plan(lengths, span=span), each=0).max() for lengths in (mixed, even)]
+    longest = [costs(plan(lengths, spans=spans), each=0).max() for lengths in (mixed, even)]
     assert longest[0] <= 1.3 * longest[1]
 
 
@@ -88,18 +91,18 @@ def test_a_rows_pieces_depend_on_its_length_alone() -> None:
     random = Random(0)
     for seed in range(100):
         length, window = random.randint(0, 9000), random.choice([0, 1, 100, 300, 4096])
-        alone = sorted(plan([length], window=window, span=SPAN).pieces[:, 1:3].tolist())
-        among = plan([*drawn(seed), length], window=window, span=SPAN, num_programs=random.choice([1, 4, P]))
+        alone = sorted(plan([length], window=window, spans=SPANS).pieces[:, 1:3].tolist())
+        among = plan([*drawn(seed), length], window=window, spans=SPANS, num_programs=random.choice([1, 4, P]))
         assert sorted(piece[1:3] for piece in among.pieces.tolist() if piece[0] == len(drawn(seed))) == alone
 
 
-@pytest.mark.parametrize("span", [0, SPAN])
+@pytest.mark.parametrize("spans", [None, SPANS], ids=str)
 @pytest.mark.parametrize("window", [0, 1, 31, 300, 10**6])
-def test_windows_and_padding(window: int, span: int) -> None:
+def test_windows_and_padding(window: int, spans: Spans | None) -> None:
     for seed in range(40):
         random = Random(seed)
         lengths = [random.choice([0, 1, 31, 32, 33, 255, 256, 257, 5000]) for _ in range(random.randint(1, 40))]
-        check(plan(lengths, window=window, span=span), lengths, window=window, span=span)
+        check(plan(lengths, window=window, spans=spans), lengths, window=window, spans=spans)
 
 
 def test_rows_of_other_numbers_of_tokens_are_left_out() -> None:
@@ -116,3 +119,9 @@ def test_a_packed_plan_has_a_size_of_its_own() -> None:
         found = plan(drawn(seed))
         rows = len(drawn(seed))
         assert len(found.packed(num_pieces=rows + P, num_rows=rows)) == P + 1 + 4 * (rows + P) + 3 * rows
+
+
+def test_spans_begin_at_fixed_positions() -> None:
+    assert Spans(4, 8, 16).starts(33).tolist() == [4, 8, 12, 16, 24, 32]
+    assert Spans(4, 8, 16).starts(16).tolist() == [4, 8, 12]
+    assert Spans(4, 8, 16).starts(4).tolist() == []
