@@ -1,6 +1,6 @@
 """Arguments of ops that belong together, as named tuples. Knows no backend."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -28,6 +28,7 @@ class RaggedBatch(NamedTuple):
     num_decodes: int | None
     max_query_len: int  # upper bound over all rows
     max_seq_len: int  # upper bound over all rows
+    plans: Mapping[int, Tensor] | None = None  # a GPU's work list of the decodes by sliding window (ops.decode_planner)
 
 
 class StateBatch(NamedTuple):

@@ -18,6 +18,11 @@ class DeviceInfo(NamedTuple):
         return self.capability >= 89 and not self.is_interpreted
 
     @property
+    def has_strong_cores(self) -> bool:
+        """True if the tensor cores take 64 rows at once: wgmma (9.0) or tcgen05 (10.x, 11.0); 12.x has neither."""
+        return 90 <= self.capability < 120
+
+    @property
     def fp8_kind(self) -> int:
         """Way in which kernels widen e4m3: 1, the GPU converts; 2, by the bits."""
         return 1 if self.capability >= 89 else 2
@@ -25,6 +30,9 @@ class DeviceInfo(NamedTuple):
 
 # If False, a kernel is set up only after the previous one has ended.
 USES_DEPENDENT_LAUNCH = True
+# If True, a row's sums have one order, whatever the batch: one kernel for any number of rows, keys split at fixed
+# positions (`ops.be_exact`).
+IS_EXACT = False
 H100 = DeviceInfo(90, 132, 232_448)
 SMALLEST_SHARED_MEMORY = 101_376  # compute capability 8.6, 8.9 and 12.0 (CUDA programming guide, table of limits)
 

@@ -41,7 +41,7 @@ def is_known(row: dict[str, Any]) -> bool:
 def test_every_kernel_builds(arch: int) -> None:
     rows = report(arch)
     assert {row["kernel"] for row in rows} == {
-        "prefill", "decode", "merge_splits", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
+        "prefill", "decode", "merge_pieces", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
         "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "collect_nearest",
         "find_threshold", "mask_far",
         "route", "group_by_expert", "grouped_matmul", "weigh",
@@ -82,7 +82,7 @@ def test_dots_run_on_tensor_cores(arch: int) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
     """Check that a kernel launched during another touches no memory, and does not end, before that one's end."""
-    on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "decode", "merge_splits", "activate_mul", "few_rows")
+    on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "decode", "merge_pieces", "activate_mul", "few_rows")
     on_the_way += ("add_splits", "round_rows")
     for row in report(arch):
         assert row["waits"] == ("first" if arch >= 90 and row["kernel"] in on_the_way else ""), row

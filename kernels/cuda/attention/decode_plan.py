@@ -40,6 +40,11 @@ class Spans(NamedTuple):
         )
 
 
+# Spans of exact mode. Prompts pay for each by adding a state to a state, single rows are spread over few programs if
+# there are few. Untuned.
+SPANS = Spans()
+
+
 class DecodePlan(NamedTuple):
     """Pieces of all programs in order, and the rows to merge. Int64 arrays."""
 
