@@ -28,7 +28,9 @@ class RaggedBatch(NamedTuple):
     num_decodes: int | None
     max_query_len: int  # upper bound over all rows
     max_seq_len: int  # upper bound over all rows
-    plans: Mapping[int, Tensor] | None = None  # a GPU's work list of the decodes by sliding window (ops.decode_planner)
+    plans: Mapping[str, Tensor] | None = (
+        None  # a GPU's work lists of decodes (ops.decode_planner); None: made in the op
+    )
 
 
 class StateBatch(NamedTuple):

@@ -71,6 +71,18 @@ def inexact_reason(device: torch.device, dtype: torch.dtype, *, head_dim: int) -
     return of_cpu(dtype, head_dim=head_dim)
 
 
+def decode_planner(device: torch.device, layers: Iterable[tuple[int, int, int]], **dtypes: torch.dtype) -> Any:
+    """Return the maker of a GPU's work lists for layers (window, KV heads, head size); None for other devices.
+
+    `dtypes`: dtype and cache_dtype. (query_start_loc, seq_lens) → the arrays of RaggedBatch.plans by name.
+    """
+    if device.type != "cuda":
+        return None
+    from .cuda import attention_decode
+
+    return attention_decode.decode_planner(device, layers, **dtypes)
+
+
 def compile_ahead(device: torch.device) -> AbstractContextManager[object]:
     """Compile a GPU's kernels concurrently within the block, without running them: outputs stay as allocated."""
     if device.type != "cuda":

@@ -98,7 +98,20 @@ def fold(maximum, total, out, span_maximum, span_total, span_out):
 
 
 @triton.jit
-def attend(q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKED: tl.constexpr, CAPPED: tl.constexpr, EXACT: tl.constexpr = False):
+def attend(
+    q,
+    k,
+    v,
+    visible,
+    maximum,
+    total,
+    out,
+    scale_log2,
+    inner_scale,
+    MASKED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    EXACT: tl.constexpr = False,
+):
     """Fold one tile into softmax(q kᵀ · scale) v (Milakov & Gimelshein 2018; Dao et al. 2022).
 
     With CAPPED, scores are cap · tanh(q kᵀ · scale / cap): `inner_scale` is 2 · scale / cap · log2(e), for exp2, and

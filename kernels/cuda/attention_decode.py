@@ -12,7 +12,7 @@ byte, so bound by memory. A cache in e4m3 takes half the bytes; its dots are in 
 and reads another 8·Hq·D bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -87,57 +87,61 @@ def choose_num_programs(num_kv_heads: int, gpu: DeviceInfo) -> int:
     return max(PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors // num_kv_heads, 1)
 
 
-class DecodePlanner(NamedTuple):
-    """Maker of the work lists of a model's decodes, one for each window that its layers have."""
+class PlanKind(NamedTuple):
+    """Attention layers that share a work list."""
 
-    num_programs: int
-    tile: int
+    window: int
+    num_programs: int  # of a KV head
+    tile: int  # keys of a step
+
+    @property
+    def name(self) -> str:
+        """Name of the list among a step's arrays."""
+        return f"plan_{self.window}_{self.num_programs}_{self.tile}"
+
+
+class DecodePlanner(NamedTuple):
+    """Maker of the work lists of a step."""
+
+    kinds: Sequence[PlanKind]
     min_tokens: int
-    windows: Sequence[int] = (0,)
     spans: Spans | None = None
 
-    def __call__(self, query_start_loc: Array, seq_lens: Array, *, is_fixed: bool = True) -> dict[int, Array] | None:
-        """Return a packed plan for each window, of a size that depends on the number of rows alone if `is_fixed`.
+    def __call__(self, query_start_loc: Array, seq_lens: Array, *, is_fixed: bool = True) -> dict[str, Array] | None:
+        """Return a packed plan of each kind by its name, of a size that the number of rows alone decides if `is_fixed`.
 
         None if a plan needs more than that.
         """
         num_rows, packed = len(seq_lens), {}
-        for window in self.windows:
+        for kind in self.kinds:
             plan = plan_decode(
-                query_start_loc, seq_lens, num_programs=self.num_programs, tile=self.tile, min_tokens=self.min_tokens,
-                window=window, spans=self.spans,
+                query_start_loc, seq_lens, num_programs=kind.num_programs, tile=kind.tile, min_tokens=self.min_tokens,
+                window=kind.window, spans=self.spans,
             )  # fmt: skip
             num_pieces = len(plan.pieces)
             if is_fixed or self.spans is None:
-                num_pieces = num_rows + self.num_programs + (0 if self.spans is None else MAX_EXACT_PIECES)
+                num_pieces = num_rows + kind.num_programs + (0 if self.spans is None else MAX_EXACT_PIECES)
             if len(plan.pieces) > num_pieces:
                 return None
-            packed[window] = plan.packed(num_pieces=num_pieces, num_rows=num_rows)
+            packed[kind.name] = plan.packed(num_pieces=num_pieces, num_rows=num_rows)
         return packed
 
 
-def planner(
-    device: torch.device,
-    *,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype,
-    windows: Sequence[int],
+def decode_planner(
+    device: torch.device, layers: Iterable[tuple[int, int, int]], *, dtype: torch.dtype, cache_dtype: torch.dtype
 ) -> DecodePlanner:
-    """Return the planner of a model's decodes on this GPU."""
-    gpu = device_info(device)
-    config = choose_config(num_heads // num_kv_heads, head_dim, cache_dtype.itemsize, gpu)
-    if settings.IS_EXACT:
-        config = exact_config(head_dim, dtype.itemsize, gpu)
-    return _planner(config, num_kv_heads, gpu, windows)
+    """Return the planner for layers (sliding window, KV heads, head size) on this GPU."""
+    gpu, kinds = device_info(device), dict[PlanKind, None]()
+    for window, num_kv_heads, head_dim in layers:
+        config = choose_config(1, head_dim, cache_dtype.itemsize, gpu)
+        if settings.IS_EXACT:
+            config = exact_config(head_dim, dtype.itemsize, gpu)
+        kinds[PlanKind(window, choose_num_programs(num_kv_heads, gpu), config.BLOCK_N)] = None
+    return DecodePlanner(tuple(kinds), min_tokens_per_split(gpu.capability), _spans())
 
 
-def _planner(config: Config, num_kv_heads: int, gpu: DeviceInfo, windows: Sequence[int]) -> DecodePlanner:
-    spans = decode_plan.SPANS if settings.IS_EXACT else None
-    num_programs = choose_num_programs(num_kv_heads, gpu)
-    return DecodePlanner(num_programs, config.BLOCK_N, min_tokens_per_split(gpu.capability), windows, spans)
+def _spans() -> Spans | None:
+    return decode_plan.SPANS if settings.IS_EXACT else None
 
 
 @triton.jit(
@@ -263,7 +267,8 @@ def decode_attention(
     out: Tensor,
     *,
     config: Config | None = None,
-    planner: DecodePlanner | None = None,
+    num_programs: int | None = None,
+    min_tokens: int | None = None,
 ) -> None:
     """Write out[:num_decodes]: attention of rows [0, num_decodes), whose query tokens are q[:num_decodes].
 
@@ -281,21 +286,22 @@ def decode_attention(
         config = exact_config(head_dim, q.element_size(), gpu)
         config = config._replace(BLOCK_M=max(config.BLOCK_M, triton.next_power_of_2(group)))
     config = config or choose_config(group, head_dim, k_cache.element_size(), gpu)
-    planner = planner or _planner(config, num_kv_heads, gpu, ())
+    kind = PlanKind(args.sliding_window, num_programs or choose_num_programs(num_kv_heads, gpu), config.BLOCK_N)
     if ragged.plans is None:
-        plan = _plan_from_gpu(ragged, planner._replace(windows=(args.sliding_window,)))
+        planner = DecodePlanner((kind,), min_tokens or min_tokens_per_split(gpu.capability), _spans())
+        plan = _plan_from_gpu(ragged, planner)
     else:
-        plan = ragged.plans[args.sliding_window]
+        plan = ragged.plans[kind.name]
     num_rows = len(ragged.seq_lens)
     first_merge = len(plan) - MERGE_FIELDS * num_rows
-    num_slots = (first_merge - planner.num_programs - 1) // PIECE_FIELDS
+    num_slots = (first_merge - kind.num_programs - 1) // PIECE_FIELDS
     partial = torch.empty((num_slots, num_heads, head_dim), dtype=torch.float32, device=q.device)
     state = torch.empty((num_slots, num_heads, 2), dtype=torch.float32, device=q.device)
     shape = {
         "HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "GROUP": group, "EXACT": is_exact,
         **dependent_launch(gpu),
     }  # fmt: skip
-    _decode[(planner.num_programs, num_kv_heads)](
+    _decode[(kind.num_programs, num_kv_heads)](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, args.sinks, out, partial, state, ragged.query_start_loc,
         ragged.seq_lens, ragged.block_tables, plan, ragged.block_tables.stride(0), *score_scales(args),
         *q.stride()[:2], *k_cache.stride()[:3],

@@ -94,7 +94,7 @@ def time_attention(bench: Bench, load: Load, goals: tuple[Goal, ...] = ()) -> No
 def time_splitting(bench: Bench, load: Load) -> None:
     batch = load.build()
     run = partial(attention_decode.decode_attention, *batch, torch.empty_like(batch[0]))
-    rival = ("one span", partial(run, num_splits=1))
+    rival = ("one piece a row", partial(run, min_tokens=2**30, num_programs=load.num_rows))
     bench.time(f"{load}, split", run, **load.work, rival=rival, goal=Goal(times_rival=5.0))
 
 

@@ -101,7 +101,7 @@ def test_loads_are_16_bytes_wide(arch: int) -> None:
 
 
 def test_four_decode_programs_share_a_multiprocessor() -> None:
-    """Check choose_num_splits's assumption: the shared memory and the registers of an H100 hold four programs."""
+    """Check PROGRAMS_PER_MULTIPROCESSOR: the shared memory and the registers of an H100 hold four programs."""
     for row in report(90):
         if row["kernel"] == "decode" and not any(rare in row["shape"] for rare in ("float32", "D256", "G71")):
             assert 4 * (row["shared"] + 1024) <= 233_472, row  # the system takes 1 KiB of a program's

@@ -36,11 +36,12 @@ class Inputs(NamedTuple):
     @classmethod
     def of(cls, fields: Mapping[str, Tensor], bounds: Bounds) -> "Inputs":
         """Gather the inputs from tensors named like the fields of Inputs and RaggedBatch, and STATE_FIELDS."""
+        plans = {name: field for name, field in fields.items() if name.startswith("plan_")}
         return cls(
             fields["token_ids"],
             fields["positions"],
             fields["slot_mapping"],
-            RaggedBatch(fields["query_start_loc"], fields["seq_lens"], fields["block_tables"], *bounds),
+            RaggedBatch(fields["query_start_loc"], fields["seq_lens"], fields["block_tables"], *bounds, plans or None),
             fields["logits_indices"],
             StateBatch(*(fields[name] for name in STATE_FIELDS)) if "state_sources" in fields else None,
         )

@@ -10,13 +10,14 @@ one graph serves any length. `GraphCapturer` captures and replays.
 import gc
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..models.forward_inputs import Arrays, Bounds, Inputs
+from .batch_arrays import with_plans
 from .transfer import layout_of, num_bytes, views
 
 _log = logging.getLogger("splitfuse.engine")
@@ -72,6 +73,7 @@ class StepGraphs:
         tables: Tensor,
         max_model_len: int,
         num_rows: int | None = None,
+        planner: Any = None,
     ) -> None:
         """`forward` takes `token_sources` and the Inputs, returns hidden states [tokens, H]. `sizes` are falling.
 
@@ -85,6 +87,7 @@ class StepGraphs:
         self._buffer, self._hidden, self._tables = buffer, hidden, tables
         self._max_model_len = max_model_len
         self._num_rows = num_rows
+        self._planner = planner  # ops.decode_planner's
         self._replays: dict[int, Callable[[], None]] = {}
         self._num_eager = 0  # steps that could have had a graph of their size
 
@@ -145,7 +148,8 @@ class StepGraphs:
         return Bounds(None, size, self._max_model_len)
 
     def _fill_with_padding(self, size: int) -> dict[str, Tensor]:
-        arrays = padding(size, self._num_rows)
+        arrays = with_plans(padding(size, self._num_rows), self._planner)
+        assert arrays is not None, "padding needs the least"
         layout = layout_of(arrays)
         assert num_bytes(layout) <= len(self._buffer)
         fields = views(self._buffer, layout)
@@ -153,9 +157,9 @@ class StepGraphs:
             field.copy_(torch.from_numpy(arrays[name]))
         return fields
 
-    def pad(self, arrays: Arrays, size: int) -> Arrays:
-        """Pad the arrays of a batch for the graph of this size."""
-        return pad(arrays, size, self._num_rows)
+    def pad(self, arrays: Arrays, size: int) -> Arrays | None:
+        """Pad the arrays of a batch for the graph of this size; None if the work lists have no room."""
+        return pad(arrays, size, self._num_rows, self._planner)
 
     def replay(self, size: int, block_tables: Tensor) -> Tensor:
         """Return hidden states [size, H] for the inputs in the buffer and block_tables [rows of the step, blocks]."""
@@ -171,8 +175,8 @@ class StepGraph(NamedTuple):
     graphs: StepGraphs
     size: int
 
-    def pad(self, arrays: Arrays) -> Arrays:
-        """Pad the arrays of a batch for this graph."""
+    def pad(self, arrays: Arrays) -> Arrays | None:
+        """Like StepGraphs.pad, but for this size."""
         return self.graphs.pad(arrays, self.size)
 
     def replay(self, block_tables: Tensor) -> Tensor:
@@ -195,15 +199,16 @@ def padding(num_tokens: int, num_rows: int | None = None) -> Arrays:
     }
 
 
-def pad(arrays: Arrays, num_tokens: int, num_rows: int | None = None) -> Arrays:
+def pad(arrays: Arrays, num_tokens: int, num_rows: int | None = None, planner: Any = None) -> Arrays | None:
     """Pad the arrays of a batch for a graph of this many tokens and rows; arrays that no graph reads come last.
 
-    Without "sources" all tokens are known.
+    Without "sources" all tokens are known. None if the planner's work lists are larger than a graph's.
     """
     padded = padding(num_tokens, num_rows)
     for name in padded.keys() & arrays.keys():
         padded[name][: len(arrays[name])] = arrays[name]
-    return {**padded, **{name: array for name, array in arrays.items() if name not in padded}}
+    planned = with_plans(padded, planner)
+    return planned and {**planned, **{name: array for name, array in arrays.items() if name not in padded}}
 
 
 def _put(target: Tensor, source: Tensor) -> None:

@@ -7,7 +7,7 @@ import torch
 from ...device import stream_of
 from ..models.device_memory import DeviceMemory, refusing_out_of_memory
 from ..models.kv_cache import KVCache, StatePool
-from .async_runner import AsyncRunner
+from .async_runner import AsyncRunner, decode_planner
 from .rehearsal import compile_kernels
 
 
@@ -33,7 +33,8 @@ def measure_step_bytes(
         cache = KVCache(
             model.config, num_blocks=1, block_size=block_size, dtype=cache_dtype, device=device, states=pool
         )
-        AsyncRunner(model, cache, stream_of(device), device=device, **sizes).rehearse_largest()
+        planner = decode_planner(model.config, cache, dtype=dtype, device=device)
+        AsyncRunner(model, cache, stream_of(device), device=device, planner=planner, **sizes).rehearse_largest()
 
     way_out = (
         f"a step of {sizes['max_num_tokens']} tokens and {sizes['max_num_seqs']} sequences does not fit beside the "

@@ -36,7 +36,10 @@ class Spans(NamedTuple):
     def starts(self, end: int) -> Array:
         """Return the first keys of the spans below `end`, but for the first one's."""
         return np.concatenate(
-            [np.arange(self.short, min(end, self.limit + 1), self.short), np.arange(self.limit + self.long, end, self.long)]
+            [
+                np.arange(self.short, min(end, self.limit + 1), self.short),
+                np.arange(self.limit + self.long, end, self.long),
+            ]
         )
 
 
@@ -150,4 +153,5 @@ def _span_starts(begins: Array, ends: Array, line: Array, spans: Spans) -> Array
     counts = last - first
     rows = np.repeat(np.arange(len(ends)), counts)
     numbers = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
-    return line[rows] + positions[first[rows] + numbers] - begins[rows]
+    places: Array = line[rows] + positions[first[rows] + numbers] - begins[rows]
+    return places

@@ -16,7 +16,7 @@ from kernel_cases import (
 
 from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cuda import attention_decode, device_info
-from splitfuse.kernels.cuda.attention_decode import DecodePlanner
+from splitfuse.kernels.cuda.attention_decode import DecodePlanner, PlanKind
 from splitfuse.kernels.cuda.device_info import H100
 
 pytestmark = pytest.mark.sampled(3)
@@ -25,10 +25,10 @@ pytestmark = pytest.mark.sampled(3)
 def check(case: AttentionCase, *, num_splits: int | None = None, min_tokens: int = 16, tolerance: float = 0.0) -> None:
     q, cache, ragged = case.build()
     out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
-    planner = None
-    if num_splits is not None:
-        planner = DecodePlanner(num_splits * len(ragged.seq_lens), 16, min_tokens)
-    attention_decode.decode_attention(q, cache, ragged, case.args, out, planner=planner)
+    num_programs = num_splits and num_splits * len(ragged.seq_lens)
+    attention_decode.decode_attention(
+        q, cache, ragged, case.args, out, num_programs=num_programs, min_tokens=min_tokens
+    )
     tolerance = max(tolerance, case.tolerance)
     assert_near(out[: ragged.num_decodes], case.expected()[: ragged.num_decodes], tolerance=tolerance)
     assert out[ragged.num_decodes :].isnan().all()
@@ -95,18 +95,19 @@ def test_short_rows_leave_spans_empty(min_tokens: int) -> None:
 def test_one_launch_serves_any_length(num_programs: int) -> None:
     """Like a CUDA graph: the launch is fixed, then lengths and plans change, and rows may be padding of 0 tokens."""
     q, cache, ragged = AttentionCase((1, 1, 1), (60, 200, 90)).build()
-    args, planner = ops.AttentionArgs(0.1), DecodePlanner(num_programs, 16, 32)
+    kind = PlanKind(0, num_programs, attention_decode.choose_config(2, 64, 2, H100).BLOCK_N)
+    args, planner = ops.AttentionArgs(0.1), DecodePlanner((kind,), 32)
     sizes = set()
     for lengths in ((61, 201, 91), (1, 200, 17), (33, 0, 0)):
         plans = planner(np.arange(4), np.array(lengths))
         assert plans is not None
-        sizes.add(len(plans[0]))
+        sizes.add(len(plans[kind.name]))
         now = ragged._replace(
             seq_lens=torch.tensor(lengths, dtype=torch.int32, device=q.device),
-            plans={0: torch.from_numpy(plans[0]).to(q.device)},
+            plans={name: torch.from_numpy(plan).to(q.device) for name, plan in plans.items()},
         )
         out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
-        attention_decode.decode_attention(q, cache, now, args, out, planner=planner)
+        attention_decode.decode_attention(q, cache, now, args, out, num_programs=num_programs)
         assert not out[now.seq_lens == 0].any()
         live = now.seq_lens > 0
         assert_near(out[live], reference.paged_attention(q.double(), in_double(cache), now, args)[live])

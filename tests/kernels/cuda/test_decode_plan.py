@@ -1,3 +1,4 @@
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -26,7 +27,7 @@ def check(found: DecodePlan, lengths: list[int], *, window: int = 0, spans: Span
         pieces, oldest = sorted(keys[row]), max(length - window, 0) if window else 0
         assert pieces[0][0] == oldest // TILE * TILE
         assert pieces[-1][1] == length
-        assert all(before[1] == after[0] for before, after in zip(pieces, pieces[1:], strict=False))
+        assert all(before[1] == after[0] for before, after in pairwise(pieces))
         assert all(begin % TILE == 0 for begin, _, _ in pieces)
         assert [slot for _, _, slot in pieces] == (list(merges[row]) if row in merges else [-1])
         if spans is not None:

@@ -1,5 +1,6 @@
 """Exact mode: a token's attention has the same bits in any batch, chunk and kernel."""
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -12,10 +13,9 @@ from splitfuse.kernels import ops
 from splitfuse.kernels.cuda import attention_decode, attention_prefill, device_info
 from splitfuse.kernels.cuda.attention import decode_plan
 from splitfuse.kernels.cuda.attention.decode_plan import Spans
-from splitfuse.kernels.cuda.attention_decode import DecodePlanner
 
 SPANS = Spans(64, 128, 128)
-NUM_TOKENS = 300
+NUM_TOKENS = 200
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +41,7 @@ def attention_of(case: AttentionCase, rows: list[tuple[int, int]], *, num_progra
     )
     own, out = q[tokens], torch.full((len(tokens), *q.shape[1:]), float("nan"), dtype=q.dtype, device=DEVICE)
     if batch.num_decodes:
-        tile = attention_decode.exact_config(case.head_dim, q.element_size(), device_info.device_info(q.device)).BLOCK_N
-        planner = DecodePlanner(num_programs, tile, 16, spans=SPANS)
-        attention_decode.decode_attention(own, cache, batch, case.args, out, planner=planner)
+        attention_decode.decode_attention(own, cache, batch, case.args, out, num_programs=num_programs)
     if max(lengths) > 1:
         attention_prefill.prefill_attention(own, cache, batch, case.args, out)
     return out
@@ -57,15 +55,19 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.dtype} group {case.group} window {case.sliding_window}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case.dtype} group {case.group} window {case.sliding_window}"
+)
 def test_bits_depend_on_no_schedule(case: AttentionCase) -> None:
     whole = attention_of(case, [(0, NUM_TOKENS)])
     assert_near(whole, case.expected(), tolerance=5e-3 if case.is_cache_fp8 else 0.0)
-    for seed in range(3):
+    for seed in range(2):
         random = Random(seed)
         cuts = sorted({0, NUM_TOKENS, *random.sample(range(1, NUM_TOKENS), 3)})
-        chunks = list(zip(cuts, cuts[1:], strict=False))
-        singles = [(at, at + 1) for at in random.sample([0, 63, 64, 65, 127, 128, 129, 255, 256, *range(NUM_TOKENS)], 8)]
+        chunks = list(pairwise(cuts))
+        singles = [
+            (at, at + 1) for at in random.sample([0, 63, 64, 65, 127, 128, 129, 191, 192, *range(NUM_TOKENS)], 8)
+        ]
         rows = sorted([*chunks, *singles], key=lambda row: row[1] - row[0] > 1)
         found = attention_of(case, rows, num_programs=random.choice([1, 3, 20]))
         expected = torch.cat([whole[begin:end] for begin, end in rows])
