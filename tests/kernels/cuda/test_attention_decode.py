@@ -114,6 +114,23 @@ def test_one_launch_serves_any_length(num_programs: int) -> None:
     assert len(sizes) == 1
 
 
+@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.parametrize(
+    "case", [AttentionCase((1, 1), (40, 90), sliding_window=30, is_cache_fp8=is_fp8) for is_fp8 in (False, True)]
+)
+def test_the_engines_lists_are_found(case: AttentionCase, is_exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_info, "IS_EXACT", is_exact)
+    q, cache, ragged = case.build()
+    layers = [(window, case.num_kv_heads, case.head_dim) for window in (0, 30)]
+    planner = attention_decode.decode_planner(q.device, layers, dtype=q.dtype, cache_dtype=cache.keys.dtype)
+    plans = planner(ragged.query_start_loc.cpu().numpy(), ragged.seq_lens.cpu().numpy())
+    assert plans is not None
+    ragged = ragged._replace(plans={name: torch.from_numpy(plan).to(DEVICE) for name, plan in plans.items()})
+    out = torch.empty_like(q)
+    attention_decode.decode_attention(q, cache, ragged, case.args, out)
+    assert_near(out, case.expected(), tolerance=2e-3)
+
+
 def test_rows_of_one_token_are_found_among_others() -> None:
     """A mixed batch's graph: the launch does not know which rows are decodes."""
     case = AttentionCase((1, 5, 1, 3), (70, 8, 200, 4))
