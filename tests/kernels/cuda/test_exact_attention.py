@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 import torch
-from kernel_cases import DEVICE, AttentionCase, assert_near
+from kernel_cases import DEVICE, INTERPRETED, AttentionCase, assert_near
 from ordered_dots import use_ordered_dots
 from torch import Tensor
 
@@ -13,8 +13,10 @@ from splitfuse.kernels import ops
 from splitfuse.kernels.cuda import attention_decode, attention_prefill, device_info
 from splitfuse.kernels.cuda.attention import decode_plan
 from splitfuse.kernels.cuda.attention.decode_plan import Spans
+from splitfuse.kernels.cuda.device_info import H100
 
 SPANS = Spans(64, 128, 128)
+Tiles = tuple[attention_decode.Config, attention_prefill.Config] | None
 NUM_TOKENS = 200
 
 
@@ -25,7 +27,9 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
     use_ordered_dots(monkeypatch)
 
 
-def attention_of(case: AttentionCase, rows: list[tuple[int, int]], *, num_programs: int = 7) -> Tensor:
+def attention_of(
+    case: AttentionCase, rows: list[tuple[int, int]], *, num_programs: int = 7, tiles: Tiles = None
+) -> Tensor:
     """Return the attention of tokens [begin, end) of the case's one row, each pair a row of one batch."""
     q, cache, ragged = case.build()
     rows = sorted(rows, key=lambda row: row[1] - row[0] > 1)
@@ -40,10 +44,13 @@ def attention_of(case: AttentionCase, rows: list[tuple[int, int]], *, num_progra
         max_seq_len=max(end for _, end in rows),
     )
     own, out = q[tokens], torch.full((len(tokens), *q.shape[1:]), float("nan"), dtype=q.dtype, device=DEVICE)
+    decode_tile, prompt_tile = tiles or (None, None)
     if batch.num_decodes:
-        attention_decode.decode_attention(own, cache, batch, case.args, out, num_programs=num_programs)
+        attention_decode.decode_attention(
+            own, cache, batch, case.args, out, num_programs=num_programs, config=decode_tile
+        )
     if max(lengths) > 1:
-        attention_prefill.prefill_attention(own, cache, batch, case.args, out)
+        attention_prefill.prefill_attention(own, cache, batch, case.args, out, config=prompt_tile)
     return out
 
 
@@ -72,3 +79,31 @@ def test_bits_depend_on_no_schedule(case: AttentionCase) -> None:
         found = attention_of(case, rows, num_programs=random.choice([1, 3, 20]))
         expected = torch.cat([whole[begin:end] for begin, end in rows])
         assert torch.equal(found, expected), (found != expected).any(2).any(1).nonzero().flatten().tolist()
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="these tiles are those of 16 bits")
+def test_the_tiles_of_16_bits_keep_every_bit_of_float32() -> None:
+    """Rounding to 16 bits would hide differences; the interpreter has room for these tiles in float32."""
+    case = AttentionCase((NUM_TOKENS,), (0,), group=4, num_kv_heads=1, dtype=torch.float32, sliding_window=150)
+    gpu, width = H100, case.head_dim
+    decode_tile = attention_decode.exact_config(width, 2, gpu)
+    narrow, wide = (attention_prefill.choose_exact_config(rows, width, 2, gpu) for rows in (64, 10**6))
+    assert (decode_tile.BLOCK_M, narrow.BLOCK_M, wide.BLOCK_M) == (64, 64, 128)
+    whole = attention_of(case, [(0, NUM_TOKENS)], tiles=(decode_tile, wide))
+    rows = [(130, 131), (199, 200), (0, 70), (70, 128)]
+    found = attention_of(case, rows, tiles=(decode_tile, narrow))
+    assert torch.equal(found, torch.cat([whole[begin:end] for begin, end in rows]))
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="of the interpreter's dots")
+@pytest.mark.parametrize("bug", ["other spans", "other steps of keys", "plain sums"])
+def test_a_planted_bug_is_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = attention_of(CASES[0], [(0, NUM_TOKENS)])
+    tile = attention_decode.Config(16, 32 if bug == "other steps of keys" else 16, 4, 1)
+    if bug == "other spans":
+        monkeypatch.setattr(decode_plan, "SPANS", Spans(32, 64, 64))
+    if bug == "plain sums":
+        monkeypatch.setattr(device_info, "IS_EXACT", False)
+        monkeypatch.setattr(attention_decode, "_spans", lambda: SPANS)
+    found = attention_of(CASES[0], [(150, 151), (199, 200)], tiles=(tile, attention_prefill.Config(16, 16, 4, 1)))
+    assert not torch.equal(found, whole[[150, 199]])
