@@ -62,10 +62,20 @@ def prepare(device: torch.device) -> None:
     _backend(torch.empty(0, device=device)).prepare()
 
 
+def be_exact(device: torch.device, is_exact: bool) -> None:
+    """Let a GPU's kernels keep one order of a row's sums from now on, or not; a CPU's always do."""
+    if device.type == "cuda":
+        from .cuda import device_info
+
+        device_info.IS_EXACT = is_exact
+
+
 def inexact_reason(device: torch.device, dtype: torch.dtype, *, head_dim: int) -> str | None:
     """Return the reason why a row's bits may depend on the rows beside it; None if they depend on the row alone."""
-    if device.type != "cpu":
-        return f"kernels for {device.type} add in an order that depends on the batch"
+    if device.type == "cuda":
+        from .cuda import device_info
+
+        return device_info.inexact_reason(device)
     from .cpu.backend import inexact_reason as of_cpu
 
     return of_cpu(dtype, head_dim=head_dim)
