@@ -22,7 +22,7 @@ from ..models.forward_inputs import Arrays
 from ..models.kv_cache import KVCache
 from ..sampling.sampler import Sampler
 from .batch_arrays import with_plans
-from .cuda_graphs import GraphCapturer, StepGraphs, mixed_graph_sizes, padding
+from .cuda_graphs import GraphCapturer, StepGraphs, mixed_graph_sizes, num_tokens_of_a_launch, padding
 from .pending_outputs import PendingOutputs
 from .rehearsal import StepLimits, compile_kernels, rehearse, rehearse_largest
 from .stages import Stages
@@ -80,7 +80,7 @@ class AsyncRunner:
     ) -> None:
         """Let this capturer capture graphs from now on: of decodes of up to sizes[0] rows, and of mixed batches."""
 
-        def graphs(sizes: tuple[int, ...], num_rows: int | None = None) -> StepGraphs:
+        def graphs(sizes: tuple[int, ...], num_rows: int | None = None, max_padding: int | None = None) -> StepGraphs:
             table = (num_rows or sizes[0], self._limits.table_width)
             return StepGraphs(
                 self.stages.forward_pass.forward,
@@ -92,10 +92,12 @@ class AsyncRunner:
                 max_model_len=self._limits.max_model_len,
                 num_rows=num_rows,
                 planner=self._limits.planner,
+                max_padding=max_padding,
             )
 
         num_rows = self._limits.max_num_seqs + 1  # no batch has the last row
-        mixed = graphs(mixed_graph_sizes(self._limits.max_num_tokens), num_rows)
+        most = num_tokens_of_a_launch(self._model.config)
+        mixed = graphs(mixed_graph_sizes(self._limits.max_num_tokens, most), num_rows, most // 4)
         self.graphs.use(decodes=graphs(sizes), mixed=mixed)
 
     @torch.inference_mode()

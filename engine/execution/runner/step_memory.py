@@ -8,6 +8,7 @@ from ...device import stream_of
 from ..models.device_memory import DeviceMemory, refusing_out_of_memory
 from ..models.kv_cache import KVCache, StatePool
 from .async_runner import AsyncRunner, decode_planner
+from .cuda_graphs import graph_bytes, graph_sizes, mixed_graph_sizes
 from .rehearsal import compile_kernels
 
 
@@ -43,4 +44,7 @@ def measure_step_bytes(
     with refusing_out_of_memory(way_out):
         compile_kernels(largest_step, device)
         num_bytes = memory.peak(largest_step)
-    return num_bytes if enforce_eager else 2 * num_bytes  # graphs have a memory pool of the largest graph's size
+    if enforce_eager:
+        return num_bytes
+    num_graphs = len(graph_sizes(sizes["max_num_seqs"])) + len(mixed_graph_sizes(sizes["max_num_tokens"]))
+    return 2 * num_bytes + graph_bytes(num_graphs)  # graphs have a memory pool of the largest graph's size

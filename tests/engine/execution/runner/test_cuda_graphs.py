@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from splitfuse.engine.execution.runner.cuda_graphs import (
     StepGraphs,
     graph_sizes,
     mixed_graph_sizes,
+    num_tokens_of_a_launch,
     pad,
     padding,
 )
@@ -95,6 +97,42 @@ def test_sizes_of_mixed_batches_reach_the_budget_and_pad_by_less_than_half() -> 
     sizes = mixed_graph_sizes(8192)
     assert sizes[0] == 2048
     assert all(smaller >= larger / 2 for larger, smaller in pairwise(sizes))
+
+
+def test_mixed_batches_have_graphs_while_launching_takes_longer_than_computing() -> None:
+    assert mixed_graph_sizes(8192, 300) == (384, 256, 192, 128, 64)
+    assert mixed_graph_sizes(8192, 10**6)[0] == 2048
+    llama, qwen = (
+        SimpleNamespace(
+            hidden_size=hidden, intermediate_size=inner, num_heads=heads, num_kv_heads=8, head_dim=128, hf_config={}
+        )
+        for hidden, inner, heads in ((4096, 14336, 32), (1024, 3072, 16))
+    )
+    assert 250 < num_tokens_of_a_launch(llama) < 512  # type: ignore[arg-type]
+    assert num_tokens_of_a_launch(qwen) > 2048  # type: ignore[arg-type]
+
+
+def test_a_larger_graph_serves_only_what_it_pads_little() -> None:
+    graphs = StepGraphs(
+        lambda sources, inputs: inputs.token_ids[:, None].float(), FakeCapturer(), sizes=SIZES, max_model_len=24,
+        buffer=torch.zeros(4096, dtype=torch.uint8), hidden=torch.zeros(8, 1),
+        tables=torch.zeros((8, 6), dtype=torch.int32), max_padding=2,
+    )  # fmt: skip
+    graphs.capture(8)
+    assert [graphs.captured_for(n) for n in (5, 6, 8, 9)] == [None, 8, 8, None]
+
+
+def test_more_decodes_than_the_largest_graph_of_decodes_take_a_mixed_one(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, max_num_seqs=8)
+    launcher, capturer = launcher_of(llm), FakeCapturer()
+    launcher.use_graphs(capturer, sizes=graph_sizes(2), hidden_size=64, dtype=torch.float32)
+    launcher.capture_graphs()
+    found = launcher.graphs.find(num_tokens=5, num_rows=5, num_logits=5)
+    assert found is not None
+    assert found.graphs is launcher.graphs.mixed
+    few = launcher.graphs.find(num_tokens=2, num_rows=2, num_logits=2)
+    assert few is not None
+    assert few.graphs is launcher.graphs.decodes
 
 
 def test_a_size_that_is_missing_is_served_by_a_larger_one_meanwhile() -> None:
