@@ -73,7 +73,7 @@ class Load:
             max_query_len=self.query_len,
             max_seq_len=max(self.lengths),
         )
-        return q, ops.CacheView(k_cache, v_cache), ragged, ops.AttentionArgs(SCALE)
+        return q, ops.CacheView(k_cache, v_cache), planned(ragged), ops.AttentionArgs(SCALE)
 
     def sdpa(self, q: Tensor, cache: ops.CacheView, ragged: ops.RaggedBatch) -> Callable[[], Tensor]:
         """Return torch's attention over equal keys and values without pages: [rows, Hq, query_len, D]."""
@@ -86,6 +86,19 @@ class Load:
         keys, values = (x.repeat_interleave(NUM_HEADS // NUM_KV_HEADS, dim=1) for x in (keys, values))
         mask: Any = causal_lower_right(self.query_len, self.seq_len)
         return partial(F.scaled_dot_product_attention, queries, keys, values, mask)
+
+
+def planned(ragged: ops.RaggedBatch, *, tile: int = 0, min_tokens: int = 0) -> ops.RaggedBatch:
+    """Add the work lists that an engine would send, of 16 bits and e4m3; `tile`: of another number of keys a step."""
+    device, layers = ragged.seq_lens.device, [(0, NUM_KV_HEADS, HEAD_DIM)]
+    plans: dict[str, Tensor] = {}
+    for cache_dtype in (DTYPE, torch.float8_e4m3fn):
+        planner = attention_decode.decode_planner(device, layers, dtype=DTYPE, cache_dtype=cache_dtype)
+        kinds = [kind._replace(tile=tile or kind.tile) for kind in planner.kinds]
+        planner = planner._replace(kinds=kinds, min_tokens=min_tokens or planner.min_tokens)
+        found = planner(ragged.query_start_loc.cpu().numpy(), ragged.seq_lens.cpu().numpy(), is_fixed=False)
+        plans |= {name: torch.from_numpy(plan).to(device) for name, plan in (found or {}).items()}
+    return ragged._replace(plans=plans)
 
 
 def in_e4m3(cache: ops.CacheView) -> ops.CacheView:
@@ -102,18 +115,12 @@ def time_attention(bench: Bench, load: Load, goals: tuple[Goal, ...] = ()) -> No
 
 
 def time_splitting(bench: Bench, load: Load) -> None:
+    """Time a row in many pieces beside the same row in one."""
     batch = load.build()
-    run = partial(attention_decode.decode_attention, *batch, torch.empty_like(batch[0]))
-    rival = ("one piece a row", partial(run, min_tokens=2**30, num_programs=load.num_rows))
-    bench.time(f"{load}, split", run, **load.work, rival=rival, goal=Goal(times_rival=5.0))
-
-
-def time_any_length(bench: Bench, load: Load, max_model_len: int) -> None:
-    """Time the grid that a graph keeps for every length, on rows far shorter."""
-    q, cache, ragged, args = load.build()
-    exact = partial(cuda.paged_attention, q, cache, ragged, args)
-    bounded = partial(cuda.paged_attention, q, cache, ragged._replace(max_seq_len=max_model_len), args)
-    bench.time(f"{load}, bound {max_model_len}", bounded, **load.work, rival=("its own bound", exact))
+    out = torch.empty_like(batch[0])
+    whole = planned(batch[2], min_tokens=2**30)
+    runs = [partial(attention_decode.decode_attention, *batch[:2], each, batch[3], out) for each in (batch[2], whole)]
+    bench.time(f"{load}, split", runs[0], **load.work, rival=("one piece", runs[1]), goal=Goal(times_rival=5.0))
 
 
 def time_long_row(bench: Bench, load: Load) -> None:
@@ -359,8 +366,6 @@ def run(bench: Bench) -> None:
         time_attention(bench, load)
     time_fp8(bench, Load(1, 8192, 2048))
     time_long_row(bench, Load(64, 1024, longest=131_072))
-    for load in (Load(1, 1024), Load(32, 1024), Load(256, 1024)):
-        time_any_length(bench, load, 131_072)
     for bits in (8, 4):
         for num_rows in (1, 16, 64, 256, 512, 2048):
             time_quantized(bench, QuantizedMatmul(num_rows, 28672, 4096, bits))
@@ -382,7 +387,6 @@ def _run_tiny(bench: Bench) -> None:
     time_few_rows(bench, 2, 96, 64, is_gated=True)
     time_fp8_linear(bench, 20)
     time_splitting(bench, Load(1, 600))
-    time_any_length(bench, Load(2, 64), 4096)
     time_long_row(bench, Load(3, 16, longest=112))
     for bits in (8, 4):
         time_quantized(bench, QuantizedMatmul(3, 96, 256, bits))

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_cases import INTERPRETED
 
 
 def use_ordered_dots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use them until the test ends. Nothing without the interpreter."""
+    if not INTERPRETED:
+        return
     from triton.runtime import interpreter
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, input_precision: object, max_num_imprecise_acc: object) -> Any:
