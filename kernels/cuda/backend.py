@@ -17,7 +17,8 @@ from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quant
 from ..reference import add_gated as add_gated
 from ..reference import clamped_swiglu as clamped_swiglu
 from ..reference import max_logits as max_logits
-from . import device_info, moe, moe_route, quantized_linear
+from . import device_info as settings
+from . import moe, moe_route, quantized_linear
 from .activation import gelu as gelu
 from .activation import gelu_tanh as gelu_tanh
 from .activation import gelu_tanh_mul as gelu_tanh_mul
@@ -126,7 +127,7 @@ def _pack_in_order(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dt
 
 def linear(x: Tensor, packed: AnyLinear) -> Tensor:
     if isinstance(packed, PackedLinear):
-        if device_info.IS_EXACT:
+        if settings.IS_EXACT:
             return exact_linear.multiply(x, packed.weight, packed.bias)
         if few_rows.serves(x):
             return few_rows.multiply(x, few_rows.Weight(packed.weight, None, packed.bias), dtype=x.dtype)
@@ -164,7 +165,7 @@ def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
     if few_rows.serves(x):
         if isinstance(packed, Fp8Linear):
             return fp8_linear.multiply(x, packed, is_gated=True)
-        if isinstance(packed, PackedLinear) and not device_info.IS_EXACT:
+        if isinstance(packed, PackedLinear) and not settings.IS_EXACT:
             return few_rows.multiply(x, few_rows.Weight(packed.weight, None, packed.bias), dtype=x.dtype, is_gated=True)
     return silu_mul(linear(x, packed))
 
