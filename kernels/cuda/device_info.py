@@ -33,7 +33,7 @@ USES_DEPENDENT_LAUNCH = True
 # If True, a row's sums have one order, whatever the batch: one kernel for any number of rows, keys split at fixed
 # positions (`ops.be_exact`).
 IS_EXACT = False
-# Compute capabilities on which tests/gpu/exact.py found equal bits in exact mode. Nothing has been measured yet.
+# Compute capabilities on which tests/gpu/calls/exact.py found equal bits in exact mode. Nothing has been measured yet.
 MEASURED_EXACT: frozenset[int] = frozenset()
 H100 = DeviceInfo(90, 132, 232_448)
 SMALLEST_SHARED_MEMORY = 101_376  # compute capability 8.6, 8.9 and 12.0 (CUDA programming guide, table of limits)

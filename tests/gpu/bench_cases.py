@@ -119,14 +119,16 @@ def time_splitting(bench: Bench, load: Load) -> None:
     batch = load.build()
     out = torch.empty_like(batch[0])
     whole = planned(batch[2], min_tokens=2**30)
-    runs = [partial(attention_decode.decode_attention, *batch[:2], each, batch[3], out) for each in (batch[2], whole)]
+    runs = [
+        partial(attention_decode.decode_attention, *batch[:2], ragged, batch[3], out) for ragged in (batch[2], whole)
+    ]
     bench.time(f"{load}, split", runs[0], **load.work, rival=("one piece", runs[1]), goal=Goal(times_rival=5.0))
 
 
 def time_long_row(bench: Bench, load: Load) -> None:
     """Time a long row among short ones beside equal rows of the same bytes."""
     equal = Load(load.num_rows, sum(load.lengths) // load.num_rows)
-    runs = [partial(cuda.paged_attention, *each.build()) for each in (load, equal)]
+    runs = [partial(cuda.paged_attention, *case.build()) for case in (load, equal)]
     bench.time(str(load), runs[0], **load.work, rival=("equal rows", runs[1]), goal=Goal(times_rival=1 / 1.3))
 
 

@@ -119,8 +119,8 @@ def main() -> int:
     for params in (PARAMS, PATH_PARAMS):
         least = {"min_tokens": options.tokens}
         params |= {
-            kind: replace(each, max_tokens=options.tokens, **(least if each.min_tokens else {}))
-            for kind, each in params.items()
+            kind: replace(of_kind, max_tokens=options.tokens, **(least if of_kind.min_tokens else {}))
+            for kind, of_kind in params.items()
         }
     rows: list[dict[str, Any]] = []
     path = Path(os.environ.get("OUT", ".")) / "bench-parity.json"

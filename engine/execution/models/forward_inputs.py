@@ -45,3 +45,11 @@ class Inputs(NamedTuple):
             fields["logits_indices"],
             StateBatch(*(fields[name] for name in STATE_FIELDS)) if "state_sources" in fields else None,
         )
+
+
+def with_plans(arrays: Arrays, planner: Any, **options: bool) -> Arrays | None:
+    """Add the work lists of a GPU's decodes (ops.decode_planner); None if they would be larger than a graph's."""
+    if planner is None:
+        return arrays
+    plans = planner(arrays["query_start_loc"], arrays["seq_lens"], **options)
+    return None if plans is None else {**arrays, **plans}

@@ -18,10 +18,9 @@ from ...core.block_allocator import num_blocks_for
 from ...core.request import Request
 from ...device import Stream
 from ..models.config import ModelConfig
-from ..models.forward_inputs import Arrays
+from ..models.forward_inputs import Arrays, with_plans
 from ..models.kv_cache import KVCache
 from ..sampling.sampler import Sampler
-from .batch_arrays import with_plans
 from .cuda_graphs import GraphCapturer, StepGraphs, mixed_graph_sizes, num_tokens_of_a_launch, padding
 from .pending_outputs import PendingOutputs
 from .rehearsal import StepLimits, compile_kernels, rehearse, rehearse_largest
@@ -184,7 +183,7 @@ def decode_planner(model: ModelConfig, cache: KVCache, *, dtype: torch.dtype, de
     """Return the maker of a GPU's work lists for a model with queries of `dtype`; None for other devices."""
     views = [view for part in cache.layers for view in (part if type(part) is tuple else (part,))]
     keys = [view.keys for view in views if isinstance(view, ops.CacheView)]
-    shapes = dict.fromkeys((each.shape[1], each.shape[3]) for each in keys)
+    shapes = dict.fromkeys((tensor.shape[1], tensor.shape[3]) for tensor in keys)
     layers = [(window, *shape) for window in dict.fromkeys(model.sliding_windows) for shape in shapes]
     return ops.decode_planner(device, layers, dtype=dtype, cache_dtype=keys[0].dtype if keys else dtype)
 

@@ -14,7 +14,6 @@ from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from operator import add
-from typing import Any
 
 import numpy as np
 
@@ -97,14 +96,6 @@ def _matrix(tables: Sequence["array[int]"]) -> Array:
     num_bytes = tables[0].itemsize * max(map(len, tables))
     padded = b"".join([table.tobytes().ljust(num_bytes, b"\0") for table in tables])
     return np.frombuffer(bytearray(padded), dtype=np.int32).reshape(len(tables), -1)
-
-
-def with_plans(arrays: Arrays, planner: Any, **options: bool) -> Arrays | None:
-    """Add the work lists of a GPU's decodes (ops.decode_planner); None if they would be larger than a graph's."""
-    if planner is None:
-        return arrays
-    plans = planner(arrays["query_start_loc"], arrays["seq_lens"], **options)
-    return None if plans is None else {**arrays, **plans}
 
 
 def token_sources(rows: Sequence[BatchRow], sample_indices: Mapping[Request, int]) -> Array:

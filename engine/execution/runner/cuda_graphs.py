@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ..models.config import ModelConfig
-from ..models.forward_inputs import Arrays, Bounds, Inputs
-from .batch_arrays import with_plans
+from ..models.forward_inputs import Arrays, Bounds, Inputs, with_plans
 from .transfer import layout_of, num_bytes, views
 
 _log = logging.getLogger("splitfuse.engine")
@@ -69,8 +68,8 @@ def num_tokens_of_a_launch(model: ModelConfig) -> int:
     if (experts := model.hf_config.get("experts")) is not None:
         inner = experts.num_experts_per_tok * experts.intermediate_size
     widths = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
-    operations = 2 * hidden * (widths + 3 * inner)  # of a token in a layer
-    return max(int(_LAUNCH_SECONDS * _OPERATIONS / operations), 1)
+    operations_per_token = 2 * hidden * (widths + 3 * inner)
+    return max(int(_LAUNCH_SECONDS * _OPERATIONS / operations_per_token), 1)
 
 
 def graph_bytes(num_graphs: int) -> int:

@@ -80,14 +80,9 @@ class ModelRunner:
         from .async_runner import AsyncRunner, decode_planner  # here: a server on a CPU has none
 
         device = self.loaded.device
+        planner = decode_planner(self.model.config, self.cache, dtype=self.loaded.dtype, device=device)
         launcher = AsyncRunner(
-            self.model,
-            self.cache,
-            stream_of(device),
-            device=device,
-            sampler=self._sampler,
-            planner=decode_planner(self.model.config, self.cache, dtype=self.loaded.dtype, device=device),
-            **limits,
+            self.model, self.cache, stream_of(device), device=device, sampler=self._sampler, planner=planner, **limits
         )
         self._stages = launcher.stages
         return launcher

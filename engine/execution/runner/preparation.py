@@ -5,10 +5,10 @@ from typing import Any
 
 from ...core.batch import Batch
 from ...core.request import Request
-from ..models.forward_inputs import Inputs
+from ..models.forward_inputs import Inputs, with_plans
 from ..sampling.logits_processors import LogitsProcessors
 from ..sampling.samples import list_samples
-from .batch_arrays import lay_out, token_sources, with_plans
+from .batch_arrays import lay_out, token_sources
 from .graph_set import GraphSet
 from .state_arrays import state_arrays
 from .step import Step

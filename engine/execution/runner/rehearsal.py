@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import is_out_of_memory
-from ..models.forward_inputs import Arrays, Bounds, Inputs
+from ..models.forward_inputs import Arrays, Bounds, Inputs, with_plans
 from ..sampling.sampler import sample_token_ids
-from .batch_arrays import with_plans
 from .cuda_graphs import graph_sizes, mixed_graph_sizes, padding
 from .forward_pass import ForwardPass
 from .state_arrays import padding_states

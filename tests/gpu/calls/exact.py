@@ -43,7 +43,7 @@ def answers(device: str, dtype: str, *, is_exact: bool, num_prompts: int, **sche
     settings: dict[str, Any] = {"num_kv_blocks": 2000, **schedule}
     llm = LLM(device=device, dtype=dtype, exact=is_exact, max_model_len=512, **settings)
     outputs = [output.outputs[0] for output in llm.generate(prompts, params)]
-    found = [(tuple(output.token_ids), tuple(each.logprob for each in output.logprobs or ())) for output in outputs]
+    found = [(tuple(output.token_ids), tuple(entry.logprob for entry in output.logprobs or ())) for output in outputs]
     llm.close()
     return found
 
