@@ -82,7 +82,7 @@ def choose_exact_config(num_dot_rows: int, head_dim: int, element_size: int, gpu
     if element_size > 2:
         return config
     if head_dim > 128:
-        return config._replace(num_warps=8)  # 4 spill 416 bytes
+        return config._replace(BLOCK_M=64, num_warps=8)  # 4 spill 416 bytes
     is_wide = num_dot_rows >= 128 * gpu.num_multiprocessors and gpu.has_strong_cores
     return config._replace(BLOCK_M=128 if is_wide else 64, num_warps=8 if is_wide else 4)
 
