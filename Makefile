@@ -17,7 +17,7 @@ MINUTES ?=
 TRACES ?=
 
 .PHONY: serve test exact thorough fast core lint types check torches unasync docs site compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
-	tensor-parallel gpu \
+	tensor-parallel gpu gpu-dry \
 	gpu-profile image image-check wheel balanced replicas builds bench bench-peers goodput gaps clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
@@ -70,6 +70,15 @@ thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compi
 	SPLITFUSE_TEST_ALL=1 SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=6 SPLITFUSE_TEST_SEEDS=300 \
 		SPLITFUSE_TEST_OVERLAPPED_SEEDS=40 SPLITFUSE_TEST_KILLS=9 \
 		SPLITFUSE_TEST_REQUESTS=1000 SPLITFUSE_TEST_ARCHES=80,89,90,100,120 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(MAKE) gpu-dry
+
+# A GPU's machine may have an older Triton than the pinned one. Its interpreter wants an older NumPy, too.
+OLD_TRITON := $(CURDIR)/$(VENV)/triton-3.6.0
+gpu-dry: $(VENV)/.test  ## `make gpu` without a GPU, under the pinned Triton and under 3.6.0
+	$(BIN)/python tests/gpu/run.py --dry
+	test -d $(OLD_TRITON) || $(BIN)/pip install -q --no-deps --target $(OLD_TRITON) triton==3.6.0 "numpy<2.4"
+	PYTHONPATH=$(OLD_TRITON) $(BIN)/python tests/gpu/run.py --dry
+	PYTHONPATH=$(OLD_TRITON) $(BIN)/python tests/gpu/compile_report.py --arch 90 > /dev/null
 
 exact: $(VENV)/.test  ## no schedule changes a bit: 240 prompts x 6 schedules per combination, and SmolLM2; ARGS="-k Q4_0"
 	SPLITFUSE_TEST_ALL=1 SPLITFUSE_EXACT_PROMPTS=240 SPLITFUSE_EXACT_SCHEDULES=6 SPLITFUSE_MODEL=$(or $(MODEL),smollm2) \

@@ -1,6 +1,6 @@
 """Arguments of ops that belong together, as named tuples. Knows no backend."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -32,6 +32,9 @@ class RaggedBatch(NamedTuple):
     num_decodes: int | None
     max_query_len: int  # upper bound over all rows
     max_seq_len: int  # upper bound over all rows
+    plans: Mapping[str, Tensor] | None = (
+        None  # a GPU's work lists of decodes (ops.decode_planner); None: made in the op
+    )
 
 
 class StateBatch(NamedTuple):

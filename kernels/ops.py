@@ -69,13 +69,35 @@ def prepare(device: torch.device) -> None:
     _backend(torch.empty(0, device=device)).prepare()
 
 
+def be_exact(device: torch.device, is_exact: bool) -> None:
+    """Let a GPU's kernels keep one order of a row's sums from now on, or not; a CPU's always do."""
+    if device.type == "cuda":
+        from .cuda import device_info
+
+        device_info.IS_EXACT = is_exact
+
+
 def inexact_reason(device: torch.device, dtype: torch.dtype, *, head_dim: int) -> str | None:
     """Return the reason why a row's bits may depend on the rows beside it; None if they depend on the row alone."""
-    if device.type != "cpu":
-        return f"kernels for {device.type} add in an order that depends on the batch"
+    if device.type == "cuda":
+        from .cuda import device_info
+
+        return device_info.inexact_reason(device)
     from .cpu.backend import inexact_reason as of_cpu
 
     return of_cpu(dtype, head_dim=head_dim)
+
+
+def decode_planner(device: torch.device, layers: Iterable[tuple[int, int, int]], **dtypes: torch.dtype) -> Any:
+    """Return the maker of a GPU's work lists for layers (window, KV heads, head size); None for other devices.
+
+    `dtypes`: dtype and cache_dtype. (query_start_loc, seq_lens) → the arrays of RaggedBatch.plans by name.
+    """
+    if device.type != "cuda":
+        return None
+    from .cuda import attention_decode
+
+    return attention_decode.decode_planner(device, layers, **dtypes)
 
 
 def compile_ahead(device: torch.device) -> AbstractContextManager[object]:

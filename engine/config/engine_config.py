@@ -138,8 +138,8 @@ class EngineConfig:
         None, at_least=1, help="slices of a matrix in its sums: equal bits for any number of processes that divides it"
     )
     enforce_eager: bool = setting(False, help="run without CUDA graphs")
-    exact: bool = setting(
-        True, help="the schedule changes no bit of an answer, where that can be had; --no-exact promises nothing"
+    exact: bool | None = setting(
+        None, help="the schedule changes no bit of an answer, where that can be had; nothing = on a CPU"
     )
     logprobs_mode: str = setting(
         "raw_logprobs",

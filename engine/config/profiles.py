@@ -26,7 +26,7 @@ PROFILES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         GPU: {"max_num_batched_tokens": 4096},  # unmeasured, as all on GPUs
     },
     "latency": {CPU: _LATENCY, GPU: _LATENCY},
-    "exact": {CPU: _EXACT, GPU: _EXACT},
+    "exact": {CPU: _EXACT, GPU: {**_EXACT, "exact": True}},
 }
 
 

@@ -66,6 +66,7 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
     num_threads = config.num_threads or default_num_threads()
     torch.set_num_threads(max(1, num_threads // config.tensor_parallel_size))
     choices = _choose(config, folder)
+    ops.be_exact(choices.device, bool(config.exact))
     model, ranks, make_cache, cached = _load_shares(choices)
     cache, spec, states = _allocate_cache(choices, model, make_cache, cached, draft)
     loaded = LoadedModel(
@@ -84,10 +85,17 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
 
 def _inexact_reason(choices: _Choices) -> str | None:
     """Return the reason why the schedule may change bits of an answer; None if it never does."""
-    if not choices.config.exact:
+    config, model = choices.config, choices.model
+    if config.exact is False:
         return "--no-exact"
-    family = model_class(choices.model.architecture, impl=choices.model.impl)
-    return family.inexact or ops.inexact_reason(choices.device, choices.dtype, head_dim=choices.model.head_dim)
+    family = model_class(model.architecture, impl=model.impl)
+    if family.inexact or choices.device.type == "cpu" or not config.exact:
+        return family.inexact or ops.inexact_reason(choices.device, choices.dtype, head_dim=model.head_dim)
+    if config.quantization or model.quantization:
+        return "a GPU's products with quantized weights add in an order that depends on the batch"
+    if model.is_recurrent:
+        return "nobody has compared a GPU's recurrent layers in different batches"
+    return ops.inexact_reason(choices.device, choices.dtype, head_dim=model.head_dim)
 
 
 def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":

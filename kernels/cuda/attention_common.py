@@ -72,7 +72,46 @@ def load_tile(
 
 
 @triton.jit
-def attend(q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKED: tl.constexpr, CAPPED: tl.constexpr):
+def _sum_of_keys(x, EXACT: tl.constexpr):
+    """Sum x [rows, keys] over the keys; EXACT: half to half, in an order that no layout of the tile changes."""
+    if EXACT:
+        for _ in tl.static_range(8):  # 256 keys at most
+            if x.shape[1] > 1:
+                x = tl.sum(tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2]), axis=1)
+        x = tl.reshape(x, [x.shape[0]])
+    else:
+        x = tl.sum(x, axis=1)
+    return x
+
+
+@triton.jit
+def fold(maximum, total, out, span_maximum, span_total, span_out):
+    """Add a span's state [rows], [rows], [rows, dims] to the state of the keys before it.
+
+    Every kernel adds spans by these operations, one after the other. A span without visible keys changes no bit.
+    """
+    new_maximum = tl.maximum(maximum, span_maximum)
+    shrink, span_shrink = tl.exp2(maximum - new_maximum), tl.exp2(span_maximum - new_maximum)
+    total = tl.fma(total, shrink, span_total * span_shrink)
+    out = tl.fma(out, shrink[:, None], span_out * span_shrink[:, None])
+    return new_maximum, total, out
+
+
+@triton.jit
+def attend(
+    q,
+    k,
+    v,
+    visible,
+    maximum,
+    total,
+    out,
+    scale_log2,
+    inner_scale,
+    MASKED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    EXACT: tl.constexpr = False,
+):
     """Fold one tile into softmax(q kᵀ · scale) v (Milakov & Gimelshein 2018; Dao et al. 2022).
 
     With CAPPED, scores are cap · tanh(q kᵀ · scale / cap): `inner_scale` is 2 · scale / cap · log2(e), for exp2, and
@@ -80,6 +119,8 @@ def attend(q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKE
 
     State of a query row: `maximum` m of the scores in base 2, `total` Σ exp2(s - m), `out` Σ exp2(s - m) · v. m begins
     finite: a row that sees nothing of its first tiles gets exp2(-inf) = 0 there, not exp2(-inf + inf) = NaN.
+    A tile of which a row sees nothing changes no bit of its state. EXACT: so does a tile's shape, for the instruction
+    of the dots adds a row's products in one order.
     """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     if CAPPED:
@@ -87,23 +128,30 @@ def attend(q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKE
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     new_maximum = tl.maximum(maximum, tl.max(scores, axis=1) * scale_log2)
-    probabilities = tl.exp2(scores * scale_log2 - new_maximum[:, None])
+    # fma by name: the compiler's choice to fuse might differ between kernels.
+    probabilities = tl.exp2(tl.fma(scores, scale_log2, -new_maximum[:, None]))
     shrink = tl.exp2(maximum - new_maximum)
-    total = total * shrink + tl.sum(probabilities, axis=1)
+    total = tl.fma(total, shrink, _sum_of_keys(probabilities, EXACT))
     out = tl.dot(probabilities.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
     return new_maximum, total, out
 
 
 @triton.jit
-def first_state(sinks_ptr, heads, inside, is_first, BLOCK_M: tl.constexpr):
-    """Return the state (maximum, total) before the first tile: a head's sink counts once, in its first span."""
+def first_state(sinks_ptr, heads, inside, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Return the state (maximum, total, out) before the first key: a head's sink counts once."""
     maximum = tl.full([BLOCK_M], -1e30, tl.float32)
     total = tl.full([BLOCK_M], 0.0, tl.float32)
     if sinks_ptr is not None:
-        sinks = tl.load(sinks_ptr + heads, mask=inside, other=0.0) * 1.4426950408889634
-        maximum = tl.where(is_first, sinks, maximum)
-        total = tl.where(is_first, 1.0, total)
-    return maximum, total
+        maximum = tl.load(sinks_ptr + heads, mask=inside, other=0.0) * 1.4426950408889634
+        total = tl.full([BLOCK_M], 1.0, tl.float32)
+    return maximum, total, tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
+
+
+@triton.jit
+def no_state(BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Return the state of a span before its first key."""
+    maximum = tl.full([BLOCK_M], -1e30, tl.float32)
+    return maximum, tl.full([BLOCK_M], 0.0, tl.float32), tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
 
 
 def score_scales(args: AttentionArgs) -> tuple[float, float]:

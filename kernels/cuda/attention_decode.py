@@ -1,19 +1,21 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Paged attention of one query token per row: softmax(q kᵀ · scale) v over the row's cached tokens.
 
-One program computes one row, one KV head and one of `num_splits` spans of the row's tokens; the query heads that share
-the KV head are the rows of its dot, padded to the 16 that a tensor core needs. If few rows would leave the GPU idle,
-spans run concurrently, and a second kernel merges their weighted results (flash-decoding: Dao et al. 2023; pages: Kwon
-et al. 2023, PagedAttention). The grid depends on the number of rows and the bound `max_seq_len` alone: a program reads
-its row's length from device memory, and an empty span ends at once. So a CUDA graph captured with
-max_seq_len = max_model_len serves every length.
+The host deals the keys of all rows to a fixed number of programs for each KV head, by their bytes
+(attention/decode_plan.py), so no program waits for a long row. The query heads that share a KV head are the rows of a
+program's dot, padded to the 16 that a tensor core needs. A row of several pieces is merged by a second kernel
+(flash-decoding: Dao et al. 2023; work lists: Ye et al. 2025, FlashInfer; pages: Kwon et al. 2023, PagedAttention). The
+grid depends on the number of rows and heads alone and the plan is read from device memory, so a CUDA graph serves every
+length.
 A row and KV head read 4·L·D bytes of keys and values in 16 bits for 4·L·D·group operations: `group` operations per
-byte, so bound by memory. A cache in e4m3 takes half the bytes; its dots are in float16. With splits, another
-8·Hq·D·num_splits bytes per row are written and read.
+byte, so bound by memory. A cache in e4m3 takes half the bytes; its dots are in float16. A piece of a merged row writes
+and reads another 8·Hq·D bytes.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -21,26 +23,31 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
+from . import device_info as settings
+from .attention import decode_plan
+from .attention.decode_plan import MERGE_FIELDS, PIECE_FIELDS, Array, Spans, plan_decode
 from .attention_common import (
     as_loaded,
     attend,
     check_paged,
     first_state,
+    fold,
     fp8_kind,
     load_blocks,
     load_tile,
+    no_state,
     scales_of_head,
     score_scales,
 )
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .tile_configs import measured, min_tokens_per_split
 
-# Programs per multiprocessor that keep its memory queue full; with fewer, rows are split. Untuned.
+# Programs per multiprocessor that keep its memory queue full. Untuned.
 PROGRAMS_PER_MULTIPROCESSOR = 4
-MAX_SPLITS = 64
-# Programs of a mixed step's graph, which has the largest number of rows: 4 spans for each of 257 rows, 15 for 65.
-# Untuned.
-MAX_RAGGED_PROGRAMS = 8224
+# Pieces beyond one per row and program for which a graph has room in exact mode: 73 MiB for 32 heads of 128, and keys
+# of a million tokens in spans of 256. A step that needs more runs without a graph.
+MAX_EXACT_PIECES = 4096
+_BLOCK_SLOTS = tl.constexpr(8)
 
 
 class Config(NamedTuple):
@@ -64,136 +71,192 @@ def choose_config(group: int, head_dim: int, element_size: int, gpu: DeviceInfo)
     return Config(block_m, min(max(keys, 16), 64), 4, 4)
 
 
-def choose_num_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo, *, min_tokens: int | None = None) -> int:
-    """Return the spans per row: enough to fill the GPU, at most as many as the longest row, `num_tokens`, may need."""
-    wanted = PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors // num_programs
-    return max(min(wanted, num_tokens // (min_tokens or min_tokens_per_split(gpu.capability)), MAX_SPLITS), 1)
+def exact_config(head_dim: int, element_size: int, gpu: DeviceInfo) -> Config:
+    """Return the tile of decodes and prompts alike in exact mode: keys in equal steps, dots by one instruction.
 
-
-def choose_num_ragged_splits(
-    num_programs: int, num_tokens: int, gpu: DeviceInfo, *, min_tokens: int | None = None
-) -> int:
-    """Return the spans per row if most rows may be absent and one may be long: programs of absent rows end at once."""
-    wanted = MAX_RAGGED_PROGRAMS // num_programs
-    return max(min(wanted, num_tokens // (min_tokens or min_tokens_per_split(gpu.capability)), MAX_SPLITS), 1)
-
-
-@triton.jit
-def _span(seq_len, split, num_splits, min_tokens, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return (oldest visible position, begin, end) of one split: visible tiles are distributed evenly.
-
-    The last spans may be empty, more of them if the row has too few tokens for `min_tokens` in every span.
+    wgmma takes 64 rows, so there decodes pay for 64: 64 operations per byte of keys, where an H200 has some 180.
     """
-    oldest = tl.maximum(seq_len - WINDOW, 0) if WINDOW else 0
-    first_tile = oldest // BLOCK_N
-    num_tiles = (seq_len + BLOCK_N - 1) // BLOCK_N - first_tile
-    tiles_per_split = tl.maximum((num_tiles + num_splits - 1) // num_splits, min_tokens // BLOCK_N)
-    begin = (first_tile + split * tiles_per_split) * BLOCK_N
-    return oldest, begin, tl.minimum(begin + tiles_per_split * BLOCK_N, seq_len)
+    if element_size > 2:
+        return Config(16, 16, 4, 1)
+    is_large, is_strong = head_dim > 128, gpu.has_strong_cores
+    return Config(64 if is_strong else 16, 64 if is_strong and not is_large else 32, 4, 2 if is_large else 3)
+
+
+def choose_num_programs(num_kv_heads: int, gpu: DeviceInfo) -> int:
+    """Return the programs of a KV head."""
+    return max(PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors // num_kv_heads, 1)
+
+
+class PlanKind(NamedTuple):
+    """Attention layers that share a work list."""
+
+    window: int
+    num_programs: int  # of a KV head
+    tile: int  # keys of a step
+
+    @property
+    def name(self) -> str:
+        """Name of the list among a step's arrays."""
+        return f"plan_{self.window}_{self.num_programs}_{self.tile}"
+
+
+class DecodePlanner(NamedTuple):
+    """Maker of the work lists of a step."""
+
+    kinds: Sequence[PlanKind]
+    min_tokens: int
+    spans: Spans | None = None
+
+    def __call__(self, query_start_loc: Array, seq_lens: Array, *, is_fixed: bool = True) -> dict[str, Array] | None:
+        """Return a packed plan of each kind by its name, of a size that the number of rows alone decides if `is_fixed`.
+
+        None if a plan needs more than that.
+        """
+        num_rows, packed = len(seq_lens), {}
+        for kind in self.kinds:
+            plan = plan_decode(
+                query_start_loc, seq_lens, num_programs=kind.num_programs, tile=kind.tile, min_tokens=self.min_tokens,
+                window=kind.window, spans=self.spans,
+            )  # fmt: skip
+            num_pieces = len(plan.pieces)
+            if is_fixed or self.spans is None:
+                num_pieces = num_rows + kind.num_programs + (0 if self.spans is None else MAX_EXACT_PIECES)
+            if len(plan.pieces) > num_pieces:
+                return None
+            packed[kind.name] = plan.packed(num_pieces=num_pieces, num_rows=num_rows)
+        return packed
+
+
+def decode_planner(
+    device: torch.device, layers: Iterable[tuple[int, int, int]], *, dtype: torch.dtype, cache_dtype: torch.dtype
+) -> DecodePlanner:
+    """Return the planner for layers (sliding window, KV heads, head size) on this GPU."""
+    gpu, kinds = device_info(device), dict[PlanKind, None]()
+    for window, num_kv_heads, head_dim in layers:
+        config = choose_config(1, head_dim, cache_dtype.itemsize, gpu)
+        if settings.IS_EXACT:
+            config = exact_config(head_dim, dtype.itemsize, gpu)
+        kinds[PlanKind(window, choose_num_programs(num_kv_heads, gpu), config.BLOCK_N)] = None
+    return DecodePlanner(tuple(kinds), min_tokens_per_split(gpu.capability), _spans())
+
+
+def _spans() -> Spans | None:
+    return decode_plan.SPANS if settings.IS_EXACT else None
 
 
 @triton.jit(
-    do_not_specialize=["table_stride", "min_tokens"],
-    do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "tables_ptr"],
+    do_not_specialize=["table_stride"],
+    do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "tables_ptr", "plan_ptr"],
 )
 def _decode(
-    q_ptr, k_ptr, v_ptr, kv_scales_ptr, sinks_ptr, out_ptr, lse_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr,
-    table_stride, min_tokens, scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride,
-    slot_stride,
+    q_ptr, k_ptr, v_ptr, kv_scales_ptr, sinks_ptr, out_ptr, partial_ptr, state_ptr, query_start_loc_ptr, seq_lens_ptr,
+    tables_ptr, plan_ptr, table_stride, scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride,
+    kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr, CAPPED: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    FP8: tl.constexpr, RAGGED: tl.constexpr, DEPENDENT: tl.constexpr,
+    WINDOW: tl.constexpr, CAPPED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FP8: tl.constexpr,
+    EXACT: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Write out [rows, Hq, splits, D], the softmax of a span alone, and lse [rows, Hq, splits], its log2 Σ exp2.
-
-    RAGGED: skip rows whose query length is not 1. Without splits, out is [tokens, Hq, D].
-    """
+    """Write out [tokens, Hq, D] of rows of one piece. Other pieces write their state: partial [slots, Hq, D], the sum
+    of weighted values, and state [slots, Hq, 2], its maximum and total."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
-    # The number of splits is not a constexpr: it changes with the batch, and no step should wait for the compiler.
-    row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    num_splits = tl.num_programs(2)
-    token = row
-    if RAGGED:
-        token = tl.load(query_start_loc_ptr + row).to(tl.int64)
-        if tl.load(query_start_loc_ptr + row + 1) != token + 1:
-            return
-    oldest, begin, end = _span(tl.load(seq_lens_ptr + row), split, num_splits, min_tokens, WINDOW, BLOCK_N)
+    program, kv_head, num_kv_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     members, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     heads = kv_head * GROUP + members
     inside = (members < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-    places = ((row if IS_SPLIT else token) * tl.num_programs(1) * GROUP + heads) * num_splits + split
-    out_ptrs = out_ptr + places[:, None] * HEAD_DIM + dims[None, :]
-    if begin >= end:
-        if not IS_SPLIT:
-            tl.store(out_ptrs, tl.full([BLOCK_M, BLOCK_D], 0.0, out_ptr.dtype.element_ty), mask=inside)
-        return
-    q_ptrs = q_ptr + token * q_token_stride + heads[:, None] * q_head_stride + dims[None, :]
-    q = tl.load(q_ptrs, mask=inside, other=0.0)
-    if FP8:
-        q = q.to(tl.float16)
     scale_log2, inner_scale, v_scale = scales_of_head(
-        kv_scales_ptr, kv_head, tl.num_programs(1), scale_log2, inner_scale, CAPPED
+        kv_scales_ptr, kv_head, num_kv_heads, scale_log2, inner_scale, CAPPED
     )
-    head_offset = kv_head.to(tl.int64) * kv_head_stride
-    table_ptr = tables_ptr + row * table_stride
-    maximum, total = first_state(sinks_ptr, heads, members < GROUP, split == 0, BLOCK_M)
-    out = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
-    blocks = load_blocks(table_ptr, begin + tl.arange(0, BLOCK_N), oldest, end - 1, BLOCK_SIZE)
-    for start in range(begin, end, BLOCK_N):
-        keys = start + tl.arange(0, BLOCK_N)
-        readable = (keys >= oldest) & (keys < end)
-        k, v = load_tile(
-            k_ptr + head_offset, v_ptr + head_offset, blocks, keys, readable, block_stride, slot_stride,
-            HEAD_DIM, BLOCK_D, BLOCK_SIZE, True, FP8,
-        )  # fmt: skip
-        blocks = load_blocks(table_ptr, keys + BLOCK_N, oldest, end - 1, BLOCK_SIZE)
-        maximum, total, out = attend(
-            q, k, v, readable[None, :], maximum, total, out, scale_log2, inner_scale, True, CAPPED
-        )
-    tl.store(out_ptrs, (out * (v_scale / total)[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
-    if IS_SPLIT:
-        tl.store(lse_ptr + places, maximum + tl.log2(total), mask=members < GROUP)
+    k_ptr += kv_head.to(tl.int64) * kv_head_stride
+    v_ptr += kv_head.to(tl.int64) * kv_head_stride
+    pieces_ptr = plan_ptr + tl.num_programs(0) + 1
+    for piece in range(tl.load(plan_ptr + program), tl.load(plan_ptr + program + 1)):
+        row = tl.load(pieces_ptr + 4 * piece).to(tl.int64)
+        begin, end = tl.load(pieces_ptr + 4 * piece + 1), tl.load(pieces_ptr + 4 * piece + 2)
+        slot = tl.load(pieces_ptr + 4 * piece + 3)
+        token = tl.load(query_start_loc_ptr + row).to(tl.int64)
+        oldest = tl.maximum(tl.load(seq_lens_ptr + row) - WINDOW, 0) if WINDOW else 0
+        q_ptrs = q_ptr + token * q_token_stride + heads[:, None] * q_head_stride + dims[None, :]
+        q = tl.load(q_ptrs, mask=inside, other=0.0)
+        if FP8:
+            q = q.to(tl.float16)
+        table_ptr = tables_ptr + row * table_stride
+        maximum, total, out = no_state(BLOCK_M, BLOCK_D)
+        blocks = load_blocks(table_ptr, begin + tl.arange(0, BLOCK_N), oldest, end - 1, BLOCK_SIZE)
+        for start in range(begin, end, BLOCK_N):
+            keys = start + tl.arange(0, BLOCK_N)
+            readable = (keys >= oldest) & (keys < end)
+            k, v = load_tile(
+                k_ptr, v_ptr, blocks, keys, readable, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, True,
+                FP8,
+            )  # fmt: skip
+            blocks = load_blocks(table_ptr, keys + BLOCK_N, oldest, end - 1, BLOCK_SIZE)
+            maximum, total, out = attend(
+                q, k, v, readable[None, :], maximum, total, out, scale_log2, inner_scale, True, CAPPED, EXACT
+            )
+        if slot < 0:
+            before = first_state(sinks_ptr, heads, members < GROUP, BLOCK_M, BLOCK_D)
+            _, total, out = fold(before[0], before[1], before[2], maximum, total, out)
+            out_ptrs = out_ptr + (token * num_kv_heads * GROUP + heads)[:, None] * HEAD_DIM + dims[None, :]
+            # A row's total is at least 1; the total of a row of 0 tokens, which pads a graph, is 0.
+            out = out * (v_scale / tl.maximum(total, 1e-30))[:, None]
+            tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=inside)
+        else:
+            places = slot.to(tl.int64) * num_kv_heads * GROUP + heads
+            tl.store(partial_ptr + places[:, None] * HEAD_DIM + dims[None, :], out, mask=inside)
+            tl.store(state_ptr + 2 * places, maximum, mask=members < GROUP)
+            tl.store(state_ptr + 2 * places + 1, total, mask=members < GROUP)
 
 
 @triton.jit(
-    do_not_specialize=["num_splits", "min_tokens"],
-    do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr"],
+    do_not_specialize=["first_merge"],
+    do_not_specialize_on_alignment=["query_start_loc_ptr", "plan_ptr"],
 )
-def _merge_splits(
-    partial_ptr, lse_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, num_splits, min_tokens, HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr, WINDOW: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr,
-    RAGGED: tl.constexpr, DEPENDENT: tl.constexpr,
+def _merge_pieces(
+    partial_ptr, state_ptr, kv_scales_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, plan_ptr, first_merge,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out [tokens, Hq, D] = Σ partial · 2^lse / Σ 2^lse over the splits that are not empty (empty ones wrote nothing).
-
-    The maximum is kept finite and the sum above 0, so that a row without tokens gets zeros, not NaN.
-    """
+    """Write out [tokens, Hq, D] of a row of several pieces; EXACT: the pieces are added one after the other."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    token = row
-    if RAGGED:
-        token = tl.load(query_start_loc_ptr + row).to(tl.int64)
-        if tl.load(query_start_loc_ptr + row + 1) != token + 1:
-            return
-    splits, dims = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
-    _, begin, end = _span(tl.load(seq_lens_ptr + row), splits, num_splits, min_tokens, WINDOW, BLOCK_N)
-    live = begin < end
-    place = row * tl.num_programs(1) + head
-    lse = tl.load(lse_ptr + place * num_splits + splits, mask=live, other=float("-inf"))
-    weights = tl.exp2(lse - tl.maximum(tl.max(lse, axis=0), -1e30))
-    weights = weights / tl.maximum(tl.sum(weights, axis=0), 1e-30)
-    partial = tl.load(
-        partial_ptr + (place * num_splits + splits)[:, None] * HEAD_DIM + dims[None, :],
-        mask=live[:, None] & (dims < HEAD_DIM)[None, :],
-        other=0.0,
-    )
-    out = tl.sum(partial * weights[:, None], axis=0)
-    out_ptrs = out_ptr + (token * tl.num_programs(1) + head) * HEAD_DIM + dims
-    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
+    merge_ptr, head, num_heads = plan_ptr + first_merge + 3 * tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    row = tl.load(merge_ptr).to(tl.int64)
+    if row < 0:
+        return
+    first, end = tl.load(merge_ptr + 1), tl.load(merge_ptr + 2)
+    slots, dims = tl.arange(0, _BLOCK_SLOTS), tl.arange(0, BLOCK_D)
+    maximum, total, out = first_state(sinks_ptr, head + tl.arange(0, 1), True, 1, BLOCK_D)
+    for start in range(first, end, _BLOCK_SLOTS):
+        places = (start + slots).to(tl.int64) * num_heads + head
+        live = start + slots < end
+        partial = tl.load(
+            partial_ptr + places[:, None] * HEAD_DIM + dims[None, :],
+            mask=live[:, None] & (dims < HEAD_DIM)[None, :],
+            other=0.0,
+        )
+        maxima = tl.load(state_ptr + 2 * places, mask=live, other=-1e30)
+        totals = tl.load(state_ptr + 2 * places + 1, mask=live, other=0.0)
+        if EXACT:
+            for i in tl.static_range(_BLOCK_SLOTS):
+                is_next = slots == i
+                one_maximum = tl.max(tl.where(is_next, maxima, -1e30), axis=0)
+                one_total = tl.sum(tl.where(is_next, totals, 0.0), axis=0)
+                one_out = tl.sum(tl.where(is_next[:, None], partial, 0.0), axis=0)
+                maximum, total, out = fold(maximum, total, out, one_maximum, one_total, one_out[None, :])
+        else:
+            largest = tl.max(maxima, axis=0)
+            weights = tl.exp2(maxima - largest)
+            block_out = tl.sum(partial * weights[:, None], axis=0)[None, :]
+            maximum, total, out = fold(maximum, total, out, largest, tl.sum(totals * weights, axis=0), block_out)
+    v_scale = 1.0
+    if kv_scales_ptr is not None:
+        v_scale = tl.load(kv_scales_ptr + num_heads // GROUP + head // GROUP)
+    out = out * (v_scale / tl.maximum(total, 1e-30))[:, None]
+    token = tl.load(query_start_loc_ptr + row).to(tl.int64)
+    out_ptrs = out_ptr + (token * num_heads + head) * HEAD_DIM + dims[None, :]
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=(dims < HEAD_DIM)[None, :])
 
 
 def decode_attention(
@@ -203,65 +266,57 @@ def decode_attention(
     args: AttentionArgs,
     out: Tensor,
     *,
-    num_splits: int | None = None,
-    min_tokens: int | None = None,
     config: Config | None = None,
+    num_programs: int | None = None,
+    min_tokens: int | None = None,
 ) -> None:
     """Write out[:num_decodes]: attention of rows [0, num_decodes), whose query tokens are q[:num_decodes].
 
     If num_decodes is None, rows of one query token are computed, at their token's place. q and contiguous out
     [T, Hq, D]. Options that are None are chosen. A row of 0 tokens, which pads a graph, gets zeros.
+    Without `ragged.plans`, the lengths are read from the GPU and planned for here.
     """
     check_paged(q, cache, ragged, args)
     k_cache, v_cache, kv_scales = cache
     assert out.is_contiguous()
-    is_ragged, (num_heads, head_dim) = ragged.num_decodes is None, q.shape[1:]
-    num_rows = len(ragged.seq_lens) if ragged.num_decodes is None else ragged.num_decodes
+    num_heads, head_dim = q.shape[1:]
     num_kv_heads, block_size = k_cache.shape[1:3]
-    group, gpu = num_heads // num_kv_heads, device_info(q.device)
+    group, gpu, is_exact = num_heads // num_kv_heads, device_info(q.device), settings.IS_EXACT
+    if config is None and is_exact:
+        config = exact_config(head_dim, q.element_size(), gpu)
+        config = config._replace(BLOCK_M=max(config.BLOCK_M, triton.next_power_of_2(group)))
     config = config or choose_config(group, head_dim, k_cache.element_size(), gpu)
-    min_tokens = min_tokens or min_tokens_per_split(gpu.capability)
-    if num_splits is None:
-        num_tokens = min(ragged.max_seq_len, args.sliding_window or ragged.max_seq_len)
-        choose = choose_num_ragged_splits if is_ragged else choose_num_splits
-        num_splits = choose(num_rows * num_kv_heads, num_tokens, gpu, min_tokens=min_tokens)
-    assert num_splits <= MAX_SPLITS
-    partial = lse = out
-    if num_splits > 1:
-        partial = torch.empty((num_rows, num_heads, num_splits, head_dim), dtype=torch.float32, device=q.device)
-        lse = torch.empty(partial.shape[:3], dtype=torch.float32, device=q.device)
+    kind = PlanKind(args.sliding_window, num_programs or choose_num_programs(num_kv_heads, gpu), config.BLOCK_N)
+    if ragged.plans is None:
+        planner = DecodePlanner((kind,), min_tokens or min_tokens_per_split(gpu.capability), _spans())
+        plan = _plan_from_gpu(ragged, planner)
+    else:
+        plan = ragged.plans[kind.name]
+    num_rows = len(ragged.seq_lens)
+    first_merge = len(plan) - MERGE_FIELDS * num_rows
+    num_slots = (first_merge - kind.num_programs - 1) // PIECE_FIELDS
+    partial = torch.empty((num_slots, num_heads, head_dim), dtype=torch.float32, device=q.device)
+    state = torch.empty((num_slots, num_heads, 2), dtype=torch.float32, device=q.device)
     shape = {
-        "HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": args.sliding_window,
-        "RAGGED": is_ragged, **dependent_launch(gpu),
+        "HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "GROUP": group, "EXACT": is_exact,
+        **dependent_launch(gpu),
     }  # fmt: skip
-    _decode[(num_rows, num_kv_heads, num_splits)](
-        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, args.sinks, partial, lse, ragged.query_start_loc,
-        ragged.seq_lens, ragged.block_tables, ragged.block_tables.stride(0), min_tokens, *score_scales(args),
+    _decode[(kind.num_programs, num_kv_heads)](
+        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, args.sinks, out, partial, state, ragged.query_start_loc,
+        ragged.seq_lens, ragged.block_tables, plan, ragged.block_tables.stride(0), *score_scales(args),
         *q.stride()[:2], *k_cache.stride()[:3],
-        GROUP=group, BLOCK_SIZE=block_size, CAPPED=args.softcap > 0, IS_SPLIT=num_splits > 1,
-        FP8=fp8_kind(k_cache, gpu), **shape, **config._asdict(),
+        BLOCK_SIZE=block_size, WINDOW=args.sliding_window, CAPPED=args.softcap > 0, FP8=fp8_kind(k_cache, gpu),
+        **shape, **config._asdict(),
     )  # fmt: skip
-    if num_splits > 1:
-        merge_splits(
-            partial, lse, out, ragged, min_tokens=min_tokens, keys_per_step=config.BLOCK_N, window=args.sliding_window
-        )
+    _merge_pieces[(num_rows, num_heads)](
+        partial, state, kv_scales, args.sinks, out, ragged.query_start_loc, plan, first_merge, num_warps=4, **shape
+    )  # fmt: skip
 
 
-def merge_splits(
-    partial: Tensor,
-    lse: Tensor,
-    out: Tensor,
-    ragged: RaggedBatch,
-    *,
-    min_tokens: int,
-    keys_per_step: int,
-    window: int = 0,
-) -> None:
-    """Merge the spans of rows of one query token: partial [rows, Hq, splits, D] and lse into out [T, Hq, D]."""
-    num_rows, num_heads, num_splits, head_dim = partial.shape
-    launch = dependent_launch(device_info(out.device))
-    _merge_splits[(num_rows, num_heads)](
-        partial, lse, out, ragged.query_start_loc, ragged.seq_lens, num_splits, min_tokens, HEAD_DIM=head_dim,
-        BLOCK_D=max(triton.next_power_of_2(head_dim), 16), WINDOW=window, BLOCK_SPLITS=MAX_SPLITS,
-        BLOCK_N=keys_per_step, RAGGED=ragged.num_decodes is None, num_warps=4, **launch,
-    )  # fmt: skip
+def _plan_from_gpu(ragged: RaggedBatch, planner: DecodePlanner) -> Tensor:
+    """Wait for the lengths and plan for them; for tests and benchmarks."""
+    starts, lengths = (np.array(x.tolist()) for x in (ragged.query_start_loc, ragged.seq_lens))
+    plans = planner(starts, lengths, is_fixed=False)
+    assert plans is not None
+    (plan,) = plans.values()
+    return torch.from_numpy(plan).to(ragged.seq_lens.device)

@@ -18,17 +18,23 @@ import triton.language as tl
 from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
+from . import device_info as settings
+from .attention import decode_plan
+from .attention.decode_plan import Spans
 from .attention_common import (
     as_loaded,
     attend,
     check_paged,
     first_state,
+    fold,
     fp8_kind,
     load_blocks,
     load_tile,
+    no_state,
     scales_of_head,
     score_scales,
 )
+from .attention_decode import exact_config
 from .device_info import DeviceInfo, device_info
 from .tile_configs import measured
 
@@ -55,8 +61,8 @@ def choose_config(
     if max_dot_rows <= 16:
         # Bound by memory, like decode. 4 warps at head size 256 with a window spill 8 bytes on 8.0.
         return Config(16, max(4096 // block_d, 16), 8 if block_d > 128 else 4, 4)
-    # wgmma (9.0) or tcgen05 (10.x, 11.0), and twice the shared memory; 12.x has neither.
-    is_strong, is_large = 90 <= gpu.capability < 120, block_d > 128
+    # The strong ones have twice the shared memory, too.
+    is_strong, is_large = gpu.has_strong_cores, block_d > 128
     # wgmma takes at least 64 rows. 128 rows halve the traffic from L2, if these tiles still fill the GPU.
     is_wide = num_dot_rows >= 128 * gpu.num_multiprocessors and (is_strong or not is_large)
     tile = measured("prefill", gpu.capability, head_dim, cache_size)
@@ -68,6 +74,17 @@ def choose_config(
         num_warps=8 if is_wide or is_large else 4,
         num_stages=2 if is_large else 3,
     )
+
+
+def choose_exact_config(num_dot_rows: int, head_dim: int, element_size: int, gpu: DeviceInfo) -> Config:
+    """Choose the tile in exact mode: a decode's keys per step; more rows for the same instruction change no bit."""
+    config = Config(*exact_config(head_dim, element_size, gpu))
+    if element_size > 2:
+        return config
+    if head_dim > 128:
+        return config._replace(BLOCK_M=64, num_warps=8)  # 4 spill 416 bytes
+    is_wide = num_dot_rows >= 128 * gpu.num_multiprocessors and gpu.has_strong_cores
+    return config._replace(BLOCK_M=128 if is_wide else 64, num_warps=8 if is_wide else 4)
 
 
 @triton.jit
@@ -89,11 +106,13 @@ def _row_of(query_start_loc_ptr, query_block, num_decodes, num_rows, BLOCK_Q: tl
 
 @triton.jit
 def _attend_span(
-    q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, end, maximum, total, out, scale_log2,
-    inner_scale, block_stride, slot_stride,
+    q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, end, maximum, total, out, sum_maximum, sum_total,
+    sum_out, scale_log2, inner_scale, block_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr,
-    LOOKAHEAD: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr,
+    LOOKAHEAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAPPED: tl.constexpr,
+    FP8: tl.constexpr, SHORT: tl.constexpr, LONG: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
+    """Add the keys [begin, end) to a span's state; with SHORT, add the spans of Spans that end here to the sum."""
     blocks = load_blocks(table_ptr, begin + tl.arange(0, BLOCK_N), oldest, newest, BLOCK_SIZE)
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
@@ -108,9 +127,14 @@ def _attend_span(
         if WINDOW:
             visible = visible & (keys[None, :] > positions[:, None] - WINDOW)
         maximum, total, out = attend(
-            q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKED, CAPPED
+            q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKED, CAPPED, SHORT > 0
         )  # fmt: skip
-    return maximum, total, out
+        if SHORT:
+            next_key = start + BLOCK_N
+            if (next_key % SHORT == 0) & ((next_key <= LIMIT) | (next_key % LONG == 0)):
+                sum_maximum, sum_total, sum_out = fold(sum_maximum, sum_total, sum_out, maximum, total, out)
+                maximum, total, out = no_state(BLOCK_M, BLOCK_D)
+    return maximum, total, out, sum_maximum, sum_total, sum_out
 
 
 @triton.jit(
@@ -124,6 +148,7 @@ def _prefill(
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, NUM_KV_HEADS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, LOOKAHEAD: tl.constexpr, BLOCK_Q: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr, RAGGED: tl.constexpr,
+    SHORT: tl.constexpr, LONG: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     # A row's last blocks see the most keys, so they run first and the GPU does not end on a few long programs.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -166,24 +191,28 @@ def _prefill(
     v_ptr += kv_head.to(tl.int64) * kv_head_stride
     # Padding has the last token's position: beyond it a window might be empty, and 0 would be divided by 0.
     positions = tl.minimum(context + tokens, last_query)
-    maximum, total = first_state(sinks_ptr, heads, pairs < BLOCK_Q * GROUP, True, BLOCK_M)
-    out = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
+    sum_maximum, sum_total, sum_out = first_state(sinks_ptr, heads, pairs < BLOCK_Q * GROUP, BLOCK_M, BLOCK_D)
+    maximum, total, out = sum_maximum, sum_total, sum_out
+    if SHORT:
+        maximum, total, out = no_state(BLOCK_M, BLOCK_D)
     if WINDOW:
-        maximum, total, out = _attend_span(
-            q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, left, maximum, total, out, scale_log2,
-            inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, LOOKAHEAD, BLOCK_N, True,
-            CAPPED, FP8,
+        maximum, total, out, sum_maximum, sum_total, sum_out = _attend_span(
+            q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, left, maximum, total, out, sum_maximum,
+            sum_total, sum_out, scale_log2, inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE,
+            WINDOW, LOOKAHEAD, BLOCK_M, BLOCK_N, True, CAPPED, FP8, SHORT, LONG, LIMIT,
         )  # fmt: skip
-    maximum, total, out = _attend_span(
-        q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, left, right, maximum, total, out, scale_log2,
-        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, LOOKAHEAD, BLOCK_N, False,
-        CAPPED, FP8,
+    maximum, total, out, sum_maximum, sum_total, sum_out = _attend_span(
+        q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, left, right, maximum, total, out, sum_maximum,
+        sum_total, sum_out, scale_log2, inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE,
+        WINDOW, LOOKAHEAD, BLOCK_M, BLOCK_N, False, CAPPED, FP8, SHORT, LONG, LIMIT,
     )  # fmt: skip
-    maximum, total, out = _attend_span(
-        q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, right, newest + 1, maximum, total, out, scale_log2,
-        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, LOOKAHEAD, BLOCK_N, True,
-            CAPPED, FP8,
+    maximum, total, out, sum_maximum, sum_total, sum_out = _attend_span(
+        q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, right, newest + 1, maximum, total, out, sum_maximum,
+        sum_total, sum_out, scale_log2, inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE,
+        WINDOW, LOOKAHEAD, BLOCK_M, BLOCK_N, True, CAPPED, FP8, SHORT, LONG, LIMIT,
     )  # fmt: skip
+    if SHORT:
+        _, total, out = fold(sum_maximum, sum_total, sum_out, maximum, total, out)
 
     out_ptrs = out_ptr + rows[:, None] * out_token_stride + heads[:, None] * out_head_stride + dims[None, :]
     # A row's total is at least 1; the total of a row of 0 tokens, which pads a graph, is 0.
@@ -215,6 +244,9 @@ def prefill_attention(
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, block_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
+    spans = decode_plan.SPANS if settings.IS_EXACT else Spans(0, 0, 0)
+    if config is None and settings.IS_EXACT:
+        config = choose_exact_config(num_tokens * num_heads, head_dim, q.element_size(), device_info(q.device))
     config = config or choose_config(
         num_tokens * num_heads, ragged.max_query_len * group, head_dim, q.element_size(), device_info(q.device),
         cache_size=k_cache.element_size(),
@@ -238,5 +270,8 @@ def prefill_attention(
         CAPPED=args.softcap > 0,
         FP8=fp8_kind(k_cache, device_info(q.device)),
         RAGGED=ragged.num_decodes is None,
+        SHORT=spans.short,
+        LONG=spans.long,
+        LIMIT=spans.limit,
         **config._asdict(),
     )  # fmt: skip

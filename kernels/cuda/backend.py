@@ -24,6 +24,7 @@ from ..reference import clamped_swiglu as clamped_swiglu
 from ..reference import gelu_tanh_gate as gelu_tanh_gate
 from ..reference import max_logits as max_logits
 from ..reference import rotate as rotate
+from . import device_info as settings
 from . import moe, moe_route, quantized_linear
 from .activation import gelu as gelu
 from .activation import gelu_tanh as gelu_tanh
@@ -41,7 +42,7 @@ from .latent.attention import latent_attention
 from .latent.queries import head_linear as head_linear
 from .latent.queries import latent_and_cache as latent_and_cache
 from .latent.queries import pack_heads as pack_heads
-from .linear import few_rows, fp8_linear
+from .linear import exact_linear, few_rows, fp8_linear
 from .linear.adapters import add_adapters as add_adapters
 from .linear.fp8_linear import Fp8Linear
 from .moe import experts as experts
@@ -140,6 +141,8 @@ def _pack_in_order(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dt
 
 def linear(x: Tensor, packed: AnyLinear) -> Tensor:
     if isinstance(packed, PackedLinear):
+        if settings.IS_EXACT:
+            return exact_linear.multiply(x, packed.weight, packed.bias)
         if few_rows.serves(x):
             return few_rows.multiply(x, few_rows.Weight(packed.weight, None, packed.bias), dtype=x.dtype)
         return F.linear(x, packed.weight, packed.bias)
@@ -178,7 +181,7 @@ def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
     if few_rows.serves(x):
         if isinstance(packed, Fp8Linear):
             return fp8_linear.multiply(x, packed, is_gated=True)
-        if isinstance(packed, PackedLinear):
+        if isinstance(packed, PackedLinear) and not settings.IS_EXACT:
             return few_rows.multiply(x, few_rows.Weight(packed.weight, None, packed.bias), dtype=x.dtype, is_gated=True)
     return silu_mul(linear(x, packed))
 

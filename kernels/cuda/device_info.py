@@ -18,6 +18,11 @@ class DeviceInfo(NamedTuple):
         return self.capability >= 89 and not self.is_interpreted
 
     @property
+    def has_strong_cores(self) -> bool:
+        """True if the tensor cores take 64 rows at once: wgmma (9.0) or tcgen05 (10.x, 11.0); 12.x has neither."""
+        return 90 <= self.capability < 120
+
+    @property
     def fp8_kind(self) -> int:
         """Way in which kernels widen e4m3: 1, the GPU converts; 2, by the bits."""
         return 1 if self.capability >= 89 else 2
@@ -25,6 +30,11 @@ class DeviceInfo(NamedTuple):
 
 # If False, a kernel is set up only after the previous one has ended.
 USES_DEPENDENT_LAUNCH = True
+# If True, a row's sums have one order, whatever the batch: one kernel for any number of rows, keys split at fixed
+# positions (`ops.be_exact`).
+IS_EXACT = False
+# Compute capabilities on which tests/gpu/calls/exact.py found equal bits in exact mode. Nothing has been measured yet.
+MEASURED_EXACT: frozenset[int] = frozenset()
 H100 = DeviceInfo(90, 132, 232_448)
 SMALLEST_SHARED_MEMORY = 101_376  # compute capability 8.6, 8.9 and 12.0 (CUDA programming guide, table of limits)
 
@@ -38,6 +48,16 @@ def device_info(device: torch.device) -> DeviceInfo:
     shared_memory = getattr(properties, "shared_memory_per_block_optin", SMALLEST_SHARED_MEMORY)
     capability = 10 * properties.major + properties.minor
     return DeviceInfo(capability, properties.multi_processor_count, shared_memory)
+
+
+def inexact_reason(device: torch.device) -> str | None:
+    """Implement `ops.inexact_reason`."""
+    if not IS_EXACT:
+        return "kernels for a GPU add in an order that depends on the batch; --exact asks for one order"
+    capability = device_info(device).capability
+    if capability not in MEASURED_EXACT:
+        return f"one order of sums by design, but not measured yet on compute capability {capability / 10}"
+    return None
 
 
 def dependent_launch(gpu: DeviceInfo) -> dict[str, bool]:

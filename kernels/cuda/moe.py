@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..arguments import SWIGLU_EXPERTS, ExpertArgs
+from . import device_info as settings
 from .device_info import DeviceInfo, device_info
 from .moe_route import ExpertTiles, group_by_expert
 
@@ -48,15 +49,17 @@ def choose_config(num_pairs: int, num_experts: int, element_size: int, gpu: Devi
     """
     if element_size > 2:
         return Config(16, 32, 32, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
+    # wgmma (9.0) or tcgen05 (10.x, 11.0), which take at least 64 rows.
+    is_strong = gpu.has_strong_cores
     rows = triton.next_power_of_2(triton.cdiv(2 * num_pairs, num_experts))
+    if settings.IS_EXACT and is_strong:
+        rows = max(rows, 64)  # one instruction for any number of pairs
     if rows <= 16:
         # Bound by memory: 32 rows of the weights make programs for every multiprocessor even with one token, and three
         # of a program's four steps in flight take 36 KiB.
         return Config(16, 32, 128, 4, 4)
     if rows == 32:
         return Config(32, 64, 128, 4, 3)
-    # wgmma (9.0) or tcgen05 (10.x, 11.0), which take at least 64 rows.
-    is_strong = 90 <= gpu.capability < 120
     if rows >= 128 and is_strong:
         return Config(128, 128, 64, 8, 3)
     return Config(64, 128, 64, 4 if is_strong else 8, 3)

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 import triton
-from bench_cases import HEAD_DIM, Load, QuantizedMatmul, in_e4m3
+from bench_cases import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, Load, QuantizedMatmul, in_e4m3, planned
 from kernel_bench import Result, median_us
 from kernel_cases import INTERPRETED
 
+from splitfuse.kernels import ops
 from splitfuse.kernels.cuda import attention_decode, attention_prefill, quantized_linear
 from splitfuse.kernels.cuda.compile_ahead import compile_ahead
 from splitfuse.kernels.cuda.device_info import device_info
@@ -110,11 +111,24 @@ def _choices_for(name: str) -> tuple[str, Callable[[Any], object], list[Any]] | 
         return "prefill", lambda choice: attend(config=attention_prefill.Config(*choice)), PREFILL
     if words[0] != "decode":
         return None
-    batch = _batch(Load(int(words[1]), int(words[3])), name)
-    attend = partial(attention_decode.decode_attention, *batch, torch.empty_like(batch[0]))
+    q, cache, ragged, args = _batch(Load(int(words[1]), int(words[3])), name)
+    out, tile = torch.empty_like(q), _choose_tile(cache.keys.element_size())
+
+    def attend_with(config: attention_decode.Config, min_tokens: int = 0) -> None:
+        key = (config.BLOCK_N, min_tokens)
+        if key not in plans:  # made on the host once, not within a timing
+            plans[key] = planned(ragged, tile=config.BLOCK_N, min_tokens=min_tokens)
+        attention_decode.decode_attention(q, cache, plans[key], args, out, config=config)
+
+    plans: dict[tuple[int, int], ops.RaggedBatch] = {}
     if words[-1] == "split":
-        return "min_tokens", lambda choice: attend(min_tokens=choice), MIN_TOKENS
-    return "decode", lambda choice: attend(config=attention_decode.Config(*choice)), DECODE
+        return "min_tokens", lambda choice: attend_with(tile, choice), MIN_TOKENS
+    return "decode", lambda choice: attend_with(attention_decode.Config(*choice)), DECODE
+
+
+def _choose_tile(element_size: int) -> attention_decode.Config:
+    gpu = device_info(torch.device("cpu" if INTERPRETED else "cuda"))
+    return attention_decode.choose_config(NUM_HEADS // NUM_KV_HEADS, HEAD_DIM, element_size, gpu)
 
 
 def _batch(load: Load, name: str) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from triton.runtime import driver
 
 from splitfuse.kernels import ops
 from splitfuse.kernels.cuda import backend as cuda
-from splitfuse.kernels.cuda import moe, quantized_linear
+from splitfuse.kernels.cuda import device_info, moe, quantized_linear
 from splitfuse.kernels.cuda.compile_ahead import compile_ahead
 from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, DeviceInfo
 from splitfuse.kernels.cuda.linear import few_rows, fp8_linear
@@ -416,8 +416,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", type=int, choices=DEVICES, help="one target; all of them by default")
     parser.add_argument("--kernel", choices=LAUNCHES, nargs="+", help="some kinds of kernel; all of them by default")
+    parser.add_argument("--exact", action="store_true", help="the kernels of --exact")
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
     options = parser.parse_args()
+    device_info.IS_EXACT = options.exact
     if not options.json:
         print(_line(HEADINGS), flush=True)
     for arch in [options.arch] if options.arch else DEVICES:

@@ -1,6 +1,7 @@
 """Engine on the GPU with dummy weights: time per token, throughput, prefill and gaps, beside the roofline.
 
-    python tests/gpu/end_to_end.py SHAPE --copy GB/S --matmul TFLOP/S [--device cpu --scale 16]
+    python tests/gpu/end_to_end.py SHAPE --copy GB/S --matmul TFLOP/S [--quantization int4] [--kv-cache-dtype fp8]
+    [--device cpu --scale 16]
 
 CUDA graphs are captured before timing, and a figure has its number of replayed steps. Lines come as they
 are measured, and go to $OUT/SHAPE.json, or to ./bench-SHAPE.json, at once. The roofline is max(bytes of
@@ -14,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +23,7 @@ from random import Random
 from typing import Any
 
 import paths  # noqa: F401
-from captured import Replays
+from captured import Replays, without_rehearsal
 from switches import SWITCHES, without
 
 from splitfuse.engine import EngineConfig, SamplingParams
@@ -32,7 +34,17 @@ from splitfuse.engine.serving.builder import EngineParts, load
 ALL_SHAPES = {
     **SHAPES,
     "tiny": {**SHAPES["llama-40m"], "num_hidden_layers": 2, "vocab_size": 500},
-}
+    "qwen3-30b-a3b": {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu",
+        "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "vocab_size": 151936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+GREEDY = SamplingParams(temperature=0, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, ignore_eos=True)  # the filter deals its work out
 H100_COPY, H100_MATMUL = 3.0e12, 798e12  # the goals' GPU
 
 
@@ -63,15 +75,25 @@ class Model:
     def __init__(self, shape: dict[str, Any], *, copy: float, matmul: float) -> None:
         heads, kv_heads, dim = shape["num_attention_heads"], shape["num_key_value_heads"], shape["head_dim"]
         hidden, inner, layers = shape["hidden_size"], shape["intermediate_size"], shape["num_hidden_layers"]
-        self.layer_weights = layers * (hidden * dim * (2 * heads + 2 * kv_heads) + 3 * hidden * inner)
+        self._layers, self._expert = layers, 3 * hidden * shape.get("moe_intermediate_size", 0)
+        self._num_experts, self._top_k = shape.get("num_experts", 0), shape.get("num_experts_per_tok", 0)
+        mlp = self._top_k * self._expert or 3 * hidden * inner
+        self.layer_weights = layers * (hidden * dim * (2 * heads + 2 * kv_heads) + mlp)  # of one token
         self.weights = self.layer_weights + hidden * shape["vocab_size"]
         self.kv_bytes = 4 * layers * kv_heads * dim
         self.score_flops = 4 * layers * heads * dim
         self.copy, self.matmul = copy, matmul
 
     def decode_s(self, num_rows: int, context: float) -> float:
-        weights = max(2 * self.weights / self.copy, 2 * num_rows * self.weights / self.matmul)
+        weights = max(2 * self._weights_read(num_rows) / self.copy, 2 * num_rows * self.weights / self.matmul)
         return weights + num_rows * context * self.kv_bytes / self.copy
+
+    def _weights_read(self, num_rows: int) -> float:
+        """Return the weights that this many rows read, if every expert is as likely."""
+        if not self._num_experts:
+            return self.weights
+        hit = self._num_experts * (1 - (1 - self._top_k / self._num_experts) ** num_rows)
+        return self.weights + self._layers * (hit - self._top_k) * self._expert
 
     def prefill_flops(self, num_tokens: int) -> float:
         return 2 * self.layer_weights * num_tokens + self.score_flops * num_tokens**2 / 2
@@ -101,8 +123,8 @@ class Run:
     def counts(self) -> dict[str, int]:
         return {"replays": self._replays.count if self._replays else 0, "steps": self.num_steps}
 
-    def add(self, prompt_len: int, output_len: int) -> str:
-        params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
+    def add(self, prompt_len: int, output_len: int, params: SamplingParams = GREEDY) -> str:
+        params = replace(params, max_tokens=output_len)
         vocab_size = self._parts.runner.loaded.model_config.vocab_size
         prompt = [self._random.randrange(vocab_size) for _ in range(prompt_len)]
         tokenized = self._parts.input_processor.tokenize({"prompt_token_ids": prompt}, params)
@@ -136,15 +158,18 @@ class EndToEnd:
         device: str,
         scale: int,
         quantization: str | None = None,
+        kv_cache_dtype: str = "auto",
         save: Callable[[list[Figure]], object] = lambda figures: None,
     ) -> None:
         self.name, self.model, self.scale, self._save = name, model, scale, save
-        self.quantization = quantization
+        self.quantization, self.kv_cache_dtype = quantization, kv_cache_dtype
         self.figures: list[Figure] = []
+        self._is_rehearsed = False
         self._config = EngineConfig(
             model=str(folder),
             load_format="dummy",
             quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
             device=device,
             async_scheduling=True,
             max_num_seqs=max(4, 256 // scale),
@@ -162,25 +187,31 @@ class EndToEnd:
         self._note("start to the first tokens", time.perf_counter() - start, "s", goal=10.0)
 
     def run(self, **settings: Any) -> Run:
-        return Run(self._parts, replace(self._config, **settings))
+        """Build a run; the first one compiles the kernels of all. `settings` may only make steps smaller."""
+        with without_rehearsal() if self._is_rehearsed else nullcontext():
+            run = Run(self._parts, replace(self._config, **settings))
+        self._is_rehearsed = True
+        return run
 
     def _note(
         self, name: str, value: float, unit: str, *, roofline: float = 0.0, goal: float = 0.0, **counts: int
     ) -> None:
         is_less_better = unit in ("ms", "s")
         met = (value <= goal if is_less_better else value >= goal) if goal else None
-        model = " ".join(filter(None, (self.name, self.quantization)))
+        cache = f"{self.kv_cache_dtype} cache" if self.kv_cache_dtype != "auto" else None
+        model = " ".join(filter(None, (self.name, self.quantization, cache)))
         self.figures.append(Figure(f"{model}: {name}", value, unit, roofline, goal, met, **counts))
         print(self.figures[-1], flush=True)
         self._save(self.figures)  # at once: the next figure may hang
 
-    def decode(self, num_rows: int, *, goal: float = 0.0, note: str = "") -> None:
+    def decode(self, num_rows: int, *, goal: float = 0.0, note: str = "", is_sampled: bool = False) -> None:
         """Measure the median step in which every row got a token. The goal is tokens/s, at batch 1 milliseconds."""
         context, num_tokens = 1024 // self.scale, 80
         run = self.run()
         run.capture({num_rows})
+        note = f", sampled{note}" if is_sampled else note
         for _ in range(num_rows):
-            run.add(context, num_tokens)
+            run.add(context, num_tokens, SAMPLED if is_sampled else GREEDY)
         ends = [end for end, ids in run.steps() if len(ids) == num_rows]
         seconds = statistics.median(after - before for before, after in pairwise(ends[4:]))
         roofline = self.model.decode_s(num_rows, context + num_tokens / 2)
@@ -193,12 +224,22 @@ class EndToEnd:
             rate, best = num_rows / seconds, num_rows / roofline
             self._note(name, rate, "tokens/s", roofline=best, goal=goal, **run.counts)
 
-    def switches(self, *numbers_of_rows: int) -> None:
-        """Measure decodes with one of SWITCHES off, in newly captured graphs, for all SWITCHES."""
-        for name in SWITCHES:
+    def switches(self, known: Iterable[tuple[int, bool]], *, max_rows: int) -> None:
+        """Measure the decodes that use a feature with and without it, in newly captured graphs, for all SWITCHES.
+
+        `known`: (rows, True if sampled) of decodes that have been measured with all features.
+        """
+        known = set(known)
+        for name, switch in SWITCHES.items():
+            cases = dict.fromkeys((min(rows, max_rows), switch.is_sampled) for rows in switch.numbers_of_rows)
+            for num_rows, is_sampled in cases.keys() - known:
+                self.decode(num_rows, is_sampled=is_sampled)
+            known |= cases.keys()
+            self._is_rehearsed = False
             with without(name):
-                for num_rows in numbers_of_rows:
-                    self.decode(num_rows, note=f", no {name}")
+                for num_rows, is_sampled in cases:
+                    self.decode(num_rows, note=f", no {name}", is_sampled=is_sampled)
+            self._is_rehearsed = False
 
     def prefill(self, num_tokens: int, *, goal: float = 0.0) -> None:
         """Measure the share of the matmul's rate that the fastest of three prompts reaches."""
@@ -264,17 +305,19 @@ def measure(end_to_end: EndToEnd, *, seconds: float) -> None:
     each, deadline = end_to_end, time.monotonic() + seconds
     speed = each.model.copy / H100_COPY
     steps: list[Any]
-    if each.name == "llama-3.1-8b" and not each.quantization:
+    is_plain = not each.quantization and each.kv_cache_dtype == "auto"
+    if each.name == "llama-3.1-8b" and is_plain:
         steps = [
             lambda: each.decode(1, goal=5.9 / speed),
             lambda: each.decode(32, goal=4200 * speed),
             lambda: each.prefill(8192, goal=0.62),
             lambda: each.gaps(goal=80.0),
             lambda: each.decode(256, goal=12_100 * speed),
-            lambda: each.switches(1, 32),
+            lambda: each.switches([(1, False), (32, False)], max_rows=32),
         ]
-    elif each.quantization:
-        steps = [lambda: each.decode(1), lambda: each.decode(max(2, 32 // each.scale))]
+    elif not is_plain or each.name == "qwen3-30b-a3b":
+        rows = (1, max(2, 32 // each.scale), max(4, 256 // each.scale))
+        steps = [lambda num_rows=num_rows: each.decode(num_rows) for num_rows in rows]
         steps += [lambda: each.prefill(8192 // each.scale)]
     else:
         small = 4 if each.name == "tiny" else 256
@@ -284,7 +327,7 @@ def measure(end_to_end: EndToEnd, *, seconds: float) -> None:
             lambda: each.prefill(8192 // each.scale),
             lambda: each.throughput(small, goal_share=0.55),
         ]
-        steps += [each.gaps, lambda: each.switches(1)] if each.name == "tiny" else []
+        steps += [each.gaps, lambda: each.switches([(1, False)], max_rows=1)] if each.name == "tiny" else []
     for step in steps:
         if time.monotonic() > deadline:
             print(f"{each.name}: no time left for the rest", flush=True)
@@ -300,17 +343,20 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=int, default=1, help="divide all lengths: a test of this script")
     parser.add_argument("--quantization", help="of the weights; the roofline stays that of 16 bits")
+    parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--seconds", type=float, default=120.0, help="begin no figure after that")
     options = parser.parse_args()
     shape = ALL_SHAPES[options.shape]
     model = Model(shape, copy=options.copy * 1e9, matmul=options.matmul * 1e12)
-    name = "-".join(filter(None, (options.shape, options.quantization))) + ".json"
+    cache = "" if options.kv_cache_dtype == "auto" else "cache"
+    name = "-".join(filter(None, (options.shape, options.quantization, cache))) + ".json"
     folder = os.environ.get("OUT")
     path = Path(folder) / name if folder else Path(f"bench-{name}")
     with tempfile.TemporaryDirectory() as model_folder:
         (Path(model_folder) / "config.json").write_text(json.dumps(shape))
         save = lambda figures: path.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))  # noqa: E731
         sizes = {"device": options.device, "scale": options.scale, "quantization": options.quantization}
+        sizes["kv_cache_dtype"] = options.kv_cache_dtype
         measure(EndToEnd(options.shape, model, Path(model_folder), save=save, **sizes), seconds=options.seconds)
 
 

@@ -31,9 +31,9 @@ OUT = Path(os.environ.get("OUT") or ".")
 LOG, FAILURES = OUT / "kernel-tests.jsonl", OUT / "failures.txt"
 
 
-def outcomes() -> dict[str, str]:
+def outcomes(log: Path = LOG) -> dict[str, str]:
     """Return the last outcome of tests (passed, skipped, failed, started if the process died), of shards (finished)."""
-    lines = LOG.read_text().splitlines() if LOG.exists() else []
+    lines = log.read_text().splitlines() if log.exists() else []
     return {row["test"]: row["outcome"] for row in map(json.loads, lines)}
 
 
@@ -103,8 +103,9 @@ def run_shard(shard: str, files: list[str]) -> None:
         _start(shard, files).wait()
 
 
-def summary() -> dict[str, Any]:
-    found = outcomes()
+def summary(log: Path = LOG) -> dict[str, Any]:
+    """Count the outcomes so far; a log of a run that was ended counts too."""
+    found = outcomes(log)
     counts = Counter({"started": "died"}.get(outcome, outcome) for outcome in found.values() if outcome != "finished")
     bad = [test for test, outcome in found.items() if outcome in ("failed", "started")]
     return {"counts": dict(counts), "bad": bad}

@@ -1,6 +1,6 @@
 """Parity of tokens: the bundled demo model on the GPU against the CPU path, and serving steps against plain steps.
 
-    python tests/gpu/parity.py [--device cuda]
+    python tests/gpu/parity.py [--device cuda] [--tokens 24]
 
 Float32 must agree token for token, greedy, sampled and with changed logits: step by step, asynchronously, from CUDA
 graphs, and with logprobs on the CPU. Differently rounded runs (bfloat16, a cache of e4m3) are reported as the share
@@ -71,12 +71,12 @@ def answers(settings: dict[str, Any], params: SamplingParams, *, graphs: bool = 
 
 def agreement(ours: Answers, theirs: Answers) -> tuple[float, float]:
     """Return (share of tokens before the first difference, largest difference of logprobs up to there)."""
-    agreed, difference = 0, 0.0
+    agreed, most, difference = 0, 0, 0.0
     for (tokens, logprobs), (expected, near) in zip(ours, theirs, strict=True):
-        same = next((i for i in range(NUM_TOKENS) if tokens[i] != expected[i]), NUM_TOKENS)
-        agreed += same
+        same = next((i for i, pair in enumerate(zip(tokens, expected, strict=True)) if pair[0] != pair[1]), len(tokens))
+        agreed, most = agreed + same, most + len(tokens)
         difference = max([difference, *(abs(a - b) for a, b in zip(logprobs[:same], near[:same], strict=True))])
-    return agreed / (NUM_TOKENS * len(ours)), difference
+    return agreed / most, difference
 
 
 def compare_paths(device: str) -> Iterator[dict[str, Any]]:
@@ -114,7 +114,14 @@ def is_good(row: dict[str, Any]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tokens", type=int, default=NUM_TOKENS, help="of an answer; few under a sanitizer")
     options = parser.parse_args()
+    for params in (PARAMS, PATH_PARAMS):
+        least = {"min_tokens": options.tokens}
+        params |= {
+            kind: replace(of_kind, max_tokens=options.tokens, **(least if of_kind.min_tokens else {}))
+            for kind, of_kind in params.items()
+        }
     rows: list[dict[str, Any]] = []
     path = Path(os.environ.get("OUT", ".")) / "bench-parity.json"
     for comparison in (compare_paths, compare_devices):

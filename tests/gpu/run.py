@@ -30,11 +30,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernel_tests import summary
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SHAPES = ("llama-3.1-8b", "qwen3-0.6b", "tiny")
-MODELS = (*SHAPES, "llama-3.1-8b-fp8", "tiny-fp8")  # names of the models' files
-FILES = ("kernels.json", "bench-parity.json", *(f"{model}.json" for model in MODELS))
+# What a model is served with beside 16 bits: --quantization, or an e4m3 cache. The best known first.
+VARIANTS = ("fp8", "int4", "cache", "int8")
+MODELS = (*SHAPES, "qwen3-30b-a3b", *(f"{shape}-{name}" for shape in ("llama-3.1-8b", "tiny") for name in VARIANTS))
+FILES = ("kernel-tests.jsonl", "kernels.json", "bench-parity.json", *(f"{model}.json" for model in MODELS))
 
 
 @dataclass
@@ -91,25 +95,31 @@ class Session:
 
     def write(self) -> None:
         """Write all results so far into one file."""
-        files = {name.removesuffix(".json"): self.read(name) for name in FILES if (self.folder / name).exists()}
+        names = [name for name in FILES if name.endswith(".json") and (self.folder / name).exists()]
+        files = {name.removesuffix(".json"): self.read(name) for name in names}
         parts = [vars(part) for part in self.parts]
-        (self.folder / "gpu.json").write_text(json.dumps({"parts": parts, **files}, indent=1))
+        document = {"parts": parts, "kernel-tests": self.kernel_tests(), **files}
+        (self.folder / "gpu.json").write_text(json.dumps(document, indent=1))
+
+    def kernel_tests(self) -> dict[str, Any]:
+        """Return the counts of the kernel tests' outcomes, and the bad tests."""
+        return summary(self.folder / FILES[0])
 
 
-def end_to_end(session: Session, shape: str, *, limit: float, quantization: str = "") -> None:
+def end_to_end(session: Session, shape: str, *, limit: float, variant: str = "") -> None:
     results = (session.read("kernels.json") or {}).get("results", ())
     limits = {row["name"].split()[1]: row for row in results if row["name"].startswith("limit:")}
     command = ["end_to_end.py", shape, "--seconds", str(limit - 20)]
     if "copy" in limits and "matmul" in limits:
         command += ["--copy", str(limits["copy"]["gigabytes_per_second"])]
         command += ["--matmul", str(limits["matmul"]["teraflops"])]
-    if quantization:
-        command += ["--quantization", quantization]
+    if variant:
+        command += ["--kv-cache-dtype", "fp8"] if variant == "cache" else ["--quantization", variant]
     if session.is_dry:
         command += ["--device", "cpu", "--scale", "16"]
     # Kernels compiled by an earlier part or run would make a cold start look warm.
     with tempfile.TemporaryDirectory() as cache:
-        name = " ".join(filter(None, ("end to end,", shape, quantization)))
+        name = " ".join(filter(None, ("end to end,", shape, variant)))
         session.run(name, *command, limit=limit, environment={"TRITON_CACHE_DIR": cache})
 
 
@@ -122,7 +132,11 @@ def run_all(session: Session) -> None:
     session.run("kernels", "bench.py", *dry, limit=100)
     for shape, limit in [("tiny", 80.0)] if session.is_dry else [("llama-3.1-8b", 110.0), ("qwen3-0.6b", 60.0)]:
         end_to_end(session, shape, limit=limit)
-    end_to_end(session, "tiny" if session.is_dry else "llama-3.1-8b", limit=50, quantization="fp8")
+    # The CPU, where a dry run is, has no e4m3 cache.
+    for variant in ("fp8", "int4") if session.is_dry else VARIANTS:
+        end_to_end(session, "tiny" if session.is_dry else "llama-3.1-8b", limit=50, variant=variant)
+    if not session.is_dry:
+        end_to_end(session, "qwen3-30b-a3b", limit=60)
     seconds = min(session.left - 4, 90)
     session.run("other tiles", "bench.py", *dry, "--tune", str(max(seconds, 1)), limit=session.left)
 
@@ -130,6 +144,8 @@ def run_all(session: Session) -> None:
 def table(session: Session) -> list[str]:
     """Return a line per figure, with missed goals first."""
     lines = [f"{part.outcome:14} {part.seconds:6.1f} s  {part.name}" for part in session.parts]
+    counts = session.kernel_tests()["counts"]
+    lines.append(f"kernel tests: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}")
     kernels = session.read("kernels.json") or {}
     rows = []
     for row in kernels.get("results", ()):
@@ -147,7 +163,8 @@ def table(session: Session) -> list[str]:
         lines.append(f"{name:44} {figure:60} {verdict}")
     for row in (session.read("bench-parity.json") or {}).get("rows", ()):
         replays = f" {row['replays']} replays" if row.get("replays") else ""
-        lines.append(f"parity {row['name']:20} greedy {row['greedy']:.3f} sampled {row['sampled']:.3f}{replays}")
+        shares = " ".join(f"{kind} {row[kind]:.3f}" for kind in ("greedy", "sampled", "changed") if kind in row)
+        lines.append(f"parity {row['name']:20} {shares}{replays}")
     for row in kernels.get("tuned", ()):
         gain = row["before"] / row["microseconds"]
         lines.append(f"tile {row['load']:30} {row['kernel']} {row['capability']} {row['choice']} {gain:.2f}x")

@@ -3,23 +3,35 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from typing import NamedTuple
 
-# Modules of kernels.cuda by name: their import decides whether kernels are interpreted, which is not for this file.
-SWITCHES: dict[str, tuple[str, str, object]] = {
-    "few_rows": ("linear.few_rows", "MAX_ROWS", 0),
-    "dependent launch": ("device_info", "USES_DEPENDENT_LAUNCH", False),
-    "dealt out filter": ("filter_logits", "CAPACITY", 0),
+
+class Switch(NamedTuple):
+    """A feature's constant, and the decodes that use the feature."""
+
+    module: str  # of kernels.cuda by name: its import decides whether kernels are interpreted, not for this file
+    constant: str
+    off: object
+    numbers_of_rows: tuple[int, int]
+    is_sampled: bool = False
+
+
+SWITCHES = {
+    "few_rows": Switch("linear.few_rows", "MAX_ROWS", 0, (1, 8)),
+    "dependent launch": Switch("device_info", "USES_DEPENDENT_LAUNCH", False, (1, 32)),
+    "free order of sums": Switch("device_info", "IS_EXACT", True, (1, 32)),  # without it: what --exact costs
+    "dealt out filter": Switch("filter_logits", "CAPACITY", 0, (1, 32), is_sampled=True),
 }
 
 
 @contextmanager
 def without(name: str) -> Iterator[None]:
     """Switch a feature off for kernels launched and graphs captured within the block."""
-    module_name, constant, off = SWITCHES[name]
-    module = import_module(f"splitfuse.kernels.cuda.{module_name}")
-    on = getattr(module, constant)
-    setattr(module, constant, off)
+    switch = SWITCHES[name]
+    module = import_module(f"splitfuse.kernels.cuda.{switch.module}")
+    on = getattr(module, switch.constant)
+    setattr(module, switch.constant, switch.off)
     try:
         yield
     finally:
-        setattr(module, constant, on)
+        setattr(module, switch.constant, on)

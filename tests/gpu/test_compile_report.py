@@ -19,9 +19,16 @@ SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_3
 
 
 @lru_cache
-def report(arch: int) -> list[dict[str, Any]]:
+def report(arch: int, *options: str) -> list[dict[str, Any]]:
     """Return every kernel of compile_report.SHAPES, from its own process: in this one kernels may be interpreted."""
-    command = [sys.executable, str(Path(__file__).with_name("compile_report.py")), "--json", "--arch", str(arch)]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("compile_report.py")),
+        "--json",
+        "--arch",
+        str(arch),
+        *options,
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -34,7 +41,12 @@ def is_rare(row: dict[str, Any]) -> bool:
 
 
 def is_known(row: dict[str, Any]) -> bool:
-    """True for a known spill: Gemma's heads over a cache of e4m3, 32 bytes on 9.0; six other tiles all spilled, too."""
+    """True for a known spill over a cache of e4m3: Gemma's heads, 32 bytes on 9.0; six other tiles all spilled, too.
+
+    Decodes spill up to 16 bytes, once a piece.
+    """
+    if row["kernel"] == "decode" and "float8" in row["shape"] and row["arch"] == 90 and row["spilled"] <= 16:
+        return True
     is_gemma = row["kernel"] == "prefill" and "D256" in row["shape"] and "float8" in row["shape"]
     return is_gemma and row["arch"] == 90 and row["spilled"] <= 32
 
@@ -43,7 +55,7 @@ def is_known(row: dict[str, Any]) -> bool:
 def test_every_kernel_builds(arch: int) -> None:
     rows = report(arch)
     assert {row["kernel"] for row in rows} == {
-        "prefill", "decode", "merge_splits", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
+        "prefill", "decode", "merge_pieces", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
         "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "collect_nearest",
         "find_threshold", "mask_far",
         "route", "group_by_expert", "grouped_matmul", "weigh",
@@ -84,9 +96,20 @@ def test_dots_run_on_tensor_cores(arch: int) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
+def test_exact_products_and_attention_have_one_instruction(arch: int) -> None:
+    """Check that in exact mode decodes, prompts and products of any number of rows use one kind of dots, unspilled."""
+    rows = report(arch, "--exact", "--kernel", "decode", "prefill", "few")
+    rows = [row for row in rows if row["kernel"] in ("decode", "prefill", "exact_linear") and not is_rare(row)]
+    assert {row["kernel"] for row in rows} == {"decode", "prefill", "exact_linear"}
+    (instruction,) = {row["tensor_core"] for row in rows}
+    assert instruction == {90: "wgmma.mma_async", 100: "tcgen05.mma"}.get(arch, "mma.sync")
+    assert [row for row in rows if row["spilled"] and "float8" not in row["shape"]] == []
+
+
+@pytest.mark.parametrize("arch", ARCHES)
 def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
     """Check that a kernel launched during another touches no memory, and does not end, before that one's end."""
-    on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "decode", "merge_splits", "activate_mul", "few_rows")
+    on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "decode", "merge_pieces", "activate_mul", "few_rows")
     on_the_way += ("add_splits", "round_rows")
     for row in report(arch):
         assert row["waits"] == ("first" if arch >= 90 and row["kernel"] in on_the_way else ""), row
@@ -105,8 +128,12 @@ def test_loads_are_16_bytes_wide(arch: int) -> None:
 
 
 def test_four_decode_programs_share_a_multiprocessor() -> None:
-    """Check choose_num_splits's assumption: the shared memory and the registers of an H100 hold four programs."""
+    """Check PROGRAMS_PER_MULTIPROCESSOR: the shared memory and the registers of an H100 hold four programs.
+
+    Over a cache of e4m3 three, which keep the memory's queue full: a program has as many bytes in flight.
+    """
     for row in report(90):
+        count = 3 if "float8" in row["shape"] else 4
         if row["kernel"] == "decode" and not any(rare in row["shape"] for rare in ("float32", "D256", "G71")):
-            assert 4 * (row["shared"] + 1024) <= 233_472, row  # the system takes 1 KiB of a program's
-            assert 4 * row["num_warps"] * 32 * row["registers"] <= 65_536, row
+            assert count * (row["shared"] + 1024) <= 233_472, row  # the system takes 1 KiB of a program's
+            assert count * row["num_warps"] * 32 * row["registers"] <= 65_536, row

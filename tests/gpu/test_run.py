@@ -53,7 +53,7 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
 
 def test_the_dry_run_goes_through_every_part(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     document, printed, _ = dry_run
-    assert [part["outcome"] for part in document["parts"]] == ["ok"] * 6
+    assert [part["outcome"] for part in document["parts"]] == ["ok"] * 7
     results = document["kernels"]["results"]
     assert len(results) == 23
     assert all(result["error"] is None or result["error"] < 5e-3 for result in results)
@@ -62,11 +62,21 @@ def test_the_dry_run_goes_through_every_part(dry_run: tuple[dict[str, Any], str,
     last = printed.split("gpu.json\n")[-1]
     assert all(result["name"] in last for result in (*results, *document["tiny"]))
     assert "failed" not in last
+    assert set(document["kernel-tests"]["counts"]) == {"passed"}
+    assert f"kernel tests: {document['kernel-tests']['counts']['passed']} passed" in last
+    assert "greedy 1.000 sampled 1.000 changed 1.000" in last
+
+
+def test_switches_are_measured_where_their_features_run(dry_run: tuple[dict[str, Any], str, Path]) -> None:
+    names = [figure["name"].partition(": ")[2] for figure in dry_run[0]["tiny"]]
+    greedy, sampled = "decode 1 x 64", "decode 1 x 64, sampled"
+    assert {greedy, sampled, f"{greedy}, no few_rows", f"{sampled}, no dealt out filter"} <= set(names)
+    assert [SWITCHES[name].numbers_of_rows for name in ("few_rows", "dealt out filter")] == [(1, 8), (1, 32)]
 
 
 def test_correctness_comes_first(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     names = [part["name"] for part in dry_run[0]["parts"]]
-    models = ["end to end, tiny", "end to end, tiny fp8"]
+    models = ["end to end, tiny", "end to end, tiny fp8", "end to end, tiny int4"]
     assert names == ["kernel tests, compiled", "parity", "kernels", *models, "other tiles"]
 
 
@@ -77,7 +87,7 @@ def test_the_way_that_serves_is_compared_and_timed_from_graphs(dry_run: tuple[di
     assert list(parity) == ["asynchronous", "graphs", "float32"]
     assert parity["graphs"]["replays"] > 50
     decodes = [figure for figure in document["tiny"] if " decode " in figure["name"]]
-    assert len(decodes) == 2 + len(SWITCHES)
+    assert len(decodes) == 3 + len(SWITCHES)  # greedy at 1 and 2 rows, sampled at 1
     # All steps but the few of the prompts.
     assert all(figure["replays"] >= 75 and figure["steps"] <= figure["replays"] + 6 for figure in decodes)
     assert f"{decodes[0]['replays']} of {decodes[0]['steps']} steps replayed" in printed
@@ -86,7 +96,7 @@ def test_the_way_that_serves_is_compared_and_timed_from_graphs(dry_run: tuple[di
 def test_nothing_of_an_earlier_run_is_left(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     document, _, out = dry_run
     assert not (out / "qwen3-0.6b.json").exists()
-    assert set(document) == {"parts", "kernels", "bench-parity", "tiny", "tiny-fp8"}
+    assert set(document) == {"parts", "kernel-tests", "kernels", "bench-parity", "tiny", "tiny-fp8", "tiny-int4"}
 
 
 def test_a_cold_start_finds_an_empty_triton_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +120,7 @@ def test_steps_are_profiled_eagerly_and_from_graphs(tmp_path: Path) -> None:
 def test_a_part_that_hangs_costs_its_limit_and_no_more(tmp_path: Path) -> None:
     done = script("run", "--dry", "--seconds", "1", out=tmp_path)
     outcomes = [part["outcome"] for part in json.loads((tmp_path / "gpu.json").read_text())["parts"]]
-    assert outcomes == ["out of time"] * 6
+    assert outcomes == ["out of time"] * 7
     assert done.returncode == 0
 
 

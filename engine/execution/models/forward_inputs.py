@@ -37,12 +37,21 @@ class Inputs(NamedTuple):
     @classmethod
     def of(cls, fields: Mapping[str, Tensor], bounds: Bounds) -> "Inputs":
         """Gather the inputs from tensors named like the fields of Inputs and RaggedBatch, and STATE_FIELDS."""
+        plans = {name: field for name, field in fields.items() if name.startswith("plan_")}
         return cls(
             fields["token_ids"],
             fields["positions"],
             fields["slot_mapping"],
-            RaggedBatch(fields["query_start_loc"], fields["seq_lens"], fields["block_tables"], *bounds),
+            RaggedBatch(fields["query_start_loc"], fields["seq_lens"], fields["block_tables"], *bounds, plans or None),
             fields["logits_indices"],
             StateBatch(*(fields[name] for name in STATE_FIELDS)) if "state_sources" in fields else None,
             fields.get("adapter_tiles"),
         )
+
+
+def with_plans(arrays: Arrays, planner: Any, **options: bool) -> Arrays | None:
+    """Add the work lists of a GPU's decodes (ops.decode_planner); None if they would be larger than a graph's."""
+    if planner is None:
+        return arrays
+    plans = planner(arrays["query_start_loc"], arrays["seq_lens"], **options)
+    return None if plans is None else {**arrays, **plans}

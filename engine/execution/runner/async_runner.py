@@ -17,10 +17,11 @@ from ...core.batch import Batch, Moves
 from ...core.block_allocator import num_blocks_for
 from ...core.request import Request
 from ...device import Stream
-from ..models.forward_inputs import Arrays
+from ..models.config import ModelConfig
+from ..models.forward_inputs import Arrays, with_plans
 from ..models.kv_cache import KVCache
 from ..sampling.sampler import Sampler
-from .cuda_graphs import GraphCapturer, StepGraphs, mixed_graph_sizes
+from .cuda_graphs import GraphCapturer, StepGraphs, mixed_graph_sizes, num_tokens_of_a_launch, padding
 from .pending_outputs import PendingOutputs
 from .rehearsal import StepLimits, compile_kernels, rehearse, rehearse_largest
 from .stages import Stages
@@ -43,14 +44,18 @@ class AsyncRunner:
         max_num_seqs: int,
         max_model_len: int,
         sampler: Sampler | None = None,
+        planner: Any = None,
     ) -> None:
-        """Make room for steps of `max_num_tokens` in `max_num_seqs` rows. `model` is a Decoder."""
+        """Make room for steps of `max_num_tokens` in `max_num_seqs` rows. `model` is a Decoder.
+
+        `planner`: ops.decode_planner's.
+        """
         self._model = model
         self._cache = cache
         self._stream = stream
         self._device = device
         table_width = num_blocks_for(max_model_len, cache.block_size)
-        self._limits = limits = StepLimits(max_num_tokens, max_num_seqs, max_model_len, table_width)
+        self._limits = limits = StepLimits(max_num_tokens, max_num_seqs, max_model_len, table_width, planner)
         self._sample_indices: dict[Request, int] = {}  # last step's
         self._pending: PendingOutputs | None = None  # last step's
         self._num_compiled = 0
@@ -65,6 +70,7 @@ class AsyncRunner:
             transfer=self.buffers,
             sampler=sampler or Sampler(device),
             tokens=torch.zeros(most_samples, dtype=torch.int64, device=device),
+            planner=planner,
         )
         self.graphs = self.stages.graphs
 
@@ -73,7 +79,7 @@ class AsyncRunner:
     ) -> None:
         """Let this capturer capture graphs from now on: of decodes of up to sizes[0] rows, and of mixed batches."""
 
-        def graphs(sizes: tuple[int, ...], num_rows: int | None = None) -> StepGraphs:
+        def graphs(sizes: tuple[int, ...], num_rows: int | None = None, max_padding: int | None = None) -> StepGraphs:
             table = (num_rows or sizes[0], self._limits.table_width)
             return StepGraphs(
                 self.stages.forward_pass.forward,
@@ -84,10 +90,13 @@ class AsyncRunner:
                 tables=torch.zeros(table, dtype=torch.int32, device=self._device),
                 max_model_len=self._limits.max_model_len,
                 num_rows=num_rows,
+                planner=self._limits.planner,
+                max_padding=max_padding,
             )
 
         num_rows = self._limits.max_num_seqs + 1  # no batch has the last row
-        mixed = graphs(mixed_graph_sizes(self._limits.max_num_tokens), num_rows)
+        most = num_tokens_of_a_launch(self._model.config)
+        mixed = graphs(mixed_graph_sizes(self._limits.max_num_tokens, most), num_rows, most // 4)
         self.graphs.use(decodes=graphs(sizes), mixed=mixed)
 
     @torch.inference_mode()
@@ -170,6 +179,15 @@ class AsyncRunner:
         self.graphs.do_idle_work()
 
 
+def decode_planner(model: ModelConfig, cache: KVCache, *, dtype: torch.dtype, device: torch.device) -> Any:
+    """Return the maker of a GPU's work lists for a model with queries of `dtype`; None for other devices."""
+    views = [view for part in cache.layers for view in (part if type(part) is tuple else (part,))]
+    keys = [view.keys for view in views if isinstance(view, ops.CacheView)]
+    shapes = dict.fromkeys((tensor.shape[1], tensor.shape[3]) for tensor in keys)
+    layers = [(window, *shape) for window in dict.fromkeys(model.sliding_windows) for shape in shapes]
+    return ops.decode_planner(device, layers, dtype=dtype, cache_dtype=keys[0].dtype if keys else dtype)
+
+
 def _largest_arrays(limits: StepLimits) -> Arrays:
     """Return every field that a step can have, at its largest; no page of it is touched."""
     rows = limits.max_num_seqs + 8  # a graph may pad a few
@@ -179,4 +197,6 @@ def _largest_arrays(limits: StepLimits) -> Arrays:
     arrays: Arrays = {name: np.empty(tokens, dtype=np.int64) for name in per_token + per_sample}
     arrays |= {name: np.empty(rows + 1, dtype=np.int64) for name in ("query_start_loc", "seq_lens")}
     arrays |= largest_states(rows, tokens)
+    plans = with_plans(padding(rows), limits.planner) or {}
+    arrays |= {name: array for name, array in plans.items() if name not in arrays}
     return {**arrays, "block_tables": np.empty((rows, limits.table_width), dtype=np.int32)}

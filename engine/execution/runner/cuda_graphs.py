@@ -10,13 +10,14 @@ one graph serves any length. `GraphCapturer` captures and replays.
 import gc
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..models.forward_inputs import Arrays, Bounds, Inputs
+from ..models.config import ModelConfig
+from ..models.forward_inputs import Arrays, Bounds, Inputs, with_plans
 from .transfer import layout_of, num_bytes, views
 
 _log = logging.getLogger("splitfuse.engine")
@@ -24,6 +25,11 @@ _log = logging.getLogger("splitfuse.engine")
 # Steps without a graph between two captures amid requests: a capture delays requests by a step or two, and by the host
 # work of one step. So no first token waits for a graph, and a load of many sizes gets its graphs bit by bit.
 STEPS_BETWEEN_CAPTURES = 32
+
+# Host work to launch a layer's kernels, and operations of a GPU in a second. Estimates: 8 ms for an 8B's 32 layers.
+_LAUNCH_SECONDS, _OPERATIONS = 250e-6, 600e12
+# Device memory of a graph beside its pool: parameters of its kernels. An estimate; a capturer's `num_bytes` measures.
+_GRAPH_BYTES = 2 * 2**20
 
 Forward = Callable[[Tensor, Inputs], Tensor]
 
@@ -44,14 +50,31 @@ def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
     return _falling(sizes, min(max_num_seqs, sizes[-1]))
 
 
-def mixed_graph_sizes(max_num_tokens: int) -> tuple[int, ...]:
+def mixed_graph_sizes(max_num_tokens: int, most: int = 2048) -> tuple[int, ...]:
     """Return the numbers of tokens of mixed batches for which there are graphs, falling.
 
-    Most mixed batches have the whole token budget. Beyond 2,048 tokens the GPU takes longer to compute than the host
-    to launch the kernels.
+    Beyond `most` tokens (`num_tokens_of_a_launch`) a graph saves nothing.
     """
     sizes = [*range(64, 256, 64), *range(256, 1024, 128), *range(1024, 2049, 256)]
-    return _falling(sizes, min(max_num_tokens, sizes[-1]))
+    return _falling(sizes, min(max_num_tokens, next((size for size in sizes if size >= most), sizes[-1])))
+
+
+def num_tokens_of_a_launch(model: ModelConfig) -> int:
+    """Return the number of tokens that a GPU computes while the host launches the kernels of a step.
+
+    With more, launching hides behind the step before. 300 for an 8B, 3,000 for a 0.6B.
+    """
+    hidden, inner = model.hidden_size, model.intermediate_size
+    if (experts := model.hf_config.get("experts")) is not None:
+        inner = experts.num_experts_per_tok * experts.intermediate_size
+    widths = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
+    operations_per_token = 2 * hidden * (widths + 3 * inner)
+    return max(int(_LAUNCH_SECONDS * _OPERATIONS / operations_per_token), 1)
+
+
+def graph_bytes(num_graphs: int) -> int:
+    """Return the device memory of graphs beside their pool."""
+    return num_graphs * _GRAPH_BYTES
 
 
 def _falling(sizes: list[int], largest: int) -> tuple[int, ...]:
@@ -72,6 +95,8 @@ class StepGraphs:
         tables: Tensor,
         max_model_len: int,
         num_rows: int | None = None,
+        planner: Any = None,
+        max_padding: int | None = None,
     ) -> None:
         """`forward` takes `token_sources` and the Inputs, returns hidden states [tokens, H]. `sizes` are falling.
 
@@ -85,6 +110,8 @@ class StepGraphs:
         self._buffer, self._hidden, self._tables = buffer, hidden, tables
         self._max_model_len = max_model_len
         self._num_rows = num_rows
+        self._planner = planner  # ops.decode_planner's
+        self._max_padding = max_padding  # most tokens that pad a step which has no graph of its own size yet; None: any
         self._replays: dict[int, Callable[[], None]] = {}
         self._num_eager = 0  # steps that could have had a graph of their size
 
@@ -98,8 +125,9 @@ class StepGraphs:
         return min((size for size in self._sizes if size >= num_tokens), default=None)
 
     def captured_for(self, num_tokens: int) -> int | None:
-        """Like `size_for`, but among captured sizes."""
-        return min((size for size in self._replays if size >= num_tokens), default=None)
+        """Like `size_for`, but among captured sizes that do not pad too much."""
+        most = num_tokens + self._max_padding if self._max_padding is not None else float("inf")
+        return min((size for size in self._replays if num_tokens <= size <= most), default=None)
 
     def has(self, size: int) -> bool:
         """True if this size has been captured."""
@@ -145,7 +173,8 @@ class StepGraphs:
         return Bounds(None, size, self._max_model_len)
 
     def _fill_with_padding(self, size: int) -> dict[str, Tensor]:
-        arrays = padding(size, self._num_rows)
+        arrays = with_plans(padding(size, self._num_rows), self._planner)
+        assert arrays is not None, "padding needs the least"
         layout = layout_of(arrays)
         assert num_bytes(layout) <= len(self._buffer)
         fields = views(self._buffer, layout)
@@ -153,9 +182,9 @@ class StepGraphs:
             field.copy_(torch.from_numpy(arrays[name]))
         return fields
 
-    def pad(self, arrays: Arrays, size: int) -> Arrays:
-        """Pad the arrays of a batch for the graph of this size."""
-        return pad(arrays, size, self._num_rows)
+    def pad(self, arrays: Arrays, size: int) -> Arrays | None:
+        """Pad the arrays of a batch for the graph of this size; None if the work lists have no room."""
+        return pad(arrays, size, self._num_rows, self._planner)
 
     def replay(self, size: int, block_tables: Tensor) -> Tensor:
         """Return hidden states [size, H] for the inputs in the buffer and block_tables [rows of the step, blocks]."""
@@ -171,8 +200,8 @@ class StepGraph(NamedTuple):
     graphs: StepGraphs
     size: int
 
-    def pad(self, arrays: Arrays) -> Arrays:
-        """Pad the arrays of a batch for this graph."""
+    def pad(self, arrays: Arrays) -> Arrays | None:
+        """Like StepGraphs.pad, but for this size."""
         return self.graphs.pad(arrays, self.size)
 
     def replay(self, block_tables: Tensor) -> Tensor:
@@ -195,15 +224,16 @@ def padding(num_tokens: int, num_rows: int | None = None) -> Arrays:
     }
 
 
-def pad(arrays: Arrays, num_tokens: int, num_rows: int | None = None) -> Arrays:
+def pad(arrays: Arrays, num_tokens: int, num_rows: int | None = None, planner: Any = None) -> Arrays | None:
     """Pad the arrays of a batch for a graph of this many tokens and rows; arrays that no graph reads come last.
 
-    Without "sources" all tokens are known.
+    Without "sources" all tokens are known. None if the planner's work lists are larger than a graph's.
     """
     padded = padding(num_tokens, num_rows)
     for name in padded.keys() & arrays.keys():
         padded[name][: len(arrays[name])] = arrays[name]
-    return {**padded, **{name: array for name, array in arrays.items() if name not in padded}}
+    planned = with_plans(padded, planner)
+    return planned and {**planned, **{name: array for name, array in arrays.items() if name not in padded}}
 
 
 def _put(target: Tensor, source: Tensor) -> None:
@@ -216,8 +246,10 @@ class CudaGraphCapturer:
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # the default stream cannot capture
+        self.num_bytes = 0  # device memory that captures took, with their pool
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        free, _ = torch.cuda.mem_get_info()
         work()  # compiles kernels and lets cuBLAS choose its own; neither may happen during a capture
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
@@ -235,4 +267,5 @@ class CudaGraphCapturer:
             if collects:
                 gc.enable()
         current.wait_stream(self._stream)
+        self.num_bytes += max(free - torch.cuda.mem_get_info()[0], 0)
         return graph.replay

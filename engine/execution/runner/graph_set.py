@@ -25,11 +25,12 @@ class GraphSet:
 
     def find(self, *, num_tokens: int, num_rows: int, num_logits: int) -> "StepGraph | None":
         """Return a captured graph for a batch; None if there is none. Captures a graph if one is due."""
-        graphs = self.decodes if num_tokens == num_rows == num_logits else self.mixed
-        if graphs is None:
-            return None
-        size = graphs.size_for(num_tokens)
-        if size is None:
+        graphs, size = self.decodes, None
+        if graphs is not None and num_tokens == num_rows == num_logits:
+            size = graphs.size_for(num_tokens)
+        if size is None and (graphs := self.mixed) is not None:  # these serve more decodes than the others, too
+            size = graphs.size_for(num_tokens)
+        if graphs is None or size is None:
             return None
         if not graphs.has(size):
             due = graphs.next_after_eager(size)

@@ -78,11 +78,12 @@ class ModelRunner:
 
         `limits`: max_num_tokens, max_num_seqs and max_model_len of a step.
         """
-        from .async_runner import AsyncRunner  # here: a server on a CPU has none
+        from .async_runner import AsyncRunner, decode_planner  # here: a server on a CPU has none
 
         device = self.loaded.device
+        planner = decode_planner(self.model.config, self.cache, dtype=self.loaded.dtype, device=device)
         launcher = AsyncRunner(
-            self.model, self.cache, stream_of(device), device=device, sampler=self._sampler, **limits
+            self.model, self.cache, stream_of(device), device=device, sampler=self._sampler, planner=planner, **limits
         )
         self._stages = launcher.stages
         return launcher

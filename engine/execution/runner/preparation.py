@@ -1,10 +1,11 @@
 """Preparation, the first stage of a step: lists on the host all that the device reads, and sends it there."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from ...core.batch import Batch
 from ...core.request import Request
-from ..models.forward_inputs import Inputs
+from ..models.forward_inputs import Inputs, with_plans
 from ..sampling.logits_processors import LogitsProcessors
 from ..sampling.samples import list_samples
 from .batch_arrays import lay_out, token_sources
@@ -25,12 +26,15 @@ class Preparation:
         *,
         block_size: int,
         vocab_size: int,
+        planner: Any = None,
     ) -> None:
+        """`planner`: ops.decode_planner's."""
         self._transfer = transfer
         self._processors = processors
         self._graphs = graphs
         self._block_size = block_size
         self._vocab_size = vocab_size
+        self._planner = planner
 
     def prepare(self, batch: Batch, sample_indices: Mapping[Request, int] | None = None) -> Step:
         """Lay a batch out and send it to the device, padded if a graph serves it.
@@ -48,9 +52,13 @@ class Preparation:
         rows = [row for row in batch.rows if row.needs_sampling and row.request.params.pooling is None]
         samples = list_samples(rows, self._processors, vocab_size=self._vocab_size)
         graph = self._graphs.find(num_tokens=batch.num_tokens, num_rows=len(batch.rows), num_logits=num_logits)
-        if graph is not None:
-            arrays = graph.pad(arrays)
-        fields, host = self._transfer.send({**arrays, **samples.arrays}, samples.more)
+        padded, more = None if graph is None else graph.pad(arrays), samples.more
+        if padded is None:
+            graph, padded = None, with_plans(arrays, self._planner)
+        if padded is None:  # work lists larger than a step's memory
+            padded = arrays
+            more = more | self._planner(arrays["query_start_loc"], arrays["seq_lens"], is_fixed=False)
+        fields, host = self._transfer.send({**padded, **samples.arrays}, more)
         return Step(
             batch.rows,
             samples,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import is_out_of_memory
-from ..models.forward_inputs import Arrays, Bounds, Inputs
+from ..models.forward_inputs import Arrays, Bounds, Inputs, with_plans
 from ..sampling.sampler import sample_token_ids
 from .cuda_graphs import graph_sizes, mixed_graph_sizes, padding
 from .forward_pass import ForwardPass
@@ -26,6 +26,7 @@ class StepLimits(NamedTuple):
     max_num_seqs: int
     max_model_len: int
     table_width: int  # blocks of the longest sequence
+    planner: Any = None  # ops.decode_planner's
 
 
 def compile_kernels(launch: Callable[[], None], device: torch.device) -> None:
@@ -47,7 +48,6 @@ def rehearse(forward_pass: ForwardPass, model: Any, limits: StepLimits, *, has_g
     longest, num_rows = limits.max_model_len, limits.max_num_seqs
     for size in (*graph_sizes(num_rows), num_rows):
         _sample(model, _forward(forward_pass, limits, padding(size), Bounds(size, 1, longest)))
-        _forward(forward_pass, limits, padding(size), Bounds(size, 1, 1))
     sizes = mixed_graph_sizes(limits.max_num_tokens)
     for size in (2, 8, *sizes, limits.max_num_tokens):
         _forward(forward_pass, limits, padding(size, 1), Bounds(0, size, longest))
@@ -65,6 +65,7 @@ def rehearse_largest(forward_pass: ForwardPass, model: Any, limits: StepLimits) 
 def _forward(forward_pass: ForwardPass, limits: StepLimits, arrays: Arrays, bounds: Bounds) -> Tensor:
     tables = np.zeros((len(arrays["seq_lens"]), limits.table_width), dtype=np.int32)
     arrays = {**arrays, **padding_states(len(tables)), "block_tables": tables}
+    arrays = with_plans(arrays, limits.planner) or arrays
     fields = {name: torch.from_numpy(array).to(forward_pass.device) for name, array in arrays.items()}
     return forward_pass.forward(fields["sources"], Inputs.of(fields, bounds))
 

@@ -29,10 +29,12 @@ class Stages:
         transfer: Transfer,
         sampler: Sampler,
         tokens: Tensor | None = None,
+        planner: Any = None,
     ) -> None:
         """`model` is a Decoder or a ParallelModel.
 
         tokens [most samples of a step] int64: a step's tokens, which stay on the device and feed the next step.
+        `planner`: ops.decode_planner's.
         """
         self.graphs = GraphSet(stream)
         self.preparation = Preparation(
@@ -41,6 +43,7 @@ class Stages:
             self.graphs,
             block_size=cache.block_size,
             vocab_size=model.config.vocab_size,
+            planner=planner,
         )
         self.forward_pass = ForwardPass(model, cache, stream, device=device, tokens=tokens)
         self.sampling_pass = SamplingPass(model, stream, sampler.masks, tokens, logprobs_mode=sampler.logprobs_mode)

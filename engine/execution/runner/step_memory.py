@@ -7,7 +7,8 @@ import torch
 from ...device import stream_of
 from ..models.device_memory import DeviceMemory, refusing_out_of_memory
 from ..models.kv_cache import KVCache, StatePool
-from .async_runner import AsyncRunner
+from .async_runner import AsyncRunner, decode_planner
+from .cuda_graphs import graph_bytes, graph_sizes, mixed_graph_sizes
 from .rehearsal import compile_kernels
 
 
@@ -33,7 +34,8 @@ def measure_step_bytes(
         cache = KVCache(
             model.config, num_blocks=1, block_size=block_size, dtype=cache_dtype, device=device, states=pool
         )
-        AsyncRunner(model, cache, stream_of(device), device=device, **sizes).rehearse_largest()
+        planner = decode_planner(model.config, cache, dtype=dtype, device=device)
+        AsyncRunner(model, cache, stream_of(device), device=device, planner=planner, **sizes).rehearse_largest()
 
     way_out = (
         f"a step of {sizes['max_num_tokens']} tokens and {sizes['max_num_seqs']} sequences does not fit beside the "
@@ -42,4 +44,7 @@ def measure_step_bytes(
     with refusing_out_of_memory(way_out):
         compile_kernels(largest_step, device)
         num_bytes = memory.peak(largest_step)
-    return num_bytes if enforce_eager else 2 * num_bytes  # graphs have a memory pool of the largest graph's size
+    if enforce_eager:
+        return num_bytes
+    num_graphs = len(graph_sizes(sizes["max_num_seqs"])) + len(mixed_graph_sizes(sizes["max_num_tokens"]))
+    return 2 * num_bytes + graph_bytes(num_graphs)  # graphs have a memory pool of the largest graph's size

@@ -132,6 +132,8 @@ def _arithmetic(engine: "AsyncEngine") -> str:
         parts.append(f"activations={config.quantization_activations}")
     if config.kv_cache_dtype != "auto":
         parts.append(f"cache={config.kv_cache_dtype}")
+    if device == "cuda" and config.exact:
+        parts.append("exact")
     if (slices := config.tensor_parallel_slices or config.tensor_parallel_size) > 1:
         parts.append(f"slices={slices}")
     # Plain float32 on a CPU has one order of sums on every processor; other sums depend on the instructions.

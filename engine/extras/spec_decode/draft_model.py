@@ -20,7 +20,7 @@ from ...config import EngineConfig
 from ...core.batch import BatchRow
 from ...core.request import Request
 from ...errors import ConfigError
-from ...execution.models.forward_inputs import Inputs
+from ...execution.models.forward_inputs import Inputs, with_plans
 from ...execution.models.kv_cache import KVCache
 from ...execution.models.registry import model_class, read_model_config
 from ...execution.models.weights import weight_source
@@ -68,6 +68,11 @@ class DraftModel:
         self._cache = KVCache(
             model_config, num_blocks=target.cache.num_blocks, block_size=config.block_size, dtype=dtype, device=device
         )
+        self._planner = None
+        if device.type == "cuda":
+            from ...execution.runner.async_runner import decode_planner
+
+            self._planner = decode_planner(model_config, self._cache, dtype=dtype, device=device)
         self._transfer = DirectTransfer(device)
         self._sampler = Sampler(device)
         self._vocab_size = target.model_config.vocab_size
@@ -114,7 +119,7 @@ class DraftModel:
         if not rows:
             return
         arrays, bounds = lay_out(rows, block_size=self._cache.block_size)
-        fields, _ = self._transfer.send(arrays, {})
+        fields, _ = self._transfer.send(with_plans(arrays, self._planner, is_fixed=False) or arrays, {})
         inputs = Inputs.of(fields, bounds)
         if self._own_vocab_size < self._vocab_size:
             inputs = inputs._replace(token_ids=inputs.token_ids.clamp(max=self._own_vocab_size - 1))

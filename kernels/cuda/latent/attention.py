@@ -2,7 +2,7 @@
 """Attention over a latent cache: all heads read one line [latent | rotated key] a token, whose latent is the value too.
 
 One program computes BLOCK_M (token, head) pairs of one row over one of `num_splits` spans of its keys (flash-decoding:
-Dao et al. 2023); attention_decode.py merges the spans. A line of 512 + 64 numbers fits no tile of a power of two, so
+Dao et al. 2023); merge_splits.py merges the spans. A line of 512 + 64 numbers fits no tile of a power of two, so
 its two parts are loaded and multiplied apart, and the latents that were loaded as keys are the values. For BLOCK_M
 pairs, a row of L tokens reads 2·(R + r)·L bytes in 16 bits and takes 2·(2·R + r)·L·BLOCK_M operations: some 60 a byte
 with 32 pairs (DeepSeek-AI 2024, V2). Untuned on a GPU.
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ...arguments import AttentionArgs, CacheView, RaggedBatch
 from ..attention_common import as_loaded, fp8_kind, load_blocks, score_scales, widen
-from ..attention_decode import MAX_SPLITS, choose_num_ragged_splits, choose_num_splits, merge_splits
 from ..device_info import DeviceInfo, device_info
 from ..tile_configs import min_tokens_per_split
+from .merge_splits import MAX_SPLITS, choose_num_splits, merge_splits
 
 
 class Config(NamedTuple):
@@ -156,9 +156,10 @@ def latent_attention(
         rows = num_rows if num_decodes is None else num_decodes
         config = choose_config(q.shape[1], q.element_size(), cache.keys.element_size(), gpu)
         if num_splits is None:
-            choose = choose_num_ragged_splits if num_decodes is None else choose_num_splits
-            num_programs = rows * triton.cdiv(q.shape[1], config.BLOCK_M)
-            num_splits = choose(num_programs, ragged.max_seq_len, gpu, min_tokens=min_tokens)
+            num_programs, is_ragged = rows * triton.cdiv(q.shape[1], config.BLOCK_M), num_decodes is None
+            num_splits = choose_num_splits(
+                num_programs, ragged.max_seq_len, gpu, min_tokens=min_tokens, is_ragged=is_ragged
+            )
         assert num_splits <= MAX_SPLITS
         _decode(q, cache, ragged, args, out, rows, num_splits, min_tokens, config)
     if num_decodes is None or num_rows > num_decodes:

@@ -207,6 +207,6 @@ def _head(service: Service, prefix: str, params: SamplingParams) -> Head:
 def _fingerprint(service: Service) -> str:
     """Name the version, the model and the device: with equal ones a seed gives equal answers, if they are exact."""
     config = service.engine.config
-    about = f"{package_version()} {service.settings.model_name} {config.device} {config.dtype}"
+    about = f"{package_version()} {service.settings.model_name} {config.device} {config.dtype} {config.exact}"
     kind = "exact" if service.engine.loaded.inexact is None else "inexact"
     return f"fp_{hashlib.sha256(about.encode()).hexdigest()[:10]}_{kind}"

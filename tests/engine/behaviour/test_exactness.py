@@ -7,7 +7,8 @@ import itertools
 import os
 import random
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -24,10 +25,12 @@ from gguf import GGMLQuantizationType
 from patched_library import patched_ops
 from quantized_checkpoints import has_compressed_tensors
 
-from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.config.named_models import GET_SMOLLM2, default_model, named_model
+from splitfuse.engine.serving import loading
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
+from splitfuse.kernels.cuda import device_info
 
 pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C++ compiler for the native CPU library")
 
@@ -90,7 +93,7 @@ def test_the_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ops.inexact_reason(cpu, torch.bfloat16, head_dim=64) is None
     assert "float16" in str(ops.inexact_reason(cpu, torch.float16, head_dim=64))
     assert "1024" in str(ops.inexact_reason(cpu, torch.float32, head_dim=1024))
-    assert "cuda" in str(ops.inexact_reason(torch.device("cuda"), torch.bfloat16, head_dim=64))
+    assert "--exact" in str(ops.inexact_reason(torch.device("cuda"), torch.bfloat16, head_dim=64))
     monkeypatch.setattr(build, "library", lambda: None)
     assert ops.inexact_reason(cpu, torch.bfloat16, head_dim=64) == "there is no native library"
 
@@ -124,3 +127,41 @@ def test_smollm2(kind: str, options: dict[str, str], tmp_path: Path) -> None:
             outputs = llm.generate(asked, params)
         found.append([(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs])
     assert all(answer == found[0] for answer in found[1:])
+
+
+class FakeChoices(NamedTuple):
+    """What `_inexact_reason` reads of a load on a GPU."""
+
+    config: Any
+    model: Any
+    device: torch.device = torch.device("cuda")
+    dtype: torch.dtype = torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("options", "facts", "reason"),
+    [
+        ({}, {}, "--exact asks for one"),
+        ({"exact": False}, {}, "--no-exact"),
+        ({"exact": True, "quantization": "int8"}, {}, "quantized"),
+        ({"exact": True}, {"quantization": "gptq"}, "quantized"),
+        ({"exact": True}, {"is_recurrent": True}, "recurrent"),
+        ({"exact": True}, {}, "not measured yet on compute capability 9.0"),
+    ],
+    ids=str,
+)
+def test_a_gpu_promises_nothing_before_it_was_measured(
+    options: dict[str, Any], facts: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_info, "IS_EXACT", bool(options.get("exact")))
+    monkeypatch.setattr(device_info, "device_info", lambda device: device_info.H100)
+    model = SimpleNamespace(
+        architecture="LlamaForCausalLM", impl="native", head_dim=64, quantization=None, is_recurrent=False
+    )
+    vars(model).update(facts)
+    choices: Any = FakeChoices(EngineConfig(model="demo", **options), model)
+    assert reason in str(loading._inexact_reason(choices))
+    if facts or "quantization" in options:
+        return
+    monkeypatch.setattr(device_info, "MEASURED_EXACT", frozenset([90]))
+    assert (loading._inexact_reason(choices) is None) == (options == {"exact": True})

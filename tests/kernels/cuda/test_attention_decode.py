@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from kernel_cases import (
@@ -15,8 +16,8 @@ from kernel_cases import (
 
 from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cuda import attention_decode, device_info
+from splitfuse.kernels.cuda.attention_decode import DecodePlanner, PlanKind
 from splitfuse.kernels.cuda.device_info import H100
-from splitfuse.kernels.cuda.tile_configs import min_tokens_per_split
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -24,7 +25,10 @@ pytestmark = pytest.mark.sampled(3)
 def check(case: AttentionCase, *, num_splits: int | None = None, min_tokens: int = 16, tolerance: float = 0.0) -> None:
     q, cache, ragged = case.build()
     out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
-    attention_decode.decode_attention(q, cache, ragged, case.args, out, num_splits=num_splits, min_tokens=min_tokens)
+    num_programs = num_splits and num_splits * len(ragged.seq_lens)
+    attention_decode.decode_attention(
+        q, cache, ragged, case.args, out, num_programs=num_programs, min_tokens=min_tokens
+    )
     tolerance = max(tolerance, case.tolerance)
     assert_near(out[: ragged.num_decodes], case.expected()[: ragged.num_decodes], tolerance=tolerance)
     assert out[ragged.num_decodes :].isnan().all()
@@ -87,38 +91,57 @@ def test_short_rows_leave_spans_empty(min_tokens: int) -> None:
     check(AttentionCase((1, 1, 1), (0, 130, 300)), num_splits=16, min_tokens=min_tokens)
 
 
-@pytest.mark.parametrize("num_splits", [1, 4])
-def test_one_grid_serves_any_length(num_splits: int) -> None:
-    """Like a CUDA graph: the launch is fixed, then lengths change, and rows may be padding of 0 tokens."""
+@pytest.mark.parametrize("num_programs", [1, 4])
+def test_one_launch_serves_any_length(num_programs: int) -> None:
+    """Like a CUDA graph: the launch is fixed, then lengths and plans change, and rows may be padding of 0 tokens."""
     q, cache, ragged = AttentionCase((1, 1, 1), (60, 200, 90)).build()
-    args = ops.AttentionArgs(0.1)
-    ragged = ragged._replace(max_seq_len=10**6)
+    kind = PlanKind(0, num_programs, attention_decode.choose_config(2, 64, 2, H100).BLOCK_N)
+    args, planner = ops.AttentionArgs(0.1), DecodePlanner((kind,), 32)
+    sizes = set()
     for lengths in ((61, 201, 91), (1, 200, 17), (33, 0, 0)):
-        now = ragged._replace(seq_lens=torch.tensor(lengths, dtype=torch.int32, device=q.device))
+        plans = planner(np.arange(4), np.array(lengths))
+        assert plans is not None
+        sizes.add(len(plans[kind.name]))
+        now = ragged._replace(
+            seq_lens=torch.tensor(lengths, dtype=torch.int32, device=q.device),
+            plans={name: torch.from_numpy(plan).to(q.device) for name, plan in plans.items()},
+        )
         out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
-        attention_decode.decode_attention(q, cache, now, args, out, num_splits=num_splits, min_tokens=32)
+        attention_decode.decode_attention(q, cache, now, args, out, num_programs=num_programs)
         assert not out[now.seq_lens == 0].any()
         live = now.seq_lens > 0
         assert_near(out[live], reference.paged_attention(q.double(), in_double(cache), now, args)[live])
+    assert len(sizes) == 1
 
 
-def test_long_row_is_split_by_itself() -> None:
-    case = AttentionCase((1,), (1500,), group=1, num_kv_heads=1)
-    assert attention_decode.choose_num_splits(1, 1501, H100) == 5
-    check(case)
+@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.parametrize(
+    "case", [AttentionCase((1, 1), (40, 90), sliding_window=30, is_cache_fp8=is_fp8) for is_fp8 in (False, True)]
+)
+def test_the_engines_lists_are_found(case: AttentionCase, is_exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_info, "IS_EXACT", is_exact)
+    q, cache, ragged = case.build()
+    layers = [(window, case.num_kv_heads, case.head_dim) for window in (0, 30)]
+    planner = attention_decode.decode_planner(q.device, layers, dtype=q.dtype, cache_dtype=cache.keys.dtype)
+    plans = planner(ragged.query_start_loc.cpu().numpy(), ragged.seq_lens.cpu().numpy())
+    assert plans is not None
+    ragged = ragged._replace(plans={name: torch.from_numpy(plan).to(DEVICE) for name, plan in plans.items()})
+    out = torch.empty_like(q)
+    attention_decode.decode_attention(q, cache, ragged, case.args, out)
+    assert_near(out, case.expected(), tolerance=2e-3)
+
+
+def test_rows_of_one_token_are_found_among_others() -> None:
+    """A mixed batch's graph: the launch does not know which rows are decodes."""
+    case = AttentionCase((1, 5, 1, 3), (70, 8, 200, 4))
+    q, cache, ragged = case.build()
+    out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
+    attention_decode.decode_attention(q, cache, ragged._replace(num_decodes=None), case.args, out)
+    assert_near(out[[0, 6]], case.expected()[[0, 6]])
+    assert out[1:6].isnan().all()
 
 
 @pytest.mark.parametrize("seed", range(NUM_RANDOM_CASES))
 def test_random_shapes(seed: int) -> None:
     case = random_attention_case(seed, num_decodes=5, num_prefills=0)
     check(case, num_splits=[None, 1, 2, 5][seed % 4])
-
-
-@pytest.mark.parametrize("num_programs", [1, 8, 100, 256, 264, 2048])
-@pytest.mark.parametrize("num_tokens", [1, 255, 511, 512, 4096, 65536, 10**6])
-def test_number_of_splits(num_programs: int, num_tokens: int) -> None:
-    splits = attention_decode.choose_num_splits(num_programs, num_tokens, H100)
-    assert 1 <= splits <= attention_decode.MAX_SPLITS
-    if splits > 1:
-        assert num_tokens // splits >= min_tokens_per_split(H100.capability)
-        assert num_programs * splits <= attention_decode.PROGRAMS_PER_MULTIPROCESSOR * H100.num_multiprocessors

@@ -38,4 +38,4 @@ def test_the_shortest_span_goes_by_the_architecture(monkeypatch: pytest.MonkeyPa
     assert set(tile_configs.MIN_TOKENS_PER_SPLIT) == set(tile_configs.ARCHITECTURES)
     monkeypatch.setitem(tile_configs.MIN_TOKENS_PER_SPLIT, 90, 64)
     ampere = H100._replace(capability=86)
-    assert [attention_decode.choose_num_splits(8, 1024, gpu) for gpu in (H100, ampere)] == [16, 4]
+    assert [tile_configs.min_tokens_per_split(gpu.capability) for gpu in (H100, ampere)] == [64, 256]

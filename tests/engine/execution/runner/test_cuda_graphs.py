@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from tiny_models import CONFIGS
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.core.batch import Batch
 from splitfuse.engine.execution.models.forward_inputs import Inputs
+from splitfuse.engine.execution.runner import async_runner
 from splitfuse.engine.execution.runner import cuda_graphs as graphs_module
 from splitfuse.engine.execution.runner.cuda_graphs import (
     STEPS_BETWEEN_CAPTURES,
     StepGraphs,
     graph_sizes,
     mixed_graph_sizes,
+    num_tokens_of_a_launch,
     pad,
     padding,
 )
@@ -96,6 +99,42 @@ def test_sizes_of_mixed_batches_reach_the_budget_and_pad_by_less_than_half() -> 
     assert all(smaller >= larger / 2 for larger, smaller in pairwise(sizes))
 
 
+def test_mixed_batches_have_graphs_while_launching_takes_longer_than_computing() -> None:
+    assert mixed_graph_sizes(8192, 300) == (384, 256, 192, 128, 64)
+    assert mixed_graph_sizes(8192, 10**6)[0] == 2048
+    llama, qwen = (
+        SimpleNamespace(
+            hidden_size=hidden, intermediate_size=inner, num_heads=heads, num_kv_heads=8, head_dim=128, hf_config={}
+        )
+        for hidden, inner, heads in ((4096, 14336, 32), (1024, 3072, 16))
+    )
+    assert 250 < num_tokens_of_a_launch(llama) < 512  # type: ignore[arg-type]
+    assert num_tokens_of_a_launch(qwen) > 2048  # type: ignore[arg-type]
+
+
+def test_a_larger_graph_serves_only_what_it_pads_little() -> None:
+    graphs = StepGraphs(
+        lambda sources, inputs: inputs.token_ids[:, None].float(), FakeCapturer(), sizes=SIZES, max_model_len=24,
+        buffer=torch.zeros(4096, dtype=torch.uint8), hidden=torch.zeros(8, 1),
+        tables=torch.zeros((8, 6), dtype=torch.int32), max_padding=2,
+    )  # fmt: skip
+    graphs.capture(8)
+    assert [graphs.captured_for(n) for n in (5, 6, 8, 9)] == [None, 8, 8, None]
+
+
+def test_more_decodes_than_the_largest_graph_of_decodes_take_a_mixed_one(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, max_num_seqs=8)
+    launcher, capturer = launcher_of(llm), FakeCapturer()
+    launcher.use_graphs(capturer, sizes=graph_sizes(2), hidden_size=64, dtype=torch.float32)
+    launcher.capture_graphs()
+    found = launcher.graphs.find(num_tokens=5, num_rows=5, num_logits=5)
+    assert found is not None
+    assert found.graphs is launcher.graphs.mixed
+    few = launcher.graphs.find(num_tokens=2, num_rows=2, num_logits=2)
+    assert few is not None
+    assert few.graphs is launcher.graphs.decodes
+
+
 def test_a_size_that_is_missing_is_served_by_a_larger_one_meanwhile() -> None:
     graphs = make_graphs()
     graphs.capture(8)
@@ -165,6 +204,7 @@ def test_a_batch_is_padded_where_the_graph_reads_it() -> None:
         "keys": np.array([1, 2]),
     }
     padded = pad(arrays, 4)
+    assert padded is not None
     assert padded["seq_lens"].tolist() == [4, 10, 0, 0]
     assert padded["slot_mapping"].tolist() == [35, 89, -1, -1]
     assert padded["sources"].tolist() == [-1, 4, -1, -1]
@@ -204,6 +244,7 @@ def test_a_mixed_batch_is_padded_with_one_row_of_all_the_tokens_that_are_left() 
         "block_tables": np.array([[8, 9], [1, 0]], dtype=np.int32),
     }
     padded = pad(arrays, 8, 5)
+    assert padded is not None
     assert padded["query_start_loc"].tolist() == [0, 1, 3, 8, 8, 8]
     assert padded["seq_lens"].tolist() == [10, 2, 0, 0, 0]
     assert padded["slot_mapping"].tolist() == [89, 16, 17] + [-1] * 5
@@ -211,6 +252,56 @@ def test_a_mixed_batch_is_padded_with_one_row_of_all_the_tokens_that_are_left() 
     assert padded["logits_indices"][0] == 0
     layout, captured = layout_of(padded), layout_of(padding(8, 5))
     assert {name: layout[name] for name in captured} == captured
+
+
+class FakePlanner:
+    """Plans that name the batch; a batch with more cached tokens than `most` has no room in a graph."""
+
+    def __init__(self, most: int = 10**6) -> None:
+        self._most = most
+
+    def __call__(self, query_start_loc: Any, seq_lens: Any, *, is_fixed: bool = True) -> dict[str, Any] | None:
+        if is_fixed and seq_lens.sum() > self._most:
+            return None
+        return {"plan_0": np.concatenate([np.diff(query_start_loc), seq_lens]).astype(np.int32)}
+
+
+def test_a_work_list_is_of_the_padded_batch() -> None:
+    arrays = {"query_start_loc": np.array([0, 1, 2]), "seq_lens": np.array([4, 10]), "keys": np.array([1, 2])}
+    padded = pad(arrays, 4, planner=FakePlanner())
+    assert padded is not None
+    assert padded["plan_0"].tolist() == [1, 1, 1, 1, 4, 10, 0, 0]
+    captured = layout_of({**padding(4), **(FakePlanner()(np.arange(5), np.zeros(4)) or {})})
+    assert {name: layout_of(padded)[name] for name in captured} == captured
+    assert pad(arrays, 4, planner=FakePlanner(most=13)) is None
+
+
+def test_every_step_has_a_work_list_of_its_own_rows(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of graphs, steps whose lists are too large for one, and steps of an engine without graphs."""
+    for most in (10**6, 40):
+        planner, seen, capturer = FakePlanner(most), list[int](), FakeCapturer()
+        monkeypatch.setattr(async_runner.ops, "decode_planner", lambda *_, planner=planner, **__: planner)
+        llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, max_num_seqs=4)
+        launcher = launcher_of(llm)
+        forward = launcher.stages.forward_pass.forward
+
+        def checked(
+            sources: Any, inputs: Inputs, forward: Any = forward, planner: Any = planner, seen: list[int] = seen
+        ) -> torch.Tensor:
+            ragged = inputs.ragged
+            assert ragged.plans is not None
+            expected = planner(ragged.query_start_loc.numpy(), ragged.seq_lens.numpy(), is_fixed=False)["plan_0"]
+            assert ragged.plans["plan_0"].tolist() == expected.tolist()
+            seen.append(int(ragged.seq_lens.sum()))
+            return forward(sources, inputs)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(launcher.stages.forward_pass, "forward", checked)
+        launcher.use_graphs(capturer, sizes=graph_sizes(4), hidden_size=64, dtype=torch.float32)
+        launcher.capture_graphs()
+        params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+        llm.generate([[30], [40, 50], [60] * 20], params)
+        assert max(seen) > 40
+        assert capturer.num_replayed >= (8 if most > 40 else 1)
 
 
 def test_nearly_all_steps_of_a_workload_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
