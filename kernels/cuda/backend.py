@@ -83,7 +83,6 @@ class Table(NamedTuple):
     """Table [V, H] for `linear` and `embedding`."""
 
     linear: "PackedLinear | QuantizedLinear"
-    num_inputs: int
     dtype: torch.dtype
 
 
@@ -112,9 +111,10 @@ def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear | Fp8Li
 
 def _pack_kind(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> AnyLinear:
     packed = _pack_in_order(weight, bias, dtype)
-    if weight.order is None and not weight.rounds_inputs:
+    rounds_inputs = weight.rounds_inputs and isinstance(packed, PackedLinear)  # QuantizedLinear rounds by itself
+    if weight.order is None and not rounds_inputs:
         return packed
-    return PreparedLinear(packed, weight.order, weight.rounds_inputs)
+    return PreparedLinear(packed, weight.order, rounds_inputs)
 
 
 def _pack_in_order(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> PackedLinear | QuantizedLinear:
@@ -149,13 +149,13 @@ def _prepare_inputs(x: Tensor, packed: PreparedLinear) -> Tensor:
 
 def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> Table:
     assert weight.order is None
-    return Table(_pack_in_order(weight, None, dtype), weight.values.shape[1], dtype)
+    return Table(_pack_in_order(weight, None, dtype), dtype)
 
 
 def embedding(token_ids: Tensor, packed: Table) -> Tensor:
     if isinstance(packed.linear, PackedLinear):
         return packed.linear.weight.index_select(0, token_ids)
-    return quantized_linear.rows(token_ids, packed.linear, num_inputs=packed.num_inputs, dtype=packed.dtype)
+    return quantized_linear.rows(token_ids, packed.linear, dtype=packed.dtype)
 
 
 def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:

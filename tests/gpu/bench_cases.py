@@ -287,7 +287,7 @@ class QuantizedMatmul:
 
 def time_quantized(bench: Bench, product: QuantizedMatmul) -> None:
     xs, packed = product.build()
-    wide = quantized_linear.widen(packed, product.num_inputs, DTYPE)
+    wide = quantized_linear.widen(packed, DTYPE)
     runs = [partial(quantized_linear.multiply, x, packed) for x in xs]
     num_operations = 2 * product.num_rows * product.num_outputs * product.num_inputs
     bench.time(
