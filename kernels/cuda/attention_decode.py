@@ -38,6 +38,8 @@ from .tile_configs import measured, min_tokens_per_split
 # Programs per multiprocessor that keep its memory queue full; with fewer, rows are split. Untuned.
 PROGRAMS_PER_MULTIPROCESSOR = 4
 MAX_SPLITS = 64
+# Of a thread over a cache of e4m3, so that four programs of 4 warps fit; without a limit they take up to 138.
+MAX_REGISTERS = 128
 # Programs of a mixed step's graph, which has the largest number of rows: 4 spans for each of 257 rows, 15 for 65.
 # Untuned.
 MAX_RAGGED_PROGRAMS = 8224
@@ -54,13 +56,15 @@ def choose_config(group: int, head_dim: int, element_size: int, gpu: DeviceInfo)
     """Choose the tile: measured if possible, else after 16 rows, 32 keys, 4 warps, 4 stages at head size 128.
 
     That tile won on an H100 among 540 configurations (IBM, arXiv 2511.11581). Other head sizes keep its 16 KiB of keys
-    and values a step. Three steps are in flight in 53 KiB of shared memory (57 at head size 256): four programs share
-    a multiprocessor of an H100, and one fits any GPU since Ampere.
+    and values a step. Three steps, two of e4m3, are in flight in 53 KiB of shared memory (57 at head size 256): four
+    programs share a multiprocessor of an H100, and one fits any GPU since Ampere.
     """
     block_m, block_d = max(triton.next_power_of_2(group), 16), max(triton.next_power_of_2(head_dim), 16)
     if tile := measured("decode", gpu.capability, head_dim, element_size):
         return Config(*tile)._replace(BLOCK_M=block_m)
     keys = 8192 // (block_d * element_size)
+    if element_size == 1:
+        return Config(block_m, min(max(keys, 16), 128), 4, 3)  # v in float16 takes another 16 KiB
     return Config(block_m, min(max(keys, 16), 64), 4, 4)
 
 
@@ -239,7 +243,8 @@ def decode_attention(
         ragged.seq_lens, ragged.block_tables, ragged.block_tables.stride(0), min_tokens, *score_scales(args),
         *q.stride()[:2], *k_cache.stride()[:3],
         GROUP=group, BLOCK_SIZE=block_size, CAPPED=args.softcap > 0, IS_SPLIT=num_splits > 1,
-        FP8=fp8_kind(k_cache, gpu), **shape, **config._asdict(),
+        FP8=fp8_kind(k_cache, gpu), maxnreg=MAX_REGISTERS if k_cache.element_size() == 1 else None, **shape,
+        **config._asdict(),
     )  # fmt: skip
     if num_splits > 1:
         _merge_splits[(num_rows, num_heads)](
