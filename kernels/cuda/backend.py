@@ -5,6 +5,7 @@ tensors' own.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -30,8 +31,9 @@ from .attention_prefill import prefill_attention
 from .copy_blocks import copy_blocks as copy_blocks
 from .filter_logits import filter_logits as filter_logits
 from .gumbel_sample import gumbel_argmax as gumbel_argmax
-from .linear import few_rows, fp8_linear
+from .linear import few_rows, fp8_linear, quantized_experts
 from .linear.fp8_linear import Fp8Linear
+from .linear.quantized_experts import QuantizedExperts
 from .moe import experts as experts
 from .norm import add_layer_norm as add_layer_norm
 from .norm import add_rms_norm as add_rms_norm
@@ -173,6 +175,21 @@ def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
     return moe_route.route(router_logits, top_k=args.top_k, renormalize=args.renormalize)
 
 
+def _quantized(parts: Sequence[Tensor | QuantizedWeight], bits: int, is_fp8: bool) -> QuantizedWeight | None:
+    """Return the stack of an expert's matrices of one input as files or `--quantization` round it; None if neither."""
+    packed = [part for part in parts if isinstance(part, QuantizedWeight)]
+    plain = [part for part in parts if isinstance(part, Tensor)]
+    if packed:
+        kinds = merged(packed)
+        is_packed = not plain and len(kinds) == 1 and kinds[0].order is None and quantized_linear.has_layout(kinds[0])
+        return kinds[0] if is_packed else None
+    weight = torch.cat(plain)
+    if is_fp8:
+        values, scales = fp8_linear.round_rows(weight)
+        return QuantizedWeight(values, scales[None], None, 8)
+    return quantize(weight, bits) if bits < 16 and can_quantize(weight, bits) else None
+
+
 def pack_experts(
     experts: Iterable[ExpertWeights],
     *,
@@ -182,10 +199,17 @@ def pack_experts(
     input_bits: int = 16,
     is_fp8: bool = False,
     limit: float = 0.0,
-) -> moe.PackedExperts:
-    """Pack experts in `dtype`: quantized ones are widened, and `bits` and `is_fp8` are not built."""
-    assert bits == 16
-    assert not is_fp8
+) -> moe.PackedExperts | QuantizedExperts:
+    """Pack experts: quantized ones as they are, if they have a layout, else in `dtype`."""
+    rest = iter(experts)
+    first = next(rest)
+    experts = chain([first], rest)
+    if _quantized(first.gate_up, bits, is_fp8) is not None and _quantized([first.down], bits, is_fp8) is not None:
+        quantized = (
+            (_quantized(each.gate_up, bits, is_fp8), _quantized([each.down], bits, is_fp8), *each[2:])
+            for each in experts
+        )
+        return quantized_experts.pack(quantized, num_experts=num_experts, limit=limit)
 
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])

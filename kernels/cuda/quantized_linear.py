@@ -91,7 +91,7 @@ def choose_config(num_rows: int, element_size: int, group: int, gpu: DeviceInfo)
 
 def choose_num_splits(num_outputs: int, num_steps: int, config: Config, gpu: DeviceInfo) -> int:
     """Return the number of parts of K that are summed concurrently: the same for any number of rows in a tile."""
-    num_programs = triton.cdiv(num_outputs, config.BLOCK_N)
+    num_programs = -(-num_outputs // config.BLOCK_N)
     wanted = PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors // num_programs
     return max(min(wanted, num_steps // MIN_SPLIT_STEPS, 8), 1)
 
@@ -327,9 +327,10 @@ def rows(token_ids: Tensor, packed: QuantizedLinear, *, dtype: torch.dtype) -> T
     words = packed.values.index_select(0, token_ids).view(len(token_ids), -1, 1, packed.block)
     shifts = [_shift(index, packed.bits) for index in range(32 // packed.bits)]
     codes = (words >> torch.tensor(shifts, dtype=torch.int32, device=words.device)[:, None]) & (2**packed.bits - 1)
-    flat = codes.flatten(1)
-    wide = flat.to(torch.uint8).view(torch.float8_e4m3fn).float() if packed.is_float else (flat - packed.zero).float()
+    codes = codes.flatten(1)
+    wide = codes.to(torch.uint8).view(torch.float8_e4m3fn).float() if packed.is_float else (codes - packed.zero).float()
     grouped = wide.view(len(token_ids), len(packed.scales), -1) * packed.scales.index_select(1, token_ids).T[:, :, None]
     if packed.offsets is not None:
         grouped = grouped + packed.offsets.index_select(1, token_ids).T[:, :, None]
-    return grouped.flatten(1)[:, : packed.num_inputs].to(dtype)
+    wide_rows: Tensor = grouped.flatten(1)[:, : packed.num_inputs].to(dtype)
+    return wide_rows

@@ -30,7 +30,7 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import moe, quantized_linear
 from splitfuse.kernels.cuda.compile_ahead import compile_ahead
 from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, DeviceInfo
-from splitfuse.kernels.cuda.linear import few_rows, fp8_linear
+from splitfuse.kernels.cuda.linear import few_rows, fp8_linear, quantized_experts
 
 DEVICES = {
     80: DeviceInfo(80, 108, 166_912),  # A100
@@ -60,7 +60,7 @@ class Shape:
     experts: tuple[int, int, int, int] = (0, 0, 0, 0)  # hidden and MLP size, experts, experts per token
 
     def __str__(self) -> str:
-        if self.kind == "experts":
+        if "experts" in self.kind:
             hidden, inner, num_experts, top_k = self.experts
             return f"{self.dtype} {hidden}x{inner} {top_k}of{num_experts} T{self.num_tokens}"
         cache = f" {self.cache_dtype}" if self.cache_dtype else ""
@@ -185,6 +185,24 @@ def _experts(shape: Shape) -> None:
     cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
 
 
+def _packed_experts(shape: Shape) -> None:
+    """Launch experts of e4m3 in blocks of 128 x 128, and of int4 of 128."""
+    (hidden, inner, num_experts, top_k), dtype = shape.experts, getattr(torch, shape.dtype)
+    logits = _empty(shape.num_tokens, num_experts, dtype=dtype)
+    routing = cuda.route(logits, ops.RouteArgs(top_k, True))
+
+    def stack(outputs: int, inputs: int, bits: int) -> quantized_linear.QuantizedLinear:
+        words = _empty(num_experts * outputs, inputs * bits // 32, dtype=torch.int32)
+        scales = _empty(inputs // 128, len(words), dtype=torch.float32)
+        offsets = scales if bits == 4 else None
+        return quantized_linear.QuantizedLinear(words, scales, offsets, None, inputs, 32, bits, 0, is_float=bits == 8)
+
+    for bits in (8, 4):
+        matrices = (stack(2 * inner, hidden, bits), stack(hidden, inner, bits))
+        packed = quantized_experts.QuantizedExperts(*matrices, num_experts)
+        cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
+
+
 def _quantized(shape: Shape) -> None:
     """Launch Llama-3.1-8B's down projection: own formats of 8 and 4 bits; with groups of 32 a file's Q8_0 and Q4_0."""
     dtype = getattr(torch, shape.dtype)
@@ -272,6 +290,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "norm": _norms,
     "activation": _activations,
     "experts": _experts,
+    "packed experts": _packed_experts,
     "quantized": _quantized,
     "few": _few,
     "recurrent": _recurrent,
@@ -310,6 +329,7 @@ SHAPES = [
     *(Shape("experts", "float16", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 2048)),
     Shape("experts", experts=(1000, 392, 60, 4), num_tokens=2048),  # cut tiles in both directions
     Shape("experts", "float32", experts=QWEN3_30B_A3B, num_tokens=1),
+    *(Shape("packed experts", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 2048)),
     *(Shape("quantized", num_tokens=tokens, group=group) for tokens in (1, 16, 32, 256, 2048) for group in (4, 32)),
     Shape("quantized", "float16", num_tokens=1),
     Shape("few", num_tokens=8),

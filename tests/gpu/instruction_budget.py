@@ -70,7 +70,7 @@ def bytes_per_step(name: str, values: dict[str, Any]) -> int:
         return 2 * element * values["BLOCK_N"] * values["HEAD_DIM"]
     if name == "grouped_matmul" and values["BLOCK_M"] <= 32:
         return 2 * values["BLOCK_N"] * values["BLOCK_K"] * (2 if values["IS_GATED"] else 1)
-    if name == "quantized_matmul":
+    if name in ("quantized_matmul", "quantized_experts"):
         words = values["BLOCK_N"] * values["BLOCK_K"]
         num_groups = 32 // values["BITS"] * values["BLOCK_K"] // values["GROUP"] if values["GROUP"] else 0
         size = 2 if num_groups and values["BLOCK_K"] * 32 // values["BITS"] // num_groups < 128 else 4  # files' scales

@@ -13,7 +13,7 @@ from instruction_budget import bytes_per_step, main_loop
 
 # More GPUs by hand, a minute per GPU: SPLITFUSE_TEST_ARCHES=80,89,90,100,120 pytest tests/gpu/test_compile_report.py
 ARCHES = [int(arch) for arch in os.environ.get("SPLITFUSE_TEST_ARCHES", "90").split(",")]
-DOTS = ("prefill", "decode", "grouped_matmul", "quantized_matmul", "few_rows")
+DOTS = ("prefill", "decode", "grouped_matmul", "quantized_matmul", "quantized_experts", "few_rows")
 SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 
 
@@ -46,7 +46,7 @@ def test_every_kernel_builds(arch: int) -> None:
         "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "collect_nearest",
         "find_threshold", "mask_far",
         "route", "group_by_expert", "grouped_matmul", "weigh",
-        "quantized_matmul", "prepare_rows", "widen_weight", "few_rows", "add_splits", "round_rows",
+        "quantized_matmul", "quantized_experts", "prepare_rows", "widen_weight", "few_rows", "add_splits", "round_rows",
         "convolve", "keep_inputs", "run_state", "gated_rms_norm", "gate_mul",
     }  # fmt: skip
 
@@ -75,7 +75,10 @@ def test_dots_run_on_tensor_cores(arch: int) -> None:
             # Falcon's 71 have 128.
             words = row["shape"].split()
             is_small = not {"T1", "T3", "T8", "T16", "T32", "T64"}.isdisjoint(words)
-            if row["kernel"] == "quantized_matmul":  # its dots' rows are outputs, but 10.0 has few of them: 2 warps
+            if row["kernel"] in (
+                "quantized_matmul",
+                "quantized_experts",
+            ):  # its dots' rows are outputs, but 10.0 has few of them: 2 warps
                 is_small = "T1" in words or "T16" in words or arch == 100
             is_small |= row["kernel"] == "decode" and "G71" not in words
             expected = "mma.sync" if is_small else warpgroup_instruction
@@ -112,13 +115,19 @@ def most_issue(row: dict[str, Any]) -> float:
         return 60  # its keys and values are padded to 128
     if kernel == "decode" and "G71" in words:
         return 85  # 71 query heads share each key: not bound by memory
-    return 70 if kernel == "quantized_matmul" or "float8_e4m3fn" in words else 50
+    return 70 if kernel in ("quantized_matmul", "quantized_experts") or "float8_e4m3fn" in words else 50
 
 
 def test_memory_bound_kernels_leave_memory_time() -> None:
     """Check the main loops' instructions and conversions against memory's speed on an H200 (instruction_budget.py)."""
     rows = [row for row in report(90) if row["issue"]]
-    assert {row["kernel"] for row in rows} == {"decode", "few_rows", "grouped_matmul", "quantized_matmul"}
+    assert {row["kernel"] for row in rows} == {
+        "decode",
+        "few_rows",
+        "grouped_matmul",
+        "quantized_experts",
+        "quantized_matmul",
+    }
     assert [row for row in rows if row["issue"] > most_issue(row)] == []
     assert [row for row in rows if row["conversions"] > 50] == []
 

@@ -113,13 +113,6 @@ class SparseDecoder(Decoder):
         fields["num_experts"] = fields.get("num_local_experts") or fields.get("num_experts")
         return {**fields, "experts": ExpertsConfig.from_fields(fields)}
 
-    def _load(self) -> None:
-        if self._device.type != "cpu" and (self._weight_bits != 16 or self._has_fp8_weights):
-            raise ConfigError(
-                f"--quantization is not built for the experts of {self.config.architecture} on a GPU; leave it out"
-            )
-        super()._load()
-
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         config: ExpertsConfig = self.config.hf_config["experts"]
         if index not in config.layers:
