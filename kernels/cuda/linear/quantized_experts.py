@@ -34,13 +34,14 @@ class QuantizedExperts(NamedTuple):
     limit: float = 0.0  # of ops.clamped_swiglu; 0: silu_mul
 
 
-def choose_config(num_pairs: int, num_experts: int, element_size: int, group: int, capability: int) -> Config:
-    """Choose the tile for twice an expert's average number of pairs, as moe.py does. Untuned on a GPU."""
+def choose_config(num_pairs: int, element_size: int, weight: QuantizedLinear, num_experts: int, gpu: int) -> Config:
+    """Choose the tile for twice an expert's average number of pairs, as moe.py does. `gpu`: its capability. Untuned."""
     if element_size > 2:
         return Config(16, 32, 4, 1)
-    if triton.cdiv(2 * num_pairs, num_experts) <= 16:
-        return Config(16, 64, 4 if 0 < group < 64 and capability < 89 else 2, 4)
-    return Config(32, 64, 2, 2) if 100 <= capability < 120 else Config(32, 128, 4, 2)
+    is_small = 2 * num_pairs <= 16 * num_experts
+    if is_small or (weight.bits == 4 and gpu != 90):  # without wgmma x takes registers: 32 rows of 4 bits spill
+        return Config(16, 64, 4 if 0 < weight.group < 64 and gpu < 89 else 2, 4)
+    return Config(32, 64, 2, 2) if 100 <= gpu < 120 else Config(32, 128, 4, 2)
 
 
 @triton.jit(do_not_specialize=["num_pairs", "num_rows", "padded_rows"])
@@ -125,7 +126,7 @@ def multiply(x: Tensor, expert_ids: Tensor, packed: QuantizedExperts, *, config:
     gate_up, down, num_experts, gate_up_bias, down_bias, limit = packed
     assert len(x) == len(expert_ids)
     num_pairs, capability = expert_ids.numel(), device_info(x.device).capability
-    config = config or choose_config(num_pairs, num_experts, x.element_size(), gate_up.group, capability)
+    config = config or choose_config(num_pairs, x.element_size(), gate_up, num_experts, capability)
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
     product = partial(_multiply, num_pairs=num_pairs, num_experts=num_experts, config=config)
     inner = product(x, gate_up, gate_up_bias, tiles)
