@@ -206,8 +206,8 @@ def pack_experts(
     experts = chain([first], rest)
     if _quantized(first.gate_up, bits, is_fp8) is not None and _quantized([first.down], bits, is_fp8) is not None:
         quantized = (
-            (_quantized(each.gate_up, bits, is_fp8), _quantized([each.down], bits, is_fp8), *each[2:])
-            for each in experts
+            (_quantized(expert.gate_up, bits, is_fp8), _quantized([expert.down], bits, is_fp8), *expert[2:])
+            for expert in experts
         )
         return quantized_experts.pack(quantized, num_experts=num_experts, limit=limit)
 

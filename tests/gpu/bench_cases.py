@@ -119,7 +119,7 @@ def time_any_length(bench: Bench, load: Load, max_model_len: int) -> None:
 def time_long_row(bench: Bench, load: Load) -> None:
     """Time a long row among short ones beside equal rows of the same bytes."""
     equal = Load(load.num_rows, sum(load.lengths) // load.num_rows)
-    runs = [partial(cuda.paged_attention, *each.build()) for each in (load, equal)]
+    runs = [partial(cuda.paged_attention, *rows.build()) for rows in (load, equal)]
     bench.time(str(load), runs[0], **load.work, rival=("equal rows", runs[1]), goal=Goal(times_rival=1 / 1.3))
 
 
