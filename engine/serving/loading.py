@@ -312,11 +312,16 @@ def _step_limits(config: EngineConfig, max_model_len: int) -> dict[str, int]:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device for --device. Raises ConfigError if CUDA is requested and missing."""
+    """Return the device for --device. Raises ConfigError if CUDA is requested and missing, or the GPU not supported."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch sees no CUDA device; `splitfuse doctor` shows why, --device cpu works")
+    if name == "cuda":
+        from ...kernels.cuda.device_info import unsupported_gpu
+
+        if reason := unsupported_gpu():
+            raise ConfigError(f"{reason}; --device cpu works")
     return torch.device(name)
 
 

@@ -44,6 +44,8 @@ from .tile_configs import measured, min_tokens_per_split
 
 # Programs per multiprocessor that keep its memory queue full. Untuned.
 PROGRAMS_PER_MULTIPROCESSOR = 4
+# Of a thread over a cache of e4m3, so that four programs of 4 warps fit; without a limit they take more.
+MAX_REGISTERS = 128
 # Pieces beyond one per row and program for which a graph has room in exact mode: 73 MiB for 32 heads of 128, and keys
 # of a million tokens in spans of 256. A step that needs more runs without a graph.
 MAX_EXACT_PIECES = 4096
@@ -61,13 +63,15 @@ def choose_config(group: int, head_dim: int, element_size: int, gpu: DeviceInfo)
     """Choose the tile: measured if possible, else after 16 rows, 32 keys, 4 warps, 4 stages at head size 128.
 
     That tile won on an H100 among 540 configurations (IBM, arXiv 2511.11581). Other head sizes keep its 16 KiB of keys
-    and values a step. Three steps are in flight in 53 KiB of shared memory (57 at head size 256): four programs share
-    a multiprocessor of an H100, and one fits any GPU since Ampere.
+    and values a step. Three steps, two of e4m3, are in flight in 53 KiB of shared memory (57 at head size 256): four
+    programs share a multiprocessor of an H100, and one fits any GPU since Ampere.
     """
     block_m, block_d = max(triton.next_power_of_2(group), 16), max(triton.next_power_of_2(head_dim), 16)
     if tile := measured("decode", gpu.capability, head_dim, element_size):
         return Config(*tile)._replace(BLOCK_M=block_m)
     keys = 8192 // (block_d * element_size)
+    if element_size == 1:
+        return Config(block_m, min(max(keys, 16), 128), 4, 3)  # v in float16 takes another 16 KiB
     return Config(block_m, min(max(keys, 16), 64), 4, 4)
 
 
@@ -306,7 +310,7 @@ def decode_attention(
         ragged.seq_lens, ragged.block_tables, plan, ragged.block_tables.stride(0), *score_scales(args),
         *q.stride()[:2], *k_cache.stride()[:3],
         BLOCK_SIZE=block_size, WINDOW=args.sliding_window, CAPPED=args.softcap > 0, FP8=fp8_kind(k_cache, gpu),
-        **shape, **config._asdict(),
+        maxnreg=MAX_REGISTERS if k_cache.element_size() == 1 and not is_exact else None, **shape, **config._asdict(),
     )  # fmt: skip
     _merge_pieces[(num_rows, num_heads)](
         partial, state, kv_scales, args.sinks, out, ragged.query_start_loc, plan, first_merge, num_warps=4, **shape

@@ -5,6 +5,7 @@ tensors' own.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -42,9 +43,10 @@ from .latent.attention import latent_attention
 from .latent.queries import head_linear as head_linear
 from .latent.queries import latent_and_cache as latent_and_cache
 from .latent.queries import pack_heads as pack_heads
-from .linear import exact_linear, few_rows, fp8_linear
+from .linear import exact_linear, few_rows, fp8_linear, quantized_experts
 from .linear.adapters import add_adapters as add_adapters
 from .linear.fp8_linear import Fp8Linear
+from .linear.quantized_experts import QuantizedExperts
 from .moe import experts as experts
 from .norm import add_layer_norm as add_layer_norm
 from .norm import add_rms_norm as add_rms_norm
@@ -98,7 +100,6 @@ class Table(NamedTuple):
     """Table [V, H] for `linear` and `embedding`."""
 
     linear: "PackedLinear | QuantizedLinear"
-    num_inputs: int
     dtype: torch.dtype
 
 
@@ -127,9 +128,10 @@ def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear | Fp8Li
 
 def _pack_kind(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> AnyLinear:
     packed = _pack_in_order(weight, bias, dtype)
-    if weight.order is None and not weight.rounds_inputs:
+    rounds_inputs = weight.rounds_inputs and isinstance(packed, PackedLinear)  # QuantizedLinear rounds by itself
+    if weight.order is None and not rounds_inputs:
         return packed
-    return PreparedLinear(packed, weight.order, weight.rounds_inputs)
+    return PreparedLinear(packed, weight.order, rounds_inputs)
 
 
 def _pack_in_order(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> PackedLinear | QuantizedLinear:
@@ -168,13 +170,13 @@ def _prepare_inputs(x: Tensor, packed: PreparedLinear) -> Tensor:
 
 def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> Table:
     assert weight.order is None
-    return Table(_pack_in_order(weight, None, dtype), weight.values.shape[1], dtype)
+    return Table(_pack_in_order(weight, None, dtype), dtype)
 
 
 def embedding(token_ids: Tensor, packed: Table) -> Tensor:
     if isinstance(packed.linear, PackedLinear):
         return packed.linear.weight.index_select(0, token_ids)
-    return quantized_linear.rows(token_ids, packed.linear, num_inputs=packed.num_inputs, dtype=packed.dtype)
+    return quantized_linear.rows(token_ids, packed.linear, dtype=packed.dtype)
 
 
 def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
@@ -192,6 +194,21 @@ def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
     return moe_route.route(router_logits, top_k=args.top_k, renormalize=args.renormalize)
 
 
+def _quantized(parts: Sequence[Tensor | QuantizedWeight], bits: int, is_fp8: bool) -> QuantizedWeight | None:
+    """Return the stack of an expert's matrices of one input as files or `--quantization` round it; None if neither."""
+    packed = [part for part in parts if isinstance(part, QuantizedWeight)]
+    plain = [part for part in parts if isinstance(part, Tensor)]
+    if packed:
+        kinds = merged(packed)
+        is_packed = not plain and len(kinds) == 1 and kinds[0].order is None and quantized_linear.has_layout(kinds[0])
+        return kinds[0] if is_packed else None
+    weight = torch.cat(plain)
+    if is_fp8:
+        values, scales = fp8_linear.round_rows(weight)
+        return QuantizedWeight(values, scales[None], None, 8)
+    return quantize(weight, bits) if bits < 16 and can_quantize(weight, bits) else None
+
+
 def pack_experts(
     experts: Iterable[ExpertWeights],
     *,
@@ -201,11 +218,23 @@ def pack_experts(
     input_bits: int = 16,
     is_fp8: bool = False,
     args: ExpertArgs = SWIGLU_EXPERTS,
-) -> moe.PackedExperts:
-    """Pack experts in `dtype`: quantized ones are widened, and `bits`, `is_fp8` and no gates are not built."""
-    assert bits == 16
-    assert not is_fp8
+) -> moe.PackedExperts | QuantizedExperts:
+    """Pack experts: quantized ones as they are, if they have a layout, else in `dtype`. Without gates: not built."""
     assert args.is_gated
+    rest = iter(experts)
+    first = next(rest)
+    experts = chain([first], rest)
+    is_plain = args == ExpertArgs(args.limit)
+    if (
+        is_plain
+        and _quantized(first.gate_up, bits, is_fp8) is not None
+        and _quantized([first.down], bits, is_fp8) is not None
+    ):
+        quantized = (
+            (_quantized(expert.gate_up, bits, is_fp8), _quantized([expert.down], bits, is_fp8), *expert[2:])
+            for expert in experts
+        )
+        return quantized_experts.pack(quantized, num_experts=num_experts, limit=args.limit)
 
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])

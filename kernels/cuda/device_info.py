@@ -36,7 +36,19 @@ IS_EXACT = False
 # Compute capabilities on which tests/gpu/calls/exact.py found equal bits in exact mode. Nothing has been measured yet.
 MEASURED_EXACT: frozenset[int] = frozenset()
 H100 = DeviceInfo(90, 132, 232_448)
+OLDEST_CAPABILITY = 80  # before Ampere: no bfloat16, no asynchronous copies, 64 KiB for prefill's 72
 SMALLEST_SHARED_MEMORY = 101_376  # compute capability 8.6, 8.9 and 12.0 (CUDA programming guide, table of limits)
+
+
+def unsupported_gpu() -> str | None:
+    """Return the reason why the kernels cannot run on the GPU that torch calls CUDA; None if they can."""
+    name = torch.cuda.get_device_name(0)
+    if torch.version.hip is not None:
+        return f"{name} is an AMD GPU: the kernels have never run on one"
+    major, minor = torch.cuda.get_device_capability(0)
+    if 10 * major + minor < OLDEST_CAPABILITY:
+        return f"{name} has compute capability {major}.{minor}: the kernels need 8.0 (Ampere) or newer"
+    return None
 
 
 @lru_cache

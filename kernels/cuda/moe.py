@@ -22,6 +22,8 @@ from torch import Tensor
 from ..arguments import SWIGLU_EXPERTS, ExpertArgs
 from . import device_info as settings
 from .device_info import DeviceInfo, device_info
+from .linear import quantized_experts
+from .linear.quantized_experts import QuantizedExperts
 from .moe_route import ExpertTiles, group_by_expert
 
 
@@ -166,29 +168,46 @@ def _multiply(
 
 
 def experts(
-    x: Tensor, weights: Tensor, expert_ids: Tensor, packed: PackedExperts, *, config: Config | None = None
+    x: Tensor,
+    weights: Tensor,
+    expert_ids: Tensor,
+    packed: PackedExperts | QuantizedExperts,
+    *,
+    config: Config | None = None,
 ) -> Tensor:
     """x [T, H] with contiguous rows, weights [T, K] float32, expert_ids [T, K] int32 → [T, H]."""
+    assert x.stride(1) == 1
+    assert weights.shape == expert_ids.shape
+    assert weights.is_contiguous()
+    if isinstance(packed, QuantizedExperts):
+        return _weighed(quantized_experts.multiply(x, expert_ids, packed), weights, x.dtype)
+    if packed.args.weighs_inputs:
+        x = (x.float()[:, None] * weights[:, :, None]).to(x.dtype).flatten(0, 1)  # a row for each pair
+        weights = torch.ones_like(weights)
+    return _weighed(_pairs(x, expert_ids, packed, config), weights, x.dtype)
+
+
+def _pairs(x: Tensor, expert_ids: Tensor, packed: PackedExperts, config: Config | None) -> Tensor:
+    """Return the outputs of all pairs, [T · K, H]."""
     gate_up, down, gate_up_bias, down_bias, args = packed
     num_experts, hidden, inner = down.shape
-    (num_tokens, top_k), num_pairs = expert_ids.shape, expert_ids.numel()
+    num_tokens, num_pairs = len(expert_ids), expert_ids.numel()
     assert gate_up.shape == (num_experts, 2 * inner, hidden)
     assert gate_up.is_contiguous()
     assert down.is_contiguous()
-    assert x.shape == (num_tokens, hidden)
-    assert x.stride(1) == 1
+    assert x.shape == (num_pairs if args.weighs_inputs else num_tokens, hidden)
     assert x.dtype == gate_up.dtype == down.dtype
-    assert weights.shape == expert_ids.shape
-    assert weights.is_contiguous()
     config = config or choose_config(num_pairs, num_experts, x.element_size(), device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
     multiply = partial(_multiply, num_pairs=num_pairs, args=args, config=config)
-    if args.weighs_inputs:
-        x = (x.float()[:, None] * weights[:, :, None]).to(x.dtype).flatten(0, 1)  # a row for each pair
-        weights = torch.ones_like(weights)
     activated = multiply(x, gate_up, gate_up_bias, tiles, is_gated=True)
-    out = multiply(activated, down, down_bias, tiles, is_gated=False)
-    y = torch.empty((num_tokens, hidden), dtype=x.dtype, device=x.device)
+    return multiply(activated, down, down_bias, tiles, is_gated=False)
+
+
+def _weighed(out: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """Σ_k weights[t, k] · out[t · K + k] → [T, H]."""
+    (num_tokens, top_k), hidden = weights.shape, out.shape[1]
+    y = torch.empty((num_tokens, hidden), dtype=dtype, device=out.device)
     block = min(triton.next_power_of_2(hidden), 1024)
     _weigh[(num_tokens, triton.cdiv(hidden, block))](
         out, weights, y, NUM_COLUMNS=hidden, TOP_K=top_k, BLOCK=block, num_warps=4

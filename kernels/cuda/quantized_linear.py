@@ -1,15 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Products with quantized weights (quantize.py): y = x wᵀ, w = scale · (u - zero) + offset, widened before the dot.
+"""Products with quantized weights (quantize.py): y = x wᵀ, w = scale · (u - zero) + offset, or scale · e4m3.
 
-Few rows: one program takes BLOCK_M rows and BLOCK_N outputs. The dot is with u - zero alone, which x's dtype holds
-exactly; scale and offset are applied after it, per output or per output and group (Σ x · w = scale · Σ x · (u - zero) +
-offset · Σ x). At 4 bits N·K/2 bytes of values (and 8·N·K/group of float32 scales and offsets) are read for 2·M·N·K
-operations: 4·M per byte, so bound by memory up to some 64 rows.
+Few rows: one program takes BLOCK_N outputs and BLOCK_M rows, and multiplies codes as they are stored, in float16
+(linear/quantized_tile.py). Scale and offset are applied after the dots, per output or per output and group: Σ x · w =
+scale · Σ x · u + (offset - scale · zero) · Σ x, with a group's Σ x from the kernel that also rounds x. At 4 bits N·K/2
+bytes of values (and up to 8·N·K/group of scales and offsets) are read for 2·M·N·K operations: 4·M per byte, so bound by
+memory up to some 64 rows. If too few outputs would leave multiprocessors idle, K is split, and a second kernel adds.
 Many rows: the weight is widened once into a buffer and cuBLAS multiplies. This moves N·K·(bits/8 + 4) more bytes,
 0.06 ms of an H100 for 4096 x 14336, where the product of 2048 rows takes 0.3 ms.
-
-    4 bits, one group of K:   byte j = u[j] | u[j + group/2] << 4       so a tile of bytes is two operands, and no
-                                                                        interleaving is needed
 """
 
 from typing import NamedTuple
@@ -19,23 +17,49 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..quantize import QuantizedWeight, multiplied
+from ..quantize import QuantizedWeight, multiplied, round_rows
+from .device_info import DeviceInfo, dependent_launch, device_info
+from .linear.few_rows import add_splits
+from .linear.quantized_tile import add_offsets, multiply_steps, prepare_rows, unit
 
 # Number of rows from which a widened copy and cuBLAS are used. Untuned.
 MIN_ROWS_TO_WIDEN = 257
-_GROUPS = (16, 32, 64, 128)  # possible numbers of inputs of a dot
-_FEWEST = {4: 32, 8: 16}  # fewest inputs of a group by bits; with 4 bits, half a group is an operand of 16
+# K is split until a multiprocessor has this many programs, as long as a program has MIN_SPLIT_STEPS. Untuned.
+PROGRAMS_PER_MULTIPROCESSOR = 2
+MIN_SPLIT_STEPS = 4
+_GROUPS = (16, 32, 64, 128)  # possible numbers of inputs with one scale
+_MAX_BLOCK_K = 32  # twice that would need twice the shared memory for x, and inputs in multiples of 512
 
 
 class QuantizedLinear(NamedTuple):
-    """Weight [N, K] of 8 or 4 bits, laid out for `multiply`."""
+    """Weight [N, K] of codes of 8 or 4 bits, laid out for `multiply`."""
 
-    values: Tensor  # [N, K] int8 or uint8, or [N, K/2] uint8
-    scales: Tensor  # [G, N] float32 or float16
+    values: Tensor  # [N, steps · block] int32, codes in the order of quantized_tile.py; beyond K they are 0
+    scales: Tensor  # [G, N] float32 or float16; groups beyond K are 0
     offsets: Tensor | None  # [G, N] in the dtype of scales
     bias: Tensor | None  # [N]
-    zero: int = 0  # subtracted from values of 4 bits
+    num_inputs: int  # K
+    block: int  # inputs of a dot
+    bits: int
+    zero: int = 0  # subtracted from codes
+    is_float: bool = False  # True: codes are e4m3
+    rounds_inputs: bool = False  # True: rows are rounded to int8 first (W8A8)
+
+    @property
+    def step(self) -> int:
+        """Number of inputs whose codes are in the same words."""
+        return 32 // self.bits * self.block
+
+    @property
+    def padded_inputs(self) -> int:
+        return self.values.shape[1] // self.block * self.step
+
+    @property
+    def group(self) -> int:
+        """Number of inputs that share a scale; 0: all."""
+        return 0 if len(self.scales) == 1 and self.offsets is None else self.padded_inputs // len(self.scales)
 
 
 class Config(NamedTuple):
@@ -45,194 +69,268 @@ class Config(NamedTuple):
     num_stages: int
 
 
-def choose_config(num_rows: int, element_size: int) -> Config:
-    """Choose the tile. Untuned on a GPU, chosen from the compiler's report (tests/gpu/compile_report.py): no spills.
+def choose_config(num_rows: int, element_size: int, group: int, gpu: DeviceInfo) -> Config:
+    """Choose the tile. Untuned on a GPU, chosen for few instructions and no spills (tests/gpu/compile_report.py).
 
-    32 outputs of 128 inputs in 4 bits are 2 KiB a step, so many steps must be in flight to fill the memory's queue.
+    A warp takes 32 outputs where it can: then fewer instructions than weights are left for what is not the weights'.
     """
     if element_size > 2:
         return Config(16, 32, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
+    if num_rows <= 8:
+        return Config(8, 64, 4, 4)
+    is_fine = 0 < group < 64
     if num_rows <= 16:
-        return Config(16, 32, 4, 6)
-    return Config(32, 64, 4, 4) if num_rows <= 32 else Config(64, 64, 4, 4)
+        return Config(16, 64, 4 if is_fine and gpu.capability < 89 else 2, 4)
+    stages = 3 if gpu.shared_memory >= 160 * 1024 else 2
+    if 100 <= gpu.capability < 120:
+        return Config(32, 64, 2, stages)  # with 4 warps the weights would go through tensor memory, and not fit
+    if num_rows <= 32 or gpu.capability != 90:
+        return Config(32, 128, 4, stages)  # without wgmma x takes registers, and 64 rows spill
+    return Config(64, 128, 8 if is_fine else 4, 2)
+
+
+def choose_num_splits(num_outputs: int, num_steps: int, config: Config, gpu: DeviceInfo) -> int:
+    """Return the number of parts of K that are summed concurrently: the same for any number of rows in a tile."""
+    num_programs = -(-num_outputs // config.BLOCK_N)
+    wanted = PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors // num_programs
+    return max(min(wanted, num_steps // MIN_SPLIT_STEPS, 8), 1)
 
 
 def has_layout(weight: QuantizedWeight) -> bool:
     """True if the weight's groups can be those of a dot; 5 and 6 bits are stored in 8."""
-    if weight.values.dtype == torch.float8_e4m3fn or weight.is_float4:
+    if weight.is_float4:
         return False
-    is_plain = weight.bits == 8 and len(weight.scales) == 1 and weight.offsets is None
-    bits = 4 if weight.bits == 4 else 8
-    return is_plain or (_dot_group(weight) in _GROUPS and _dot_group(weight) >= _FEWEST[bits])
+    return _is_plain(weight) or _dot_group(weight) in _GROUPS
+
+
+def _is_plain(weight: QuantizedWeight) -> bool:
+    return weight.bits > 4 and len(weight.scales) == 1 and weight.offsets is None and weight.super_scales is None
 
 
 def _dot_group(weight: QuantizedWeight) -> int:
-    """Return the part of a weight's group that one dot takes."""
+    """Return the part of a weight's group that gets its own sum."""
     return _GROUPS[-1] if weight.group % _GROUPS[-1] == 0 else weight.group
 
 
 def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
-    """Pack weight.values [N, K]: 4 bits go two to a byte, one from each half of a group. `order` is dropped."""
-    is_plain = weight.bits > 4 and len(weight.scales) == 1 and weight.offsets is None
-    times = 1 if is_plain else weight.group // _dot_group(weight)
+    """Pack weight.values [N, K] into words. `order` is dropped."""
+    is_float, bits = weight.values.dtype == torch.float8_e4m3fn, 4 if weight.bits == 4 else 8
+    (num_outputs, num_inputs), is_plain = weight.values.shape, _is_plain(weight)
+    group = 0 if is_plain else _dot_group(weight)
+    per_step = 32 // bits
+    block = min(group or _MAX_BLOCK_K, _MAX_BLOCK_K)
+    if num_inputs % (per_step * block):
+        block = 16
+    padded = triton.cdiv(num_inputs, per_step * block) * per_step * block
     scales, offsets = (
-        None if lower is None else _level(lower, upper).repeat_interleave(times, dim=0)
+        None if lower is None else _grouped(_level(lower, upper), num_inputs, group, padded)
         for lower, upper in ((weight.scales, weight.super_scales), (weight.offsets, weight.super_offsets))
     )
     assert scales is not None
-    if weight.bits > 4:
-        return QuantizedLinear(weight.values.contiguous(), scales, offsets, bias)
-    zero = 8 if weight.values.dtype == torch.int8 else 0
-    halves = (weight.values.view(torch.uint8) + zero).view(len(weight.values), len(scales), 2, -1)
-    values = (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1).contiguous()
-    return QuantizedLinear(values, scales, offsets, bias, zero)
+    zero = 2 ** (bits - 1) if weight.values.dtype == torch.int8 else 0
+    codes = F.pad(weight.values.view(torch.uint8), (0, padded - num_inputs)) + zero  # uint8 wraps around
+    if bits == 4:
+        codes &= 15
+    parts = codes.view(num_outputs, -1, per_step, block)
+    words = torch.zeros((num_outputs, parts.shape[1], block), dtype=torch.int32, device=codes.device)
+    for index in range(per_step):
+        words |= parts[:, :, index].to(torch.int32) << _shift(index, bits)
+    return QuantizedLinear(
+        words.flatten(1), scales, offsets, bias, num_inputs, block, bits, zero, is_float, weight.rounds_inputs
+    )
+
+
+def _shift(index: int, bits: int) -> int:
+    """Return the lowest bit of a block's codes in words."""
+    return index // 2 * bits + index % 2 * 16
+
+
+def _grouped(level: Tensor, num_inputs: int, group: int, padded: int) -> Tensor:
+    """Repeat scales or offsets for parts of their groups, and add those of the padding."""
+    if not group:
+        return level
+    fine = level.repeat_interleave(num_inputs // group // len(level), dim=0)
+    return F.pad(fine, (0, 0, 0, triton.cdiv(padded, group) - len(fine)))
 
 
 def _level(lower: Tensor, upper: Tensor | None) -> Tensor:
     return lower if upper is None else multiplied(lower, upper)
 
 
-@triton.jit
-def _multiply_8(x_ptrs, w_ptrs, inside, columns, NUM_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return Σ x · u, [BLOCK_M, BLOCK_N]."""
-    BLOCK_K: tl.constexpr = 128
-    ks = tl.arange(0, BLOCK_K)
-    out = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
-    for start in range(0, NUM_K, BLOCK_K):
-        x_mask, w_mask = inside[:, None], columns[:, None]
-        if NUM_K % BLOCK_K:
-            x_mask, w_mask = x_mask & (start + ks < NUM_K)[None, :], w_mask & (start + ks < NUM_K)[None, :]
-        x = tl.load(x_ptrs + start + ks[None, :], mask=x_mask, other=0.0)
-        u = tl.load(w_ptrs + start + ks[None, :], mask=w_mask, other=0)
-        out = tl.dot(x, tl.trans(u.to(x.dtype)), out, input_precision="ieee")
-    return out
-
-
-@triton.jit
-def _multiply_groups(
-    x_ptrs, w_ptrs, scale_ptrs, offset_ptrs, inside, columns, NUM_N: tl.constexpr, NUM_K: tl.constexpr,
-    GROUP: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, HAS_OFFSETS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Return Σ x · w, [BLOCK_M, BLOCK_N]."""
-    PART: tl.constexpr = GROUP * BITS // 8  # bytes of a group, and inputs of a dot
-    ks = tl.arange(0, PART)
-    out = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
-    for group in range(NUM_K // GROUP):
-        x = tl.load(x_ptrs + group * GROUP + ks[None, :], mask=inside[:, None], other=0.0)
-        u = tl.load(w_ptrs + group * PART + ks[None, :], mask=columns[:, None], other=0)
-        scale = tl.load(scale_ptrs + group * NUM_N, mask=columns, other=0.0).to(tl.float32)
-        if HAS_OFFSETS:
-            offset = tl.load(offset_ptrs + group * NUM_N, mask=columns, other=0.0).to(tl.float32)
-        if BITS == 8:
-            dots = tl.dot(x, tl.trans(u.to(x.dtype)), input_precision="ieee")
-        else:
-            x_high = tl.load(x_ptrs + group * GROUP + PART + ks[None, :], mask=inside[:, None], other=0.0)
-            low, high = (u & 15).to(x.dtype), (u >> 4).to(x.dtype)
-            if ZERO:
-                low, high = (low - ZERO).to(x.dtype), (high - ZERO).to(x.dtype)
-            dots = tl.dot(x, tl.trans(low), input_precision="ieee")
-            dots = tl.dot(x_high, tl.trans(high), dots, input_precision="ieee")
-        out += dots * scale[None, :]
-        if HAS_OFFSETS:
-            sums = tl.sum(x.to(tl.float32), axis=1)
-            if BITS == 4:
-                sums += tl.sum(x_high.to(tl.float32), axis=1)
-            out += sums[:, None] * offset[None, :]
-    return out
-
-
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "padded_rows"])
 def _quantized_matmul(
-    x_ptr, w_ptr, scales_ptr, offsets_ptr, bias_ptr, out_ptr, num_rows, x_stride, NUM_N: tl.constexpr,
-    NUM_K: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    x_ptr, sums_ptr, factors_ptr, w_ptr, scales_ptr, offsets_ptr, bias_ptr, out_ptr, num_rows, padded_rows,
+    NUM_N: tl.constexpr, NUM_K: tl.constexpr, SPLIT_STEPS: tl.constexpr, IS_SPLIT: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, IS_FLOAT: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
+    """Write out [rows, NUM_N], if split sums without a bias, [splits, rows, NUM_N]. x is that of `prepare_rows`."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     # Programs of equal outputs run concurrently, so that weights which one program reads are in L2 for the others.
+    STEP: tl.constexpr = 32 // BITS * BLOCK_K
+    IS_WIDE: tl.constexpr = x_ptr.dtype.element_ty == tl.float32
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row_inside, column_inside = rows < num_rows, columns < NUM_N
-    x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * x_stride
-    w_ptrs = w_ptr + columns.to(tl.int64)[:, None] * (NUM_K * BITS // 8)
-    if BITS == 8 and GROUP == NUM_K and offsets_ptr is None:
-        out = _multiply_8(x_ptrs, w_ptrs, row_inside, column_inside, NUM_K, BLOCK_M, BLOCK_N)
-        out *= tl.load(scales_ptr + columns, mask=column_inside, other=0.0).to(tl.float32)[None, :]
+    split, ks = tl.program_id(2), tl.arange(0, BLOCK_K)
+    inside = columns < NUM_N
+    readable = tl.minimum(columns, NUM_N - 1)  # instead of masks: outputs beyond the last are not stored
+    first_step = split * SPLIT_STEPS
+    end_step = tl.minimum(first_step + SPLIT_STEPS, NUM_K // STEP)
+    x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * NUM_K + ks[:, None]
+    w_ptrs = w_ptr + readable.to(tl.int64)[:, None] * (NUM_K * BITS // 32) + ks[None, :]
+    out = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
+    out = multiply_steps(
+        out, x_ptrs, w_ptrs, scales_ptr + readable, first_step, end_step, NUM_N, GROUP, BLOCK_K, BITS, IS_FLOAT, IS_WIDE
+    )
+    if GROUP:
+        first_group, end_group = first_step * STEP // GROUP, end_step * STEP // GROUP
+        sum_ptrs = sums_ptr + rows
+        if ZERO:
+            out = add_offsets(
+                out, scales_ptr + readable, sum_ptrs, first_group, end_group, -ZERO * 1.0, NUM_N, padded_rows, IS_WIDE
+            )
+        if offsets_ptr is not None:
+            out = add_offsets(
+                out, offsets_ptr + readable, sum_ptrs, first_group, end_group, 1.0, NUM_N, padded_rows, IS_WIDE
+            )
     else:
-        offset_ptrs = scales_ptr + columns if offsets_ptr is None else offsets_ptr + columns
-        out = _multiply_groups(
-            x_ptrs, w_ptrs, scales_ptr + columns, offset_ptrs, row_inside, column_inside, NUM_N, NUM_K, GROUP, BITS,
-            ZERO, offsets_ptr is not None, BLOCK_M, BLOCK_N,
-        )  # fmt: skip
-    if bias_ptr is not None:
-        out += tl.load(bias_ptr + columns, mask=column_inside, other=0.0).to(tl.float32)[None, :]
-    out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * NUM_N + columns[None, :]
-    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=row_inside[:, None] & column_inside[None, :])
+        if ZERO and split == 0:
+            out -= ZERO * tl.load(sums_ptr + rows)[None, :]
+        out *= tl.load(scales_ptr + readable).to(tl.float32)[:, None]
+    out = out * unit(IS_FLOAT, IS_WIDE) * tl.load(factors_ptr + rows)[None, :]
+    out_ptrs = out_ptr + rows.to(tl.int64)[None, :] * NUM_N + columns[:, None]
+    if IS_SPLIT:
+        out_ptrs += split.to(tl.int64) * num_rows * NUM_N
+    elif bias_ptr is not None:
+        out += tl.load(bias_ptr + readable).to(tl.float32)[:, None]
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=(rows < num_rows)[None, :] & inside[:, None])
 
 
 @triton.jit
 def _widen_weight(
-    w_ptr, scales_ptr, offsets_ptr, out_ptr, NUM_N: tl.constexpr, NUM_K: tl.constexpr, GROUP: tl.constexpr,
-    BITS: tl.constexpr, ZERO: tl.constexpr, BLOCK: tl.constexpr,
+    w_ptr, scales_ptr, offsets_ptr, out_ptr, NUM_N: tl.constexpr, NUM_K: tl.constexpr, WORDS: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, IS_FLOAT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out [NUM_N, NUM_K] = w: reads bits/8 bytes per weight and writes 2."""
     row, ks = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = ks < NUM_K
-    group, place = ks // GROUP, ks % GROUP
-    if BITS == 8:
-        u = tl.load(w_ptr + row * NUM_K + ks, mask=inside, other=0).to(tl.float32)
+    STEP: tl.constexpr = 32 // BITS * BLOCK_K
+    part = ks % STEP // BLOCK_K
+    words = tl.load(w_ptr + row * WORDS + ks // STEP * BLOCK_K + ks % BLOCK_K, mask=inside, other=0)
+    code = (words >> (part // 2 * BITS + part % 2 * 16)) & ((1 << BITS) - 1)
+    if IS_FLOAT:
+        bits = ((code & 0x80) << 8) | ((code & 0x7F) << 7)
+        u = bits.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
     else:
-        byte = row * (NUM_K // 2) + group * (GROUP // 2) + place % (GROUP // 2)
-        code = (tl.load(w_ptr + byte, mask=inside, other=0) >> (place // (GROUP // 2) * 4).to(tl.uint8)) & 15
-        u = code.to(tl.float32) - ZERO
+        u = (code - ZERO).to(tl.float32)
+    group = ks // GROUP if GROUP else ks * 0
     w = u * tl.load(scales_ptr + group * NUM_N + row, mask=inside, other=0.0).to(tl.float32)
     if offsets_ptr is not None:
         w += tl.load(offsets_ptr + group * NUM_N + row, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + row * NUM_K + ks, w.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def _bits(packed: QuantizedLinear, num_inputs: int) -> int:
-    return 8 * packed.values.shape[1] // num_inputs
-
-
-def widen(packed: QuantizedLinear, num_inputs: int, dtype: torch.dtype) -> Tensor:
+def widen(packed: QuantizedLinear, dtype: torch.dtype) -> Tensor:
     """Return the weight [N, K] in `dtype`."""
-    num_outputs = len(packed.values)
-    out = torch.empty((num_outputs, num_inputs), dtype=dtype, device=packed.values.device)
-    _widen_weight[(num_outputs, triton.cdiv(num_inputs, 1024))](
-        packed.values, packed.scales, packed.offsets, out, NUM_N=num_outputs, NUM_K=num_inputs,
-        GROUP=num_inputs // len(packed.scales), BITS=_bits(packed, num_inputs), ZERO=packed.zero, BLOCK=1024,
+    num_outputs, num_words = packed.values.shape
+    out = torch.empty((num_outputs, packed.num_inputs), dtype=dtype, device=packed.values.device)
+    _widen_weight[(num_outputs, triton.cdiv(packed.num_inputs, 1024))](
+        packed.values, packed.scales, packed.offsets, out, NUM_N=num_outputs, NUM_K=packed.num_inputs, WORDS=num_words,
+        GROUP=packed.group, BLOCK_K=packed.block, BITS=packed.bits, ZERO=packed.zero, IS_FLOAT=packed.is_float,
+        BLOCK=1024,
     )  # fmt: skip
     return out
 
 
-def multiply(x: Tensor, packed: QuantizedLinear, *, config: Config | None = None) -> Tensor:
+class PreparedRows(NamedTuple):
+    """Rows as operands of the product: x = values · factors."""
+
+    values: Tensor  # [M, padded inputs] float16 or float32, M a multiple of the tile's rows
+    sums: Tensor  # [groups or 1, M] float32
+    factors: Tensor  # [M] float32
+
+
+def prepare(x: Tensor, packed: QuantizedLinear, *, multiple: int) -> PreparedRows:
+    """Scale or round x [T, K], contiguous rows, for a weight, and sum its groups."""
+    num_rows, num_inputs = x.shape
+    padded_rows, padded = triton.cdiv(num_rows, multiple) * multiple, packed.padded_inputs
+    dtype = torch.float32 if x.dtype == torch.float32 else torch.float16
+    values = torch.empty((padded_rows, padded), dtype=dtype, device=x.device)
+    num_groups = padded // packed.group if packed.group else 1
+    sums = torch.empty((num_groups, padded_rows), dtype=torch.float32, device=x.device)
+    factors = torch.empty(padded_rows, dtype=torch.float32, device=x.device)
+    block = triton.next_power_of_2(padded)
+    prepare_rows[(padded_rows,)](
+        x, values, sums, factors, num_rows, x.stride(0), NUM_K=num_inputs, PADDED_K=padded, GROUP=packed.group,
+        BLOCK_K=packed.block, BITS=packed.bits, IS_FLOAT=packed.is_float, IS_WIDE=dtype == torch.float32,
+        ROUNDS=packed.rounds_inputs, BLOCK=block, num_warps=min(max(block // 512, 1), 16),
+        **dependent_launch(device_info(x.device)),
+    )  # fmt: skip
+    return PreparedRows(values, sums, factors)
+
+
+def multiply(
+    x: Tensor, packed: QuantizedLinear, *, config: Config | None = None, num_splits: int | None = None
+) -> Tensor:
     """x [T, K] with contiguous rows → [T, N] in x's dtype."""
     num_rows, num_inputs = x.shape
     num_outputs = len(packed.values)
-    assert _bits(packed, num_inputs) in (4, 8)
+    assert num_inputs == packed.num_inputs
     assert x.stride(1) == 1
     if config is None and num_rows >= MIN_ROWS_TO_WIDEN:
-        return F.linear(x, widen(packed, num_inputs, x.dtype), packed.bias)
-    config = config or choose_config(num_rows, x.element_size())
+        return F.linear(_rounded(x, packed), widen(packed, x.dtype), packed.bias)
+    gpu = device_info(x.device)
+    config = config or choose_config(num_rows, x.element_size(), packed.group, gpu)
+    rows = prepare(x, packed, multiple=config.BLOCK_M)
+    num_steps = packed.padded_inputs // packed.step
+    num_splits = num_splits or choose_num_splits(num_outputs, num_steps, config, gpu)
+    split_steps = triton.cdiv(num_steps, num_splits)
+    num_splits = triton.cdiv(num_steps, split_steps)
     out = torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
-    _quantized_matmul[(triton.cdiv(num_rows, config.BLOCK_M), triton.cdiv(num_outputs, config.BLOCK_N))](
-        x, packed.values, packed.scales, packed.offsets, packed.bias, out, num_rows, x.stride(0),
+    sums = out
+    if num_splits > 1:
+        sums = torch.empty((num_splits, num_rows, num_outputs), dtype=torch.float32, device=x.device)
+    grid = (len(rows.values) // config.BLOCK_M, triton.cdiv(num_outputs, config.BLOCK_N), num_splits)
+    _quantized_matmul[grid](
+        rows.values, rows.sums, rows.factors, packed.values, packed.scales, packed.offsets, packed.bias, sums, num_rows,
+        len(rows.values),
         NUM_N=num_outputs,
-        NUM_K=num_inputs,
-        GROUP=num_inputs // len(packed.scales),
-        BITS=_bits(packed, num_inputs),
+        NUM_K=packed.padded_inputs,
+        SPLIT_STEPS=split_steps,
+        IS_SPLIT=num_splits > 1,
+        GROUP=packed.group,
+        BLOCK_K=packed.block,
+        BITS=packed.bits,
         ZERO=packed.zero,
+        IS_FLOAT=packed.is_float,
+        **dependent_launch(gpu),
         **config._asdict(),
     )  # fmt: skip
+    if num_splits > 1:
+        add_splits(sums, packed.bias, out)
     return out
 
 
-def rows(token_ids: Tensor, packed: QuantizedLinear, *, num_inputs: int, dtype: torch.dtype) -> Tensor:
+def _rounded(x: Tensor, packed: QuantizedLinear) -> Tensor:
+    """Round rows to int8 and back if the weight asks for it."""
+    if not packed.rounds_inputs:
+        return x
+    values, scales = round_rows(x)
+    return (values * scales).to(x.dtype)
+
+
+def rows(token_ids: Tensor, packed: QuantizedLinear, *, dtype: torch.dtype) -> Tensor:
     """Return rows token_ids [T] of the weight, [T, K] in `dtype`. In torch: `widen` compiles for a number of rows."""
-    values = packed.values.index_select(0, token_ids).view(len(token_ids), len(packed.scales), -1)
-    if _bits(packed, num_inputs) == 4:
-        values = torch.cat((values & 15, values >> 4), dim=2)
-    wide = (values.float() - packed.zero) * packed.scales.index_select(1, token_ids).T[:, :, None]
+    words = packed.values.index_select(0, token_ids).view(len(token_ids), -1, 1, packed.block)
+    shifts = [_shift(index, packed.bits) for index in range(32 // packed.bits)]
+    codes = (words >> torch.tensor(shifts, dtype=torch.int32, device=words.device)[:, None]) & (2**packed.bits - 1)
+    codes = codes.flatten(1)
+    wide = codes.to(torch.uint8).view(torch.float8_e4m3fn).float() if packed.is_float else (codes - packed.zero).float()
+    grouped = wide.view(len(token_ids), len(packed.scales), -1) * packed.scales.index_select(1, token_ids).T[:, :, None]
     if packed.offsets is not None:
-        wide = wide + packed.offsets.index_select(1, token_ids).T[:, :, None]
-    return wide.flatten(1).to(dtype)
+        grouped = grouped + packed.offsets.index_select(1, token_ids).T[:, :, None]
+    wide_rows: Tensor = grouped.flatten(1)[:, : packed.num_inputs].to(dtype)
+    return wide_rows

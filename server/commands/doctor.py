@@ -82,10 +82,14 @@ def _cuda() -> Finding:
     except Exception:
         return remark("CUDA", "unknown without torch")
     if torch.cuda.is_available():
+        reason = importlib.import_module("splitfuse.kernels.cuda.device_info").unsupported_gpu()
+        if reason is not None:
+            return remark("CUDA", f"not supported: {reason}", fix="serve with --device cpu")
         gib = torch.cuda.get_device_properties(0).total_memory / 2**30
         return Finding("CUDA", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB, {torch.cuda.device_count()} device(s)")
     if shutil.which("nvidia-smi") is None:
-        return Finding("CUDA", "no NVIDIA GPU: the CPU serves")
+        is_intel = hasattr(torch, "xpu") and torch.xpu.is_available()
+        return Finding("CUDA", f"no NVIDIA GPU{', and Intel GPUs are not supported' * is_intel}: the CPU serves")
     if torch.version.cuda is None:
         return remark("CUDA", "a driver is there, but this torch is for CPU", fix="pip install torch")
     fix = "compare `nvidia-smi` with torch.version.cuda; in a container start it with --gpus all"

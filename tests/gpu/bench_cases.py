@@ -128,7 +128,7 @@ def time_splitting(bench: Bench, load: Load) -> None:
 def time_long_row(bench: Bench, load: Load) -> None:
     """Time a long row among short ones beside equal rows of the same bytes."""
     equal = Load(load.num_rows, sum(load.lengths) // load.num_rows)
-    runs = [partial(cuda.paged_attention, *case.build()) for case in (load, equal)]
+    runs = [partial(cuda.paged_attention, *rows.build()) for rows in (load, equal)]
     bench.time(str(load), runs[0], **load.work, rival=("equal rows", runs[1]), goal=Goal(times_rival=1 / 1.3))
 
 
@@ -296,7 +296,7 @@ class QuantizedMatmul:
 
 def time_quantized(bench: Bench, product: QuantizedMatmul) -> None:
     xs, packed = product.build()
-    wide = quantized_linear.widen(packed, product.num_inputs, DTYPE)
+    wide = quantized_linear.widen(packed, DTYPE)
     runs = [partial(quantized_linear.multiply, x, packed) for x in xs]
     num_operations = 2 * product.num_rows * product.num_outputs * product.num_inputs
     bench.time(

@@ -21,6 +21,7 @@ from typing import Any
 import paths  # noqa: F401
 import torch
 import triton
+from instruction_budget import budget
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -29,7 +30,7 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import device_info, moe, quantized_linear
 from splitfuse.kernels.cuda.compile_ahead import compile_ahead
 from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, DeviceInfo
-from splitfuse.kernels.cuda.linear import few_rows, fp8_linear
+from splitfuse.kernels.cuda.linear import few_rows, fp8_linear, quantized_experts
 
 DEVICES = {
     80: DeviceInfo(80, 108, 166_912),  # A100
@@ -59,7 +60,7 @@ class Shape:
     experts: tuple[int, int, int, int] = (0, 0, 0, 0)  # hidden and MLP size, experts, experts per token
 
     def __str__(self) -> str:
-        if self.kind == "experts":
+        if "experts" in self.kind:
             hidden, inner, num_experts, top_k = self.experts
             return f"{self.dtype} {hidden}x{inner} {top_k}of{num_experts} T{self.num_tokens}"
         cache = f" {self.cache_dtype}" if self.cache_dtype else ""
@@ -82,6 +83,9 @@ class Compiled:
     widest_load: int  # bytes of a thread's widest load from global memory
     tensor_core: str  # the tensor core instruction in the PTX, or ""
     waits: str  # wait for the previous kernel, if launched before its end: "first" of all instructions, or "late"
+    # Percent of what memory speed leaves (instruction_budget.py); 0 if memory is not the bound
+    issue: float
+    conversions: float
 
 
 class OfflineDriver:
@@ -196,20 +200,41 @@ def _experts(shape: Shape) -> None:
     cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
 
 
+def _packed_experts(shape: Shape) -> None:
+    """Launch experts of e4m3 in blocks of 128 x 128, and of int4 of 128."""
+    (hidden, inner, num_experts, top_k), dtype = shape.experts, getattr(torch, shape.dtype)
+    logits = _empty(shape.num_tokens, num_experts, dtype=dtype)
+    routing = cuda.route(logits, ops.RouteArgs(top_k, True))
+
+    def stack(outputs: int, inputs: int, bits: int) -> quantized_linear.QuantizedLinear:
+        words = _empty(num_experts * outputs, inputs * bits // 32, dtype=torch.int32)
+        scales = _empty(inputs // 128, len(words), dtype=torch.float32)
+        offsets = scales if bits == 4 else None
+        return quantized_linear.QuantizedLinear(words, scales, offsets, None, inputs, 32, bits, 0, is_float=bits == 8)
+
+    for bits in (8, 4):
+        matrices = (stack(2 * inner, hidden, bits), stack(hidden, inner, bits))
+        packed = quantized_experts.QuantizedExperts(*matrices, num_experts)
+        cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
+
+
 def _quantized(shape: Shape) -> None:
     """Launch Llama-3.1-8B's down projection: own formats of 8 and 4 bits; with groups of 32 a file's Q8_0 and Q4_0."""
     dtype = getattr(torch, shape.dtype)
     x, bias = _empty(shape.num_tokens, 14336, dtype=dtype), _empty(4096, dtype=dtype)
     scales = _empty(14336 // 128, 4096, dtype=torch.float32)
-    eight = quantized_linear.QuantizedLinear(_empty(4096, 14336, dtype=torch.int8), scales[:1], None, bias)
-    four = quantized_linear.QuantizedLinear(_empty(4096, 7168, dtype=torch.uint8), scales, scales, None)
+    words = _empty(4096, 14336 // 4, dtype=torch.int32)
+    eight = quantized_linear.QuantizedLinear(words, scales[:1], None, bias, 14336, 32, 8, 128)
+    four = quantized_linear.QuantizedLinear(words[:, : 14336 // 8].contiguous(), scales, scales, None, 14336, 32, 4)
     groups = eight._replace(scales=scales.repeat_interleave(4, dim=0).half())  # Q8_0
     signed = four._replace(scales=groups.scales, offsets=None, zero=8)  # Q4_0
-    for packed in (groups, signed) if shape.group == 32 else (eight, four):
+    e4m3 = eight._replace(scales=scales, zero=0, is_float=True)  # blocks of 128 x 128
+    per_row = e4m3._replace(scales=scales[:1])
+    for packed in (groups, signed) if shape.group == 32 else (eight, four, e4m3, per_row):
         if shape.num_tokens < quantized_linear.MIN_ROWS_TO_WIDEN:
             quantized_linear.multiply(x, packed)
         else:
-            quantized_linear.widen(packed, 14336, dtype)
+            quantized_linear.widen(packed, dtype)
 
 
 def _few(shape: Shape) -> None:
@@ -291,6 +316,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "norm": _norms,
     "activation": _activations,
     "experts": _experts,
+    "packed experts": _packed_experts,
     "quantized": _quantized,
     "few": _few,
     "recurrent": _recurrent,
@@ -334,7 +360,8 @@ SHAPES = [
     *(Shape("experts", "float16", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 2048)),
     Shape("experts", experts=(1000, 392, 60, 4), num_tokens=2048),  # cut tiles in both directions
     Shape("experts", "float32", experts=QWEN3_30B_A3B, num_tokens=1),
-    *(Shape("quantized", num_tokens=tokens, group=group) for tokens in (1, 32, 256, 2048) for group in (4, 32)),
+    *(Shape("packed experts", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 2048)),
+    *(Shape("quantized", num_tokens=tokens, group=group) for tokens in (1, 16, 32, 256, 2048) for group in (4, 32)),
     Shape("quantized", "float16", num_tokens=1),
     Shape("few", num_tokens=8),
     Shape("recurrent"),
@@ -369,7 +396,7 @@ def _waits(ptx: str) -> str:
 
 def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
     registers, spilled = _resources(kernel.asm["cubin"])
-    ptx, metadata = kernel.asm["ptx"], kernel.metadata
+    ptx, metadata, counted = kernel.asm["ptx"], kernel.metadata, budget(kernel)
     return Compiled(
         kernel=metadata.name.strip("_"),
         shape=str(shape),
@@ -382,6 +409,8 @@ def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
         widest_load=_widest_load(ptx),
         tensor_core=", ".join(sorted(set(TENSOR_CORE.findall(ptx)))),
         waits=_waits(ptx),
+        issue=round(100 * counted.issue, 1) if counted else 0.0,
+        conversions=round(100 * counted.conversions, 1) if counted else 0.0,
     )
 
 
@@ -403,9 +432,10 @@ def compile_shapes(shapes: Iterable[Shape], arch: int) -> Iterator[Compiled]:
 
 COLUMNS = {
     "kernel": 14, "shape": 38, "arch": 4, "num_warps": 5, "num_stages": 6, "registers": 4, "spilled": 7, "shared": 6,
-    "widest_load": 4, "waits": 5, "tensor_core": 15,
+    "widest_load": 4, "waits": 5, "issue": 5, "conversions": 5, "tensor_core": 15,
 }  # fmt: skip
-HEADINGS = ("kernel", "shape", "arch", "warps", "stages", "regs", "spilled", "shared", "load", "waits", "tensor cores")
+HEADINGS = ("kernel", "shape", "arch", "warps", "stages", "regs", "spilled", "shared", "load", "waits", "issue", "conv")
+HEADINGS += ("tensor cores",)
 
 
 def _line(values: Iterable[object]) -> str:

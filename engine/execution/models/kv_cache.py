@@ -89,7 +89,7 @@ class KVCache:
         if isinstance(part, LatentKV):
             width = ops.token_width(part.rank + part.rope_dim, self._dtype)
             latents = self._empty(self._dtype, self._num_blocks, 1, self.block_size, width)
-            self._caches.append(latents)
+            self.block_tensors.append(latents)
             return ops.CacheView(latents, latents)
         if isinstance(part, PagedKV):
             shape = (

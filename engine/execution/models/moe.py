@@ -120,14 +120,6 @@ class SparseDecoder(Decoder):
         """Read the experts; None if the model has none. Raises ConfigError."""
         return ExpertsConfig.from_fields(fields)
 
-    def _load(self) -> None:
-        has_experts = self.config.hf_config["experts"] is not None
-        if has_experts and self._device.type != "cpu" and (self._weight_bits != 16 or self._has_fp8_weights):
-            raise ConfigError(
-                f"--quantization is not built for the experts of {self.config.architecture} on a GPU; leave it out"
-            )
-        super()._load()
-
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         config: ExpertsConfig = self.config.hf_config["experts"]
         if index not in config.layers:

@@ -22,7 +22,7 @@ from ..device_info import DeviceInfo, dependent_launch, device_info
 # With more rows cuBLAS fills its tiles as well. 0: cuBLAS always multiplies.
 MAX_ROWS = 8
 # K is split until a multiprocessor has this many programs, as long as a program reads MIN_SPLIT_BYTES a row. Untuned.
-PROGRAMS_PER_MULTIPROCESSOR = 1.5
+PROGRAMS_PER_MULTIPROCESSOR = 2
 MIN_SPLIT_BYTES = 1024
 _BLOCK_M = tl.constexpr(16)
 
@@ -35,20 +35,20 @@ class Config(NamedTuple):
 
 
 def choose_config(element_size: int, *, is_gated: bool, gpu: DeviceInfo) -> Config:
-    """Choose the tile. Untuned on a GPU. A step is 8 KiB of weights, 16 with a gate, and 8 of padded rows."""
+    """Choose the tile. Untuned on a GPU. A step is 8 KiB of weights, 16 with a gate, and 4 to 8 of padded rows."""
     if element_size > 2:
         return Config(16, 64, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
-    if element_size == 1 and gpu.fp8_kind == 2:
-        return Config(16, 256, 4, 4)  # widened by bits in registers; 512 outputs would spill
-    if gpu.shared_memory < 128 * 1024:
-        return Config(16, 512 // element_size, 4, 3)
-    return Config(16, 512 // element_size, 4, 4 if is_gated else 5)
+    stages = 3 if gpu.shared_memory < 128 * 1024 else 4
+    if element_size == 1:
+        # A tensor core takes 8 outputs of a warp: with fewer than 32, two warps would convert the same weights.
+        return Config(32, 256, 4, stages)
+    return Config(16, 256, 4, stages if is_gated or stages == 3 else 5)
 
 
 def choose_num_splits(num_outputs: int, row_bytes: int, config: Config, gpu: DeviceInfo) -> int:
     """Return the number of parts of K that are summed concurrently."""
     num_programs = -(-num_outputs // config.BLOCK_N)
-    wanted = int(PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors) // num_programs
+    wanted = PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors // num_programs
     return max(min(wanted, row_bytes // MIN_SPLIT_BYTES, 8), 1)
 
 
@@ -198,8 +198,23 @@ def multiply(
         **config._asdict(),
     )  # fmt: skip
     if num_splits > 1:
-        _add_splits[(triton.cdiv(num_outputs, 1024), num_rows)](
-            sums, x_scales, w_scales, bias, out, num_splits, NUM_N=num_outputs, IS_GATED=is_gated, FP8=fp8,
-            BLOCK_N=1024, num_warps=4, **dependent_launch(gpu),
-        )  # fmt: skip
+        add_splits(sums, bias, out, x_scales=x_scales, w_scales=w_scales, is_gated=is_gated, fp8=fp8)
     return out
+
+
+def add_splits(
+    sums: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    *,
+    x_scales: Tensor | None = None,
+    w_scales: Tensor | None = None,
+    is_gated: bool = False,
+    fp8: int = 0,
+) -> None:
+    """Write out [T, N]: sums [splits, T, N] float32, with a gate [splits, 2, T, N], one after the other, and a bias."""
+    num_rows, num_outputs = out.shape
+    _add_splits[(triton.cdiv(num_outputs, 1024), num_rows)](
+        sums, x_scales, w_scales, bias, out, len(sums), NUM_N=num_outputs, IS_GATED=is_gated, FP8=fp8,
+        BLOCK_N=1024, num_warps=4, **dependent_launch(device_info(out.device)),
+    )  # fmt: skip

@@ -1,4 +1,5 @@
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +12,14 @@ from kernel_cases import (
     assert_near,
     random_tensor,
 )
+from quantized_cases import FORMS, Form, random_weight
 from torch import Tensor
 
 from splitfuse.kernels import ops, reference
-from splitfuse.kernels.cuda import moe, moe_route
+from splitfuse.kernels.cuda import backend as cuda
+from splitfuse.kernels.cuda import moe, moe_route, quantized_linear
 from splitfuse.kernels.cuda.device_info import H100
+from splitfuse.kernels.cuda.linear.quantized_experts import QuantizedExperts
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -29,7 +33,7 @@ def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def poisoned(*args: object, **options: object) -> Tensor:
         tensor: Tensor = empty(*args, **options)  # type: ignore[call-overload]
-        return tensor.fill_(float("nan") if tensor.is_floating_point() else 2**30)
+        return tensor.fill_(float("nan") if tensor.is_floating_point() else min(2**30, torch.iinfo(tensor.dtype).max))
 
     monkeypatch.setattr(torch, "empty", poisoned)
 
@@ -188,3 +192,53 @@ def test_biases_and_a_clamped_activation(num_tokens: int) -> None:
     got = moe.experts(x, weights, ids, moe.pack_experts(parts, num_experts=3, args=args))
     wide = reference.pack_experts(each, num_experts=3, dtype=dtype, args=args)
     assert_near(got, reference.experts(x, weights, ids, wide).double(), tolerance=1e-4)
+
+
+def _expert(form: Form, seed: int, *, has_bias: bool = False) -> ops.ExpertWeights:
+    hidden, inner = 256, 256
+    halves = [random_weight(form, inner, hidden, seed=seed + place).to(torch.device(DEVICE)) for place in (0, 1)]
+    biases = [random_tensor(size, seed=seed, dtype=torch.float16) if has_bias else None for size in (2 * inner, hidden)]
+    return ops.ExpertWeights(
+        halves, random_weight(form, hidden, inner, seed=seed + 2).to(torch.device(DEVICE)), *biases
+    )
+
+
+@pytest.mark.parametrize("name", ["float8 of 128", "float8 per channel", "AWQ", "Q4_0", "Q6_K", "int8 per channel"])
+@pytest.mark.parametrize(("num_tokens", "limit"), [(1, 0.0), (5, 2.0), (50, 0.0)])
+def test_experts_of_quantized_files_stay_packed(name: str, num_tokens: int, limit: float) -> None:
+    each = [_expert(FORMS[name], 10 * index, has_bias=bool(limit)) for index in range(3)]
+    dtype = torch.float32 if limit else torch.float16  # biases make sums larger than float16's tolerance is for
+    packed = cuda.pack_experts(each, num_experts=3, dtype=dtype, limit=limit)
+    assert isinstance(packed, QuantizedExperts)
+    assert packed.gate_up.values.dtype == torch.int32
+    assert packed.gate_up.values.nbytes == 3 * 2 * 256 * 256 * packed.gate_up.bits // 8
+    ids = random_routing(num_tokens, 2, 3)
+    x = random_tensor(num_tokens, 256, seed=3, dtype=dtype) / 16  # sums near 1, where tolerances are relative
+    weights = torch.rand(num_tokens, 2).to(DEVICE)
+    in_double = [
+        expert._replace(gate_up_bias=expert.gate_up_bias.double(), down_bias=expert.down_bias.double())
+        if expert.gate_up_bias is not None and expert.down_bias is not None
+        else expert
+        for expert in each
+    ]
+    wide = reference.pack_experts(in_double, num_experts=3, dtype=torch.float64, limit=limit)
+    assert_near(
+        cuda.experts(x, weights, ids, packed), reference.experts(x.double(), weights, ids, wide), tolerance=1e-4
+    )
+
+
+@pytest.mark.parametrize(("options", "bits"), [({"bits": 8}, 8), ({"bits": 4}, 4), ({"is_fp8": True}, 8)])
+def test_plain_experts_are_rounded(options: dict[str, Any], bits: int) -> None:
+    plain = [ops.ExpertWeights([gate_up], down) for gate_up, down in matrices(2, torch.float16, hidden=128, inner=128)]
+    packed = cuda.pack_experts(plain, num_experts=2, dtype=torch.float16, **options)
+    assert isinstance(packed, QuantizedExperts)
+    assert packed.down.bits == bits
+    rounded = [quantized_linear.widen(part, torch.float64) for part in (packed.gate_up, packed.down)]
+    gate_up, down = (part.view(2, -1, part.shape[1]) for part in rounded)
+    each = [ops.ExpertWeights([gate_up[index]], down[index]) for index in range(2)]
+    wide = reference.pack_experts(each, num_experts=2, dtype=torch.float64)
+    x, ids, weights = random_tensor(3, 128, seed=3, dtype=torch.float16), random_routing(3, 1, 2), torch.ones(3, 1)
+    got = cuda.experts(x, weights.to(DEVICE), ids, packed)
+    assert_near(got, reference.experts(x.double(), weights.to(DEVICE), ids, wide))
+    difference = (gate_up[0] - plain[0].gate_up[0].double()).abs().max()
+    assert 0 < difference < (0.2 if bits == 4 else 0.03)

@@ -46,7 +46,7 @@ def test_tiles(config: Config, bits: int) -> None:
 def test_many_rows_take_a_widened_copy(bits: int, dtype: torch.dtype) -> None:
     weight = random_tensor(40, 1056, seed=1, dtype=torch.float32)
     quantized = quantize.quantize(weight, bits)
-    wide = quantized_linear.widen(quantized_linear.pack(quantized, None), 1056, dtype)
+    wide = quantized_linear.widen(quantized_linear.pack(quantized, None), dtype)
     tolerance = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-6}[dtype]
     torch.testing.assert_close(wide.float(), quantized.dequantized(), rtol=tolerance, atol=1e-6)
     x = random_tensor(quantized_linear.MIN_ROWS_TO_WIDEN, 1056, seed=2, dtype=dtype)
@@ -74,12 +74,12 @@ def test_every_form_exactly_or_widened(name: str) -> None:
     weight = random_weight(form, 40, num_inputs).to(torch.device(DEVICE))
     x = random_tensor(5, num_inputs, seed=3, dtype=torch.float16)
     packed = cuda.pack_quantized([weight], dtype=torch.float16)
-    assert isinstance(packed, cuda.PackedLinear if form.is_float8 or form.is_float4 else QuantizedLinear)
+    assert isinstance(packed, cuda.PackedLinear if form.is_float4 else QuantizedLinear)
     exact = weight.dequantized().double()
-    exact = exact.half().double() if form.is_float8 or form.is_float4 else exact
+    exact = exact.half().double() if form.is_float4 else exact
     assert_near(cuda.linear(x, packed), x.double() @ exact.T, tolerance=1e-4)
     if isinstance(packed, QuantizedLinear):
-        torch.testing.assert_close(quantized_linear.widen(packed, num_inputs, torch.float32), weight.dequantized())
+        torch.testing.assert_close(quantized_linear.widen(packed, torch.float32), weight.dequantized())
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q8_0", "float8 of 128"])

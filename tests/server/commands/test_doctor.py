@@ -103,6 +103,23 @@ def test_a_missing_gpu_is_no_fault(capfd, monkeypatch):
     assert line == "CUDA         ok      no NVIDIA GPU: the CPU serves"
 
 
+def test_a_gpu_that_cannot_serve_is_named(capfd, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "Tesla T4")
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda index: (7, 5))
+    main(["doctor", "some/name"])
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("CUDA")]
+    assert "not supported: Tesla T4 has compute capability 7.5" in line
+
+
+def test_an_intel_gpu_is_refused_in_a_sentence(capfd, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("torch.xpu.is_available", lambda: True)
+    main(["doctor", "some/name"])
+    assert "no NVIDIA GPU, and Intel GPUs are not supported: the CPU serves" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

@@ -1,0 +1,177 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Experts whose weights stay packed: the mixture of moe.py with the tiles of quantized_tile.py.
+
+All experts' matrices are one QuantizedLinear with E · N outputs. A row of x is prepared once for all of its experts. At
+n tokens per expert 2 · n / (bits / 8) operations per byte are done, so memory is the bound up to some 150 tokens each.
+The activation is a kernel of its own, because gate and up in one program would need twice the registers.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...quantize import QuantizedWeight
+from ...reference import clamped_swiglu
+from .. import quantized_linear
+from ..activation import silu_mul
+from ..device_info import device_info
+from ..moe_route import ExpertTiles, group_by_expert
+from ..quantized_linear import Config, QuantizedLinear, prepare
+from .quantized_tile import add_offsets, multiply_steps, unit
+
+
+class QuantizedExperts(NamedTuple):
+    gate_up: QuantizedLinear  # [E · 2·I, H]
+    down: QuantizedLinear  # [E · H, I]
+    num_experts: int
+    gate_up_bias: Tensor | None = None  # [E, 2·I]
+    down_bias: Tensor | None = None  # [E, H]
+    limit: float = 0.0  # of ops.clamped_swiglu; 0: silu_mul
+
+
+def choose_config(num_pairs: int, element_size: int, weight: QuantizedLinear, num_experts: int, gpu: int) -> Config:
+    """Choose the tile for twice an expert's average number of pairs, as moe.py does. `gpu`: its capability. Untuned."""
+    if element_size > 2:
+        return Config(16, 32, 4, 1)
+    is_small = 2 * num_pairs <= 16 * num_experts
+    if is_small or (weight.bits == 4 and gpu != 90):  # without wgmma x takes registers: 32 rows of 4 bits spill
+        return Config(16, 64, 4 if 0 < weight.group < 64 and gpu < 89 else 2, 4)
+    return Config(32, 64, 2, 2) if 100 <= gpu < 120 else Config(32, 128, 4, 2)
+
+
+@triton.jit(do_not_specialize=["num_pairs", "num_rows", "padded_rows"])
+def _quantized_experts(
+    x_ptr, sums_ptr, factors_ptr, w_ptr, scales_ptr, offsets_ptr, bias_ptr, out_ptr, pairs_ptr, tile_experts_ptr,
+    num_pairs, num_rows, padded_rows, NUM_N: tl.constexpr, NUM_OUTPUTS: tl.constexpr, NUM_K: tl.constexpr,
+    PAIRS_PER_ROW: tl.constexpr, GROUP: tl.constexpr, BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr,
+    IS_FLOAT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """out[p] = w x[p // PAIRS_PER_ROW], where w [NUM_N, NUM_K] is the tile's expert's. NUM_OUTPUTS: of all experts."""
+    tile = tl.program_id(0)
+    expert = tl.load(tile_experts_ptr + tile).to(tl.int64)
+    if expert < 0:
+        return
+    STEP: tl.constexpr = 32 // BITS * BLOCK_K
+    IS_WIDE: tl.constexpr = x_ptr.dtype.element_ty == tl.float32
+    pairs = tl.load(pairs_ptr + tile * BLOCK_M + tl.arange(0, BLOCK_M))
+    rows = tl.minimum(pairs // PAIRS_PER_ROW, num_rows - 1)  # of padding: any, because it is not stored
+    columns, ks = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    outputs = expert * NUM_N + tl.minimum(columns, NUM_N - 1)
+    x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * NUM_K + ks[:, None]
+    w_ptrs = w_ptr + outputs[:, None] * (NUM_K * BITS // 32) + ks[None, :]
+    out = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
+    out = multiply_steps(
+        out, x_ptrs, w_ptrs, scales_ptr + outputs, 0, NUM_K // STEP, NUM_OUTPUTS, GROUP, BLOCK_K, BITS, IS_FLOAT,
+        IS_WIDE,
+    )  # fmt: skip
+    if GROUP:
+        NUM_GROUPS: tl.constexpr = NUM_K // GROUP
+        sum_ptrs = sums_ptr + rows
+        if ZERO:
+            out = add_offsets(
+                out, scales_ptr + outputs, sum_ptrs, 0, NUM_GROUPS, -ZERO * 1.0, NUM_OUTPUTS, padded_rows, IS_WIDE
+            )
+        if offsets_ptr is not None:
+            out = add_offsets(
+                out, offsets_ptr + outputs, sum_ptrs, 0, NUM_GROUPS, 1.0, NUM_OUTPUTS, padded_rows, IS_WIDE
+            )
+    else:
+        if ZERO:
+            out -= ZERO * tl.load(sums_ptr + rows)[None, :]
+        out *= tl.load(scales_ptr + outputs).to(tl.float32)[:, None]
+    out = out * unit(IS_FLOAT, IS_WIDE) * tl.load(factors_ptr + rows)[None, :]
+    if bias_ptr is not None:
+        out += tl.load(bias_ptr + outputs).to(tl.float32)[:, None]
+    out_ptrs = out_ptr + pairs.to(tl.int64)[None, :] * NUM_N + columns[:, None]
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=(pairs < num_pairs)[None, :] & (columns < NUM_N)[:, None])
+
+
+def _multiply(
+    x: Tensor,
+    weight: QuantizedLinear,
+    bias: Tensor | None,
+    tiles: ExpertTiles,
+    *,
+    num_pairs: int,
+    num_experts: int,
+    config: Config,
+) -> Tensor:
+    """Multiply x [rows, in], `num_pairs // rows` pairs a row → [num_pairs, out]."""
+    rows, num_outputs = prepare(x, weight, multiple=1), len(weight.values) // num_experts
+    out = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
+    _quantized_experts[(len(tiles.experts), triton.cdiv(num_outputs, config.BLOCK_N))](
+        rows.values, rows.sums, rows.factors, weight.values, weight.scales, weight.offsets, bias, out, tiles.pairs,
+        tiles.experts, num_pairs, len(x), len(rows.values),
+        NUM_N=num_outputs,
+        NUM_OUTPUTS=len(weight.values),
+        NUM_K=weight.padded_inputs,
+        PAIRS_PER_ROW=num_pairs // len(x),
+        GROUP=weight.group,
+        BLOCK_K=weight.block,
+        BITS=weight.bits,
+        ZERO=weight.zero,
+        IS_FLOAT=weight.is_float,
+        **config._asdict(),
+    )  # fmt: skip
+    return out
+
+
+def multiply(x: Tensor, expert_ids: Tensor, packed: QuantizedExperts, *, config: Config | None = None) -> Tensor:
+    """x [T, H] with contiguous rows, expert_ids [T, K] int32 → outputs of all pairs, [T · K, H]."""
+    gate_up, down, num_experts, gate_up_bias, down_bias, limit = packed
+    assert len(x) == len(expert_ids)
+    num_pairs, capability = expert_ids.numel(), device_info(x.device).capability
+    config = config or choose_config(num_pairs, x.element_size(), gate_up, num_experts, capability)
+    tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
+    product = partial(_multiply, num_pairs=num_pairs, num_experts=num_experts, config=config)
+    inner = product(x, gate_up, gate_up_bias, tiles)
+    activated = clamped_swiglu(inner.float(), limit=limit).to(x.dtype) if limit else silu_mul(inner)
+    return product(activated, down, down_bias, tiles)
+
+
+def pack(
+    experts: Iterable[tuple[QuantizedWeight | None, QuantizedWeight | None, Tensor | None, Tensor | None]],
+    *,
+    num_experts: int,
+    limit: float = 0.0,
+) -> QuantizedExperts:
+    """Pack experts (gate_up [2·I, H], down [H, I], their biases), all of one form, one at a time."""
+    stacks: list[QuantizedLinear] = []
+    biases: list[Tensor | None] = [None, None]
+    for index, (gate_up, down, *each) in enumerate(experts):
+        assert gate_up is not None
+        assert down is not None
+        parts = [quantized_linear.pack(weight, None) for weight in (gate_up, down)]
+        stacks = stacks or [_empty_stack(part, num_experts) for part in parts]
+        for stack, part in zip(stacks, parts, strict=True):
+            _fill(stack, part, index)
+        for place, bias in enumerate(each):
+            if bias is not None:
+                whole = biases[place]
+                whole = bias.new_empty((num_experts, *bias.shape)) if whole is None else whole
+                whole[index], biases[place] = bias, whole
+    gate_up_stack, down_stack = stacks
+    return QuantizedExperts(gate_up_stack, down_stack, num_experts, biases[0], biases[1], limit)
+
+
+def _empty_stack(part: QuantizedLinear, num_experts: int) -> QuantizedLinear:
+    num_outputs = num_experts * len(part.values)
+    return part._replace(
+        values=part.values.new_empty((num_outputs, part.values.shape[1])),
+        scales=part.scales.new_empty((len(part.scales), num_outputs)),
+        offsets=None if part.offsets is None else part.offsets.new_empty((len(part.offsets), num_outputs)),
+    )
+
+
+def _fill(stack: QuantizedLinear, part: QuantizedLinear, index: int) -> None:
+    assert part[4:] == stack[4:], "experts of different forms"
+    outputs = slice(index * len(part.values), (index + 1) * len(part.values))
+    stack.values[outputs], stack.scales[:, outputs] = part.values, part.scales
+    if stack.offsets is not None:
+        assert part.offsets is not None
+        stack.offsets[:, outputs] = part.offsets

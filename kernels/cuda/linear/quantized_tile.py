@@ -1,0 +1,163 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Tiles of products with packed weights of 4 or 8 bits: words of 32 bits become float16 without a conversion.
+
+A step takes 32 / BITS blocks of BLOCK_K inputs; word j of an output has input j of every block. So a block is an
+operand as it is loaded, and its inputs are neighbours in x:
+
+    bits of word j      0 ..               16 ..
+    4 bits, block       0  2  4  6         1  3  5  7
+    8 bits, block       0     2            1     3
+
+One shift and one mask give two blocks as halves of a word. An unsigned code u in the low bits of a float16 is the
+subnormal number u · 2^-24, which tensor cores multiply exactly; one that begins at bit 4 is 16 times larger, and x is
+divided by 16 there. e4m3 becomes float16 by its bits (Micikevicius et al. 2022): w · 2^-8. x is scaled by a power of
+two into float16's range, so x in bfloat16 keeps all its bits but for values below 2^-25 of the row's largest.
+
+Outputs are the rows of the dot: the weights are the operand that stays in registers. Per weight: 0.2 shifts, 0.5 masks,
+0.5 byte permutations (a pair of neighbours is in two words), 0.25 of a tensor core's instruction at most.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+# What a product of float16 operands lacks: 2^24 or 2^8. Applied last, because with scales it might leave float32.
+INTEGER_UNIT = tl.constexpr(16777216.0)
+FLOAT_UNIT = tl.constexpr(256.0)
+
+
+@triton.jit
+def _pair(words, INDEX: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr):
+    """Return blocks 2 · INDEX and 2 · INDEX + 1 as the halves of words."""
+    if IS_FLOAT:
+        # The codes at bits 0 and 16, or 8 and 24: sign to 15 and 31, magnitude to 7 .. 13 and 23 .. 29.
+        if INDEX == 0:
+            return ((words << 8) & -0x7FFF8000) | ((words << 7) & 0x3F803F80)
+        return (words & -0x7FFF8000) | ((words >> 1) & 0x3F803F80)
+    if BITS == 8:
+        return (words >> (8 * INDEX)) & 0x00FF00FF
+    if INDEX >= 2:
+        words = words >> 8
+    return words & (0x000F000F << (4 * (INDEX % 2)))
+
+
+@triton.jit
+def _wide(words, SHIFT: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr):
+    """Return the codes at bit SHIFT as float32: u, or w · 2^-8."""
+    code = (words >> SHIFT) & ((1 << BITS) - 1)
+    if IS_FLOAT:
+        return (((code & 0x80) << 8) | ((code & 0x7F) << 7)).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+    return code.to(tl.float32)
+
+
+@triton.jit
+def blocks(words, INDEX: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr, IS_WIDE: tl.constexpr):
+    """Return blocks 2 · INDEX and 2 · INDEX + 1 of a step, each in the shape of `words`: float16, or float32 if wide.
+
+    float16 lacks the factor of `unit`; at 4 bits and odd INDEX it is 16 times larger, as `prepare_rows` knows.
+    """
+    if IS_WIDE:
+        return _wide(words, INDEX * BITS, BITS, IS_FLOAT), _wide(words, INDEX * BITS + 16, BITS, IS_FLOAT)
+    pair = _pair(words, INDEX, BITS, IS_FLOAT)
+    low, high = pair.to(tl.uint16), (pair >> 16).to(tl.uint16)
+    return low.to(tl.float16, bitcast=True), high.to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def multiply_steps(
+    out, x_ptrs, w_ptrs, scale_ptrs, first_step, end_step, SCALE_STRIDE: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_K: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr, IS_WIDE: tl.constexpr,
+):  # fmt: skip
+    """Return out [N, M] + Σ w x over the steps, in units; with GROUP, w = scale · code, without, w = code.
+
+    x_ptrs [BLOCK_K, M] and w_ptrs [N, BLOCK_K] are those of step 0, scale_ptrs [N] those of group 0.
+    """
+    NUM_BLOCKS: tl.constexpr = 32 // BITS
+    PER_GROUP: tl.constexpr = GROUP // BLOCK_K if GROUP else NUM_BLOCKS
+    for step in range(first_step, end_step):
+        words = tl.load(w_ptrs + step * BLOCK_K)
+        low, high = blocks(words, 0, BITS, IS_FLOAT, IS_WIDE)
+        dots = out
+        for block in tl.static_range(NUM_BLOCKS):
+            if block % 2 == 0:
+                low, high = blocks(words, block // 2, BITS, IS_FLOAT, IS_WIDE)
+            x = tl.load(x_ptrs + step * (NUM_BLOCKS * BLOCK_K) + block * BLOCK_K)
+            if GROUP and block % PER_GROUP == 0:
+                group = step * (NUM_BLOCKS // PER_GROUP) + block // PER_GROUP
+                scale = tl.load(scale_ptrs + group * SCALE_STRIDE).to(tl.float32)
+                dots = tl.zeros_like(out)
+            dots = tl.dot(low if block % 2 == 0 else high, x, dots, input_precision="ieee")
+            if GROUP and block % PER_GROUP == PER_GROUP - 1:
+                out += dots * scale[:, None]
+        if not GROUP:
+            out = dots
+    return out
+
+
+@triton.jit
+def add_offsets(
+    out, offset_ptrs, sum_ptrs, first_group, end_group, factor, OFFSET_STRIDE: tl.constexpr, SUM_STRIDE,
+    IS_WIDE: tl.constexpr,
+):  # fmt: skip
+    """Return out [N, M] + factor · Σ offset · (sum of the group's x), in the order of the groups.
+
+    A product of its own behind the steps: within them it would be an instruction for each group and element of out.
+    """
+    BLOCK_G: tl.constexpr = 16
+    groups = tl.arange(0, BLOCK_G)
+    for start in range(first_group, end_group, BLOCK_G):
+        inside = start + groups < end_group
+        offset_mask, sum_mask = inside[None, :], inside[:, None]
+        offsets = tl.load(offset_ptrs[:, None] + (start + groups)[None, :] * OFFSET_STRIDE, mask=offset_mask, other=0.0)
+        sums = tl.load(sum_ptrs[None, :] + (start + groups)[:, None] * SUM_STRIDE, mask=sum_mask, other=0.0)
+        precision: tl.constexpr = "ieee" if IS_WIDE else "tf32x3"
+        out = tl.dot(offsets.to(tl.float32) * factor, sums, out, input_precision=precision)
+    return out
+
+
+@triton.jit
+def unit(IS_FLOAT: tl.constexpr, IS_WIDE: tl.constexpr):
+    """Return the factor that products of `blocks` lack."""
+    if IS_FLOAT:
+        return FLOAT_UNIT
+    return 1.0 if IS_WIDE else INTEGER_UNIT
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def prepare_rows(
+    x_ptr, y_ptr, sums_ptr, factors_ptr, num_rows, x_stride, NUM_K: tl.constexpr, PADDED_K: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_K: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr, IS_WIDE: tl.constexpr,
+    ROUNDS: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Write a row of y [M, PADDED_K], the row's factor, and sums [groups or 1, M] of y in units. Rows of padding: 0.
+
+    x = y · factor, a power of two. With ROUNDS y is x rounded to int8, and the factor is the scale (W8A8).
+    """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    row, ks = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * x_stride + ks, mask=(ks < NUM_K) & (row < num_rows), other=0.0).to(tl.float32)
+    largest = tl.max(tl.abs(x), axis=0)
+    factor = 1.0
+    if ROUNDS:
+        factor = tl.maximum(largest / 127.0, 1e-30)
+        x = (x / factor + 12582912.0) - 12582912.0  # to nearest, ties to even: float32 has no more bits
+    elif not IS_WIDE:
+        # The largest becomes 2^14 to 2^15. NaN and infinity stay what they are; a row of zeros takes 2^-114.
+        exponent = tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) & 0xFF, 27)
+        factor = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
+        x = x * ((268 - exponent) << 23).to(tl.float32, bitcast=True)
+    tl.store(factors_ptr + row, factor)
+    y = x.to(y_ptr.dtype.element_ty)
+    UNIT: tl.constexpr = 1.0 if IS_WIDE else 1.0 / 256.0 if IS_FLOAT else 1.0 / 16777216.0
+    sums = y.to(tl.float32) * UNIT
+    if GROUP:
+        groups = tl.arange(0, BLOCK // GROUP)
+        sums = tl.sum(tl.reshape(sums, [BLOCK // GROUP, GROUP]), axis=1)
+        tl.store(sums_ptr + groups * tl.num_programs(0) + row, sums, mask=groups < PADDED_K // GROUP)
+    else:
+        tl.store(sums_ptr + row, tl.sum(sums, axis=0))
+    if BITS == 4 and not IS_WIDE:
+        y = tl.where(ks // (2 * BLOCK_K) % 2 == 1, x / 16.0, x).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + row * PADDED_K + ks, y, mask=ks < PADDED_K)

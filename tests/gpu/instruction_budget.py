@@ -1,0 +1,102 @@
+"""Instructions of a kernel's main loop, as shares of what memory speed leaves: no tile search brings back what is lost.
+
+The loop is the longest backward branch with tensor core instructions, disassembled by the nvdisasm of Triton's wheel.
+Issue: warps x instructions over the 4 that a multiprocessor issues per clock. Conversions: F2FP, I2F and the like,
+at 64 lanes per clock. Memory: the bytes that one pass of the loop must read once, at an H200's 4.3 TB/s over 132
+multiprocessors at 1.755 GHz. Above some 50 % a kernel does not reach memory speed, because real ones issue 2 to 2.5
+instructions per clock.
+"""
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+
+BYTES_PER_CLOCK = 4.3e12 / 132 / 1.755e9  # of a multiprocessor
+TENSOR_CORE = re.compile(r"\b[A-Z]*MMA\b")
+CONVERSION = re.compile(r"^(F2F|I2F|F2I|I2I)")
+_LABEL = re.compile(r"(\.L_x_\d+):")
+_LINE = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(.*?)\s*;")
+_BRANCH = re.compile(r"^BRA\b.*`\((\.L_x_\d+)\)")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Main loop of a kernel. Shares are of the clocks in which memory delivers the loop's bytes."""
+
+    instructions: int
+    num_bytes: int
+    issue: float
+    conversions: float
+
+
+def budget(kernel: Any) -> Budget | None:
+    """Return the budget of a compiled kernel that is bound by memory; None for all others."""
+    name, values = kernel.metadata.name.strip("_"), constants(kernel)
+    num_bytes = bytes_per_step(name, values)
+    loop = main_loop(disassembled(kernel.asm["cubin"])) if num_bytes else []
+    if not loop:
+        return None
+    clocks, num_warps = num_bytes / BYTES_PER_CLOCK, kernel.metadata.num_warps
+    conversions = sum(bool(CONVERSION.match(line)) for line in loop)
+    return Budget(
+        instructions=len(loop),
+        num_bytes=num_bytes,
+        issue=num_warps * len(loop) / 4 / clocks,
+        conversions=num_warps * conversions * 32 / 64 / clocks,
+    )
+
+
+def constants(kernel: Any) -> dict[str, Any]:
+    """Return the kernel's compile-time arguments by name; a pointer that is None counts as one."""
+    names = kernel.src.fn.arg_names
+    return {names[path[0]]: value for path, value in kernel.src.constants.items()}
+
+
+def bytes_per_step(name: str, values: dict[str, Any]) -> int:
+    """Return the bytes that a step of a kernel's loop reads from memory: weights with their scales, or keys and values.
+
+    Rows of x come from the L2 cache, and are few. 0: a kernel that is not bound by memory.
+    """
+    if name == "few_rows":
+        element = 1 if values["FP8"] else 2
+        return element * values["BLOCK_N"] * values["BLOCK_K"] * (2 if values["IS_GATED"] else 1)
+    if name == "decode":
+        element = 1 if values["FP8"] else 2
+        return 2 * element * values["BLOCK_N"] * values["HEAD_DIM"]
+    if name == "grouped_matmul" and values["BLOCK_M"] <= 32:
+        return 2 * values["BLOCK_N"] * values["BLOCK_K"] * (2 if values["IS_GATED"] else 1)
+    if name in ("quantized_matmul", "quantized_experts"):
+        words = values["BLOCK_N"] * values["BLOCK_K"]
+        num_groups = 32 // values["BITS"] * values["BLOCK_K"] // values["GROUP"] if values["GROUP"] else 0
+        size = 2 if num_groups and values["BLOCK_K"] * 32 // values["BITS"] // num_groups < 128 else 4  # files' scales
+        return 4 * words + num_groups * values["BLOCK_N"] * size * (1 if "offsets_ptr" in values else 2)
+    return 0
+
+
+def disassembled(cubin: bytes) -> str:
+    nvdisasm = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([str(nvdisasm), "-c", file.name], capture_output=True, text=True, check=True).stdout
+
+
+def main_loop(text: str) -> list[str]:
+    """Return the instructions of the longest loop with tensor core instructions, without predicates and addresses."""
+    lines: list[str] = []
+    labels: dict[str, int] = {}
+    loops: list[list[str]] = []
+    for row in text.splitlines():
+        if label := _LABEL.match(row.strip()):
+            labels[label[1]] = len(lines)
+        elif line := _LINE.match(row):
+            lines.append(line[1])
+            branch = _BRANCH.match(line[1])
+            if branch and branch[1] in labels:
+                loops.append(lines[labels[branch[1]] :])
+    return max((loop for loop in loops if any(map(TENSOR_CORE.search, loop))), key=len, default=[])
