@@ -464,8 +464,7 @@ def pack_experts(
 
     Matrices are packed like by `pack_linear` (`pack_fp8` if `is_fp8`) and `pack_quantized`; a GPU widens them. Experts
     are taken from the iterable one at a time, so at most one expert is in memory twice. `limit`: of `clamped_swiglu`,
-    their activation; 0: silu_mul. Without gates (a CPU's) an expert has one matrix of inputs, and
-    its activation is relu_squared.
+    their activation; 0: silu_mul. Without gates (CPU only) an expert has one matrix of inputs and relu_squared.
     """
     return _backend(torch.empty(0, device=device)).pack_experts(
         experts,
