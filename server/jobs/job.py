@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ...engine.errors import RequestFailedError, SplitfuseError
@@ -61,16 +61,6 @@ class ReceiptMaker(Protocol):
 
     def of(self, job: "Job", outputs: Sequence[CompletionOutput]) -> dict[str, Any] | None:
         """Return the receipt of the job's complete outputs; None if no receipt can state it. Equal at every call."""
-
-
-class StoredReceipt(NamedTuple):
-    """ReceiptMaker of an answer that came from the store with its receipt."""
-
-    receipt: dict[str, Any] | None
-
-    def of(self, job: "Job", outputs: Sequence[CompletionOutput]) -> dict[str, Any] | None:
-        """Return the stored receipt."""
-        return self.receipt
 
 
 class JobObserver:

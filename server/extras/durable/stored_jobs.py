@@ -3,12 +3,13 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ....engine.core.outputs import OutputDelta
+from ....engine.serving.request_output import CompletionOutput
 from ...jobs.idempotency import IdempotencyKey
-from ...jobs.job import Attachment, Job, StoredReceipt
+from ...jobs.job import Attachment, Job
 from ...jobs.kept_request import KeptKind
 from .integrity.checksum import DamagedError
 from .records import JobRow, Segment, delta_of, load_result, load_segment
@@ -30,6 +31,16 @@ _DAMAGED_REQUEST: dict[str, Any] = {
 
 
 _LAST_TIME = 1e11  # the year 5138
+
+
+class _StoredReceipt(NamedTuple):
+    """ReceiptMaker of an answer that came from the store with its receipt."""
+
+    receipt: dict[str, Any] | None
+
+    def of(self, job: Job, outputs: Sequence[CompletionOutput]) -> dict[str, Any] | None:
+        """Return the stored receipt."""
+        return self.receipt
 
 
 class StoredJobs:
@@ -80,7 +91,7 @@ class StoredJobs:
         if "weights" in more:
             job.versions.note(**more["weights"])
         if "receipt" in more:
-            job.receipt = StoredReceipt(more["receipt"])
+            job.receipt = _StoredReceipt(more["receipt"])
         if not job.finished:
             raise DamagedError
         job.ttl_s = None if row.expires is None else row.expires - self.wall_clock()
