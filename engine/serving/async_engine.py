@@ -1,6 +1,4 @@
-"""AsyncEngine: the asyncio loop around the steps. Requests come in and deltas go out on the loop; the model runs in a
-thread of its own, so the loop stays free for HTTP. Knows no HTTP.
-"""
+"""AsyncEngine: the asyncio loop around the steps, which a thread of its own computes. Knows no HTTP."""
 
 import asyncio
 import contextlib
@@ -63,7 +61,6 @@ class AsyncEngine(EngineState):
         core = self._pipeline.core
         self.runner, self.loaded, self.fingerprint = parts.runner, parts.runner.loaded, parts.fingerprint
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
-        self.kv_bytes_per_token = self.loaded.kv_bytes_per_token
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.default_sampling_params, self.pooler = parts.default_sampling_params, parts.pooler
         self.adapters = parts.adapters
@@ -110,8 +107,7 @@ class AsyncEngine(EngineState):
                 await self._loop_task
         if self._ranks is not None:
             self._ranks.end()
-        if self.is_loaded and self.disk_cache is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self.disk_cache.close)
+        await self._close_disk_cache()
         self._input_threads.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -131,8 +127,7 @@ class AsyncEngine(EngineState):
         A `resumed` request goes on where another process left it, whatever the queue holds.
 
         Deltas reach `sink` on the event loop, in order. The last delta of each of the n outputs has a finish_reason,
-        also after an abort. Raises InvalidRequestError, ContextLengthError, QueueFullError (GoalUnreachableError),
-        UnavailableError; ValueError if the request_id is in use.
+        also after an abort. Raises InvalidRequestError, QueueFullError, UnavailableError; ValueError for an id in use.
         """
         is_new = resumed is None
         self._check_admission(params, is_new=is_new)
@@ -148,13 +143,11 @@ class AsyncEngine(EngineState):
             raise ValueError(f"request_id {request_id!r} is in use")
         now = time.monotonic()
         requests = self._input_processor.requests(request_id, tokenized, now=now, tenant=tenant, resumed=resumed)
-        prediction = WaitPrediction(core)
-        if is_new:
-            prediction.check_goal(requests[0])
+        predicted_ttft = WaitPrediction(core).admit(requests[0], is_new=is_new)
         self._dispatch.add(requests, sink)
         if not self.has_work:
             self._last_progress = now
-        core.add(requests, predicted_ttft=prediction.predicted_ttft(requests[0]))
+        core.add(requests, predicted_ttft=predicted_ttft)
         self._idle.clear()
         self._work.set()
         return SubmittedRequest(request_id, prompt if isinstance(prompt, str) else None, requests)

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import EngineConfig
 from ..core.outputs import StepStats
@@ -16,6 +16,9 @@ from .delta_dispatch import DeltaDispatch
 from .engine_view import EngineView
 from .input_processor import InputProcessor
 from .queue_limits import QueueLimits
+
+if TYPE_CHECKING:
+    from ..execution.runner.model_runner import LoadedModel
 
 # A longer time without a step counts as hung; more if steps have been seen to take long, or no step has been seen.
 STALL_S = 10.0
@@ -28,12 +31,13 @@ class EngineState:
     """State of an engine. AsyncEngine changes it."""
 
     view: EngineView
+    loaded: "LoadedModel"
     _pipeline: StepPipeline
     _input_processor: InputProcessor
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.max_model_len = self.kv_bytes_per_token = 0
+        self.max_model_len = 0
         self.default_sampling_params: Mapping[str, Any] = {}  # values of fields that a request lacks
         self.pooler: Any = None  # Pooler of the extra, for a model that pools
         self.adapters: Any = None  # Adapters of the extra, with --enable-lora
@@ -114,6 +118,10 @@ class EngineState:
         """DiskCache of the extra; None without `--prefix-cache-dir`."""
         return getattr(self._pipeline.core.blocks, "disk", None)
 
+    async def _close_disk_cache(self) -> None:
+        if self.is_loaded and self.disk_cache is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.disk_cache.close)
+
     @property
     def has_work(self) -> bool:
         """True if a request is unfinished or a step is in flight. Any thread may ask."""
@@ -181,7 +189,7 @@ class EngineState:
             "status": "draining" if self.is_draining else "serving",
             "model": self.config.model_name,
             "max_model_len": self.max_model_len,
-            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "kv_bytes_per_token": self.loaded.kv_bytes_per_token,
             "weights_version": self.weights_version,
             "paused": self.paused,
             "default_sampling_params": self.default_sampling_params,

@@ -49,6 +49,12 @@ class WaitPrediction:
             return None
         return self.predicted_wait_s() + model.predict(request.num_tokens, 0)
 
+    def admit(self, request: Request, *, is_new: bool) -> float | None:
+        """Return `predicted_ttft` of a request that is about to be queued. A new one is checked by `check_goal`."""
+        if is_new:
+            self.check_goal(request)
+        return self.predicted_ttft(request)
+
     def check_goal(self, request: Request) -> None:
         """Raise GoalUnreachableError if a request's own `ttft_ms` cannot be met, and it does not take best effort."""
         params = request.params

@@ -242,11 +242,7 @@ class Job:
 
     def additions(self) -> dict[str, Any]:
         """Return the fields that extensions add to a complete answer."""
-        return (
-            {}
-            if self.receipt is None or self.status != "completed"
-            else {"receipt": self.receipt.of(self, self.outputs)}
-        )
+        return {"receipt": self.receipt.of(self, self.outputs)} if self.receipt and self.status == "completed" else {}
 
     async def wait(self, seconds: float) -> None:
         """Return when the job has ended, or after this many seconds."""

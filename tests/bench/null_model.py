@@ -40,6 +40,7 @@ class NullRunner:
 
     def __init__(self, *, pace_s: float, num_blocks: int, max_model_len: int) -> None:
         self.loaded = SimpleNamespace(
+            kv_bytes_per_token=0,
             model_config=read_model_config(DEMO_FOLDER),
             device=SimpleNamespace(type="none"),
             inexact=None,

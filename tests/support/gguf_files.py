@@ -45,14 +45,13 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
     """
     model = make_model(name)
     write_model(path, model, is_hybrid=name in HYBRIDS, kind=kind, alignment=alignment)
-    _round(model, kind)
     return model
 
 
 def write_model(
     path: Path, model: PreTrainedModel, *, is_hybrid: bool, kind: Type, alignment: int | None = None
 ) -> None:
-    """Write a model and the tests' tokenizer, like `write_gguf`."""
+    """Write a model and the tests' tokenizer, like `write_gguf`. The model gets the values of the file."""
     if is_hybrid:
         architecture = gguf_hybrids.architecture_of(model.config)
     else:
@@ -77,7 +76,7 @@ def write_model(
         if "act_fn" in key:
             continue
         if architecture == "llama4" and key.endswith("_proj") and parameter.ndim == 3:
-            pieces = _parts(key, parameter.data.transpose(1, 2))
+            pieces = _parts(key, parameter.data.transpose(1, 2), model.config)
         elif architecture == "gpt-oss":
             pieces = _gpt_oss_parts(key, parameter.data)
         elif is_hybrid:
@@ -95,6 +94,7 @@ def write_model(
     for key, values in model.named_buffers():
         if key.endswith(("e_score_correction_bias", "expert_bias")):
             _add_tensor(writer, f"blk.{key.split('.')[2]}.exp_probs_b.bias", values, Type.F32)
+    _round(model, kind)  # before tensors that are not quantized are written: they share the model's memory
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

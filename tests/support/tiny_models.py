@@ -474,7 +474,10 @@ CONFIGS: dict[str, PretrainedConfig] = {
         rope_parameters={**_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
     ),
     "glm4-moe-lite": Glm4MoeLiteConfig(
-        **_LATENT, q_lora_rank=16, rope_interleave=False, rope_parameters={**_LATENT_YARN, "mscale": 1.2}
+        **{**_LATENT, "n_routed_experts": 7},
+        q_lora_rank=16,
+        rope_interleave=False,
+        rope_parameters={**_LATENT_YARN, "mscale": 1.2},
     ),
     # Chunks of 32 positions, and queries that grow every 64.
     "llama4": Llama4TextConfig(

@@ -127,8 +127,9 @@ class SharedKVGemma(Gemma2ForCausalLM):
             )
         super()._load()
 
-    def _embedded_size(self) -> int:
-        return self.config.hidden_size + self.config.num_layers * self._input_size
+    @property
+    def _embedded_inputs(self) -> int:  # type: ignore[override]
+        return self.config.num_layers * self._input_size
 
     def _embed(self, inputs: Inputs) -> Tensor:
         """Return [T, hidden_size + layers · input size]: the tokens' embeddings and their inputs of all layers."""

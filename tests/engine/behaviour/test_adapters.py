@@ -21,7 +21,8 @@ OTHER_TARGETS = {
     "opt": ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
     "starcoder2": ("q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"),
 }
-WITHOUT = ("falcon", "gpt-neox")  # their fused q, k and v are interleaved, and no linear has the file's name
+# Fused q, k and v are interleaved, and no linear has the file's name; latents have linears of other names.
+WITHOUT = ("falcon", "gpt-neox", "deepseek", "glm4-moe-lite")
 MIXTURES = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 PARAMS = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)

@@ -110,5 +110,5 @@ def test_auto_is_native() -> None:
 
 
 def test_ranks_are_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="has a latent cache"):
+    with pytest.raises(ConfigError, match="whose layers keep a latent"):
         LLM(str(folder), tensor_parallel_size=2)

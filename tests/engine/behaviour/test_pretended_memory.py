@@ -74,7 +74,7 @@ def test_what_does_not_fit_in_16_bits_fits_in_8(folder: Path, monkeypatch: pytes
     with pytest.raises(ConfigError, match=r"^out of memory: the weights do not fit; try --quantization .*\(tried"):
         load(folder, PretendedMemory(total), monkeypatch)
     memory = PretendedMemory(total)
-    llm = load(folder, memory, monkeypatch, quantization="int8")
+    llm = load(folder, memory, monkeypatch, quantization="int8", enforce_eager=True)
     with memory.counting():
         assert len(llm.generate(PROMPTS, PARAMS)) == len(PROMPTS)
 

@@ -21,7 +21,7 @@ from splitfuse.engine.execution.runner.cuda_graphs import graph_sizes
 
 ENGINE = Path(splitfuse.engine.__file__).parent
 NO_STAYS = ("core/", "device.py", "execution/sampling/sample_index.py")
-MOST_RETURNS = 4
+MOST_RETURNS = 5
 
 
 class Repeater:

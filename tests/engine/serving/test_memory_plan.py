@@ -81,10 +81,7 @@ def test_two_ranks_share_the_keys_and_values():
     assert two.weight_bytes < one.weight_bytes
 
 
-def test_what_serving_refuses_is_refused(tmp_path):
-    save_model("qwen3-moe", tmp_path)
-    with pytest.raises(ConfigError, match="experts of Qwen3MoeForCausalLM on a GPU"):
-        plan_memory(EngineConfig(device="cuda", quantization="int8"), tmp_path, memory=GIB)
+def test_what_serving_refuses_is_refused():
     with pytest.raises(ConfigError, match="max-model-len"):
         plan_memory(EngineConfig(device="cpu", max_model_len=10**7), DEMO_FOLDER)
 
@@ -125,7 +122,7 @@ def test_states_without_memory_for_blocks_are_refused(hybrid_folder):
 
 
 def test_ranks_do_not_share_recurrent_layers(hybrid_folder):
-    with pytest.raises(ConfigError, match="not built for Lfm2ForCausalLM, which has recurrent layers"):
+    with pytest.raises(ConfigError, match="not built for Lfm2ForCausalLM, whose layers keep"):
         load_runner(EngineConfig(model=str(hybrid_folder), device="cpu", tensor_parallel_size=2), hybrid_folder)
     with pytest.raises(ConfigError, match="not built for Lfm2ForCausalLM"):
         plan_memory(EngineConfig(device="cpu"), hybrid_folder, num_ranks=2)

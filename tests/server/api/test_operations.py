@@ -238,7 +238,7 @@ def test_the_contract_names_every_route_field_and_metric():
 
 
 def test_every_route_that_the_contract_names_is_there():
-    paths = build_app(Settings(model="some/model-that-may-pool")).openapi()["paths"]
+    paths = build_app(Settings(model="some/model-that-may-pool", enable_lora=True)).openapi()["paths"]
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods} | {
         "GET /",
         "GET /engine",
