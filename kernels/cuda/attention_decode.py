@@ -44,7 +44,7 @@ from .tile_configs import measured, min_tokens_per_split
 
 # Programs per multiprocessor that keep its memory queue full. Untuned.
 PROGRAMS_PER_MULTIPROCESSOR = 4
-# Of a thread over a cache of e4m3, so that four programs of 4 warps fit; without a limit they take more.
+# Of a thread over a cache of e4m3, so that four programs of 4 warps fit; without a limit they take up to 165.
 MAX_REGISTERS = 128
 # Pieces beyond one per row and program for which a graph has room in exact mode: 73 MiB for 32 heads of 128, and keys
 # of a million tokens in spans of 256. A step that needs more runs without a graph.
@@ -95,7 +95,7 @@ class PlanKind(NamedTuple):
     """Attention layers that share a work list."""
 
     window: int
-    num_programs: int  # of a KV head
+    num_programs: int  # for each KV head
     tile: int  # keys of a step
 
     @property

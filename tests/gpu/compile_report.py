@@ -86,6 +86,7 @@ class Compiled:
     # Percent of what memory speed leaves (instruction_budget.py); 0 if memory is not the bound
     issue: float
     conversions: float
+    spills_in_loop: int  # instructions
 
 
 class OfflineDriver:
@@ -126,8 +127,8 @@ def _attention(shape: Shape, *, query_len: int, seq_len: int, is_mixed: bool = F
     cache_dtype = getattr(torch, shape.cache_dtype or shape.dtype)
     k_cache = _empty(num_blocks, num_kv_heads, shape.block_size, shape.head_dim, dtype=cache_dtype)
     ragged = ops.RaggedBatch(
-        _empty(num_rows + 1, dtype=torch.int32),
-        _empty(num_rows, dtype=torch.int32),
+        query_len * torch.arange(num_rows + 1, dtype=torch.int32),  # read by the launcher, like the lengths
+        torch.full((num_rows,), query_len, dtype=torch.int32),
         _empty(num_rows, 64, dtype=torch.int32),
         num_decodes=None if is_mixed else num_rows if query_len == 1 else 0,
         max_query_len=query_len,
@@ -411,6 +412,7 @@ def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
         waits=_waits(ptx),
         issue=round(100 * counted.issue, 1) if counted else 0.0,
         conversions=round(100 * counted.conversions, 1) if counted else 0.0,
+        spills_in_loop=counted.spills if counted else 0,
     )
 
 

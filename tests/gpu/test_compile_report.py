@@ -45,10 +45,10 @@ def is_rare(row: dict[str, Any]) -> bool:
 def is_known(row: dict[str, Any]) -> bool:
     """True for a known spill over a cache of e4m3: Gemma's heads, 32 bytes on 9.0; six other tiles all spilled, too.
 
-    Decodes spill up to 16 bytes, once a piece.
+    Decodes spill up to 32 bytes, once a piece: the price of 128 registers, with which all programs run at once.
     """
-    if row["kernel"] == "decode" and "float8" in row["shape"] and row["arch"] == 90 and row["spilled"] <= 16:
-        return True
+    if row["kernel"] == "decode" and "float8" in row["shape"] and not row["spills_in_loop"]:
+        return bool(row["spilled"] <= 32)
     is_gemma = row["kernel"] == "prefill" and "D256" in row["shape"] and "float8" in row["shape"]
     return is_gemma and row["arch"] == 90 and row["spilled"] <= 32
 
@@ -63,7 +63,8 @@ def test_every_kernel_builds(arch: int) -> None:
         "route", "group_by_expert", "grouped_matmul", "weigh",
         "quantized_matmul", "quantized_experts", "prepare_rows", "widen_weight", "few_rows", "add_splits", "round_rows",
         "shrink", "expand",
-        "latent_attention", "latent_and_cache", "convolve", "keep_inputs", "run_state", "gated_rms_norm", "gate_mul",
+        "latent_attention", "merge_splits", "latent_and_cache",
+        "convolve", "keep_inputs", "run_state", "gated_rms_norm", "gate_mul",
     }  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def test_exact_products_and_attention_have_one_instruction(arch: int) -> None:
 def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
     """Check that a kernel launched during another touches no memory, and does not end, before that one's end."""
     on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "decode", "merge_pieces", "activate_mul", "few_rows")
-    on_the_way += ("add_splits", "round_rows", "quantized_matmul", "prepare_rows")
+    on_the_way += ("add_splits", "round_rows", "quantized_matmul", "prepare_rows", "merge_splits")
     for row in report(arch):
         assert row["waits"] == ("first" if arch >= 90 and row["kernel"] in on_the_way else ""), row
 
@@ -125,6 +126,7 @@ def test_loads_are_16_bytes_wide(arch: int) -> None:
     # A rope program holds one token and one KV head: at head size 64, a thread has only 8 bytes.
     narrow = ("best_chunk", "route", "group_by_expert", "widen_weight")  # a few numbers a row; half-bytes
     narrow += ("keep_inputs", "gated_rms_norm")  # 512 channels over 4 warps; a group of 128
+    narrow += ("expand",)  # lines of any rank
     rows = [row for row in report(arch) if row["kernel"] not in narrow]
     wide = [row for row in rows if row["kernel"] != "rope_and_cache" or "D64" not in row["shape"]]
     assert [row for row in wide if row["widest_load"] != 16] == []
@@ -159,16 +161,18 @@ def test_memory_bound_kernels_leave_memory_time() -> None:
 
 
 def test_the_budget_counts_one_loop() -> None:
-    """Check the count on a loop by hand: no predicates, no addresses, no loop without tensor cores."""
+    """Check the count on loops by hand: no predicates, no addresses, no loop around it or without tensor cores."""
     text = """
+.L_x_2:
 .L_x_0:
-        /*0000*/                   IADD3 R1, R1, 0x1, RZ ;
+        /*0000*/                   HFMA2.MMA R1, -RZ, RZ, 0, 0 ;
         /*0010*/              @!P0 BRA `(.L_x_0) ;
 .L_x_1:
         /*0020*/                   F2FP.F16.E4M3.UNPACK_B R4, R5 ;
         /*0030*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
         /*0040*/               @P6 BRA `(.L_x_1) ;
-        /*0050*/                   EXIT ;
+        /*0050*/               @P1 BRA `(.L_x_2) ;
+        /*0060*/                   EXIT ;
 """
     assert [line.split()[0] for line in main_loop(text)] == ["F2FP.F16.E4M3.UNPACK_B", "HMMA.16816.F32", "BRA"]
     fp8 = {"FP8": 1, "BLOCK_N": 32, "BLOCK_K": 256, "IS_GATED": False}
@@ -180,10 +184,9 @@ def test_the_budget_counts_one_loop() -> None:
 def test_four_decode_programs_share_a_multiprocessor() -> None:
     """Check PROGRAMS_PER_MULTIPROCESSOR: the shared memory and the registers of an H100 hold four programs.
 
-    Over a cache of e4m3 three, which keep the memory's queue full: a program has as many bytes in flight.
+    A work list deals equal shares to all of them, so one that has to wait would double the time.
     """
     for row in report(90):
-        count = 3 if "float8" in row["shape"] else 4
         if row["kernel"] == "decode" and not any(rare in row["shape"] for rare in ("float32", "D256", "G71")):
-            assert count * (row["shared"] + 1024) <= 233_472, row  # the system takes 1 KiB of a program's
-            assert count * row["num_warps"] * 32 * row["registers"] <= 65_536, row
+            assert 4 * (row["shared"] + 1024) <= 233_472, row  # the system takes 1 KiB of a program's
+            assert 4 * row["num_warps"] * 32 * row["registers"] <= 65_536, row
