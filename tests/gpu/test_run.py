@@ -43,7 +43,7 @@ def test_without_a_gpu_it_says_so_and_ends(tmp_path: Path, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
-    """Return gpu.json, the output, and the folder of a dry run."""
+    """Return gpu.json, the output, and the folder of a dry run, which takes a minute; `make gpu-dry` is one, too."""
     out = tmp_path_factory.mktemp("gpu")
     (out / "qwen3-0.6b.json").write_text("an earlier run's")
     done = script("run", "--dry", "--out", str(out), out=tmp_path_factory.mktemp("elsewhere"))
@@ -51,6 +51,7 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
     return json.loads((out / "gpu.json").read_text()), done.stdout, out
 
 
+@pytest.mark.thorough
 def test_the_dry_run_goes_through_every_part(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     document, printed, _ = dry_run
     assert [part["outcome"] for part in document["parts"]] == ["ok"] * 7
@@ -67,6 +68,7 @@ def test_the_dry_run_goes_through_every_part(dry_run: tuple[dict[str, Any], str,
     assert "greedy 1.000 sampled 1.000 changed 1.000" in last
 
 
+@pytest.mark.thorough
 def test_switches_are_measured_where_their_features_run(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     names = [figure["name"].partition(": ")[2] for figure in dry_run[0]["tiny"]]
     greedy, sampled = "decode 1 x 64", "decode 1 x 64, sampled"
@@ -74,12 +76,14 @@ def test_switches_are_measured_where_their_features_run(dry_run: tuple[dict[str,
     assert [SWITCHES[name].numbers_of_rows for name in ("few_rows", "dealt out filter")] == [(1, 8), (1, 32)]
 
 
+@pytest.mark.thorough
 def test_correctness_comes_first(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     names = [part["name"] for part in dry_run[0]["parts"]]
     models = ["end to end, tiny", "end to end, tiny fp8", "end to end, tiny int4"]
     assert names == ["kernel tests, compiled", "parity", "kernels", *models, "other tiles"]
 
 
+@pytest.mark.thorough
 def test_the_way_that_serves_is_compared_and_timed_from_graphs(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     document, printed, _ = dry_run
     parity = {row["name"]: row for row in document["bench-parity"]["rows"]}
@@ -93,6 +97,7 @@ def test_the_way_that_serves_is_compared_and_timed_from_graphs(dry_run: tuple[di
     assert f"{decodes[0]['replays']} of {decodes[0]['steps']} steps replayed" in printed
 
 
+@pytest.mark.thorough
 def test_nothing_of_an_earlier_run_is_left(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     document, _, out = dry_run
     assert not (out / "qwen3-0.6b.json").exists()
