@@ -208,7 +208,8 @@ def _expert(form: Form, seed: int, *, has_bias: bool = False) -> ops.ExpertWeigh
 def test_experts_of_quantized_files_stay_packed(name: str, num_tokens: int, limit: float) -> None:
     each = [_expert(FORMS[name], 10 * index, has_bias=bool(limit)) for index in range(3)]
     dtype = torch.float32 if limit else torch.float16  # biases make sums larger than float16's tolerance is for
-    packed = cuda.pack_experts(each, num_experts=3, dtype=dtype, limit=limit)
+    args = ops.ExpertArgs(limit=limit)
+    packed = cuda.pack_experts(each, num_experts=3, dtype=dtype, args=args)
     assert isinstance(packed, QuantizedExperts)
     assert packed.gate_up.values.dtype == torch.int32
     assert packed.gate_up.values.nbytes == 3 * 2 * 256 * 256 * packed.gate_up.bits // 8
@@ -221,7 +222,7 @@ def test_experts_of_quantized_files_stay_packed(name: str, num_tokens: int, limi
         else expert
         for expert in each
     ]
-    wide = reference.pack_experts(in_double, num_experts=3, dtype=torch.float64, limit=limit)
+    wide = reference.pack_experts(in_double, num_experts=3, dtype=torch.float64, args=args)
     assert_near(
         cuda.experts(x, weights, ids, packed), reference.experts(x.double(), weights, ids, wide), tolerance=1e-4
     )
