@@ -31,7 +31,7 @@ class QuantizedExperts(NamedTuple):
     num_experts: int
     gate_up_bias: Tensor | None = None  # [E, 2·I]
     down_bias: Tensor | None = None  # [E, H]
-    limit: float = 0.0  # of ops.clamped_swiglu; 0: silu_mul
+    limit: float = 0.0  # clamped_swiglu's; 0: silu_mul
 
 
 def choose_config(num_pairs: int, element_size: int, weight: QuantizedLinear, num_experts: int, gpu: int) -> Config:
@@ -59,7 +59,8 @@ def _quantized_experts(
     STEP: tl.constexpr = 32 // BITS * BLOCK_K
     IS_WIDE: tl.constexpr = x_ptr.dtype.element_ty == tl.float32
     pairs = tl.load(pairs_ptr + tile * BLOCK_M + tl.arange(0, BLOCK_M))
-    rows = tl.minimum(pairs // PAIRS_PER_ROW, num_rows - 1)  # of padding: any, because it is not stored
+    # Padding has any row, because it is not stored.
+    rows = tl.minimum(pairs // PAIRS_PER_ROW, num_rows - 1)
     columns, ks = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     outputs = expert * NUM_N + tl.minimum(columns, NUM_N - 1)
     x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * NUM_K + ks[:, None]
