@@ -94,7 +94,7 @@ async def test_the_process_gives_way_and_starts_again(embedder: Path) -> None:
     async with served(embedder) as (client, part):
         first = part.server.pid
         assert first is not None
-        assert os.getpriority(os.PRIO_PROCESS, first) == 10
+        assert os.getpriority(os.PRIO_PROCESS, first) == 19
         before = (await client.post("/v1/embeddings", json={"input": "rain"})).json()["data"]
         os.kill(first, signal.SIGKILL)
         after = await client.post("/v1/embeddings", json={"input": "rain"})
