@@ -27,8 +27,8 @@ _ASK_S = 0.1
 _USAGE_ERROR = 2  # wrong setting or model that cannot be loaded: another start would end the same way
 _PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 _LIVED_S = 60.0  # lifetime after which a server is started again at once
-# Beside eight chats of SmolLM2 on two cores a niceness of 10 stretched their P99 gap to 1.25 times, at 0.58 of the tokens
-# per second: barriers wait for a thread that has lost its core. As an idle task: 1.05 to 1.22 times, at 0.94.
+# Beside eight chats of SmolLM2 on two cores a niceness of 10 stretched their P99 gap to 1.25 times, at 0.58 of their
+# tokens per second: barriers wait for a thread that has lost its core. As an idle task: 1.05 to 1.22 times, at 0.94.
 _NICENESS = 19
 
 
