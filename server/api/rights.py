@@ -1,9 +1,12 @@
 """Rights of a request beyond its own results, for routes to ask for."""
 
+import ipaddress
+
 from starlette.requests import HTTPConnection
 
 from ..http.auth import CALLER, Caller
 from ..http.errors import PermissionDeniedError
+from ..service import service_of
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
@@ -23,3 +26,18 @@ def require_reader_of_sums(connection: HTTPConnection) -> None:
     """Like require_admin, but for routes that tell sums alone: without admin keys every key may read them."""
     if not caller_of(connection).may_read_sums:
         raise PermissionDeniedError
+
+
+def require_changing_admin(connection: HTTPConnection) -> None:
+    """Refuse other keys, and everybody on a server without keys that other machines reach."""
+    require_admin(connection)
+    service = service_of(connection)
+    if not service.keys and not service.settings.admin_keys and not _is_loopback(service.settings.host):
+        raise PermissionDeniedError
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

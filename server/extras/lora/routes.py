@@ -1,38 +1,20 @@
 """Routes for adapters, for admins: load and unload, while requests run."""
 
-import ipaddress
 from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from ....engine.errors import ConfigError, InvalidRequestError
 from ...api.openapi import BODY, errors
-from ...api.rights import require_admin
-from ...http.errors import PermissionDeniedError
+from ...api.rights import require_changing_admin
 from ...service import service_of
 from .request import LoadRequest, UnloadRequest
 from .settings import LoraSettings
 
-
-def _require_admin(connection: HTTPConnection) -> None:
-    """Refuse other keys, and everybody on a server without keys that other machines reach."""
-    require_admin(connection)
-    service = service_of(connection)
-    if not service.keys and not service.settings.admin_keys and not _is_loopback(service.settings.host):
-        raise PermissionDeniedError
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-router = APIRouter(prefix="/v1", tags=["adapters"], dependencies=[Depends(_require_admin)])
+router = APIRouter(prefix="/v1", tags=["adapters"], dependencies=[Depends(require_changing_admin)])
 _CHANGE = errors(*BODY)
 
 

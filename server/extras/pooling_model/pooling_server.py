@@ -92,12 +92,17 @@ class PoolingServer:
         num_short_lives = 0
         while True:
             begin = time.monotonic()
-            code = await self._live()
-            if code == _USAGE_ERROR and not self.models:
-                raise ConfigError("the embedding model could not be loaded; the line above says why")
+            try:
+                code = await self._live()
+            except OSError as exc:  # no memory or descriptors for a process
+                end = str(exc)
+            else:
+                end = f"exit code {code}"
+                if code == _USAGE_ERROR and not self.models:
+                    raise ConfigError("the embedding model could not be loaded; the line above says why")
             num_short_lives = 0 if time.monotonic() - begin > _LIVED_S else num_short_lives + 1
             pause = _PAUSES_S[min(num_short_lives, len(_PAUSES_S) - 1)]
-            logger.error("the embedding model's process has ended (exit code %s); it starts again in %g s", code, pause)
+            logger.error("the embedding model's process has ended (%s); it starts again in %g s", end, pause)
             await asyncio.sleep(pause)
 
     async def _live(self) -> int:
@@ -110,7 +115,7 @@ class PoolingServer:
                 return await process.wait()
             finally:
                 asking.cancel()
-                if self._address is None or self._address.done():
+                if self._address is not None and self._address.done():
                     self._address = asyncio.get_running_loop().create_future()
         finally:
             self._process = None

@@ -1,38 +1,20 @@
 """Routes of an admin that change a running engine. The paths other than /weights are vLLM's."""
 
-import ipaddress
 import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from ...api.openapi import BODY, KEYED, errors
-from ...api.rights import require_admin
-from ...http.errors import PermissionDeniedError
+from ...api.rights import require_changing_admin
 from ...http.json_response import JsonResponse
 from ...service import Service, service_of
 from .request import Level, Mode, Tags, WeightsRequest
 from .settings import WeightSettings
 
-
-def _require_admin(connection: HTTPConnection) -> None:
-    """Refuse other keys, and everybody on a server without keys that other machines reach."""
-    require_admin(connection)
-    service = service_of(connection)
-    if not service.keys and not service.settings.admin_keys and not _is_loopback(service.settings.host):
-        raise PermissionDeniedError
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-router = APIRouter(tags=["weights"], dependencies=[Depends(_require_admin)])
+router = APIRouter(tags=["weights"], dependencies=[Depends(require_changing_admin)])
 _CHANGE = errors(*BODY)
 _STATE = errors(*KEYED, 503)
 
