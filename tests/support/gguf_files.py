@@ -12,7 +12,7 @@ import gguf_hybrids
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
-from tiny_models import CONFIGS, HYBRIDS, byte_tokenizer, make_model
+from tiny_models import CONFIGS, HYBRIDS, VOCAB_SIZE, byte_tokenizer, make_model
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitfuse.engine.extras.gguf import architectures as known
@@ -64,7 +64,7 @@ def write_model(
     else:
         _add_shape(writer, model.config, architecture)
         _add_rope(writer, model.config, architecture)
-    add_vocabulary(writer)
+    add_vocabulary(writer, model.config.vocab_size)
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
     names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
     dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, model.config.num_hidden_layers)  # without experts
@@ -309,14 +309,16 @@ def _llama3_divisors(rope: dict[str, Any], head_dim: int) -> np.ndarray:
     return np.array(divisors, dtype=np.float32)
 
 
-def add_vocabulary(writer: gguf.GGUFWriter) -> None:
-    """Add the tests' tokenizer, with one merge: without merges it is no byte-level vocabulary."""
+def add_vocabulary(writer: gguf.GGUFWriter, size: int = VOCAB_SIZE) -> None:
+    """Add the tests' tokenizer, padded with words, and one merge: without merges it is no byte-level vocabulary."""
     vocab = sorted(byte_tokenizer().get_vocab().items(), key=lambda item: item[1])
     tokens = [token if token != "<s12>" else "th" for token, _ in vocab]
+    types = [gguf.TokenType.CONTROL if len(token) > 2 else gguf.TokenType.NORMAL for token in tokens]
+    words = [f"Ġ{number}" for number in range(size - len(tokens))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL if len(token) > 2 else gguf.TokenType.NORMAL for token in tokens])
+    writer.add_token_list([*tokens, *words])
+    writer.add_token_types([*types, *[gguf.TokenType.NORMAL] * len(words)])
     writer.add_token_merges(["t h"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
