@@ -16,14 +16,15 @@
 namespace {
 
 constexpr int64_t TILE = LANES;  // tokens; gates are computed in the lanes of one vector
+constexpr int VECTORS = 2;    // registers of a block's columns: 16 KiB of state with 128 rows and AVX-512
 #ifdef __AVX512F__
-constexpr int VECTORS = 2;  // of a block's columns: 16 KiB of state with 128 rows
-constexpr int STRIP = 4;    // vectors of a single token's columns whose sums fill the registers
+constexpr int STRIP = 4;      // registers of a single token's columns, whose sums fill all
 #else
-constexpr int VECTORS = 1, STRIP = 1;
+constexpr int STRIP = 2;
 #endif
+constexpr int64_t WIDTH = sizeof(lanes_t) / sizeof(float);
 constexpr int64_t MOST_COLUMNS = 128;  // of a single token's block
-constexpr int64_t BLOCK = VECTORS * LANES;
+constexpr int64_t BLOCK = VECTORS * WIDTH;
 constexpr int64_t MOST_BLOCKS = 256 / BLOCK * 2;  // of an item: 256 KiB of state with 128 rows
 
 inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
@@ -31,9 +32,21 @@ inline vec positive_exp(float x) {  // e^x
     return x < 0 ? exp_nonpositive(splat(x)) : 1.0f / exp_nonpositive(splat(-x));
 }
 
+inline lanes_t load_lanes(const float* from) { return load_vector<lanes_t>(from); }
+inline void store_lanes(float* to, lanes_t x) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    _mm256_storeu_ps(to, (__m256)x);
+#else
+    std::memcpy(to, &x, sizeof x);
+#endif
+}
 // All lanes are *x: one load, where `splat` adds to zero.
-inline vec broadcast(const float* x) {
-    return vec{*x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x};
+inline lanes_t broadcast(const float* x) {
+#ifdef __AVX512F__
+    return lanes_t{*x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x, *x};
+#else
+    return lanes_t{*x, *x, *x, *x, *x, *x, *x, *x};
+#endif
 }
 
 // Columns of a state's rows, `stride` apart; without data all are zero.
@@ -57,12 +70,21 @@ struct Ahead {
 };
 
 template <int V>
-inline void load_row(const float* from, int64_t columns, vec* to) {
-    for (int v = 0; v < V; v++) to[v] = load_part(from + v * LANES, columns - v * LANES);
+inline void load_row(const float* from, int64_t columns, lanes_t* to) {
+    if (columns == V * WIDTH) {
+        for (int v = 0; v < V; v++) to[v] = load_lanes(from + v * WIDTH);
+        return;
+    }
+    float rest[V * WIDTH] = {};
+    std::memcpy(rest, from, columns * sizeof(float));
+    for (int v = 0; v < V; v++) to[v] = load_lanes(rest + v * WIDTH);
 }
-template <int V, typename T>
-inline void store_row(T* to, int64_t columns, const vec* from) {
-    for (int v = 0; v < V; v++) store_part(to + v * LANES, from[v], columns - v * LANES);
+template <int V>
+inline void store_row(float* to, int64_t columns, const lanes_t* from) {
+    if (columns == V * WIDTH)
+        for (int v = 0; v < V; v++) store_lanes(to + v * WIDTH, from[v]);
+    else
+        std::memcpy(to, from, columns * sizeof(float));
 }
 
 // Calls f(row, chain).
@@ -76,17 +98,17 @@ inline void each_row(int64_t num_rows, Function f) {
 // True if rows of so many columns can be stored past the caches, and are not read again soon. Otherwise a line is first
 // read from memory, half as much traffic again.
 inline bool is_streamed(const Columns& to, int64_t columns) {
-    return to.is_slot && columns % LANES == 0 && to.stride % LANES == 0 && (uintptr_t)to.data % sizeof(vec) == 0;
+    return to.is_slot && columns % WIDTH == 0 && to.stride % WIDTH == 0 && (uintptr_t)to.data % sizeof(lanes_t) == 0;
 }
 
 // Stores rows that row(i, out) computes.
 template <int V, typename Row>
 inline void store_rows(const Columns& to, int64_t num_rows, int64_t columns, Row row) {
-    vec out[V];
-    if (columns == V * LANES && is_streamed(to, columns))
+    lanes_t out[V];
+    if (columns == V * WIDTH && is_streamed(to, columns))
         for (int64_t i = 0; i < num_rows; i++) {
             row(i, out);
-            for (int v = 0; v < V; v++) stream(to.data + i * to.stride + v * LANES, out[v]);
+            for (int v = 0; v < V; v++) stream(to.data + i * to.stride + v * WIDTH, out[v]);
         }
     else
         for (int64_t i = 0; i < num_rows; i++) row(i, out), store_row<V>(to.data + i * to.stride, columns, out);
@@ -115,41 +137,41 @@ struct Block {
 // output qᵀS' is g · qᵀS + (q · k) · delta.
 template <int V, typename Write>
 void delta_tile(const Block& b, Write write) {
-    vec by_key[2][V] = {}, by_query[2][V] = {};
+    lanes_t by_key[2][V] = {}, by_query[2][V] = {};
     each_row(b.num_rows, [&](int64_t row, int chain) __attribute__((always_inline)) {
-        vec state[V] = {};
+        lanes_t state[V] = {};
         if (b.from.data) load_row<V>(b.from.data + row * b.from.stride, b.columns, state);
         for (int v = 0; v < V; v++) {
             by_key[chain][v] = fma(broadcast(b.keys + row), state[v], by_key[chain][v]);
             by_query[chain][v] = fma(broadcast(b.queries + row), state[v], by_query[chain][v]);
-            store(b.state + row * BLOCK + v * LANES, state[v]);
+            store_lanes(b.state + row * BLOCK + v * WIDTH, state[v]);
         }
     });
     for (int64_t i = 0; i < b.num_tokens; i++) {
-        const vec decay = splat(b.decay[i]);
+        const lanes_t decay = broadcast(b.decay + i);
         const float* key = b.keys + i * b.key_stride;
-        vec delta[V], out[V];
+        lanes_t delta[V], out[V];
         for (int v = 0; v < V; v++) {
-            const vec recalled = decay * (by_key[0][v] + by_key[1][v]);
-            delta[v] = (load(b.values + i * BLOCK + v * LANES) - recalled) * b.scale[i];
-            out[v] = fma(splat(b.products[i]), delta[v], decay * (by_query[0][v] + by_query[1][v]));
+            const lanes_t recalled = decay * (by_key[0][v] + by_key[1][v]);
+            delta[v] = (load_lanes(b.values + i * BLOCK + v * WIDTH) - recalled) * b.scale[i];
+            out[v] = fma(broadcast(b.products + i), delta[v], decay * (by_query[0][v] + by_query[1][v]));
         }
         write(i, out);
-        const auto updated = [&](int64_t row, vec* state) __attribute__((always_inline)) {
+        const auto updated = [&](int64_t row, lanes_t* state) __attribute__((always_inline)) {
             for (int v = 0; v < V; v++)
-                state[v] = fma(broadcast(key + row), delta[v], load(b.state + row * BLOCK + v * LANES) * decay);
+                state[v] = fma(broadcast(key + row), delta[v], load_lanes(b.state + row * BLOCK + v * WIDTH) * decay);
         };
         if (i + 1 == b.num_tokens) return store_rows<V>(b.to, b.num_rows, b.columns, updated);
         const float *next_key = key + b.key_stride, *next_query = b.queries + (i + 1) * b.key_stride;
         for (int chain = 0; chain < 2; chain++)
-            for (int v = 0; v < V; v++) by_key[chain][v] = by_query[chain][v] = vec{};
+            for (int v = 0; v < V; v++) by_key[chain][v] = by_query[chain][v] = lanes_t{};
         each_row(b.num_rows, [&](int64_t row, int chain) __attribute__((always_inline)) {
-            vec state[V];
+            lanes_t state[V];
             updated(row, state);
             for (int v = 0; v < V; v++) {
                 by_key[chain][v] = fma(broadcast(next_key + row), state[v], by_key[chain][v]);
                 by_query[chain][v] = fma(broadcast(next_query + row), state[v], by_query[chain][v]);
-                store(b.state + row * BLOCK + v * LANES, state[v]);
+                store_lanes(b.state + row * BLOCK + v * WIDTH, state[v]);
             }
         });
     }
@@ -161,36 +183,36 @@ void delta_tile(const Block& b, Write write) {
 template <typename Write>
 void delta_token(const Block& b, Write write) {
     Ahead ahead = b.ahead;
-    const vec decay = splat(b.decay[0]);
-    vec delta[MOST_COLUMNS / LANES];
-    for (int64_t c = 0; c < b.columns; c += STRIP * LANES) {
-        vec by_key[2][STRIP] = {}, by_query[2][STRIP] = {}, out[STRIP];
+    const lanes_t decay = broadcast(b.decay);
+    lanes_t delta[MOST_COLUMNS / WIDTH];
+    for (int64_t c = 0; c < b.columns; c += STRIP * WIDTH) {
+        lanes_t by_key[2][STRIP] = {}, by_query[2][STRIP] = {}, out[STRIP];
         each_row(b.num_rows, [&](int64_t row, int chain) __attribute__((always_inline)) {
-            const vec key = broadcast(b.keys + row), query = broadcast(b.queries + row);
+            const lanes_t key = broadcast(b.keys + row), query = broadcast(b.queries + row);
             ahead.fetch();
             for (int v = 0; v < STRIP; v++) {
-                const vec state = load(b.from.data + row * b.from.stride + c + v * LANES);
+                const lanes_t state = load_lanes(b.from.data + row * b.from.stride + c + v * WIDTH);
                 by_key[chain][v] = fma(key, state, by_key[chain][v]);
                 by_query[chain][v] = fma(query, state, by_query[chain][v]);
             }
         });
         for (int v = 0; v < STRIP; v++) {
-            const vec recalled = decay * (by_key[0][v] + by_key[1][v]);
-            const vec change = (load(b.values + c + v * LANES) - recalled) * b.scale[0];
-            out[v] = fma(splat(b.products[0]), change, decay * (by_query[0][v] + by_query[1][v]));
-            delta[c / LANES + v] = change;
+            const lanes_t recalled = decay * (by_key[0][v] + by_key[1][v]);
+            const lanes_t change = (load_lanes(b.values + c + v * WIDTH) - recalled) * b.scale[0];
+            out[v] = fma(broadcast(b.products), change, decay * (by_query[0][v] + by_query[1][v]));
+            delta[c / WIDTH + v] = change;
         }
         write(c, out);
     }
     const bool is_past_caches = is_streamed(b.to, b.columns);
     for (int64_t row = 0; row < b.num_rows; row++) {
-        const vec key = broadcast(b.keys + row);
+        const lanes_t key = broadcast(b.keys + row);
         const float* from = b.from.data + row * b.from.stride;
         float* to = b.to.data + row * b.to.stride;
-        for (int64_t c = 0; c < b.columns; c += LANES) {
+        for (int64_t c = 0; c < b.columns; c += WIDTH) {
             ahead.fetch();
-            const vec state = fma(key, delta[c / LANES], load(from + c) * decay);
-            is_past_caches ? stream(to + c, state) : store(to + c, state);
+            const lanes_t state = fma(key, delta[c / WIDTH], load_lanes(from + c) * decay);
+            is_past_caches ? stream(to + c, state) : store_lanes(to + c, state);
         }
     }
 }
@@ -199,29 +221,29 @@ void delta_token(const Block& b, Write write) {
 template <int V, typename Write>
 void mamba2_tile(const Block& b, Write write) {
     each_row(b.num_rows, [&](int64_t row, int) __attribute__((always_inline)) {
-        vec state[V] = {};
+        lanes_t state[V] = {};
         if (b.from.data) load_row<V>(b.from.data + row * b.from.stride, b.columns, state);
-        store_row<V>(b.state + row * BLOCK, V * LANES, state);
+        store_row<V>(b.state + row * BLOCK, V * WIDTH, state);
     });
     for (int64_t i = 0; i < b.num_tokens; i++) {
-        const vec decay = splat(b.decay[i]);
+        const lanes_t decay = broadcast(b.decay + i);
         const float *key = b.keys + i * b.key_stride, *query = b.queries + i * b.key_stride;
-        vec values[V], out[2][V] = {};
-        for (int v = 0; v < V; v++) values[v] = load(b.values + i * BLOCK + v * LANES) * b.scale[i];
+        lanes_t values[V], out[2][V] = {};
+        for (int v = 0; v < V; v++) values[v] = load_lanes(b.values + i * BLOCK + v * WIDTH) * b.scale[i];
         each_row(b.num_rows, [&](int64_t row, int chain) __attribute__((always_inline)) {
             for (int v = 0; v < V; v++) {
-                float* at = b.state + row * BLOCK + v * LANES;
-                const vec state = fma(broadcast(key + row), values[v], load(at) * decay);
+                float* at = b.state + row * BLOCK + v * WIDTH;
+                const lanes_t state = fma(broadcast(key + row), values[v], load_lanes(at) * decay);
                 out[chain][v] = fma(broadcast(query + row), state, out[chain][v]);
-                store(at, state);
+                store_lanes(at, state);
             }
         });
         for (int v = 0; v < V; v++)
-            out[0][v] = fma(splat(b.skip), load(b.values + i * BLOCK + v * LANES), out[0][v] + out[1][v]);
+            out[0][v] = fma(broadcast(&b.skip), load_lanes(b.values + i * BLOCK + v * WIDTH), out[0][v] + out[1][v]);
         write(i, out[0]);
     }
-    store_rows<V>(b.to, b.num_rows, b.columns, [&](int64_t row, vec* state) __attribute__((always_inline)) {
-        load_row<V>(b.state + row * BLOCK, V * LANES, state);
+    store_rows<V>(b.to, b.num_rows, b.columns, [&](int64_t row, lanes_t* state) __attribute__((always_inline)) {
+        load_row<V>(b.state + row * BLOCK, V * WIDTH, state);
     });
 }
 
@@ -229,24 +251,24 @@ void mamba2_tile(const Block& b, Write write) {
 template <typename Write>
 void mamba2_token(const Block& b, Write write) {
     Ahead ahead = b.ahead;
-    const vec decay = splat(b.decay[0]);
+    const lanes_t decay = broadcast(b.decay);
     const bool is_past_caches = is_streamed(b.to, b.columns);
-    for (int64_t c = 0; c < b.columns; c += STRIP * LANES) {
-        vec values[STRIP], out[2][STRIP] = {};
-        for (int v = 0; v < STRIP; v++) values[v] = load(b.values + c + v * LANES) * b.scale[0];
+    for (int64_t c = 0; c < b.columns; c += STRIP * WIDTH) {
+        lanes_t values[STRIP], out[2][STRIP] = {};
+        for (int v = 0; v < STRIP; v++) values[v] = load_lanes(b.values + c + v * WIDTH) * b.scale[0];
         each_row(b.num_rows, [&](int64_t row, int chain) __attribute__((always_inline)) {
-            const vec key = broadcast(b.keys + row), query = broadcast(b.queries + row);
+            const lanes_t key = broadcast(b.keys + row), query = broadcast(b.queries + row);
             const float* from = b.from.data + row * b.from.stride + c;
             float* to = b.to.data + row * b.to.stride + c;
             for (int v = 0; v < STRIP; v++) {
                 ahead.fetch();
-                const vec state = fma(key, values[v], load(from + v * LANES) * decay);
+                const lanes_t state = fma(key, values[v], load_lanes(from + v * WIDTH) * decay);
                 out[chain][v] = fma(query, state, out[chain][v]);
-                is_past_caches ? stream(to + v * LANES, state) : store(to + v * LANES, state);
+                is_past_caches ? stream(to + v * WIDTH, state) : store_lanes(to + v * WIDTH, state);
             }
         });
         for (int v = 0; v < STRIP; v++)
-            out[0][v] = fma(splat(b.skip), load(b.values + c + v * LANES), out[0][v] + out[1][v]);
+            out[0][v] = fma(broadcast(&b.skip), load_lanes(b.values + c + v * WIDTH), out[0][v] + out[1][v]);
         write(c, out[0]);
     }
 }
@@ -433,26 +455,27 @@ class Run {
             if (block == item.begin || !column(block)) gate(at, stop, head(block));
             convolve(at, stop, rule.value_channel(head(block)) + column(block), columns, values, BLOCK);
             if (of_token)
-                Rule::run_token(b, [&](int64_t c, const vec* result) { put<STRIP>(block, c, at, columns, result); });
-            else columns > LANES ? pass<VECTORS>(b, block, at) : pass<1>(b, block, at);
+                Rule::run_token(b, [&](int64_t c, const lanes_t* out) { put(block, c, at, STRIP * WIDTH, (const float*)out); });
+            else columns > WIDTH ? pass<VECTORS>(b, block, at) : pass<1>(b, block, at);
         }
     }
 
     // Number of columns from this block on that a single token takes together: whole strips of a head, or none.
     int64_t columns_of_token(int64_t block) const {
         const int64_t columns = std::min({MOST_COLUMNS, (item.end - block) * BLOCK, rule.num_columns() - column(block)});
-        return columns % (STRIP * LANES) ? 0 : columns;
+        return columns % (STRIP * WIDTH) ? 0 : columns;
     }
 
     template <int V>
     void pass(const Block& b, int64_t block, int64_t at) const {
-        Rule::template run<V>(b, [&](int64_t i, const vec* result) { put<V>(block, 0, at + i, b.columns, result); });
+        Rule::template run<V>(b, [&](int64_t i, const lanes_t* out) { put(block, 0, at + i, b.columns, (const float*)out); });
     }
-    template <int V>
-    void put(int64_t block, int64_t c, int64_t i, int64_t columns, const vec* result) const {
+    // Writes a token's result in so many columns of the block, from c on.
+    void put(int64_t block, int64_t c, int64_t i, int64_t columns, const float* result) const {
         if (!sequence.is_own(i)) return;
         const int64_t width = rule.num_columns(), at = sequence.token(i) * rule.num_heads() + head(block);
-        store_row<V>(a.out + at * width + column(block) + c, columns, result);
+        T* out = a.out + at * width + column(block) + c;
+        for (int64_t d = 0; d < columns; d += LANES) store_part(out + d, load_part(result + d, columns - d), columns - d);
     }
 
     void gate(int64_t at, int64_t stop, int64_t head) {

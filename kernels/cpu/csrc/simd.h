@@ -39,8 +39,11 @@ inline void store_one(bf16* to, float x) {
 
 template <typename Vector>
 inline Vector load_vector(const void* from) {
-#ifdef __AVX512F__  // gcc 12 copies 64 bytes through the stack, in halves for which the load then waits
+    // gcc 12 copies a register through the stack, in halves for which the load then waits.
+#ifdef __AVX512F__
     if constexpr (sizeof(Vector) == 64) return (Vector)_mm512_loadu_si512(from);
+#elif defined(__AVX2__)
+    if constexpr (sizeof(Vector) == 32) return (Vector)_mm256_loadu_si256((const __m256i*)from);
 #endif
     Vector out;
     std::memcpy(&out, from, sizeof out);
@@ -71,16 +74,20 @@ inline vec load(const int8_t* from) {
 #endif
 }
 inline void store(float* to, vec x) { std::memcpy(to, &x, sizeof x); }
+// Floats of one register. Without AVX-512 gcc keeps a vector that is wider than a register in memory.
+#ifdef __AVX512F__
+typedef vec lanes_t;
+#else
+typedef float lanes_t __attribute__((vector_size(32), aligned(4)));
+#endif
 // Stores to aligned memory past the caches; `finish_streams` before another thread may read what this thread stored.
-inline void stream(float* to, vec x) {
+inline void stream(float* to, lanes_t x) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(to, (__m512)x);
 #elif defined(__AVX2__)
-    __m256 halves[2];
-    std::memcpy(halves, &x, sizeof x);
-    for (int i = 0; i < 2; i++) _mm256_stream_ps(to + 8 * i, halves[i]);
+    _mm256_stream_ps(to, (__m256)x);
 #else
-    store(to, x);
+    std::memcpy(to, &x, sizeof x);
 #endif
 }
 inline void finish_streams() {
@@ -155,6 +162,19 @@ inline vec fma(vec a, vec b, vec c) {
     return a * b + c;
 #endif
 }
+
+#ifndef __AVX512F__
+inline lanes_t fma(lanes_t a, lanes_t b, lanes_t c) {
+#if defined(__FMA__)
+    return (lanes_t)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__FP_FAST_FMAF)
+    for (size_t i = 0; i < sizeof c / 4; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
+#else
+    return a * b + c;
+#endif
+}
+#endif
 
 // Pairwise sum, in vectors: lane by lane it would be fifteen dependent additions.
 inline float sum(vec x) {
