@@ -167,7 +167,9 @@ def _allocate_cache(
     states = state_spec(
         config, choices.model, choices.dtype, device, token_bytes=token_bytes, budget=budget, useful=useful
     )
-    slots = StatePool() if states is None else StatePool(states.num_slots, choices.dtype, states.max_drafts)
+    slots = StatePool()
+    if states is not None:
+        slots = StatePool(states.num_slots, choices.dtype, states.max_drafts, states.num_host)
     num_blocks = num_cache_blocks(
         config,
         bytes_per_token=token_bytes + (kv_bytes_per_token(draft, choices.dtype) if draft else 0),
@@ -175,9 +177,8 @@ def _allocate_cache(
         budget=budget - (0 if states is None else states.num_slots * states.slot_bytes),
         step_bytes=step_bytes,
     )
-    num_host_blocks = int(config.swap_space * 2**30) // (config.block_size * token_bytes)
-    if not paged_parts(cached.layer_states):
-        num_host_blocks = 0  # there is nothing to swap
+    num_host_bytes = swap_bytes(config, cached) - (0 if states is None else states.num_host * states.slot_bytes)
+    num_host_blocks = num_host_bytes // (config.block_size * token_bytes)
     cache = make_cache(
         choices.model,
         num_blocks=num_blocks,
@@ -212,8 +213,14 @@ def state_spec(
         block_bytes=config.block_size * token_bytes,
         budget=budget,
         useful=useful,
+        swap_bytes=swap_bytes(config, model),
         is_async=runs_ahead(config, device),
     )
+
+
+def swap_bytes(config: EngineConfig, model: ModelConfig) -> int:
+    """Return the bytes of host memory for swapped requests; none without layers whose blocks can be swapped."""
+    return int(config.swap_space * 2**30) if paged_parts(model.layer_states) else 0
 
 
 def runs_ahead(config: EngineConfig, device: torch.device) -> bool:
