@@ -19,12 +19,8 @@ from ...core.prefix_cache import PrefixCache
 from ...core.request import Request, Status
 from ...core.state_places import StatePlaces, StateSpec
 from .checkpoint_positions import CheckpointPositions, Position
-from .checkpoints import Checkpoint
+from .checkpoints import Checkpoint, worth_to_branches
 from .state_slots import StateSlots
-
-# A state within a prompt is of use to branches alone, so its tokens count for less than those of an end. Chats on 62
-# slots find 64.3 % of their tokens without this and 70.1 % with it, on 31 slots 39.1 and 45.7 % (bench/checkpoints.py).
-_TURNS_PER_BRANCH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +48,7 @@ class _State:
     host_slot: int = -1  # -1: not swapped out
     num_in_chain: int = 0
     last_kept: int = 0  # position of its last inner checkpoint
+    found: Checkpoint | None = None  # the one that the request began with, until the output has one
     trail: Checkpoint | None = None  # dropped when the output has a later one
     elsewhere: list[Checkpoint] = field(default_factory=list)  # checkpoints behind equal blocks of other requests
 
@@ -131,7 +128,11 @@ class HybridBlockManager(BlockManager):
             self.slots.share(slot)
             self.slots.checkpoints.use(prefix.checkpoint.key)
         self._states[request] = _State(
-            slot, prefix.num_tokens, num_in_chain=prefix.num_in_chain, last_kept=prefix.num_tokens
+            slot,
+            prefix.num_tokens,
+            num_in_chain=prefix.num_in_chain,
+            last_kept=prefix.num_tokens,
+            found=prefix.checkpoint,
         )
 
     def release(self, request: Request) -> None:
@@ -227,7 +228,7 @@ class HybridBlockManager(BlockManager):
             return not request.is_finished and self._kept(Fork(request), slot, request, gain) is not None
         block = self._cached_block(request, own_block, num_tokens)
         # Where a turn ended the next one begins: without that checkpoint all of it may have to be computed again.
-        gain = -(-(num_tokens - state.last_kept) // _TURNS_PER_BRANCH) if is_inner and not is_trail else num_tokens
+        gain = worth_to_branches(num_tokens - state.last_kept) if is_inner and not is_trail else num_tokens
         kept = None if block is None else self._kept(block, slot, request, gain)
         if kept is None:
             return False
@@ -236,7 +237,10 @@ class HybridBlockManager(BlockManager):
         if is_trail:
             if state.trail is not None and not state.trail.num_hits:
                 self._forget(state.trail)
-            state.trail = kept
+            state.trail, kept.is_end = kept, True
+            if state.found is not None:
+                self.slots.checkpoints.supersede(state.found)
+                state.found = None
         elif is_inner:
             state.last_kept = num_tokens
         return True
