@@ -68,6 +68,9 @@ class Utilities(Checkpoints):
         self._num_entries += 1
         checkpoint.rank = self._num_entries
 
+    def supersede(self, checkpoint: Checkpoint) -> None:
+        pass
+
     def next_evicted(self, can_go: Callable[[Checkpoint], bool]) -> Checkpoint | None:
         found = [checkpoint for checkpoint in self if can_go(checkpoint)]
         first, most = min(c.rank for c in found), max(c.gain for c in found)

@@ -147,7 +147,9 @@ class KimiLinearForCausalLM(HybridDecoder, LatentDecoder):
         b, first, second = (
             self._plain(self._take_weight(f"{name}.{part}_proj.weight", *shape)) for part, shape in shapes.items()
         )
-        up = torch.block_diag(torch.eye(heads, dtype=second.dtype, device=second.device), second)
+        up = second.new_zeros(heads + len(second), heads + size)
+        up[:heads, :heads].fill_diagonal_(1.0)
+        up[heads:, heads:] = second
         return ops.pack_linear(torch.cat((b, first))), ops.pack_linear(up)
 
 
