@@ -119,8 +119,7 @@ class HybridBlockManager(BlockManager):
         is_swapped_in = request.num_computed_tokens > prefix.num_tokens
         super().admit(request, prefix)
         if is_swapped_in:
-            self._swap_in(self._states[request])
-            return
+            return  # its state gets a slot in `restore`: now that could be the slot of a prefix which is not shared yet
         self._drop_state(request)
         slot = -1
         if prefix.checkpoint is not None:
@@ -164,10 +163,13 @@ class HybridBlockManager(BlockManager):
         self.slots.free(state.slot)
         state.slot = -1
 
-    def _swap_in(self, state: _State) -> None:
-        state.slot = self.slots.allocate()
-        self._moves.state_swap_in.append((state.host_slot, state.slot))
-        self._free_host_slot(state)
+    def restore(self, request: Request, prefix: Prefix) -> None:
+        super().restore(request, prefix)
+        state = self._states[request]
+        if state.host_slot >= 0:
+            state.slot = self.slots.allocate()
+            self._moves.state_swap_in.append((state.host_slot, state.slot))
+            self._free_host_slot(state)
 
     def _free_host_slot(self, state: _State) -> None:
         if state.host_slot >= 0:
