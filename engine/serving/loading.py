@@ -28,7 +28,6 @@ from ..execution.models.kv_cache import (
 )
 from ..execution.models.layer_states import LatentKV, paged_parts
 from ..execution.models.registry import model_class, read_model_config
-from ..execution.models.state_slots import max_drafts, plan_state_slots
 from ..execution.models.tensor_parallel import ALONE, TensorParallel
 from ..execution.models.weights import WeightSource, weight_source
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
@@ -207,6 +206,8 @@ def state_spec(
     """
     if not model.is_recurrent:
         return None
+    from ..execution.models.state_slots import max_drafts, plan_state_slots  # here: most models have no states
+
     return plan_state_slots(
         config,
         slot_bytes=state_bytes(model, dtype, max_drafts=max_drafts(config)),
