@@ -96,7 +96,15 @@ class Backend(Protocol):
         dt_limits: tuple[float, float],
     ) -> Tensor: ...
     def gated_rms_norm(
-        self, x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool
+        self,
+        x: Tensor,
+        gate: Tensor,
+        weight: Tensor,
+        *,
+        eps: float,
+        group_size: int,
+        norm_before_gate: bool,
+        is_sigmoid: bool = False,
     ) -> Tensor: ...
     def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor: ...
     def silu_gate(self, x: Tensor, gate: Tensor) -> Tensor: ...

@@ -305,7 +305,13 @@ def gated_delta(
     sigmoid(b). Value head h uses key head h // (Hv // Hk), with `tiles_heads` key head h % Hk (llama.cpp's order).
     qkv [T, C = 2·Hk·dk + Hv·dv] = [q | k | v] and gates [T, 2·Hv] = [b | a] are the raw inputs, rows any stride apart;
     weight [K, C], a_log and dt_bias [Hv] float32; view.state [slots, Hv, dk, dv] → [T, Hv, dv] in qkv's dtype.
+
+    If Hk = Hv, g may differ by key channel (Kimi Delta Attention, arXiv 2510.26692): with gates [T, Hv + Hv·dk] and
+    dt_bias [Hv·dk], g [dk] scales the state's rows.
     """
+    assert gates.shape[1] == 2 * num_v_heads or (
+        gates.shape[1] == num_v_heads * (1 + head_k_dim) and num_k_heads == num_v_heads
+    )
     return _backend(qkv).gated_delta(
         qkv, gates, weight, a_log, dt_bias, view, ragged, states, num_k_heads=num_k_heads, head_k_dim=head_k_dim,
         num_v_heads=num_v_heads, head_v_dim=head_v_dim, tiles_heads=tiles_heads,
@@ -343,14 +349,22 @@ def mamba2(
 
 
 def gated_rms_norm(
-    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    *,
+    eps: float,
+    group_size: int,
+    norm_before_gate: bool,
+    is_sigmoid: bool = False,
 ) -> Tensor:
     """rms_norm(x) · silu(gate), or rms_norm(x · silu(gate)), in groups of columns; rounded once (Dao & Gu 2024).
 
+    With `is_sigmoid` sigmoid(gate) instead (Kimi Team 2025).
     x [T, W]; gate [T, W], rows any stride apart; weight [W], or [group_size] for all groups → [T, W] in x's dtype.
     """
     return _backend(x).gated_rms_norm(
-        x, gate, weight, eps=eps, group_size=group_size, norm_before_gate=norm_before_gate
+        x, gate, weight, eps=eps, group_size=group_size, norm_before_gate=norm_before_gate, is_sigmoid=is_sigmoid
     )
 
 

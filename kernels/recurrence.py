@@ -109,6 +109,7 @@ def gated_delta(
     tiles_heads: bool,
 ) -> Tensor:
     key_dim, group = num_k_heads * head_k_dim, num_v_heads // num_k_heads
+    rates = a_log.exp()[:, None]
 
     def normed(x: Tensor) -> Tensor:
         x = x.view(num_k_heads, head_k_dim)
@@ -119,8 +120,9 @@ def gated_delta(
         mixed = F.silu(_conv(window, weight, None))
         q, k = normed(mixed[:key_dim]) * head_k_dim**-0.5, normed(mixed[key_dim : 2 * key_dim])
         v = mixed[2 * key_dim :].view(num_v_heads, head_v_dim)
-        b, a = gates.chunk(2)
-        state = state * torch.exp(-a_log.exp() * F.softplus(a + dt_bias))[:, None, None]
+        b, a = gates[:num_v_heads], gates[num_v_heads:]
+        decays = torch.exp(-rates * F.softplus(a + dt_bias).view(num_v_heads, -1))  # [Hv, 1] or [Hv, dk]
+        state = state * decays[:, :, None]
         delta = (v - (state * k[:, :, None]).sum(dim=1)) * b.sigmoid()[:, None]
         state = state + k[:, :, None] * delta[:, None]
         return state, (state * q[:, :, None]).sum(dim=1)
@@ -163,9 +165,16 @@ def mamba2(
 
 
 def gated_rms_norm(
-    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    *,
+    eps: float,
+    group_size: int,
+    norm_before_gate: bool,
+    is_sigmoid: bool = False,
 ) -> Tensor:
-    wide, gated = _wide(x), F.silu(_wide(gate))
+    wide, gated = _wide(x), (_wide(gate).sigmoid() if is_sigmoid else F.silu(_wide(gate)))
     groups = (wide if norm_before_gate else wide * gated).view(len(x), -1, group_size)
     groups = groups * torch.rsqrt(groups.square().mean(dim=-1, keepdim=True) + eps)
     normed = (groups * weight.to(wide.dtype).view(-1, group_size)).view_as(wide)

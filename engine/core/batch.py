@@ -56,14 +56,16 @@ class BatchRow(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Blocks to copy before the step computes, as (from, to), in the order of the fields."""
+    """Blocks and state slots to copy before the step computes, as (from, to), in the order of the fields."""
 
     swap_out: list[tuple[int, int]]  # device → host
     swap_in: list[tuple[int, int]]  # host → device
     copies: list[tuple[int, int]]  # device → device
+    state_swap_out: list[tuple[int, int]]
+    state_swap_in: list[tuple[int, int]]
 
 
-NO_MOVES = Moves([], [], [])
+NO_MOVES = Moves([], [], [], [], [])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Questions change nothing, so that a plan can ask them. Blocks change hands when 
 this takes are collected for the step's Batch. Knows no policy and no tensor.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,7 +52,7 @@ class BlockManager:
         self.device = BlockAllocator(spec.num_blocks, spec.block_size, self.cache)
         self.host = BlockAllocator(spec.num_host_blocks, spec.block_size) if spec.num_host_blocks else None
         self.seconds_per_block = spec.seconds_per_block
-        self._moves = Moves([], [], [])
+        self._moves = Moves([], [], [], [], [])
         self.num_prefix_queries = 0  # prompt tokens looked up
         self.num_prefix_hits = 0  # prompt tokens found
 
@@ -92,11 +92,12 @@ class BlockManager:
         """Count the blocks that come free when this request is preempted, the last one of `preempted`."""
         return self.device.num_freed_by(request.block_table, [other.block_table for other in preempted])
 
-    def can_swap_out(self, request: Request, num_promised: int) -> bool:
-        """True if the host has room for the request's computed tokens beside `num_promised` blocks."""
+    def can_swap_out(self, request: Request, swapped: Sequence[Request]) -> bool:
+        """True if the host has room for the request's computed tokens beside those of `swapped`."""
         if self.host is None or not request.num_computed_tokens:
             return False
-        return self.host.num_free_blocks - num_promised >= self.device.num_blocks_for(request.num_computed_tokens)
+        num_tokens = [other.num_computed_tokens for other in (*swapped, request)]
+        return sum(map(self.device.num_blocks_for, num_tokens)) <= self.host.num_free_blocks
 
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Give a waiting request its prefix. All requests that a step admits come before any of them grows."""
@@ -178,7 +179,7 @@ class BlockManager:
 
     def take_moves(self) -> Moves:
         """Return the copies to make before the step computes; called once per step."""
-        moves, self._moves = self._moves, Moves([], [], [])
+        moves, self._moves = self._moves, Moves([], [], [], [], [])
         return moves
 
     def check(self, running: Iterable[Request], waiting: Iterable[Request]) -> None:

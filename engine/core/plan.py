@@ -85,7 +85,6 @@ class StepBudget:
     blocks: int
     pace: Pace
     promised_blocks: int = 0  # blocks that admitted prompts will still need; not for waiting requests
-    promised_host_blocks: int = 0
     shared_blocks: set[int] = field(default_factory=set)  # free blocks that admitted requests share
 
     def give(self, request: Request, num_tokens: int, num_blocks: int) -> None:

@@ -149,11 +149,9 @@ class Planner:
 
     def _preempt(self, budget: StepBudget, victim: Request) -> None:
         plan, block_size = budget.plan, self._blocks.device.block_size
-        can_swap = self._blocks.can_swap_out(victim, budget.promised_host_blocks)
-        plan.preempted[victim] = is_swapped = can_swap and self._costs.prefers_swap(victim, block_size)
+        can_swap = self._blocks.can_swap_out(victim, [other for other, is_out in plan.preempted.items() if is_out])
+        plan.preempted[victim] = can_swap and self._costs.prefers_swap(victim, block_size)
         plan.prices[victim] = self._costs.prices(victim, block_size)
-        if is_swapped:
-            budget.promised_host_blocks += self._blocks.device.num_blocks_for(victim.num_computed_tokens)
         budget.take_back(victim, self._blocks.num_freed_by(victim, plan.preempted))
 
     def _plan_waiting(self, budget: StepBudget, waiting: Sequence[Request], num_promised: int = 0) -> None:

@@ -23,6 +23,7 @@ class PreemptionCosts:
         self._mode = mode
         self.max_preemptions = MAX_PREEMPTIONS
         self.seconds_per_block = seconds_per_block  # to copy one block, one way
+        self.blocks_per_state = 0.0  # size of what is copied beside a request's blocks
         self.seconds_per_token: float | None = None  # to compute one prompt token in a full step
 
     def prefers_swap(self, request: Request, block_size: int) -> bool:
@@ -33,9 +34,10 @@ class PreemptionCosts:
         return prices.swap is None or prices.recompute is None or prices.swap < prices.recompute
 
     def prices(self, request: Request, block_size: int) -> Prices:
-        """Return the prices of a victim: copies of its blocks to the host and back, or computing its tokens again."""
-        num_tokens, per_block, per_token = request.num_computed_tokens, self.seconds_per_block, self.seconds_per_token
+        """Return the prices of a victim: copies to the host and back, or computing its tokens again."""
+        num_tokens, state = request.num_computed_tokens, self.blocks_per_state
+        per_block, per_token = self.seconds_per_block, self.seconds_per_token
         return Prices(
-            None if per_block is None else 2 * num_blocks_for(num_tokens, block_size) * per_block,
+            None if per_block is None else 2 * (num_blocks_for(num_tokens, block_size) + state) * per_block,
             None if per_token is None else num_tokens * per_token,
         )

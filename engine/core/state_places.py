@@ -24,6 +24,8 @@ class StateSpec(NamedTuple):
     max_drafts: int = 0  # drafts that a slot has room for
     grid: int = 256  # tokens between checkpoints of a long prompt
     slot_bytes: int = 0
+    num_host: int = 0  # slots on the host, for swapped requests
+    slot_blocks: float = 0.0  # bytes of a slot, in blocks
 
     @property
     def num_slots(self) -> int:
@@ -32,9 +34,5 @@ class StateSpec(NamedTuple):
 
     def __str__(self) -> str:
         size = f"{self.slot_bytes / 2**20:.3g} MiB"
-        return f"{self.num_live} slots for requests + {self.num_checkpoints} for checkpoints, {size} each"
-
-
-def num_live_slots(max_num_seqs: int, max_steps_in_flight: int) -> int:
-    """Return how many states can be in use at once: each row in flight reads one slot and writes another."""
-    return 2 * max_num_seqs * max_steps_in_flight
+        host = f" + {self.num_host} on the host" if self.num_host else ""
+        return f"{self.num_live} slots for requests + {self.num_checkpoints} for checkpoints{host}, {size} each"

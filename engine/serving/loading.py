@@ -28,7 +28,6 @@ from ..execution.models.kv_cache import (
 )
 from ..execution.models.layer_states import LatentKV, paged_parts
 from ..execution.models.registry import model_class, read_model_config
-from ..execution.models.state_slots import max_drafts, plan_state_slots
 from ..execution.models.tensor_parallel import ALONE, TensorParallel
 from ..execution.models.weights import WeightSource, weight_source
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
@@ -167,7 +166,9 @@ def _allocate_cache(
     states = state_spec(
         config, choices.model, choices.dtype, device, token_bytes=token_bytes, budget=budget, useful=useful
     )
-    slots = StatePool() if states is None else StatePool(states.num_slots, choices.dtype, states.max_drafts)
+    slots = StatePool()
+    if states is not None:
+        slots = StatePool(states.num_slots, choices.dtype, states.max_drafts, states.num_host)
     num_blocks = num_cache_blocks(
         config,
         bytes_per_token=token_bytes + (kv_bytes_per_token(draft, choices.dtype) if draft else 0),
@@ -175,9 +176,8 @@ def _allocate_cache(
         budget=budget - (0 if states is None else states.num_slots * states.slot_bytes),
         step_bytes=step_bytes,
     )
-    num_host_blocks = int(config.swap_space * 2**30) // (config.block_size * token_bytes)
-    if not paged_parts(cached.layer_states):
-        num_host_blocks = 0  # there is nothing to swap
+    num_host_bytes = swap_bytes(config, cached) - (0 if states is None else states.num_host * states.slot_bytes)
+    num_host_blocks = num_host_bytes // (config.block_size * token_bytes)
     cache = make_cache(
         choices.model,
         num_blocks=num_blocks,
@@ -206,14 +206,22 @@ def state_spec(
     """
     if not model.is_recurrent:
         return None
+    from ..execution.models.state_slots import max_drafts, plan_state_slots  # here: most models have no states
+
     return plan_state_slots(
         config,
         slot_bytes=state_bytes(model, dtype, max_drafts=max_drafts(config)),
         block_bytes=config.block_size * token_bytes,
         budget=budget,
         useful=useful,
+        swap_bytes=swap_bytes(config, model),
         is_async=runs_ahead(config, device),
     )
+
+
+def swap_bytes(config: EngineConfig, model: ModelConfig) -> int:
+    """Return the bytes of host memory for swapped requests; none without layers whose blocks can be swapped."""
+    return int(config.swap_space * 2**30) if paged_parts(model.layer_states) else 0
 
 
 def runs_ahead(config: EngineConfig, device: torch.device) -> bool:

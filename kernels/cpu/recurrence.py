@@ -49,10 +49,13 @@ def gated_delta(
         "num_k_heads": num_k_heads, "head_k_dim": head_k_dim, "num_v_heads": num_v_heads, "head_v_dim": head_v_dim,
         "tiles_heads": tiles_heads,
     }  # fmt: skip
-    run = _recurrence("gated_delta", view, weight, qkv, gates)
+    is_by_channel = gates.shape[1] > 2 * num_v_heads
+    run = _recurrence("channel_delta" if is_by_channel else "gated_delta", view, weight, qkv, gates)
     if run is None:
         return reference.gated_delta(qkv, gates, weight, a_log, dt_bias, view, ragged, states, **sizes)
     out = qkv.new_empty(len(qkv), num_v_heads, head_v_dim)
+    if is_by_channel:
+        sizes = {"num_heads": num_v_heads, "head_k_dim": head_k_dim, "head_v_dim": head_v_dim}
     run(
         qkv=qkv, gates=gates, weight=weight, a_log=a_log, dt_bias=dt_bias, out=out, num_taps=len(weight),
         qkv_token=qkv.stride(0), gates_token=gates.stride(0), **sizes, **_places(view, ragged, states),
@@ -115,18 +118,26 @@ def _places(view: StateView, ragged: RaggedBatch, states: StateBatch) -> Mapping
 
 
 def gated_rms_norm(
-    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    *,
+    eps: float,
+    group_size: int,
+    norm_before_gate: bool,
+    is_sigmoid: bool = False,
 ) -> Tensor:
     run = build.op("gated_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)))
     if run is None or gate.dtype != x.dtype or gate.stride(1) != 1:
         return reference.gated_rms_norm(
-            x, gate, weight, eps=eps, group_size=group_size, norm_before_gate=norm_before_gate
+            x, gate, weight, eps=eps, group_size=group_size, norm_before_gate=norm_before_gate, is_sigmoid=is_sigmoid
         )
     x = x.contiguous()
     out = x.new_empty(*x.shape)
     run(
         x=x, gate=gate, weight=weight, out=out, num_rows=len(x), width=x.shape[1], group_size=group_size,
-        num_weights=len(weight), gate_row=gate.stride(0), norm_before_gate=norm_before_gate, eps=eps,
+        num_weights=len(weight), gate_row=gate.stride(0), norm_before_gate=norm_before_gate, is_sigmoid=is_sigmoid,
+        eps=eps,
     )  # fmt: skip
     return out
 

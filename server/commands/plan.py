@@ -67,7 +67,9 @@ def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]
         num_bytes = config.prefix_cache_disk_bytes
         yield "on disk", f"{num_bytes // max(1, found.token_bytes)} tokens of prefixes at most: {shown(num_bytes)}"
     if found.states is not None:
-        yield "states", f"{found.states}: {shown(found.states.num_slots * found.states.slot_bytes)}"
+        states, slot_bytes = found.states, found.states.slot_bytes
+        on_host = f", and {shown(states.num_host * slot_bytes)} of --swap-space" if states.num_host else ""
+        yield "states", f"{states}: {shown(states.num_slots * slot_bytes)}{on_host}"
     if not found.fits:
         yield "", f"not one request of {found.max_model_len} tokens fits"
 

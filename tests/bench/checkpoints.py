@@ -68,6 +68,9 @@ class Utilities(Checkpoints):
         self._num_entries += 1
         checkpoint.rank = self._num_entries
 
+    def supersede(self, checkpoint: Checkpoint) -> None:
+        pass
+
     def next_evicted(self, can_go: Callable[[Checkpoint], bool]) -> Checkpoint | None:
         found = [checkpoint for checkpoint in self if can_go(checkpoint)]
         first, most = min(c.rank for c in found), max(c.gain for c in found)
@@ -127,8 +130,8 @@ def serve_trace(scheduler: Scheduler, load: Sequence[TraceRow]) -> None:
         answer(scheduler, number, tokens_of(row), max(2, row.output_len // SCALE))
 
 
-def serve_chats(scheduler: Scheduler, num_chats: int) -> None:
-    rng = random.Random(1)
+def serve_chats(scheduler: Scheduler, num_chats: int, seed: int) -> None:
+    rng = random.Random(seed)
 
     def tokens(count: int) -> list[int]:
         return [rng.randrange(2**30) for _ in range(count // SCALE)]
@@ -157,10 +160,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--chats", type=int, default=120)
+    parser.add_argument("--seed", type=int, default=1, help="of the chats")
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--memory", type=int, nargs="+", default=SIZES, help="in tokens of the cache")
     args = parser.parse_args()
-    serve = partial(serve_chats, num_chats=args.chats)
+    serve = partial(serve_chats, num_chats=args.chats, seed=args.seed)
     if args.trace is not None:
         serve = partial(serve_trace, load=read_trace(args.trace)[: args.requests])
     config = EngineConfig(block_size=BLOCK_SIZE, max_num_batched_tokens=2**20, max_num_seqs=1)

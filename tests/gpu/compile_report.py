@@ -294,6 +294,11 @@ def _recurrent(shape: Shape) -> None:
         qkv, gates, weight, heads, heads, view, ragged, states, num_k_heads=16, head_k_dim=128, num_v_heads=16,
         head_v_dim=128, tiles_heads=False,
     )  # fmt: skip
+    qkv, weight, view = inputs(6144, 4, 16 + 2048, 16, 128, 128)
+    cuda.gated_delta(
+        qkv, _empty(num_tokens, 16 + 2048, dtype=dtype), weight, heads, _empty(2048, dtype=torch.float32), view, ragged,
+        states, num_k_heads=16, head_k_dim=128, num_v_heads=16, head_v_dim=128, tiles_heads=False,
+    )  # fmt: skip
     xbc, weight, view = inputs(48 * 64 + 256, 4, 48, 48, 128, 64)
     cuda.mamba2(
         xbc, _empty(num_tokens, 48, dtype=dtype), weight, weight[0], heads, heads, heads, view, ragged, states,
@@ -304,6 +309,7 @@ def _recurrent(shape: Shape) -> None:
     x = _empty(num_tokens, 2048, dtype=dtype)
     for before in (True, False):
         cuda.gated_rms_norm(x, x, x[0].float(), eps=1e-6, group_size=128 if before else 2048, norm_before_gate=before)
+    cuda.gated_rms_norm(x, x, x[0].float(), eps=1e-6, group_size=128, norm_before_gate=True, is_sigmoid=True)
     cuda.sigmoid_mul(x, x)
     cuda.silu_gate(x, x)
 

@@ -52,6 +52,26 @@ def test_gated_delta_is_transformers() -> None:
     torch.testing.assert_close(view.state[0].float(), state[0], rtol=1e-4, atol=1e-5)
 
 
+def test_a_decay_for_each_channel_is_transformers() -> None:
+    from transformers.models.kimi_linear import modeling_kimi_linear as theirs
+
+    layer, length = gated_delta(3, 12, 3, 20, by_channel=True), 17
+    inputs = layer.inputs(length, seed=5)
+    got, view = in_double(layer, inputs)
+    qkv, gates = (x.float() for x in inputs)
+    weight, a_log, dt_bias = (w for w in layer.weights.values() if w is not None)
+    mixed = theirs.causal_conv1d_fn(qkv.T[None], weight.T, None, activation="silu")[0].T
+    q, k, v = (x.unflatten(1, (3, -1)) for x in mixed.split([36, 36, 60], 1))
+    b, a = gates.split([3, 36], dim=1)
+    decays = -a_log.exp()[:, None] * F.softplus(a + dt_bias).unflatten(1, (3, 12))
+    expected, state = theirs.recurrent_kimi_delta_attention(
+        q[None], k[None], v[None], decays[None], b.sigmoid()[None], None, True, use_qk_l2norm_in_kernel=True
+    )
+    torch.testing.assert_close(got.float(), expected[0], rtol=1e-4, atol=1e-5)
+    assert view.state is not None
+    torch.testing.assert_close(view.state[0].float(), state[0], rtol=1e-4, atol=1e-5)
+
+
 def test_tiled_heads_are_a_permutation() -> None:
     plain, tiled = gated_delta(3, 4, 6, 5), gated_delta(3, 4, 6, 5, tiles_heads=True)
     order = torch.arange(6).view(3, 2).T.flatten()  # tiled head i is plain head order[i]

@@ -25,9 +25,7 @@ class HybridEngine:
         scheduler = HybridScheduler(self.config, cache, self.spec)
         self.blocks: HybridBlockManager = scheduler.blocks
         core = EngineCore(self.config, scheduler, OutputProcessor(None), clock=lambda: self._clock)
-        self.model = HybridModel(
-            num_slots=self.spec.num_slots, num_blocks=num_blocks, num_host_blocks=0, block_size=self.config.block_size
-        )
+        self.model = HybridModel(self.spec, num_blocks=num_blocks, num_host_blocks=0, block_size=self.config.block_size)
         self.pipeline = StepPipeline(core, self.model)
         self._num_requests = 0
 

@@ -11,19 +11,30 @@ from overlapped_world import OverlappedAudit, OverlappedWorld
 from world import World
 from world_settings import WorldSettings
 
-from splitfuse.engine.core.batch import Batch, BatchRow
+from splitfuse.engine.core.batch import Batch, BatchRow, Moves
 from splitfuse.engine.core.block_manager import CacheSpec
 from splitfuse.engine.core.scheduler import Scheduler
-from splitfuse.engine.core.state_places import StatePlaces, StateSpec, num_live_slots
+from splitfuse.engine.core.state_places import StatePlaces, StateSpec
+from splitfuse.engine.execution.models.state_slots import num_live_slots
 from splitfuse.engine.extras.hybrid.scheduler import HybridScheduler
 
 
 class States:
     """Memory of states: a slot holds the entry after its tokens, and the drafts behind them."""
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, num_host: int) -> None:
         self.entries: list[int | None] = [None] * num_slots
         self._tails: list[list[int]] = [[] for _ in range(num_slots)]
+        self._on_host: list[tuple[int | None, list[int]] | None] = [None] * num_host
+
+    def move(self, moves: Moves) -> None:
+        """Copy states out to the host and back."""
+        for source, target in moves.state_swap_out:
+            self._on_host[target] = self.entries[source], self._tails[source]
+        for source, target in moves.state_swap_in:
+            found = self._on_host[source]
+            assert found is not None, "a state comes back from the host that was never there"
+            self.entries[target], self._tails[target] = found
 
     def advance(self, row: BatchRow) -> int:
         """Advance a row's state over its tokens, and return the entry before the row's own tokens."""
@@ -55,9 +66,13 @@ class States:
 class HybridModel(FakeModel):
     """FakeModel whose entries come from the states, so that a wrong state makes all that follows wrong."""
 
-    def __init__(self, *, num_slots: int, **sizes: int) -> None:
+    def __init__(self, spec: StateSpec, **sizes: int) -> None:
         super().__init__(**sizes)
-        self.states = States(num_slots)
+        self.states = States(spec.num_slots, spec.num_host)
+
+    def move(self, moves: Moves) -> None:
+        super().move(moves)
+        self.states.move(moves)
 
     def _write(self, row: BatchRow) -> None:
         size, device, table = self._block_size, self.device, row.request.block_table
@@ -100,6 +115,7 @@ class StateAudit(Audit):
         assert not blocks._in_flight
         kept = {checkpoint.slot for checkpoint in blocks.slots.checkpoints}
         assert blocks.slots.num_used == len(kept), "slots leaked"
+        assert blocks.slots.host is None or not blocks.slots.host.num_used_blocks, "slots of the host leaked"
 
 
 class OverlappedStateAudit(StateAudit, OverlappedAudit):
@@ -117,11 +133,13 @@ class HybridWorld(World):
         rng, most = random.Random(self._seed), self.settings.config.step_limits.num_seqs
         num_live = num_live_slots(most, self.max_steps_in_flight)
         max_drafts, num_checkpoints = rng.choice([2, 12, 12]), rng.choice([1, 2, 5, 20, 100])
-        return StateSpec(num_live, num_checkpoints, max_drafts, grid=rng.choice([1, 8, 16, 256]))
+        grid, num_host = rng.choice([1, 8, 16, 256]), rng.choice([1, 2, 2 * most])
+        num_host = num_host if self.settings.num_host_blocks else 0
+        return StateSpec(num_live, num_checkpoints, max_drafts, grid, num_host=num_host, slot_blocks=rng.choice([0, 3]))
 
     def _make_pipeline(self, recording: Any) -> Any:
         self._model = HybridModel(
-            num_slots=self._spec().num_slots,
+            self._spec(),
             num_blocks=self.settings.num_blocks,
             num_host_blocks=self.settings.num_host_blocks,
             block_size=self.settings.config.block_size,
@@ -136,6 +154,7 @@ class HybridWorld(World):
 
     def _count(self, batch: Batch) -> None:
         super()._count(batch)
+        self._seen["states swapped in"] += len(batch.moves.state_swap_in)
         for row in batch.rows:
             if row.states is not None:
                 self._seen["checkpoints"] += len(row.states.checkpoints)

@@ -93,22 +93,22 @@ def short_conv(hidden: int, num_taps: int = 3, *, has_bias: bool = False) -> Lay
 
 def gated_delta(
     num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int, num_taps: int = 4, *,
-    tiles_heads: bool = False,
+    tiles_heads: bool = False, by_channel: bool = False,
 ) -> Layer:  # fmt: skip
+    num_decays = num_v_heads * (head_k_dim if by_channel else 1)
     num_channels = 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim
     weights = {
         "weight": randn(num_taps, num_channels, seed=1),
         "a_log": torch.linspace(-4, 2.7, num_v_heads),
-        "dt_bias": randn(num_v_heads, seed=2),
+        "dt_bias": randn(num_decays, seed=2),
     }
     sizes = {
         "num_k_heads": num_k_heads, "head_k_dim": head_k_dim, "num_v_heads": num_v_heads, "head_v_dim": head_v_dim,
         "tiles_heads": tiles_heads,
     }  # fmt: skip
     state_shape = (num_v_heads, head_k_dim, head_v_dim)
-    return Layer(
-        "gated_delta", (num_channels, 2 * num_v_heads), num_channels, 2 * num_v_heads, state_shape, weights, sizes
-    )
+    num_gates = num_v_heads + num_decays
+    return Layer("gated_delta", (num_channels, num_gates), num_channels, num_gates, state_shape, weights, sizes)
 
 
 def mamba2(
@@ -134,6 +134,8 @@ LAYERS = {
     "gated_delta": gated_delta(2, 32, 4, 48),
     "gated_delta of odd sizes": gated_delta(1, 5, 3, 19, 2),
     "gated_delta with tiled heads": gated_delta(3, 16, 6, 32, tiles_heads=True),
+    "gated_delta by channel": gated_delta(3, 32, 3, 48, by_channel=True),
+    "gated_delta by channel of odd sizes": gated_delta(2, 5, 2, 19, 2, by_channel=True),
     "mamba2": mamba2(6, 32, 2, 48),
     "mamba2 of odd sizes": mamba2(3, 19, 1, 7, 3, has_bias=False, dt_limits=(0.1, 1.5)),
 }

@@ -14,6 +14,10 @@ def has_drafts(settings: WorldSettings) -> bool:
     return settings.max_drafts > 0
 
 
+def has_host(settings: WorldSettings) -> bool:
+    return settings.num_host_blocks > 0
+
+
 def has_cache(settings: WorldSettings) -> bool:
     return settings.config.enable_prefix_caching
 
@@ -74,12 +78,24 @@ def state_of_an_ended_request_leaks(right: Method) -> Method:
     return lambda self, request: self._states.pop(request, None)
 
 
-@plant(BUGS, HybridBlockManager, "swap_out", where=lambda settings: settings.num_host_blocks > 0)
-def state_of_a_swapped_request_is_not_kept(right: Method) -> Method:
-    def wrong(self: Any, request: Any) -> None:
-        right(self, request)
-        for checkpoint in list(self.slots.checkpoints):
-            if getattr(checkpoint.key, "request", None) is request:
-                self.slots.forget(checkpoint.key)
+@plant(BUGS, HybridBlockManager, "take_moves", where=has_host, shows_in_tokens=True)
+def state_of_a_swapped_request_is_not_brought_back(right: Method) -> Method:
+    return lambda self: right(self)._replace(state_swap_in=[])
+
+
+@plant(BUGS, HybridBlockManager, "take_moves", where=has_host, shows_in_tokens=True)
+def state_comes_back_to_another_slot(right: Method) -> Method:
+    def wrong(self: Any) -> Any:
+        moves = right(self)
+        num_slots = self.slots.num_slots
+        return moves._replace(state_swap_in=[(start, (to + 1) % num_slots) for start, to in moves.state_swap_in])
+
+    return wrong
+
+
+@plant(BUGS, HybridBlockManager, "_free_host_slot", where=has_host)
+def host_slot_is_not_freed(right: Method) -> Method:
+    def wrong(self: Any, state: Any) -> None:
+        state.host_slot = -1
 
     return wrong

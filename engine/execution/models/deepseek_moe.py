@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from .checkpoint import positive_int
+from .hybrid import check_values
 from .moe import SparseDecoder
 
 
@@ -19,6 +20,11 @@ class DeepseekSparseDecoder(SparseDecoder):
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = {"first_k_dense_replace": 0, "norm_topk_prob": True, **raw}
+        if kinds := fields.get("mlp_layer_types"):
+            first = next((layer for layer, kind in enumerate(kinds) if kind == "sparse"), len(kinds))
+            fields["first_k_dense_replace"] = first
+            num_sparse = positive_int(fields, "num_hidden_layers") - first
+            check_values(fields, mlp_layer_types=(["dense"] * first + ["sparse"] * num_sparse,))
         first = int(fields["first_k_dense_replace"] or 0)
         num_experts = fields.get("n_routed_experts") or fields.get("num_local_experts")
         return super().normalize_config(
@@ -31,7 +37,7 @@ class DeepseekSparseDecoder(SparseDecoder):
         size = positive_int(self.config.hf_config, "n_shared_experts") * positive_int(
             self.config.hf_config, "moe_intermediate_size"
         )
-        return self._load_gated_mlp(f"{self._layer_name(index)}.mlp.shared_experts", size)
+        return self._load_gated_mlp(f"{self._layer_name(index)}.{self.sparse_block}.shared_experts", size)
 
     def _is_ignored(self, name: str) -> bool:
         """True of the layers after the last, too: they predict more than one token, which is not built."""

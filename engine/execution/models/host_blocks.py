@@ -1,8 +1,10 @@
-"""HostBlocks: blocks of a KV cache in host memory, where a block's keys and values of all layers are contiguous.
+"""HostBlocks: blocks of a KV cache, or slots of states, in host memory, where all layers of one are contiguous.
 
 Swapping a block is one copy of megabytes (2 MiB for Llama-3.1-8B in bfloat16) out of or into pinned memory. The device
 gathers and spreads the layers, so the host waits for no copy.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ _PIECE_BYTES = 2**30
 # Bytes gathered on the device at once.
 _STAGED_BYTES = 2**26
 
-BlockPairs = list[tuple[int, int]]
+BlockPairs = Sequence[tuple[int, int]]
 
 
 class HostBlocks:

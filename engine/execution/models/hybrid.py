@@ -21,10 +21,10 @@ class HybridDecoder(Decoder):
 
     @classmethod
     def layer_states(cls, config: ModelConfig) -> tuple[LayerState, ...]:
-        paged, recurrent = PagedKV(config.num_kv_heads, config.head_dim), cls.recurrent_state(config.hf_config)
-        states: dict[str, LayerState] = {
-            "full_attention": paged, "linear_attention": recurrent, "hybrid": Several((paged, recurrent))
-        }  # fmt: skip
+        paged, recurrent = super().layer_states(config)[0], cls.recurrent_state(config.hf_config)
+        states: dict[str, LayerState] = {"full_attention": paged, "linear_attention": recurrent}
+        if isinstance(paged, PagedKV):
+            states["hybrid"] = Several((paged, recurrent))
         return tuple(states.get(kind, NoState()) for kind in config.hf_config["layer_kinds"])
 
     @classmethod

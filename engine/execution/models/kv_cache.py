@@ -39,6 +39,7 @@ class StatePool(NamedTuple):
     num_slots: int = 0
     dtype: torch.dtype = torch.float32  # the model's: of convolutions and drafts; matrix states are float32
     max_drafts: int = 0
+    num_host: int = 0  # slots on the host
 
 
 class KVCache:
@@ -70,6 +71,9 @@ class KVCache:
                 views.append(views[state.layer] if isinstance(state, SharedKV) else self._view(state))
             self.layers = views * (len(model.layer_states) // len(views))
             self._host_blocks = _host_blocks(self.block_tensors, num_host_blocks) if num_host_blocks else None
+            states_as_bytes = [tensor.flatten(1).view(torch.uint8) for tensor in self.state_tensors]
+            has_host_states = self._host_blocks is not None and self._states.num_host > 0
+            self._host_states = _host_blocks(states_as_bytes, self._states.num_host) if has_host_states else None
         except RuntimeError as exc:  # base class of torch's out-of-memory errors
             block_bytes = block_size * kv_bytes_per_token(model, dtype)
             raise ConfigError(
@@ -98,7 +102,7 @@ class KVCache:
             keys, values = self._empty(self._dtype, *shape), self._empty(self._dtype, *shape)
             self.block_tensors += [keys, values]
             return ops.CacheView(keys, values)
-        num_slots, dtype, max_drafts = self._states
+        num_slots, dtype, max_drafts, _ = self._states
         view = ops.StateView(
             self._empty(dtype, num_slots, part.conv_width - 1, part.conv_channels),
             self._empty(torch.float32, num_slots, *part.state_shape) if part.state_shape else None,
@@ -111,8 +115,16 @@ class KVCache:
         """Allocate; not zeroed, because kernels never read what was not written, and such pages cost no memory."""
         return torch.empty(shape, dtype=dtype, device=self._device)
 
-    def copy_blocks(self, *, swap_out: "BlockPairs", swap_in: "BlockPairs", copies: "BlockPairs") -> None:
-        """Copy blocks (from, to) before a step: out to the host, in from the host, then within the device.
+    def copy_blocks(
+        self,
+        *,
+        swap_out: "BlockPairs",
+        swap_in: "BlockPairs",
+        copies: "BlockPairs",
+        state_swap_out: "BlockPairs" = (),
+        state_swap_in: "BlockPairs" = (),
+    ) -> None:
+        """Copy blocks and state slots (from, to) before a step: out to the host, in from the host, within the device.
 
         On a GPU the copies are only queued.
         """
@@ -122,10 +134,14 @@ class KVCache:
         if copies:
             sources, targets = to_device(torch.tensor(copies).T.contiguous(), self._device)
             ops.copy_blocks(self.block_tensors, sources, targets)
+        if self._host_states is not None:
+            self._host_states.swap_out(state_swap_out)
+            self._host_states.swap_in(state_swap_in)
 
     def memory(self) -> list[torch.Tensor]:
-        """Return every tensor of blocks, on the device and on the host, and of states."""
-        return self.block_tensors + self.state_tensors + ([] if self._host_blocks is None else self._host_blocks.pieces)
+        """Return every tensor of blocks and of states, on the device and on the host."""
+        hosts = [host for host in (self._host_blocks, self._host_states) if host is not None]
+        return self.block_tensors + self.state_tensors + [piece for host in hosts for piece in host.pieces]
 
     def measure_swap(self) -> float | None:
         """Measure the seconds to copy one block one way; None without swap space. Overwrites some blocks."""

@@ -57,6 +57,12 @@ MODELS = {
         ".glm4_moe_lite", "GLM-4.7-Flash", "zai-org/GLM-4.7-Flash", "latent attention; mixture of experts"
     ),
     "GlmForCausalLM": Family(".glm", "GLM-4, GLM-Edge", "zai-org/glm-4-9b-chat-hf", ""),
+    "KimiLinearForCausalLM": Family(
+        ".kimi_linear",
+        "Kimi Linear",
+        "moonshotai/Kimi-Linear-48B-A3B-Instruct",
+        "delta rules in three layers of four, latent attention; mixture of experts",
+    ),
     "Ministral3ForCausalLM": Family(".ministral3", "Ministral 3", "mistralai/Ministral-3-8B-Base-2512", "text part"),
     "NemotronForCausalLM": Family(".nemotron", "Nemotron-4, Minitron", "nvidia/Minitron-4B-Base", ""),
     "Olmo3ForCausalLM": Family(".olmo3", "OLMo 3", "allenai/Olmo-3-7B-Instruct", "windows in three layers of four"),

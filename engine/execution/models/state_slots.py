@@ -1,7 +1,7 @@
 """Number of state slots of a model with recurrent layers: states come first, checkpoints get a share of the rest."""
 
 from ...config import EngineConfig
-from ...core.state_places import StateSpec, num_live_slots
+from ...core.state_places import StateSpec
 from ...errors import ConfigError
 
 # Share of the memory for checkpoints, beside the blocks that find them. A checkpoint of a model like Qwen3.5-0.8B takes
@@ -11,12 +11,19 @@ _LEAST_CHECKPOINTS = 4
 
 
 def plan_state_slots(
-    config: EngineConfig, *, slot_bytes: int, block_bytes: int, budget: int, useful: int, is_async: bool
+    config: EngineConfig,
+    *,
+    slot_bytes: int,
+    block_bytes: int,
+    budget: int,
+    useful: int,
+    swap_bytes: int,
+    is_async: bool,
 ) -> StateSpec:
     """Return the numbers of slots for a cache of `budget` bytes, or beside the configured number of blocks.
 
-    `useful`: the most blocks that can be of use. `is_async`: a step is scheduled while the last one runs. Raises
-    ConfigError if states leave no memory for blocks.
+    `useful`: the most blocks that can be of use. `swap_bytes`: host memory for swapped requests. `is_async`: a step is
+    scheduled while the last one runs. Raises ConfigError if states leave no memory for blocks, there or here.
     """
     num_live = num_live_slots(config.step_limits.num_seqs, 2 if is_async else 1)
     if config.num_kv_blocks is not None:
@@ -34,7 +41,29 @@ def plan_state_slots(
     # Two for each request of few blocks, at the ends of its prompt and of its output.
     most = max(_LEAST_CHECKPOINTS, num_blocks // 2)
     num_checkpoints = min(most, max(_LEAST_CHECKPOINTS, int(share) // slot_bytes))
-    return StateSpec(num_live, num_checkpoints, max_drafts(config), slot_bytes=slot_bytes)
+    return StateSpec(
+        num_live,
+        num_checkpoints,
+        max_drafts(config),
+        slot_bytes=slot_bytes,
+        num_host=_num_host_slots(config, swap_bytes, slot_bytes),
+        slot_blocks=slot_bytes / block_bytes,
+    )
+
+
+def num_live_slots(max_num_seqs: int, max_steps_in_flight: int) -> int:
+    """Return how many states can be in use at once: each row in flight reads one slot and writes another."""
+    return 2 * max_num_seqs * max_steps_in_flight
+
+
+def _num_host_slots(config: EngineConfig, swap_bytes: int, slot_bytes: int) -> int:
+    """Return the number of slots in the swap space, of which blocks keep half or more. Raises ConfigError."""
+    if 0 < swap_bytes < 2 * slot_bytes:
+        raise ConfigError(
+            f"--swap-space: a recurrent state takes {slot_bytes} bytes, and blocks as much again; set it to "
+            f"{2 * slot_bytes / 2**30:.2g} GiB or more, or to 0"
+        )
+    return min(config.step_limits.num_seqs, swap_bytes // 2 // slot_bytes)
 
 
 def max_drafts(config: EngineConfig) -> int:

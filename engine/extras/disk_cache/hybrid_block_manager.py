@@ -60,7 +60,7 @@ class DiskHybridBlockManager(OnDisk, HybridBlockManager):
         assert prefix.state is not None
         self.fill(request, prefix.staged)
         state, end = self._states[request], len(request.block_table)
-        state.slot = self._taken(self.slots.allocate())
+        state.slot = self.slots.allocate()
         self.disk.load_state(state.slot, prefix.state, request.block_hashes[end - 1])
         block = self._cached_block(request, request.block_table[-1], prefix.num_tokens)
         if block is not None and super()._kept(block, state.slot, request, prefix.num_tokens) is not None:

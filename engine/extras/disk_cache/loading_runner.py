@@ -19,9 +19,9 @@ class LoadingRunner:
         if not self.blocks and not self.states:
             self._runner.move(moves)
             return
-        self._runner.move(Moves(moves.swap_out, [], []))
+        self._runner.move(Moves(moves.swap_out, [], [], moves.state_swap_out, []))
         self._load()
-        self._runner.move(moves._replace(swap_out=[]))
+        self._runner.move(moves._replace(swap_out=[], state_swap_out=[]))
 
     def run(self, batch: Batch) -> list[RowOutput]:
         """Compute the batch."""

@@ -19,12 +19,8 @@ from ...core.prefix_cache import PrefixCache
 from ...core.request import Request, Status
 from ...core.state_places import StatePlaces, StateSpec
 from .checkpoint_positions import CheckpointPositions, Position
-from .checkpoints import Checkpoint
-from .state_slots import Allocation, StateSlots
-
-# A state within a prompt is of use to branches alone, so its tokens count for less than those of an end. Chats on 62
-# slots find 64.3 % of their tokens without this and 70.1 % with it, on 31 slots 39.1 and 45.7 % (bench/checkpoints.py).
-_TURNS_PER_BRANCH = 16
+from .checkpoints import Checkpoint, worth_to_branches
+from .state_slots import StateSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +38,17 @@ class Fork:
     parent: Request
 
 
-@dataclass(frozen=True, slots=True)
-class Swapped:
-    """Key of the state of a request whose blocks are on the host."""
-
-    request: Request
-
-
 @dataclass(eq=False, slots=True)
 class _State:
     """State of a request, after its last row in flight."""
 
-    slot: int  # -1: none, before the first token
+    slot: int  # -1: none, before the first token or while it is on the host
     position: int  # tokens in the state
     num_tail: int = 0  # drafts in the slot's tail, of which the first may have been accepted
+    host_slot: int = -1  # -1: not swapped out
     num_in_chain: int = 0
     last_kept: int = 0  # position of its last inner checkpoint
+    found: Checkpoint | None = None  # the one that the request began with, until the output has one
     trail: Checkpoint | None = None  # dropped when the output has a later one
     elsewhere: list[Checkpoint] = field(default_factory=list)  # checkpoints behind equal blocks of other requests
 
@@ -128,9 +119,7 @@ class HybridBlockManager(BlockManager):
         is_swapped_in = request.num_computed_tokens > prefix.num_tokens
         super().admit(request, prefix)
         if is_swapped_in:
-            self.slots.share(self._states[request].slot)
-            self.slots.forget(Swapped(request))
-            return
+            return  # its state gets a slot in `restore`: now that could be the slot of a prefix which is not shared yet
         self._drop_state(request)
         slot = -1
         if prefix.checkpoint is not None:
@@ -138,7 +127,11 @@ class HybridBlockManager(BlockManager):
             self.slots.share(slot)
             self.slots.checkpoints.use(prefix.checkpoint.key)
         self._states[request] = _State(
-            slot, prefix.num_tokens, num_in_chain=prefix.num_in_chain, last_kept=prefix.num_tokens
+            slot,
+            prefix.num_tokens,
+            num_in_chain=prefix.num_in_chain,
+            last_kept=prefix.num_tokens,
+            found=prefix.checkpoint,
         )
 
     def release(self, request: Request) -> None:
@@ -148,33 +141,48 @@ class HybridBlockManager(BlockManager):
 
     def _drop_state(self, request: Request) -> None:
         state = self._states.pop(request, None)
-        if Swapped(request) in self.slots.checkpoints:
-            self.slots.forget(Swapped(request))
-        elif state is not None and state.slot >= 0:
+        if state is not None and state.slot >= 0:
             self.slots.free(state.slot)
+        if state is not None:
+            self._free_host_slot(state)
+
+    # Swapping.
+
+    def can_swap_out(self, request: Request, swapped: Sequence[Request]) -> bool:
+        host = self.slots.host
+        has_slot = host is not None and host.num_free_blocks > len(swapped)
+        return has_slot and super().can_swap_out(request, swapped)
 
     def swap_out(self, request: Request) -> None:
-        """Move the computed tokens of a request to the host. Its state stays in its slot, unless others need that."""
+        """Move the computed tokens of a request to the host, and its state."""
         super().swap_out(request)
-        self._kept(Swapped(request), self._states[request].slot, request, request.num_computed_tokens)
+        assert self.slots.host is not None
+        state = self._states[request]
+        (state.host_slot,) = self.slots.host.allocate(1)
+        self._moves.state_swap_out.append((state.slot, state.host_slot))
+        self.slots.free(state.slot)
+        state.slot = -1
+
+    def restore(self, request: Request, prefix: Prefix) -> None:
+        super().restore(request, prefix)
+        state = self._states[request]
+        if state.host_slot >= 0:
+            state.slot = self.slots.allocate()
+            self._moves.state_swap_in.append((state.host_slot, state.slot))
+            self._free_host_slot(state)
+
+    def _free_host_slot(self, state: _State) -> None:
+        if state.host_slot >= 0:
+            assert self.slots.host is not None
+            self.slots.host.free([state.host_slot])
+            state.host_slot = -1
 
     # A row of a step.
 
     def place(self, rows: Sequence[BatchRow]) -> list[BatchRow]:
         """Return the rows of a step with their slots. States come first: checkpoints get what is left."""
-        targets = [self._taken(self.slots.allocate()) for _ in rows]
+        targets = [self.slots.allocate() for _ in rows]
         return [row._replace(states=self._places(row, target)) for row, target in zip(rows, targets, strict=True)]
-
-    def _taken(self, allocation: Allocation) -> int:
-        """Return the slot. Swapped requests whose states were evicted for it have to compute their tokens again."""
-        for checkpoint in allocation.evicted:
-            if isinstance(checkpoint.key, Swapped):
-                request = checkpoint.key.request
-                del self._states[request]
-                self._drop_host_blocks(request)
-                request.num_read_tokens = max(request.num_read_tokens, request.num_computed_tokens)
-                request.num_computed_tokens = 0
-        return allocation.slot
 
     def _places(self, row: BatchRow, target: int) -> StatePlaces:
         request, state = row.request, self._states[row.request]
@@ -187,8 +195,8 @@ class HybridBlockManager(BlockManager):
             slot = slots.get(position.num_tokens)
             if slot is not None:
                 self.slots.share(slot)
-            elif (allocation := self.slots.allocate_checkpoint()) is not None:
-                slots[position.num_tokens] = slot = self._taken(allocation)
+            elif (slot := self.slots.allocate_checkpoint()) is not None:
+                slots[position.num_tokens] = slot
                 filled.append((position.num_tokens - state.position, slot))
             else:
                 break
@@ -222,7 +230,7 @@ class HybridBlockManager(BlockManager):
             return not request.is_finished and self._kept(Fork(request), slot, request, gain) is not None
         block = self._cached_block(request, own_block, num_tokens)
         # Where a turn ended the next one begins: without that checkpoint all of it may have to be computed again.
-        gain = -(-(num_tokens - state.last_kept) // _TURNS_PER_BRANCH) if is_inner and not is_trail else num_tokens
+        gain = worth_to_branches(num_tokens - state.last_kept) if is_inner and not is_trail else num_tokens
         kept = None if block is None else self._kept(block, slot, request, gain)
         if kept is None:
             return False
@@ -231,7 +239,10 @@ class HybridBlockManager(BlockManager):
         if is_trail:
             if state.trail is not None and not state.trail.num_hits:
                 self._forget(state.trail)
-            state.trail = kept
+            state.trail, kept.is_end = kept, True
+            if state.found is not None:
+                self.slots.checkpoints.supersede(state.found)
+                state.found = None
         elif is_inner:
             state.last_kept = num_tokens
         return True
@@ -263,22 +274,21 @@ class HybridBlockManager(BlockManager):
         """Prove the invariants of blocks, slots and checkpoints."""
         running, waiting = list(running), list(waiting)
         super().check(running, waiting)
-        held = [state.slot for request in running if (state := self._states[request]).slot >= 0]
+        held = [state.slot for state in self._states.values() if state.slot >= 0]
         for row in self._in_flight.values():
             held += [row.source] if row.source >= 0 else []
             held += [checkpoint.slot for checkpoint in row.pending]
-        self.slots.check(held)
+        self.slots.check(held, [state.host_slot for state in self._states.values() if state.host_slot >= 0])
         swapped = {request for request in waiting if request.num_computed_tokens}
         assert self._states.keys() == {*running, *swapped}, "a state without a request, or a request without its state"
         for request, state in self._states.items():
             assert 0 <= request.num_computed_tokens - state.position <= state.num_tail, "the state is another one"
+            assert (state.host_slot >= 0) == (request in swapped), "a state is on the host while its request runs"
+            assert state.slot < 0 or request not in swapped, "a swapped request holds a slot of the device"
         for checkpoint in self.slots.checkpoints:
             match checkpoint.key:
                 case Fork(parent):
                     assert parent in self._states
-                case Swapped(request):
-                    assert request in swapped
-                    assert self._states[request].slot == checkpoint.slot
                 case int(block):
                     assert self.cache is not None
                     assert block in self.cache, "a checkpoint that is never found"

@@ -18,6 +18,16 @@ _SHARE_KEPT = 0.5
 _FEW_ENTRIES = 64  # too few to clean up
 
 
+# Chats on 62 slots find 64.3 % of their tokens if a state within a prompt counts like an end, 70.1 % if it counts for a
+# sixteenth, and 78.6 % if the end of a turn does, too, once the next turn has one (bench/checkpoints.py).
+_TURNS_PER_BRANCH = 16
+
+
+def worth_to_branches(num_tokens: int) -> int:
+    """Return the gain of a state that is of use to branches alone."""
+    return -(-num_tokens // _TURNS_PER_BRANCH)
+
+
 @dataclass(eq=False, slots=True)
 class Checkpoint:
     """State of a slot, found by its key, the cached block whose last token it follows, or by its one user."""
@@ -26,6 +36,7 @@ class Checkpoint:
     slot: int
     tenant: str
     gain: int  # tokens to compute again without it
+    is_end: bool = False  # end of an output, from which a next turn goes on
     num_hits: int = 0
     rank: float = 0.0
 
@@ -69,6 +80,15 @@ class Checkpoints:
         checkpoint = self._of_key[key]
         checkpoint.num_hits += 1
         self._rank(checkpoint)
+
+    def supersede(self, checkpoint: Checkpoint) -> None:
+        """Note that a request which began with the checkpoint has one behind it, too.
+
+        The end of a turn has had its next turn, the one of which it was certain. Only branches may still return to it.
+        """
+        if checkpoint.is_end and checkpoint.num_hits == 1 and self._of_key.get(checkpoint.key) is checkpoint:
+            checkpoint.gain = worth_to_branches(checkpoint.gain)
+            self._rank(checkpoint)
 
     def pop(self, key: Hashable) -> Checkpoint | None:
         """Remove the checkpoint of a key, if there is one."""

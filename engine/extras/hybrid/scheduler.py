@@ -33,6 +33,7 @@ class HybridScheduler(Scheduler):
             blocks = HybridBlockManager(cache, states, prefix_caching=caching, tenant_weights=weights)
         super().__init__(config, blocks, **options)
         self._max_drafts = states.max_drafts
+        self.costs.blocks_per_state = states.slot_blocks
 
     def schedule(self, now: float, *, drafts: Mapping[Request, int] | None = None, **options: Any) -> Batch | None:
         """Like Scheduler.schedule, with at most as many drafts as a slot has room for."""

@@ -47,11 +47,13 @@ def decided(scheduler: SchedulerState, batch: Batch | None, ran_before: Sequence
         return {}
     before = set(ran_before)
     preempted = sorted(request.arrival_order for request in before if request.status is Status.PREEMPTED)
+    num_moves = list(map(len, batch.moves))
     decision = {
         "rows": [[row.request.arrival_order, row.start, row.num_tokens] for row in batch.rows],
         "admitted": [request.arrival_order for request in scheduler.running if request not in before],
         "preempted": preempted,
-        "moves": list(map(len, batch.moves)) if any(batch.moves) else [],
+        # Without states as in recordings from before there were moves of states.
+        "moves": num_moves[: None if any(num_moves[3:]) else 3] if any(num_moves) else [],
         "blocks": scheduler.blocks.device.num_used_blocks,
         "running": len(scheduler.running),
         "waiting": len(scheduler.waiting),

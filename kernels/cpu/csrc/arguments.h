@@ -80,6 +80,20 @@ struct GatedDelta {
     int64_t num_threads;
 };
 
+// qkv = [q | k | v] by heads, gates = [b by heads | a by heads and rows]; state [heads][head_k_dim][head_v_dim].
+template <typename T>
+struct ChannelDelta {
+    const T *qkv, *gates;
+    const float *weight, *a_log, *dt_bias;
+    T *out, *conv, *tail;
+    float* state;
+    const int32_t *query_start_loc, *sources, *targets, *num_replayed, *num_drafts;
+    const int32_t *checkpoint_loc, *checkpoint_ends, *checkpoint_slots;
+    int64_t num_rows, num_taps, num_heads, head_k_dim, head_v_dim;
+    int64_t qkv_token, gates_token, conv_slot, tail_slot, state_slot;
+    int64_t num_threads;
+};
+
 // xbc = [x by heads | B by groups | C by groups]; state [heads][state_size][head_dim].
 template <typename T>
 struct Mamba2 {
@@ -102,7 +116,7 @@ struct GatedRmsNorm {
     const T *x, *gate;
     const W* weight;
     T* out;
-    int64_t num_rows, width, group_size, num_weights, gate_row, norm_before_gate;
+    int64_t num_rows, width, group_size, num_weights, gate_row, norm_before_gate, is_sigmoid;
     float eps;
     int64_t num_threads;
 };

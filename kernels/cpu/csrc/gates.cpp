@@ -14,9 +14,13 @@ int64_t threads_of(const Op& a) {
 template <typename T, typename W>
 void norm_group(const GatedRmsNorm<T, W>& a, const T* x, const T* gate, const W* weight, T* out) {
     const int64_t size = a.group_size;
+    const auto gated = [&](vec v, int64_t d) __attribute__((always_inline)) {
+        const vec g = load_part(gate + d, size - d);
+        return v * (a.is_sigmoid ? sigmoid(g) : silu(g));
+    };
     const auto value = [&](int64_t d) __attribute__((always_inline)) {
         const vec v = load_part(x + d, size - d);
-        return a.norm_before_gate ? v : v * silu(load_part(gate + d, size - d));
+        return a.norm_before_gate ? v : gated(v, d);
     };
     vec squares = {};
     for (int64_t d = 0; d < size; d += LANES) {
@@ -26,7 +30,7 @@ void norm_group(const GatedRmsNorm<T, W>& a, const T* x, const T* gate, const W*
     const float scale = 1.0f / std::sqrt(sum(squares) / size + a.eps);
     for (int64_t d = 0; d < size; d += LANES) {
         vec v = value(d) * scale * load_part(weight + d, size - d);
-        if (a.norm_before_gate) v *= silu(load_part(gate + d, size - d));
+        if (a.norm_before_gate) v = gated(v, d);
         store_part(out + d, v, size - d);
     }
 }

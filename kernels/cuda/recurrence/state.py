@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Gated delta rule (Yang et al. 2024) and Mamba-2 (Dao & Gu 2024), one token after the other; formulas are in ops.py.
+"""Gated delta rules (Yang et al. 2024; Kimi Team 2025) and Mamba-2 (Dao & Gu 2024), token by token, as in ops.py.
 
 One program takes a row of the batch, a head and a block of columns of its state, which stays in registers for all
 tokens: no program depends on another, and a row's bits neither on its neighbours nor on how its tokens were cut into
@@ -41,7 +41,7 @@ def _run_state(
     conv_ptr, tail_ptr, starts_ptr, sources_ptr, targets_ptr, replayed_ptr, drafts_ptr, loc_ptr, ends_ptr, slots_ptr,
     conv_stride, tail_stride, tail_row,
     NUM_HEADS: tl.constexpr, NUM_GROUPS: tl.constexpr, NUM_ROWS: tl.constexpr, NUM_COLUMNS: tl.constexpr,
-    TILES_HEADS: tl.constexpr, IS_DELTA: tl.constexpr, MAX_REPLAYED: tl.constexpr,
+    TILES_HEADS: tl.constexpr, IS_DELTA: tl.constexpr, BY_CHANNEL: tl.constexpr, MAX_REPLAYED: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0) // NUM_HEADS, tl.program_id(0) % NUM_HEADS
@@ -54,7 +54,9 @@ def _run_state(
     num_certain = length - tl.load(drafts_ptr + row)
     first, last = tl.load(loc_ptr + row), tl.load(loc_ptr + row + 1)
     rate = tl.exp(tl.load(a_log_ptr + head))
-    dt_bias = tl.load(dt_bias_ptr + head)
+    # A gate for each row of the state is a vector here. Rows that pad it read the last one's, and are zeros.
+    dt_gate = head * NUM_ROWS + tl.minimum(r, NUM_ROWS - 1) if BY_CHANNEL else head
+    dt_bias = tl.load(dt_bias_ptr + dt_gate)
 
     state_ptrs = state_ptr + (head * NUM_ROWS + r[:, None]) * NUM_COLUMNS + c[None, :]
     inside = in_r[:, None] & in_c[None, :]
@@ -76,9 +78,10 @@ def _run_state(
                 query *= tl.math.rsqrt(tl.sum(query * query, axis=0) + 1e-6) * scale
                 beta = _gate(i, head, source, begin, num_replayed, gates_ptr, tail_ptr, gates_stride, tail_stride,
                              tail_row, num_channels, MAX_REPLAYED)  # fmt: skip
-                dt = _gate(i, NUM_HEADS + head, source, begin, num_replayed, gates_ptr, tail_ptr, gates_stride,
+                dt = _gate(i, NUM_HEADS + dt_gate, source, begin, num_replayed, gates_ptr, tail_ptr, gates_stride,
                            tail_stride, tail_row, num_channels, MAX_REPLAYED)  # fmt: skip
-                state *= tl.exp(-rate * _softplus(dt + dt_bias))
+                decay = tl.exp(-rate * _softplus(dt + dt_bias))
+                state *= decay[:, None] if BY_CHANNEL else decay
                 recalled = tl.sum(state * key[:, None], axis=0)
                 state += key[:, None] * ((value - recalled) / (1.0 + tl.exp(-beta)))[None, :]
                 y = tl.sum(state * query[:, None], axis=0)
@@ -118,6 +121,7 @@ def _run(
         NUM_COLUMNS=num_columns,
         TILES_HEADS=tiles_heads,
         IS_DELTA=d is None,
+        BY_CHANNEL=d is None and gates.shape[1] > 2 * num_heads,
         MAX_REPLAYED=most_replayed,
         BLOCK_R=triton.next_power_of_2(num_rows),
         BLOCK_C=block,

@@ -45,7 +45,8 @@ def test_everything_happens_somewhere() -> None:
         seen += world.seen
         blocks: Any = world._core.blocks
         seen["evicted checkpoints"] += blocks.slots.checkpoints.num_evictions
-    for what in ("prefix hit", "copied", "checkpoints", "replayed", "swapped in", "culprit", "evicted checkpoints"):
+    swaps = ("swapped in", "states swapped in")
+    for what in (*swaps, "prefix hit", "copied", "checkpoints", "replayed", "culprit", "evicted checkpoints"):
         assert seen[what] >= 10, f"{what} happened {seen[what]} times"
 
 

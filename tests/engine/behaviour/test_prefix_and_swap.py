@@ -1,10 +1,14 @@
 """Through AsyncEngine: a second turn finds the first turn's blocks, tenants are isolated, metrics show swaps."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
+import pytest
 from engines import Collector, running_engine
+from tiny_models import save_model
 
-from splitfuse.engine import AsyncEngine, SamplingParams
+from splitfuse.engine import LLM, AsyncEngine, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
@@ -56,3 +60,24 @@ async def test_swapping_shows_in_the_numbers(tiny_folder: str) -> None:
         assert sum(seen) > 0
         assert sum(seen) == engine.stats()["num_preemptions"]
         assert engine.stats()["num_swapped"] == 0
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3-next"])
+async def test_states_come_back_from_the_host(tmp_path: Path, name: str) -> None:
+    save_model(name, tmp_path)
+    prompts = [[30 + i, *range(40, 50)] for i in range(4)]
+    params = SamplingParams(temperature=0, max_tokens=25, ignore_eos=True)
+    alone = LLM(model=str(tmp_path), dtype="float32", enable_prefix_caching=False)
+    expected = [output.outputs[0].token_ids for output in alone.generate(prompts, params)]
+    options: dict[str, Any] = {"num_kv_blocks": 12, "block_size": 4, "swap_space": 0.01, "preemption_mode": "swap"}
+    async with running_engine(str(tmp_path), enable_prefix_caching=False, **options) as engine:
+        sinks = [Collector() for _ in prompts]
+        for prompt, sink in zip(prompts, sinks, strict=True):
+            await engine.submit(prompt, params, sink)
+        await asyncio.gather(*(sink.ended.wait() for sink in sinks))
+        stats = engine.stats()
+    assert stats["num_preemptions"] > 2
+    assert stats["num_host_state_slots"] > 0
+    assert stats["num_used_host_state_slots"] == 0
+    found = [[token for delta in sink.deltas for token in delta.token_ids] for sink in sinks]
+    assert found == expected

@@ -115,6 +115,26 @@ def test_states_have_the_slots_of_the_plan_within_the_memory(fields, hybrid_fold
     assert found.states.num_checkpoints >= 4
 
 
+def test_states_and_blocks_share_the_swap_space(hybrid_folder):
+    config = EngineConfig(model=str(hybrid_folder), device="cpu", num_kv_blocks=20, swap_space=2**-9)
+    runner = load_runner(config, hybrid_folder)
+    spec, states = runner.loaded.cache, runner.loaded.states
+    assert plan_memory(config, hybrid_folder).states == states
+    assert states.num_host == config.step_limits.num_seqs
+    token_bytes = runner.loaded.kv_bytes_per_token
+    assert states.slot_blocks == states.slot_bytes / (token_bytes * spec.block_size)
+    num_bytes = spec.num_host_blocks * spec.block_size * token_bytes + states.num_host * states.slot_bytes
+    assert 2**21 - spec.block_size * token_bytes < num_bytes <= 2**21
+    pieces = runner.cache._host_blocks.pieces + runner.cache._host_states.pieces
+    assert num_bytes == sum(piece.numel() * piece.element_size() for piece in pieces)
+
+
+def test_a_swap_space_without_room_for_a_state_is_refused(hybrid_folder):
+    config = EngineConfig(model=str(hybrid_folder), device="cpu", swap_space=1e-7)
+    with pytest.raises(ConfigError, match=r"--swap-space: a recurrent state takes \d+ bytes.*GiB or more, or to 0"):
+        plan_memory(config, hybrid_folder)
+
+
 def test_states_without_memory_for_blocks_are_refused(hybrid_folder):
     config = EngineConfig(model=str(hybrid_folder), device="cpu", kv_cache_memory_bytes=2**17)
     with pytest.raises(ConfigError, match=r"128 recurrent states for 64 sequences.*lower --max-num-seqs"):

@@ -21,6 +21,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 3e-5, torch.bfloat16: 2e-2}
 NATIVE = LAYERS | {
     "gated_delta of Qwen3.5": gated_delta(2, 128, 4, 128),
+    "gated_delta of Kimi Linear": gated_delta(2, 128, 2, 128, by_channel=True),
     "mamba2 of Granite 4": mamba2(24, 64, 1, 128),  # more blocks than an item has
     "mamba2 of Nemotron-H": mamba2(4, 80, 2, 128),
     "short_conv of LFM2": short_conv(1024),
@@ -95,9 +96,10 @@ def test_threads_change_no_bit(name: str) -> None:
 def test_gates(width: int, dtype: torch.dtype) -> None:
     x, wide = (randn(5, size, seed=seed).to(dtype) for size, seed in ((2 * width, 1), (2 * width + 6, 2)))
     gate = wide[:, 6:]
-    for norm_before_gate in (True, False):
+    for norm_before_gate, is_sigmoid in ((True, False), (False, False), (True, True)):
         for weight in (randn(width, seed=3), randn(2 * width, seed=4).to(dtype)):
-            sizes = {"eps": 1e-5, "group_size": width, "norm_before_gate": norm_before_gate}
+            gating = {"norm_before_gate": norm_before_gate, "is_sigmoid": is_sigmoid}
+            sizes = {"eps": 1e-5, "group_size": width, **gating}
             expected = reference.gated_rms_norm(x.double(), gate.double(), weight, **sizes)  # type: ignore[arg-type]
             close(cpu.gated_rms_norm(x, gate, weight, **sizes), expected, dtype)  # type: ignore[arg-type]
     for name in ("sigmoid_mul", "silu_gate", "gelu_tanh_gate"):
@@ -123,7 +125,7 @@ def test_gates_and_decays_at_the_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    "layer", [LAYERS["short_conv"], LAYERS["gated_delta"], LAYERS["mamba2"]], ids=lambda layer: layer.op
+    "layer", [LAYERS[name] for name in ("short_conv", "gated_delta", "gated_delta by channel", "mamba2")]
 )
 def test_plans(layer: Layer) -> None:
     """A plan of projections, a recurrence and gates has the ops' bits, for other rows and places than were recorded."""
@@ -168,7 +170,8 @@ def test_other_classes_of_processors_have_equal_bits(
     compiler, needed = compilation.find_compiler(), {"x86-64-v3": "avx2", "skylake-avx512": "avx512bw"}[arch]
     if compiler is None or needed not in compilation.cpu_features().split():
         pytest.skip(f"needs a processor with {needed}")
-    layers = ("short_conv", "gated_delta of odd sizes", "gated_delta of Qwen3.5", "mamba2", "mamba2 of Granite 4")
+    odd = ("gated_delta of odd sizes", "gated_delta by channel")
+    layers = ("short_conv", *odd, "gated_delta of Qwen3.5", "mamba2", "mamba2 of Granite 4")
     native = [world(NATIVE[name], cpu, torch.bfloat16, length=40, seed=8) for name in layers]
     flags = [flag for flag in compilation._flags(Path("recurrence")) if not flag.startswith(("-march", "-fopenmp"))]
     sources = map(str, compilation.FOLDER.glob("recurrence*.cpp"))
@@ -179,7 +182,7 @@ def test_other_classes_of_processors_have_equal_bits(
     other = {
         name: build._bound(loaded[name], fields)
         for name, _, fields in build._ops(header)
-        if name.startswith(("short_conv", "gated_delta", "mamba2"))
+        if name.startswith(("short_conv", "gated_delta", "channel_delta", "mamba2"))
     }
     monkeypatch.setattr(build, "library", lambda: other)
     for name, expected in zip(layers, native, strict=True):

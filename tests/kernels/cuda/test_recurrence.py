@@ -15,6 +15,7 @@ TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 2e-2, torch.float32: 5e-5}
 SMALL = {
     "short_conv": short_conv(24, has_bias=True),
     "gated_delta": gated_delta(1, 8, 2, 40, 2),
+    "gated_delta by channel": gated_delta(2, 6, 2, 20, 2, by_channel=True),
     "mamba2": mamba2(2, 12, 1, 8, 2),
 }
 
@@ -50,16 +51,15 @@ def test_checkpoints_and_drafts(layer: Layer) -> None:
 def test_gates(group_size: int, dtype: torch.dtype) -> None:
     x = random_tensor(3, 2 * group_size, seed=1, dtype=dtype)
     gate = random_tensor(3, 2 * group_size + 5, seed=2, dtype=dtype)[:, 5:]
-    for norm_before_gate in (True, False):
+    for norm_before_gate, is_sigmoid in ((True, False), (False, False), (True, True)):
+        gating = {"norm_before_gate": norm_before_gate, "is_sigmoid": is_sigmoid}
         for weight in (
             random_tensor(group_size, seed=3, dtype=torch.float32),
             random_tensor(2 * group_size, seed=4, dtype=dtype),
         ):
-            got = gates.gated_rms_norm(
-                x, gate, weight, eps=1e-5, group_size=group_size, norm_before_gate=norm_before_gate
-            )
+            got = gates.gated_rms_norm(x, gate, weight, eps=1e-5, group_size=group_size, **gating)
             expected = reference.gated_rms_norm(
-                x.double(), gate.double(), weight, eps=1e-5, group_size=group_size, norm_before_gate=norm_before_gate
+                x.double(), gate.double(), weight, eps=1e-5, group_size=group_size, **gating
             )
             assert_near(got, expected, tolerance=TOLERANCES[dtype])
     for name in ("sigmoid_mul", "silu_gate"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
-from gguf_files import write_gguf
+from gguf_files import GGUF_HYBRIDS, write_gguf
 from real_configs import REAL_CONFIGS
 from tiny_models import HYBRIDS, VOCAB_SIZE, make_model
 from torch import Tensor
@@ -100,6 +100,7 @@ QWEN, GRANITE, NEMOTRON = (
     "nvidia/NVIDIA-Nemotron-Nano-9B-v2",
 )
 FALCON, BAMBA = "tiiuae/Falcon-H1-1.5B-Instruct", "ibm-ai-platform/Bamba-9B-v2"
+KIMI = "moonshotai/Kimi-Linear-48B-A3B-Instruct"
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,10 @@ FALCON, BAMBA = "tiiuae/Falcon-H1-1.5B-Instruct", "ibm-ai-platform/Bamba-9B-v2"
         (FALCON, {"ssm_multipliers": [1.0]}, "ssm_multipliers must be 5 numbers"),
         (FALCON, {"mamba_use_mlp": False}, "mamba_use_mlp False is not built"),
         (BAMBA, {"mamba_n_heads": "many"}, "mamba_n_heads must be a positive integer"),
+        (KIMI, {"mla_use_nope": False}, "mla_use_nope False is not built; built: True"),
+        (KIMI, {"linear_attn_config": {"full_attn_layers": [0, 4]}}, "must be the layers 1 to 27"),
+        (KIMI, {"linear_attn_config": {"head_dim": 0}}, "linear_head_dim must be a positive integer"),
+        (KIMI, {"mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types .* is not built"),
     ],
 )
 def test_refuses_by_name(name: str, changes: dict[str, Any], refusal: str) -> None:
@@ -150,7 +155,7 @@ def test_a_plan_runs_all_layers_but_experts(name: str, tmp_path: Path) -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [*((name, Type.F32) for name in HYBRIDS), ("qwen3-next", Type.Q8_0), ("granite-hybrid", Type.Q8_0)],
+    [*((name, Type.F32) for name in GGUF_HYBRIDS), ("qwen3-next", Type.Q8_0), ("granite-hybrid", Type.Q8_0)],
 )
 def test_gguf_files_give_transformers_logits(name: str, kind: Type, tmp_path: Path) -> None:
     theirs = write_gguf(tmp_path / "model.gguf", name, kind=kind)

@@ -134,3 +134,22 @@ def test_swapped_blocks_of_layers_of_several_widths_come_back() -> None:
         assert torch.equal(tensor[[4, 1]], numbers)
         assert torch.equal(tensor[0], numbers[0])
         assert not tensor[[2, 3]].any()
+
+
+def test_swapped_states_come_back_with_convolution_and_drafts() -> None:
+    pool = StatePool(num_slots=5, dtype=torch.bfloat16, max_drafts=2, num_host=2)
+    options = {"block_size": 4, "dtype": torch.float32, "device": torch.device("cpu")}
+    states = (PagedKV(2, 8), RecurrentState(10, 3), RecurrentState(6, 4, (2, 3, 4), num_gates=2))
+    cache = KVCache(config_of(*states), num_blocks=2, num_host_blocks=1, states=pool, **options)  # type: ignore[arg-type]
+    assert len(cache.state_tensors) == 5
+    for tensor in cache.state_tensors:
+        tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape))
+    before = [tensor[[1, 3]].clone() for tensor in cache.state_tensors]
+    none: dict[str, list[tuple[int, int]]] = {"swap_out": [], "swap_in": [], "copies": []}
+    cache.copy_blocks(**none, state_swap_out=[(1, 1), (3, 0)])
+    for tensor in cache.state_tensors:
+        tensor.zero_()
+    cache.copy_blocks(**none, state_swap_in=[(1, 4), (0, 2)])
+    for tensor, numbers in zip(cache.state_tensors, before, strict=True):
+        assert torch.equal(tensor[[4, 2]], numbers)
+        assert not tensor[[0, 1, 3]].any()

@@ -220,6 +220,10 @@ def test_rope_tables_are_theirs(name: str) -> None:
     if not ours.ropes[0].rotary_dim:
         assert model_class(ours.architecture).partial_rotary
         return
+    if ours.architecture == "KimiLinearForCausalLM":  # no position turns anything
+        table = rope_table(ours.ropes[0], num_positions=9, device=torch.device("cpu"))
+        assert torch.equal(table, torch.cat((torch.ones(9, 32), torch.zeros(9, 32)), dim=1))
+        return
     for rope in dict.fromkeys(ours.ropes):
         layer = ours.ropes.index(rope)
         kinds = ours.hf_config.get("layer_types")

@@ -51,3 +51,19 @@ def test_a_tenant_below_half_its_share_loses_nothing() -> None:
     checkpoints.add(Checkpoint("few", 7, "regular", 1))
     assert "few" not in evicted(checkpoints, 5)
     assert len(checkpoints) == 3
+
+
+def test_the_end_of_a_turn_goes_once_the_next_turn_has_one() -> None:
+    checkpoints = checkpoints_of(100)
+    first, second, within = (Checkpoint(key, 0, "", 160, is_end=key != "within") for key in ("a", "b", "within"))
+    for checkpoint in (first, second, within):
+        checkpoints.add(checkpoint)
+        checkpoints.use(checkpoint.key)
+        checkpoints.supersede(checkpoint)
+    checkpoints.use("b")  # a branch: the place has two continuations, and stays
+    assert [first.gain, second.gain, within.gain] == [10, 10, 160]
+    twice = Checkpoint("twice", 0, "", 160, is_end=True, num_hits=2)
+    checkpoints.add(twice)
+    checkpoints.supersede(twice)
+    assert twice.gain == 160
+    assert evicted(checkpoints, 2) == ["a", "b"]
