@@ -34,6 +34,12 @@ OURS = "splitfuse"
 WEIGHT_BITS = {16: 16.0, 8: 8.5, 4: 4.5}  # bits per weight of BF16, Q8_0 and Q4_0, with scales
 
 
+def cost_of(config: ModelConfig, bits: int) -> Cost:
+    """Return the cost of a file by requantize.py: the output matrix of a Q4_0 file is Q6_K, or Q8_0 for odd widths."""
+    head_bits = (6.5625 if config.hidden_size % 256 == 0 else 8.5) if bits == 4 else None
+    return Cost(config, WEIGHT_BITS[bits], head_bits)
+
+
 @dataclass
 class Series:
     """Series of one peer's seconds at one point, a value per pair."""
@@ -113,7 +119,7 @@ def _agreement(tokens: Sequence[int], ours: Sequence[int]) -> float:
 
 def summary(figures: Figures, config: ModelConfig, output_len: int, bits: int) -> dict[str, Any]:
     """Return medians, ratios of pairs, shares of the limits."""
-    point, machine, cost = figures.point, figures.machine(), Cost(config, WEIGHT_BITS[bits])
+    point, machine, cost = figures.point, figures.machine(), cost_of(config, bits)
     sizes = {"num_seqs": point.num_seqs, "prompt_len": point.prompt_len}
     least = cost.generate_seconds(machine, **sizes, output_len=output_len)
     prompt_least = cost.seconds(machine, num_seqs=point.num_seqs, start=0, num_tokens=point.prompt_len)
@@ -177,20 +183,23 @@ def requantized(file: Path, bits: int, folder: Path) -> Path:
     return made
 
 
+def weights(args: argparse.Namespace, stack: ExitStack) -> Path:
+    """Return the folder or the file that the peers read, written unless it exists."""
+    if args.gguf and args.gguf.is_dir():
+        return Path(args.gguf)
+    if args.gguf:
+        return requantized(args.gguf, args.bits, scratch_folder(args, stack))
+    folder = model_folder(args, stack)
+    if "llamacpp" in args.peers or args.bits < 16:
+        write_gguf(folder, python_of("llamacpp"))
+    return folder if args.bits == 16 else requantized(folder.with_name(f"{folder.name}.gguf"), args.bits, folder.parent)
+
+
 def main() -> None:
     args = parse()
     end_children_on_sigterm()
     with ExitStack() as stack:
-        if args.gguf and args.gguf.is_dir():
-            folder = args.gguf
-        elif args.gguf:
-            folder = requantized(args.gguf, args.bits, scratch_folder(args, stack))
-        else:
-            folder = model_folder(args, stack)
-            if "llamacpp" in args.peers or args.bits < 16:
-                write_gguf(folder, python_of("llamacpp"))
-            if args.bits < 16:
-                folder = requantized(folder.with_name(f"{folder.name}.gguf"), args.bits, folder.parent)
+        folder = weights(args, stack)
         bench = Bench(args, folder, stack)
         print(f"{folder.name}, {args.bits} bits a weight, {args.output_len} new tokens, {args.num_threads} threads")
         results = []

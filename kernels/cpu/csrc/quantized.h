@@ -89,7 +89,10 @@ inline quads_t quad_of(const uint32_t* values, const uint32_t* high, int quad, i
     low = (quad % 2 ? low >> 4 : low) & 0x0f0f0f0f;
     if (BITS == FLOAT4_BITS) return quads_of_float4(low);
     if (BITS == 5) low |= ((load_vector<quads_t>(high) >> (shift + quad)) & 0x01010101) << 4;
-    if (BITS == 6) low |= ((load_vector<quads_t>(high) >> 2 * quad) & 0x03030303) << 4;
+    if (BITS == 6) {
+        const quads_t both = load_vector<quads_t>(high);
+        low |= (quad < 2 ? both << (4 - 2 * quad) : both >> (2 * quad - 4)) & 0x30303030;
+    }
     return low;
 }
 
@@ -202,6 +205,14 @@ struct QuantizedPanels {
         return out;
     }
 
+    // Headers of a panel for inputs in groups of `size`, which divides the weight's: [groups][scales, offsets][PANEL].
+    // Without offsets these are not written. The next panel's are prefetched.
+    __attribute__((noinline)) void headers(int64_t number, int64_t size, float* to) const {
+        const int64_t parts = group < num_inputs ? group / size : (num_inputs + size - 1) / size;
+        levels(scales, super_scales, number, parts, to);
+        if (offsets) levels(offsets, super_offsets, number, parts, to + PANEL);
+    }
+
     // Unpacks inputs [begin, end) of a panel, whole HALFs, to `to`: floats or pairs.
     template <typename Scalar>
     void take(int64_t number, int64_t begin, int64_t end, Scalar* to) const {
@@ -256,20 +267,55 @@ struct QuantizedPanels {
     // Calls f(v, quad, values of the quad) for the HALF of a panel at k.
     template <int BITS, typename Function>
     __attribute__((always_inline)) inline void each_quad(int64_t number, int64_t k, Function f) const {
-        const uint32_t* low = (const uint32_t*)values + (number * num_inputs + k) / (BITS == 8 ? 4 : 8) * PANEL;
+        const int64_t at = number * num_inputs + k;
+        const uint32_t* low = (const uint32_t*)values + at * (BITS == 8 ? PANEL / 4 : PANEL / 8);
         const uint32_t* up = (const uint32_t*)high;
-        if (BITS == 5) up += (number * num_inputs + k) / 32 * PANEL;
-        if (BITS == 6) up += (number * num_inputs + k) / 16 * PANEL;
+        if (BITS == 5) up += (at & -32) * (PANEL / 32);
+        if (BITS == 6) up += at * (PANEL / 16);
         const int shift = k % 32 ? QUADS : 0;
         for (int quad = 0; quad < QUADS; quad++)
             for (int v = 0; v < V; v++) {
-                if (BITS == 8 || quad % 2 == 0) fetch(low + (BITS == 8 ? quad : quad / 2) * PANEL + v * WIDTH);
+                if (BITS == 8 || quad % 2 == 0) fetch(low + (BITS == 8 ? quad : quad / 2) * PANEL + v * WIDTH, ahead);
+                if (BITS == 5 && quad == 0 && !shift) fetch(up + v * WIDTH, ahead / 4);
+                if (BITS == 6 && quad == 0) fetch(up + v * WIDTH, ahead / 2);
                 f(v, quad, quad_of<BITS>(low + v * WIDTH, up + v * WIDTH, quad, shift));
             }
     }
 
    private:
-    void fetch(const uint32_t* here) const { __builtin_prefetch((const char*)here + ahead, 0, 2); }
+    // Inlined early, because gcc 12 drops calls of a function that only prefetches.
+    __attribute__((always_inline)) inline void fetch(const uint32_t* here, int64_t distance) const {
+        __builtin_prefetch((const char*)here + distance, 0, 2);
+    }
+
+    // Scales or offsets of a panel, each `parts` times.
+    void levels(const void* lower, const uint16_t* upper, int64_t number, int64_t parts, float* to) const {
+        const int64_t num_below = super_group / group, line = PANEL * scale_bytes;
+        const char* here = (const char*)lower + number * num_groups * line;
+        const char* next = here + num_groups * line;
+        if (upper) upper += number * num_super_groups * PANEL;
+        int64_t left = 0;
+        sums_t above[V];
+        for (int64_t index = 0; index < num_groups; index++, here += line) {
+            __builtin_prefetch(next + index * line, 0, 2);
+            if (scale_bytes == 4) __builtin_prefetch(next + index * line + 64, 0, 2);
+            if (upper && left-- == 0) {
+                for (int v = 0; v < V; v++) above[v] = floats_of_halves(upper + v * WIDTH);
+                upper += PANEL;
+                left = num_below - 1;
+            }
+            for (int v = 0; v < V; v++) {
+                sums_t level;
+                if (scale_bytes == 4) level = load_vector<sums_t>((const float*)here + v * WIDTH);
+                else if (scale_bytes == 2) level = floats_of_halves((const uint16_t*)here + v * WIDTH);
+                else if (upper) level = floats_of_bytes((const int8_t*)here + v * WIDTH) * above[v];
+                else level = floats_of_exponents((const uint8_t*)here + v * WIDTH);
+                for (int64_t part = 0; part < parts; part++)
+                    std::memcpy(to + part * 2 * PANEL + v * WIDTH, &level, sizeof level);
+            }
+            to += parts * 2 * PANEL;
+        }
+    }
 
     sums_t level(const void* lower, const uint16_t* upper, int64_t number, int64_t index, int v) const {
         const int64_t at = (number * num_groups + index) * PANEL + v * WIDTH;
@@ -291,7 +337,7 @@ struct QuantizedPanels {
         for (int quad = 0; quad < QUADS; quad++)
             for (int v = 0; v < V; v++) {
                 const quads_t both = load_vector<quads_t>(low + quad / 2 * PANEL + v * WIDTH);
-                if (quad % 2 == 0) fetch(low + quad / 2 * PANEL + v * WIDTH);
+                if (quad % 2 == 0) fetch(low + quad / 2 * PANEL + v * WIDTH, ahead);
                 f(v, quad, [&](int j) __attribute__((always_inline)) {
                     return (sums_t)_mm512_permutexvar_ps((__m512i)(both >> (8 * j + quad % 2 * 4)), numbers);
                 });

@@ -89,18 +89,15 @@ class Int8Product {
         const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
         constexpr int MOST_STORED = StoredInt8Panels<T, 8, LEVELS>::MANY;
         const uint8_t* here = w.panel(number);
+        const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
+        float* to = (float*)scratch((quads + headers) * 4);
+        w.headers(number, a.input_group, to);
         if (end - begin <= MOST_STORED) {
             w.ahead = next - here;
             return w.by_kind([&](auto kind) {
-                const StoredInt8Panels<T, bits_of(decltype(kind)::value), LEVELS> panels{sums, w};
+                const StoredInt8Panels<T, bits_of(decltype(kind)::value), LEVELS> panels{sums, w, to};
                 multiply_rows<MOST_STORED>(int(end - begin), panels, begin, number);
             });
-        }
-        const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
-        float* to = (float*)scratch((quads + headers) * 4);
-        for (int64_t group = 0; group < rows.num_groups; group++) {
-            const Header header = w.header(number, group * a.input_group / w.group);
-            std::memcpy(to + group * 2 * PANEL, &header, sizeof header);
         }
         w.ahead = 0;
         const Int8Panel<T, LEVELS> panel{sums, to, w.quads(number, (uint32_t*)to + headers)};

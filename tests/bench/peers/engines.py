@@ -137,7 +137,10 @@ def llamacpp(folder: Path, largest: Largest, **settings: Any) -> Generate:
 
 
 def openvino(folder: Path, largest: Largest, **settings: Any) -> Generate:
-    """Load OpenVINO GenAI's continuous batching with dynamic split fuse, from a GGUF file."""
+    """Load OpenVINO GenAI's continuous batching with dynamic split fuse, from a GGUF file.
+
+    Setting enable_prefix_caching: of its scheduler.
+    """
     import numpy as np
     import openvino as ov
     import openvino_genai as genai
@@ -147,7 +150,7 @@ def openvino(folder: Path, largest: Largest, **settings: Any) -> Generate:
     scheduler.max_num_batched_tokens = 2048
     scheduler.max_num_seqs = largest.num_seqs
     scheduler.cache_size = 2  # GiB
-    scheduler.enable_prefix_caching = False
+    scheduler.enable_prefix_caching = settings.pop("enable_prefix_caching", False)
     pipeline = genai.LLMPipeline(
         str(folder), "CPU", scheduler_config=scheduler, INFERENCE_NUM_THREADS=largest.num_threads, **settings
     )

@@ -58,7 +58,8 @@ def _add_vocabulary(writer: gguf.GGUFWriter, vocab: dict[str, int]) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
+    # Without a special token OpenVINO GenAI 2026.4 fails to compile its tokenizer ("ReadValue contains dead weak ptr").
+    writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (len(tokens) - 1))
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(0)

@@ -16,6 +16,7 @@ from splitfuse.kernels import ops
 
 PROMPT_ROWS = 1024  # rows of the matrix product whose rate is measured
 _REPEATS = 5
+_MOST_BYTES = 2**30  # of the buffer that is read: far beyond all caches
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Cost:
 
     config: ModelConfig
     weight_bits: float = 16.0  # scales included
+    head_bits: float | None = None  # of the output matrix; None: weight_bits
 
     @property
     def layer_params(self) -> int:
@@ -46,7 +48,8 @@ class Cost:
     @property
     def weight_bytes(self) -> int:
         """Number of bytes of the weights, which a pass reads once."""
-        return int((self.layer_params + self.head_params) * self.weight_bits / 8)
+        head_bits = self.weight_bits if self.head_bits is None else self.head_bits
+        return int((self.layer_params * self.weight_bits + self.head_params * head_bits) / 8)
 
     def seconds(self, rates: Rates, *, num_seqs: int, start: int, num_tokens: int) -> float:
         """Return the least seconds of a pass over tokens [start, start + num_tokens) of every sequence."""
@@ -79,7 +82,7 @@ class Meter:
 
     def __init__(self, config: ModelConfig, *, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
-        self._buffer = torch.ones(Cost(config).weight_bytes // 4)
+        self._buffer = torch.ones(min(Cost(config).weight_bytes, _MOST_BYTES) // 4)
         self._linears = [
             (torch.randn(PROMPT_ROWS, columns).bfloat16(), ops.pack_linear(torch.randn(rows, columns).bfloat16()))
             for rows, columns in layer_shapes(config)
