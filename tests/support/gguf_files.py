@@ -12,7 +12,7 @@ import gguf_hybrids
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
-from tiny_models import CONFIGS, HYBRIDS, byte_tokenizer, make_model
+from tiny_models import CONFIGS, HYBRIDS, VOCAB_SIZE, byte_tokenizer, make_model
 from transformers import PretrainedConfig, PreTrainedModel
 
 from splitfuse.engine.extras.gguf import architectures as known
@@ -309,14 +309,17 @@ def _llama3_divisors(rope: dict[str, Any], head_dim: int) -> np.ndarray:
     return np.array(divisors, dtype=np.float32)
 
 
-def add_vocabulary(writer: gguf.GGUFWriter) -> None:
-    """Add the tests' tokenizer, with one merge: without merges it is no byte-level vocabulary."""
+def add_vocabulary(writer: gguf.GGUFWriter, size: int = VOCAB_SIZE) -> None:
+    """Add the tests' tokenizer and made-up words, with one merge: without merges it is no byte-level vocabulary."""
     vocab = sorted(byte_tokenizer().get_vocab().items(), key=lambda item: item[1])
     tokens = [token if token != "<s12>" else "th" for token, _ in vocab]
+    types = [gguf.TokenType.CONTROL if len(token) > 2 else gguf.TokenType.NORMAL for token in tokens]
+    tokens += [f"Ġ{number}" for number in range(len(tokens), size)]
+    types += [gguf.TokenType.NORMAL] * (size - len(types))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL if len(token) > 2 else gguf.TokenType.NORMAL for token in tokens])
+    writer.add_token_types(types)
     writer.add_token_merges(["t h"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
