@@ -104,18 +104,19 @@ struct Int8Sums {
     const T* bias;
     T* out;
     int64_t num_outputs, out_row, zero;
-    bool has_offsets;
+    const float *scales, *offsets;  // of a panel, [groups of x][PANEL]; offsets may be null
 
     // Corrects the sum: `dot` subtracts DOT_ZERO from each value, not the weight's zero.
     ints_t at_zero(int64_t row, int64_t group) const {
         return ints_t{} + int32_t(DOT_ZERO - zero) * x.sums[row * x.num_groups + group];
     }
 
-    // Adds a group's integers to the sums.
-    void join(sums_t& total, ints_t sum, int64_t row, int64_t group, sums_t scale, sums_t offset) const {
-        const int64_t of = row * x.num_groups + group;
-        total = multiply_add_once(__builtin_convertvector(sum, sums_t) * x.scales[of], scale, total);
-        if (has_offsets) total = multiply_add_once(offset, sums_t{} + x.scales[of] * float(x.sums[of]), total);
+    // Adds a group's integers to the v'th sums.
+    void join(sums_t& total, ints_t sum, int64_t row, int64_t group, int v) const {
+        const int64_t of = row * x.num_groups + group, at = group * PANEL + v * WIDTH;
+        total = multiply_add_once(__builtin_convertvector(sum, sums_t) * x.scales[of], load_vector<sums_t>(scales + at), total);
+        if (offsets)
+            total = multiply_add_once(load_vector<sums_t>(offsets + at), sums_t{} + x.scales[of] * float(x.sums[of]), total);
     }
 
     int64_t end_of(int64_t group) const { return (group + 1) * x.group < x.num_inputs ? (group + 1) * x.group : x.num_inputs; }
@@ -128,7 +129,6 @@ struct Int8Sums {
 // An unpacked panel, for many rows.
 template <typename T, int LEVELS>
 struct Int8Panel : Int8Sums<T, LEVELS> {
-    const float* headers;   // [groups of x][scales, offsets][PANEL]
     const uint32_t* quads;  // [K/4][PANEL]
     int64_t num_points() const { return this->x.num_inputs / BLOCK * LEVELS; }
 
@@ -155,11 +155,8 @@ struct Int8Panel : Int8Sums<T, LEVELS> {
                     }
                 }
             }
-            for (int v = 0; v < V; v++) {
-                const float* header = headers + i * 2 * PANEL + v * WIDTH;
-                const sums_t scale = load_vector<sums_t>(header), offset = load_vector<sums_t>(header + PANEL);
-                for (int m = 0; m < M; m++) this->join(totals[m][v], sums[m][v], row + m, i, scale, offset);
-            }
+            for (int v = 0; v < V; v++)
+                for (int m = 0; m < M; m++) this->join(totals[m][v], sums[m][v], row + m, i, v);
         }
         for (int m = 0; m < M; m++) this->finish(row + m, number, totals[m]);
     }
@@ -188,11 +185,10 @@ struct StoredInt8Panels : Int8Sums<T, LEVELS> {
                             sums[level][m][v] = dot(sums[level][m][v], lanes, four);
                         }
                 });
-            const Header header = w.header(number, i * x.group / w.group);
             for (int v = 0; v < V; v++)
                 for (int m = 0; m < M; m++) {
                     const ints_t sum = LEVELS == 2 ? (sums[0][m][v] << 7) + sums[LEVELS - 1][m][v] : sums[0][m][v];
-                    this->join(totals[m][v], sum, row + m, i, header.scales[v], header.offsets[v]);
+                    this->join(totals[m][v], sum, row + m, i, v);
                 }
         }
         for (int m = 0; m < M; m++) this->finish(row + m, number, totals[m]);

@@ -203,6 +203,13 @@ struct QuantizedPanels {
         return out;
     }
 
+    // Writes a panel's scales and, if there are any, offsets, once for each `size` inputs: [count][PANEL] each. (A call of
+    // `header` for each group took a fifth of the time of 2 rows.) The next panel's are fetched.
+    void headers(int64_t number, int64_t size, int64_t count, float* to) const {
+        levels(scales, super_scales, number, size, count, to);
+        if (offsets) levels(offsets, super_offsets, number, size, count, to + count * PANEL);
+    }
+
     // Unpacks inputs [begin, end) of a panel, whole HALFs, to `to`: floats or pairs.
     template <typename Scalar>
     void take(int64_t number, int64_t begin, int64_t end, Scalar* to) const {
@@ -271,6 +278,36 @@ struct QuantizedPanels {
     }
 
    private:
+    void levels(const void* lower, const uint16_t* upper, int64_t number, int64_t size, int64_t count, float* to) const {
+        const int64_t first = number * num_groups * PANEL;
+        if (scale_bytes == 4) return repeat((const float*)lower + first, size, count, to, load_vector<sums_t>);
+        if (scale_bytes == 2) return repeat((const uint16_t*)lower + first, size, count, to, floats_of_halves);
+        if (!upper) return repeat((const uint8_t*)lower + first, size, count, to, floats_of_exponents);
+        upper += number * num_super_groups * PANEL;
+        const int64_t groups = super_group / group;
+        int64_t left = groups, v = 0;
+        repeat((const int8_t*)lower + first, size, count, to, [&](const int8_t* from) {
+            const sums_t out = floats_of_bytes(from) * floats_of_halves(upper + v * WIDTH);
+            if (++v == V) {
+                v = 0;
+                if (--left == 0) left = groups, upper += PANEL;
+            }
+            return out;
+        });
+    }
+
+    // Writes load(group's level) for each `size` inputs.
+    template <typename Level, typename Load>
+    void repeat(const Level* from, int64_t size, int64_t count, float* to, Load load) const {
+        const int64_t copies = group / size;
+        for (float *end = to + count * PANEL; to < end; from += PANEL) {
+            __builtin_prefetch(from + num_groups * PANEL, 0, 2);
+            sums_t lanes[V];
+            for (int v = 0; v < V; v++) lanes[v] = load(from + v * WIDTH);
+            for (int64_t copy = 0; copy < copies && to < end; copy++, to += PANEL) std::memcpy(to, lanes, sizeof lanes);
+        }
+    }
+
     sums_t level(const void* lower, const uint16_t* upper, int64_t number, int64_t index, int v) const {
         const int64_t at = (number * num_groups + index) * PANEL + v * WIDTH;
         if (scale_bytes == 4) return load_vector<sums_t>((const float*)lower + at);

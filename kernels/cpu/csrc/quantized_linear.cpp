@@ -86,7 +86,11 @@ class Int8Product {
     // Like DenseProduct's.
     void multiply(const QuantizedLinear<T>& a, QuantizedPanels& w, int64_t number, int64_t begin, int64_t end,
                   const uint8_t* next) const {
-        const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
+        const int64_t quads = w.num_inputs / 4 * PANEL, levels = rows.num_groups * PANEL;
+        float* scales = (float*)scratch((quads + 2 * levels) * 4);
+        w.headers(number, a.input_group, rows.num_groups, scales);
+        const Int8Sums<T, LEVELS> sums{rows,   a.bias, a.out, a.num_outputs, a.out_row,
+                                       w.zero, scales, a.offsets ? scales + levels : nullptr};
         constexpr int MOST_STORED = StoredInt8Panels<T, 8, LEVELS>::MANY;
         const uint8_t* here = w.panel(number);
         if (end - begin <= MOST_STORED) {
@@ -96,14 +100,8 @@ class Int8Product {
                 multiply_rows<MOST_STORED>(int(end - begin), panels, begin, number);
             });
         }
-        const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
-        float* to = (float*)scratch((quads + headers) * 4);
-        for (int64_t group = 0; group < rows.num_groups; group++) {
-            const Header header = w.header(number, group * a.input_group / w.group);
-            std::memcpy(to + group * 2 * PANEL, &header, sizeof header);
-        }
         w.ahead = 0;
-        const Int8Panel<T, LEVELS> panel{sums, to, w.quads(number, (uint32_t*)to + headers)};
+        const Int8Panel<T, LEVELS> panel{sums, w.quads(number, (uint32_t*)scales + 2 * levels)};
         multiply_panel<Int8Sums<T, LEVELS>::MANY>(panel, number, begin, end, next, next == here ? 0 : w.num_bytes());
     }
 
