@@ -2,10 +2,10 @@
 
 `python tests/bench/peers.py [--peers vllm llamacpp transformers] [--points 1x32 8x128 32x256] [--pairs 3]` takes seeded
 random bfloat16 weights. With `--bits 4 --peers llamacpp openvino` all peers read one GGUF file, of random weights
-(`--model llama-3.2-1b`) or a real model's (`--gguf FILE`); make the peers first: tests/bench/peers/setup.sh. Every peer
-is a process that loads once and is stopped (SIGSTOP) while another one runs, so that no engine's spinning threads cost
-another. Greedy, no early end; a round before the first pair warms up; prompts are new in every round, so that no prefix
-cache helps. Rates stand beside the machine's limit.
+(`--model llama-3.2-1b`, or a mixture: `--model qwen3-30b-a3b`) or a real model's (`--gguf FILE`); make the peers first:
+tests/bench/peers/setup.sh. Every peer is a process that loads once and is stopped (SIGSTOP) while another one runs, so
+that no engine's spinning threads cost another. Greedy, no early end; a round before the first pair warms up; prompts
+are new in every round, so that no prefix cache helps. Rates stand beside the machine's limit.
 """
 
 import argparse
@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).with_name("peers")))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from mixture_files import MIXTURES, write_mixture
 from model_folder import write_gguf
 from options import model_folder, parser_of, scratch_folder
 from processes import Worker, end_children_on_sigterm, environment_of, python_of
-from roofline import Cost, Meter, Rates
+from roofline import Cost, Meter, MixtureCost, Rates
 
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.registry import read_model_config
@@ -32,12 +34,6 @@ from splitfuse.engine.extras.bench.offline import Point
 
 OURS = "splitfuse"
 WEIGHT_BITS = {16: 16.0, 8: 8.5, 4: 4.5}  # bits per weight of BF16, Q8_0 and Q4_0, with scales
-
-
-def cost_of(config: ModelConfig, bits: int) -> Cost:
-    """Return the cost of a file by requantize.py: the output matrix of a Q4_0 file is Q6_K, or Q8_0 for odd widths."""
-    head_bits = (6.5625 if config.hidden_size % 256 == 0 else 8.5) if bits == 4 else None
-    return Cost(config, WEIGHT_BITS[bits], head_bits)
 
 
 @dataclass
@@ -117,9 +113,18 @@ def _agreement(tokens: Sequence[int], ours: Sequence[int]) -> float:
     return statistics.mean(a == b for a, b in zip(tokens, ours, strict=True))
 
 
-def summary(figures: Figures, config: ModelConfig, output_len: int, bits: int) -> dict[str, Any]:
+def cost_of(config: ModelConfig, args: argparse.Namespace) -> Cost:
+    """Return the cost of a forward pass. requantize.py makes a Q4_0 file's output matrix Q6_K, of odd widths Q8_0."""
+    if args.model in MIXTURES and not args.gguf:
+        expert_bytes, other_bytes = MIXTURES[args.model].num_bytes()
+        return MixtureCost(config, expert_bytes=expert_bytes, other_bytes=other_bytes)
+    head_bits = (6.5625 if config.hidden_size % 256 == 0 else 8.5) if args.bits == 4 else None
+    return Cost(config, WEIGHT_BITS[args.bits], head_bits)
+
+
+def summary(figures: Figures, cost: Cost, output_len: int) -> dict[str, Any]:
     """Return medians, ratios of pairs, shares of the limits."""
-    point, machine, cost = figures.point, figures.machine(), cost_of(config, bits)
+    point, machine = figures.point, figures.machine()
     sizes = {"num_seqs": point.num_seqs, "prompt_len": point.prompt_len}
     least = cost.generate_seconds(machine, **sizes, output_len=output_len)
     prompt_least = cost.seconds(machine, num_seqs=point.num_seqs, start=0, num_tokens=point.prompt_len)
@@ -163,7 +168,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, peers=["vllm", "llamacpp", "transformers"])
+    parser = parser_of(__doc__, peers=["vllm", "llamacpp", "transformers"], models=list(MIXTURES))
     add = parser.add_argument
     add("--points", nargs="+", type=Point.parse, default=[Point(1, 32), Point(8, 128), Point(32, 256)])
     add("--output-len", type=int, default=64)
@@ -189,6 +194,11 @@ def weights(args: argparse.Namespace, stack: ExitStack) -> Path:
         return Path(args.gguf)
     if args.gguf:
         return requantized(args.gguf, args.bits, scratch_folder(args, stack))
+    if args.model in MIXTURES:
+        file = scratch_folder(args, stack) / f"{args.model}.gguf"
+        if not file.exists():
+            write_mixture(file, MIXTURES[args.model])
+        return Path(file)
     folder = model_folder(args, stack)
     if "llamacpp" in args.peers or args.bits < 16:
         write_gguf(folder, python_of("llamacpp"))
@@ -204,7 +214,7 @@ def main() -> None:
         print(f"{folder.name}, {args.bits} bits a weight, {args.output_len} new tokens, {args.num_threads} threads")
         results = []
         for point in args.points:
-            results.append(summary(bench.run(point), bench.config, args.output_len, args.bits))
+            results.append(summary(bench.run(point), cost_of(bench.config, args), args.output_len))
             show(results[-1])
     if args.save_result:
         args.save_result.write_text(json.dumps({"model": folder.name, "bits": args.bits, "points": results}, indent=2))

@@ -48,7 +48,7 @@ def cells(load: str, result: dict[str, Any], peer: str) -> str:
 
 
 def parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, peers=["llamacpp", "openvino"])
+    parser = parser_of(__doc__, peers=["llamacpp", "openvino"], models=list(bench.MIXTURES))
     parser.add_argument("--bits", type=int, choices=bench.WEIGHT_BITS, default=4)
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
     parser.add_argument("--output-len", type=int, default=64)
@@ -71,7 +71,7 @@ def main() -> None:
                 kind = SharedPrefix if load == "shared" else bench.Bench
                 running = kind(args, folder, workers)
                 for point in args.points:
-                    result = bench.summary(running.run(point), running.config, args.output_len, args.bits)
+                    result = bench.summary(running.run(point), bench.cost_of(running.config, args), args.output_len)
                     rates = f"{result['bandwidth'] / 1e9:.0f} GB/s, {result['matmul'] / 1e9:.0f} GFLOP/s"
                     row = " | ".join(cells(load, result, peer) for peer in result["peers"])
                     print(f"| {load}: {point} ({rates}) | {row} |", flush=True)

@@ -1,5 +1,7 @@
-"""GGUF files of random mixtures in the shape of Qwen3-30B-A3B, written block by block: no weights are in memory."""
+"""GGUF files of random mixtures, written block by block: no weights are in memory."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
@@ -8,61 +10,136 @@ from gguf import GGMLQuantizationType as Type
 from gguf_files import add_vocabulary
 from tiny_models import VOCAB_SIZE
 
-# Offsets of the halves in a block that scale it; other bytes may be random.
+# Offsets of the halves in a block that scale it, and their value: with wider weights attention is to one token alone,
+# and engines that round differently part after a few tokens. Other bytes may be random.
 _HALVES = {Type.Q4_0: (0,), Type.Q8_0: (0,), Type.Q4_K: (0, 2), Type.Q6_K: (208,)}
+_SCALES = {Type.Q4_0: 1e-3, Type.Q8_0: 2e-4, Type.Q4_K: 1e-4, Type.Q6_K: 1e-5}
+_MXFP4_EXPONENT = 119  # 2^-8
 _BLOCKS_AT_ONCE = 2**16
+_Part = tuple[str, tuple[int, ...], Type]
 
 
-def write_mixture(
-    path: Path,
-    *,
-    num_layers: int,
-    hidden: int = 2048,
-    inner: int = 768,
-    num_experts: int = 128,
-    kind: Type = Type.Q4_K,
-    down_kind: Type | None = None,
-) -> None:
-    """Write a Qwen3-MoE with random blocks of `kind`, in the down projections of `down_kind`."""
-    writer = gguf.GGUFWriter(path, "qwen3moe")
-    writer.add_context_length(4096)
-    writer.add_embedding_length(hidden)
-    writer.add_block_count(num_layers)
-    writer.add_head_count(hidden // 64)
-    writer.add_head_count_kv(4)
-    writer.add_key_length(128)
-    writer.add_value_length(128)
-    writer.add_vocab_size(VOCAB_SIZE)
-    writer.add_feed_forward_length(3 * hidden)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_expert_count(num_experts)
-    writer.add_expert_used_count(8)
-    writer.add_expert_feed_forward_length(inner)
-    writer.add_rope_freq_base(1000000.0)
-    add_vocabulary(writer)
-    heads = hidden // 64 * 128
-    shapes: dict[str, tuple[tuple[int, ...], Type]] = {
-        "token_embd.weight": ((VOCAB_SIZE, hidden), Type.Q8_0),
-        "output.weight": ((VOCAB_SIZE, hidden), Type.Q8_0),
-        "output_norm.weight": ((hidden,), Type.F32),
-    }
-    for layer in range(num_layers):
-        parts: dict[str, tuple[tuple[int, ...], Type]] = {
-            "attn_norm": ((hidden,), Type.F32),
-            "attn_q": ((heads, hidden), kind),
-            "attn_k": ((512, hidden), kind),
-            "attn_v": ((512, hidden), kind),
-            "attn_q_norm": ((128,), Type.F32),
-            "attn_k_norm": ((128,), Type.F32),
-            "attn_output": ((hidden, heads), kind),
-            "ffn_norm": ((hidden,), Type.F32),
-            "ffn_gate_inp": ((num_experts, hidden), Type.F32),
-            "ffn_gate_exps": ((num_experts, inner, hidden), kind),
-            "ffn_up_exps": ((num_experts, inner, hidden), kind),
-            "ffn_down_exps": ((num_experts, hidden, inner), down_kind or kind),
-        }
-        shapes |= {f"blk.{layer}.{name}.weight": part for name, part in parts.items()}
-    for name, (shape, of) in shapes.items():
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """Shape of a mixture, and the types of its matrices. Defaults: Qwen3-30B-A3B with few layers and tokens."""
+
+    architecture: str = "qwen3moe"
+    num_layers: int = 8
+    hidden: int = 2048
+    inner: int = 768
+    num_heads: int = 32
+    num_kv_heads: int = 4
+    head_dim: int = 128
+    num_experts: int = 128
+    top_k: int = 8
+    vocab_size: int = VOCAB_SIZE
+    kind: Type = Type.Q4_K
+    down_kind: Type | None = None  # of the experts' down projections; None: `kind`
+    dense_kind: Type | None = None  # of attention; None: `kind`
+    embedding_kind: Type = Type.Q8_0
+    output_kind: Type = Type.Q8_0
+
+    def fields(self, writer: gguf.GGUFWriter) -> None:
+        """Write the metadata."""
+        writer.add_context_length(4096)
+        writer.add_embedding_length(self.hidden)
+        writer.add_block_count(self.num_layers)
+        writer.add_head_count(self.num_heads)
+        writer.add_head_count_kv(self.num_kv_heads)
+        writer.add_key_length(self.head_dim)
+        writer.add_value_length(self.head_dim)
+        writer.add_vocab_size(self.vocab_size)
+        writer.add_feed_forward_length(3 * self.hidden)
+        writer.add_layer_norm_rms_eps(1e-6)
+        writer.add_expert_count(self.num_experts)
+        writer.add_expert_used_count(self.top_k)
+        writer.add_expert_feed_forward_length(self.inner)
+        writer.add_rope_freq_base(1000000.0)
+        add_vocabulary(writer, self.vocab_size)
+
+    def parts(self) -> Iterator[_Part]:
+        """Yield the tensors."""
+        yield "token_embd.weight", (self.vocab_size, self.hidden), self.embedding_kind
+        yield "output.weight", (self.vocab_size, self.hidden), self.output_kind
+        yield "output_norm.weight", (self.hidden,), Type.F32
+        for layer in range(self.num_layers):
+            for name, shape, kind in self._layer():
+                yield f"blk.{layer}.{name}", shape, kind
+
+    def num_bytes(self) -> tuple[int, int]:
+        """Return the bytes of all experts, and of the other matrices and vectors that every step reads."""
+        experts = others = 0
+        for name, shape, kind in self.parts():
+            size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+            num_bytes = int(np.prod(shape)) // size * block_bytes
+            if "_exps." in name:
+                experts += num_bytes
+            elif not name.startswith("token_embd"):
+                others += num_bytes
+        return experts, others
+
+    def _layer(self) -> Iterator[_Part]:
+        experts, query, key = self.num_experts, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        dense, down = self.dense_kind or self.kind, self.down_kind or self.kind
+        yield "attn_norm.weight", (self.hidden,), Type.F32
+        yield "attn_q.weight", (query, self.hidden), dense
+        yield "attn_k.weight", (key, self.hidden), dense
+        yield "attn_v.weight", (key, self.hidden), dense
+        yield "attn_output.weight", (self.hidden, query), dense
+        yield "ffn_gate_inp.weight", (experts, self.hidden), Type.F32
+        yield "ffn_gate_exps.weight", (experts, self.inner, self.hidden), self.kind
+        yield "ffn_up_exps.weight", (experts, self.inner, self.hidden), self.kind
+        yield "ffn_down_exps.weight", (experts, self.hidden, self.inner), down
+        yield from self._others()
+
+    def _others(self) -> Iterator[_Part]:
+        yield "attn_q_norm.weight", (self.head_dim,), Type.F32
+        yield "attn_k_norm.weight", (self.head_dim,), Type.F32
+        yield "ffn_norm.weight", (self.hidden,), Type.F32
+
+
+class GptOss(Mixture):
+    """Mixture with biases, sinks and windows."""
+
+    def fields(self, writer: gguf.GGUFWriter) -> None:
+        super().fields(writer)
+        writer.add_sliding_window(128)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(32.0)
+        writer.add_rope_scaling_orig_ctx_len(4096)
+
+    def _others(self) -> Iterator[_Part]:
+        experts, query, key = self.num_experts, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        yield "post_attention_norm.weight", (self.hidden,), Type.F32
+        yield "attn_sinks.weight", (self.num_heads,), Type.F32
+        yield "attn_q.bias", (query,), Type.F32
+        yield "attn_k.bias", (key,), Type.F32
+        yield "attn_v.bias", (key,), Type.F32
+        yield "attn_output.bias", (self.hidden,), Type.F32
+        yield "ffn_gate_inp.bias", (experts,), Type.F32
+        yield "ffn_gate_exps.bias", (experts, self.inner), Type.F32
+        yield "ffn_up_exps.bias", (experts, self.inner), Type.F32
+        yield "ffn_down_exps.bias", (experts, self.hidden), Type.F32
+
+
+# Published shapes but for their number of layers (48 and 24), in the types of their files.
+MIXTURES = {
+    "qwen3-30b-a3b": Mixture(
+        vocab_size=151936, kind=Type.Q4_0, embedding_kind=Type.Q4_0, output_kind=Type.Q6_K
+    ),
+    "gpt-oss-20b": GptOss(
+        architecture="gpt-oss", num_layers=6, hidden=2880, inner=2880, num_heads=64, num_kv_heads=8, head_dim=64,
+        num_experts=32, top_k=4, vocab_size=201088, kind=Type.MXFP4, dense_kind=Type.Q8_0,
+    ),
+}  # fmt: skip
+
+
+def write_mixture(path: Path, mixture: Mixture) -> None:
+    """Write a mixture of random blocks."""
+    writer = gguf.GGUFWriter(path, mixture.architecture)
+    mixture.fields(writer)
+    parts = list(mixture.parts())
+    for name, shape, of in parts:
         size, num_bytes = gguf.GGML_QUANT_SIZES[of]
         row_bytes = shape[-1] // size * num_bytes
         stored = (*shape[:-1], row_bytes) if of is not Type.F32 else shape
@@ -74,7 +151,7 @@ def write_mixture(
     writer.write_ti_data_to_file()
     assert writer.fout is not None
     file, rng = writer.fout[0], np.random.default_rng(0)
-    for name, (shape, of) in shapes.items():
+    for name, shape, of in parts:
         writer.write_padding(file, file.tell())
         count = int(np.prod(shape)) // gguf.GGML_QUANT_SIZES[of][0]
         for begin in range(0, count, _BLOCKS_AT_ONCE):
@@ -88,6 +165,8 @@ def _random(name: str, count: int, kind: Type, rng: np.random.Generator) -> byte
         numbers = np.ones(count) if name.endswith("norm.weight") else rng.standard_normal(count) / 32
         return numbers.astype(np.float32).tobytes()
     blocks = rng.integers(0, 256, (count, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
-    for at in _HALVES[kind]:
-        blocks[:, at : at + 2] = np.array([1e-3 if len(_HALVES[kind]) == 1 else 1e-4], dtype=np.float16).view(np.uint8)
+    if kind is Type.MXFP4:
+        blocks[:, 0] = _MXFP4_EXPONENT
+    for at in _HALVES.get(kind, ()):
+        blocks[:, at : at + 2] = np.array([_SCALES[kind]], dtype=np.float16).view(np.uint8)
     return blocks.tobytes()

@@ -133,11 +133,12 @@ class Decoder:
         config = self.config
         table = (config.vocab_size, self._embedding_size())
         self._embed_tokens = self._load_embedding(f"{self._prefix}{self.names.embed}.weight", *table)
-        self._layers = self._load_layers()
-        self._norm = self._load_norm(f"{self._prefix}{self.names.norm}")
         tied = config.tie_word_embeddings
         head = self._embed_tokens if tied else self._take_vocabulary(f"{self._head_name()}.weight", *table)
         self._lm_head = self._pack_head(head)
+        del head  # a table is in memory twice while it is packed, but before the layers
+        self._layers = self._load_layers()
+        self._norm = self._load_norm(f"{self._prefix}{self.names.norm}")
 
     def _load_layers(self) -> list[Layer]:
         """Load all layers, on a CPU in several threads, because one waits after each small tensor operation.

@@ -5,8 +5,8 @@ at most 8 bits, so only the last addition rounds. Layouts: ggml-common.h and ggm
 https://github.com/ggml-org/ggml.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 # Number of values that are converted to floats at a time, so that their float32 form fits the processor's cache.
 _CHUNK_VALUES = 2**18
+# Number of blocks that are unpacked at a time, because unpacking takes several bytes for each value.
+_BLOCKS_AT_ONCE = 2**16
 
 
 class _Unpacked(NamedTuple):
@@ -32,7 +34,8 @@ class _Unpacked(NamedTuple):
 def quantized(rows: Tensor, type_name: str) -> QuantizedWeight:
     """Return the weight [N, K] whose rows have these bytes, uint8 [N, bytes]; for quantized types only."""
     unpack, bits, block_bytes = _TYPES[type_name]
-    unpacked = unpack(rows.reshape(-1, block_bytes))
+    parts = [unpack(part) for part in rows.reshape(-1, block_bytes).split(_BLOCKS_AT_ONCE)]
+    unpacked = parts[0] if len(parts) == 1 else _Unpacked(*map(_joined, zip(*parts, strict=True)))
 
     def laid_out(part: Tensor) -> Tensor:
         # The blocks of a row are adjacent, and so are the groups of a block.
@@ -47,6 +50,10 @@ def quantized(rows: Tensor, type_name: str) -> QuantizedWeight:
         None if unpacked.super_offsets is None else laid_out(unpacked.super_offsets),
         is_float4=type_name == "MXFP4",
     )
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return None if parts[0] is None else torch.cat(parts)
 
 
 def floats(rows: Tensor, type_name: str, dtype: torch.dtype) -> Tensor:

@@ -12,11 +12,11 @@ from model_folder import write_model_folder
 from splitfuse.engine.extras.bench.offline import SHAPES
 
 
-def parser_of(description: str, *, peers: Sequence[str]) -> argparse.ArgumentParser:
-    """Return a parser of the options that both take; `peers`: the default peers."""
+def parser_of(description: str, *, peers: Sequence[str], models: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return a parser of the options that both take; `peers`: the default peers; `models`: names beside SHAPES."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     add = parser.add_argument
-    add("--model", choices=SHAPES, default="llama-221m")
+    add("--model", choices=[*SHAPES, *models], default="llama-221m")
     add("--peers", nargs="*", default=list(peers))
     add("--pairs", type=int, default=3)
     add("--num-threads", type=int, default=len(os.sched_getaffinity(0)))

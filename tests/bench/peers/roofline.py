@@ -1,7 +1,8 @@
 """Roofline of this machine: its two rates, measured, and the least seconds of a load at these rates.
 
 A forward pass reads every weight once and every sequence's keys and values once, and multiplies; the slower of reading
-and multiplying bounds it (Williams et al. 2009). Norms, activations and sampling count nothing.
+and multiplying bounds it (Williams et al. 2009). Norms, activations and sampling count nothing. Of a mixture it reads
+the experts that tokens choose, where every expert is as likely as another.
 """
 
 import time
@@ -51,11 +52,16 @@ class Cost:
         head_bits = self.weight_bits if self.head_bits is None else self.head_bits
         return int((self.layer_params * self.weight_bits + self.head_params * head_bits) / 8)
 
+    def bytes_read(self, num_tokens: int) -> float:
+        """Return the bytes of the weights that a pass of this many tokens reads."""
+        return self.weight_bytes
+
     def seconds(self, rates: Rates, *, num_seqs: int, start: int, num_tokens: int) -> float:
         """Return the least seconds of a pass over tokens [start, start + num_tokens) of every sequence."""
         config = self.config
         end = start + num_tokens
-        bytes_read = self.weight_bytes + num_seqs * end * kv_bytes_per_token(config, torch.bfloat16)
+        bytes_read = self.bytes_read(num_seqs * num_tokens)
+        bytes_read += num_seqs * end * kv_bytes_per_token(config, torch.bfloat16)
         pairs = num_seqs * (end * (end + 1) - start * (start + 1)) / 2  # pairs of a query and a key
         flop = 2 * num_seqs * (num_tokens * self.layer_params + self.head_params)
         flop += 4 * pairs * config.num_layers * config.num_heads * config.head_dim
@@ -69,11 +75,30 @@ class Cost:
         )
 
 
+@dataclass(frozen=True)
+class MixtureCost(Cost):
+    """Cost of a model with experts in every layer."""
+
+    expert_bytes: int = 0  # of all experts
+    other_bytes: int = 0
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.expert_bytes + self.other_bytes
+
+    def bytes_read(self, num_tokens: int) -> float:
+        experts = self.config.hf_config["experts"]
+        share = 1 - (1 - experts.num_experts_per_tok / experts.num_experts) ** num_tokens
+        return self.expert_bytes * share + self.other_bytes
+
+
 def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
-    """Return the shapes of a layer's four fused matrices: rows (outputs), columns (inputs)."""
+    """Return the shapes of a layer's fused matrices: rows (outputs), columns (inputs); of a token's experts alone."""
     query = config.num_heads * config.head_dim
     key_value = 2 * config.num_kv_heads * config.head_dim
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner, experts = config.hidden_size, config.intermediate_size, config.hf_config.get("experts")
+    if experts is not None:
+        inner = experts.num_experts_per_tok * experts.intermediate_size
     return [(query + key_value, hidden), (hidden, query), (2 * inner, hidden), (hidden, inner)]
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 from gguf import GGMLQuantizationType as Type
-from mixture_files import write_mixture
+from mixture_files import Mixture, write_mixture
 
 from splitfuse.kernels.cpu import build
 
@@ -35,7 +35,8 @@ class Loaded(NamedTuple):
 
 
 def load(path: Path, num_layers: int) -> Loaded:
-    write_mixture(path, num_layers=num_layers, hidden=1024, num_experts=32, kind=Type.Q4_K, down_kind=Type.Q6_K)
+    mixture = Mixture(num_layers=num_layers, hidden=1024, num_heads=16, num_experts=32, down_kind=Type.Q6_K)
+    write_mixture(path, mixture)
     done = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     peak, after, op_by_op = done.stdout.split(maxsplit=2)
