@@ -83,7 +83,7 @@ def _packed(parts: Mapping[int, AdapterPart]) -> list[tuple[Tensor, Tensor]]:
     sizes = [(_num_panel_bytes(part.a, _RANKS), _num_panel_bytes(part.b, _OUTPUTS)) for part in parts.values()]
     rest, packed = _memory_of(sum(map(sum, sizes))), []
     for part, (size_a, size_b) in zip(parts.values(), sizes, strict=True):
-        a, b, rest = rest.split([size_a, size_b, len(rest) - size_a - size_b])
+        a, b, rest = rest[:size_a], rest[size_a : size_a + size_b], rest[size_a + size_b :]
         _lay_panels(part.a, _RANKS, a)
         _lay_panels(part.b, _OUTPUTS, b)
         packed.append((a, b))

@@ -51,7 +51,9 @@ class Plan:
         for call in recording.calls:
             writer.add(call)
         self._operations = torch.tensor(writer.operations)
-        self._without_adapters = self._operations[torch.tensor(["tiles" not in call.fields for call in recording.calls])]
+        self._without_adapters = self._operations[
+            torch.tensor(["tiles" not in call.fields for call in recording.calls])
+        ]
         self._patches = torch.tensor(writer.patches)
         self._arguments = torch.frombuffer(writer.arguments, dtype=torch.uint8)
         self._kept_tensors = writer.kept_tensors  # keeps tensors alive whose addresses are in the arguments

@@ -55,7 +55,7 @@ def save_weights(model: str, path: Path) -> None:
 
 
 def save_adapters(model: str, folder: Path, count: int) -> list[Path]:
-    """Write adapters that differ in their factor, and so in all that is kept of them; they share one file of weights."""
+    """Write adapters that differ in their factor, and so in all that is kept; they share one file of weights."""
     save_weights(model, weights := folder / "weights")
     paths = []
     for number in range(count):
@@ -155,7 +155,9 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="splitfuse-adapters-"))
     try:
         paths = save_adapters(args.model, folder, args.adapters + NUM_WARM)
-        with Served("--model", args.model, "--enable-lora", "--max-loras", "4", "--num-kv-blocks", str(NUM_BLOCKS)) as server:
+        with Served(
+            "--model", args.model, "--enable-lora", "--max-loras", "4", "--num-kv-blocks", str(NUM_BLOCKS)
+        ) as server:
             wrong = asyncio.run(run(server, paths, args.seconds, may_wait=args.any_wait))
     finally:
         shutil.rmtree(folder)
