@@ -111,7 +111,7 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
 
 # By hand, against a server process; each says how to see again what it has found.
-CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks mutations cache_files)
+CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks mutations cache_files adapters)
 CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
 CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
 
@@ -149,6 +149,9 @@ mutations: $(VENV)/.test  ## MUTATIONS=12000 changed model files: each loads, or
 
 cache-files: $(VENV)/.test  ## CASES=10000 damaged files of the prefix cache on disk: no answer changes; ARGS="--case N" for one
 	$(CAMPAIGN) cache_files --cases $(or $(CASES),10000) $(ARGS)
+
+adapters: $(VENV)/.test  ## ADAPTERS=100 loaded, asked and unloaded under eight streams: nobody waits, and memory comes back
+	$(CAMPAIGN) adapters --adapters $(or $(ADAPTERS),100) $(ARGS)
 
 clients: $(VENV)/.test  ## packages of clients against real servers, each in a venv of its own; ARGS="openai langchain" for some
 	PYTHONPATH="tests/campaigns:tests/support$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/clients $(ARGS)

@@ -5,6 +5,8 @@
 A table names its matrices by address, so adapters of any number and rank share a batch, and none has to be copied.
 """
 
+import contextlib
+import mmap
 from collections.abc import Mapping, Sequence
 from weakref import WeakValueDictionary
 
@@ -14,7 +16,8 @@ from torch import Tensor
 
 from .arguments import TILE, AdapterPart, AdapterPlace
 
-_LANES = 16  # as in simd.h
+_RANKS, _OUTPUTS = 16, 32  # of a panel of A and of B, as in adapters.cpp
+_STEP = 4  # bytes
 
 
 class AdapterTable:
@@ -30,7 +33,7 @@ class AdapterTable:
         )
         self._memory = [(part.a, part.b) for part in self.parts.values()]
         if packs:
-            self._memory = [(_panels_of_ranks(part.a), _panels_of_outputs(part.b)) for part in parts.values()]
+            self._memory = _packed(parts)
         entries = torch.zeros(num_parts, 4, dtype=torch.int64)
         for (number, part), (a, b) in zip(parts.items(), self._memory, strict=True):
             scale = torch.tensor([part.scale], dtype=torch.float64).view(torch.int64)
@@ -75,14 +78,34 @@ def add_in_torch(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> 
                 out[own, first : first + size] = (out[own, first : first + size].to(wide) + change).to(out.dtype)
 
 
-def _panels_of_ranks(a: Tensor) -> Tensor:
-    """Lay out A [r, in] as [panels, steps, 16]: a step is one input, or of bfloat16 a pair."""
-    pack = 4 // a.element_size()
-    words = F.pad(a, (0, -a.shape[1] % pack, 0, -len(a) % _LANES)).contiguous().view(torch.int32)
-    return words.view(-1, _LANES, words.shape[1]).transpose(1, 2).contiguous()
+def _packed(parts: Mapping[int, AdapterPart]) -> list[tuple[Tensor, Tensor]]:
+    """Lay the matrices out one after the other, so that what is fetched ahead is what is read next."""
+    sizes = [(_num_panel_bytes(part.a, _RANKS), _num_panel_bytes(part.b, _OUTPUTS)) for part in parts.values()]
+    rest, packed = _memory_of(sum(map(sum, sizes))), []
+    for part, (size_a, size_b) in zip(parts.values(), sizes, strict=True):
+        a, b, rest = rest[:size_a], rest[size_a : size_a + size_b], rest[size_a + size_b :]
+        _lay_panels(part.a, _RANKS, a)
+        _lay_panels(part.b, _OUTPUTS, b)
+        packed.append((a, b))
+    return packed
 
 
-def _panels_of_outputs(b: Tensor) -> Tensor:
-    """Lay out B [out, r] as [panels, r, 16]."""
-    padded = F.pad(b, (0, 0, 0, -len(b) % _LANES))
-    return padded.view(-1, _LANES, b.shape[1]).transpose(1, 2).contiguous()
+def _memory_of(num_bytes: int) -> Tensor:
+    """Return bytes that go back to the system when they are freed, in large pages if Linux has some."""
+    memory = mmap.mmap(-1, max(num_bytes, 1))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _num_panel_bytes(matrix: Tensor, lanes: int) -> int:
+    return -(-len(matrix) // lanes) * lanes * -(-matrix.shape[1] * matrix.element_size() // _STEP) * _STEP
+
+
+def _lay_panels(matrix: Tensor, lanes: int, to: Tensor) -> None:
+    """Lay out a matrix [outputs, inputs] as [panels, steps, lanes]: a step is one input, or of bfloat16 a pair."""
+    pack = _STEP // matrix.element_size()
+    words = F.pad(matrix, (0, -matrix.shape[1] % pack, 0, -len(matrix) % lanes)).view(torch.int32)
+    panels = words.view(-1, lanes, words.shape[1]).transpose(1, 2)
+    to.view(torch.int32).view(panels.shape).copy_(panels)

@@ -51,6 +51,9 @@ class Plan:
         for call in recording.calls:
             writer.add(call)
         self._operations = torch.tensor(writer.operations)
+        self._without_adapters = self._operations[
+            torch.tensor(["tiles" not in call.fields for call in recording.calls])
+        ]
         self._patches = torch.tensor(writer.patches)
         self._arguments = torch.frombuffer(writer.arguments, dtype=torch.uint8)
         self._kept_tensors = writer.kept_tensors  # keeps tensors alive whose addresses are in the arguments
@@ -73,9 +76,10 @@ class Plan:
         )  # fmt: skip
         variables = (*numbers, *(tensor.data_ptr() for tensor in tensors))
         self._variables[: len(variables)] = variables
+        operations = self._without_adapters if tiles is None else self._operations
         self._run(
-            operations=self._operations, patches=self._patches, variables=self._addresses, arguments=self._arguments,
-            num_operations=len(self._operations), num_patches=len(self._patches),
+            operations=operations, patches=self._patches, variables=self._addresses, arguments=self._arguments,
+            num_operations=len(operations), num_patches=len(self._patches),
             num_products=num_tokens * self._num_products,
         )  # fmt: skip
         return out

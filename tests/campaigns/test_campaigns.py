@@ -50,6 +50,10 @@ def test_cache_files() -> None:
     assert "40 cases, nothing wrong" in run("cache_files", "--cases", "40")
 
 
+def test_adapters() -> None:
+    assert "3 adapters in " in run("adapters", "--adapters", "3", "--seconds", "1", "--any-wait")
+
+
 def test_soak() -> None:
     told = run("soak", "--minutes", "0.03", "--round-seconds", "2", "--seed", "1")
     assert "nothing wrong" in told

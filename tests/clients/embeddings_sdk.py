@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import cohere
+import httpx
 import ollama
 import openai
 from checks import key, main, model_of, raised
@@ -101,6 +102,28 @@ class Checks:
         answer = client.embed(self._model, TEXTS)
         assert all(near(*pair) for pair in zip(answer.embeddings, self._embedded(TEXTS), strict=True))
         assert near(client.embeddings(self._model, TEXTS[0]).embedding, answer.embeddings[0])
+
+    def open_webui(self) -> None:
+        """Send the bodies of Open WebUI 0.12.4 (open_webui/retrieval: utils.py, models/external.py), whose package is
+        too large to install here: embeddings of its engines openai and ollama, and its external reranker.
+        """
+        model = self._model
+        with httpx.Client(base_url=self._url, headers={"Authorization": f"Bearer {key()}"}) as client:
+
+            def answer(path: str, **body: Any) -> dict[str, Any]:
+                result = client.post(path, json=body)
+                result.raise_for_status()
+                fields: dict[str, Any] = result.json()
+                return fields
+
+            vectors = [item["embedding"] for item in answer("/v1/embeddings", input=TEXTS, model=model)["data"]]
+            assert all(near(*pair) for pair in zip(vectors, self._embedded(TEXTS), strict=True))
+            embedded = answer("/api/embed", input=TEXTS, model=model, truncate=True)["embeddings"]
+            assert all(near(*pair) for pair in zip(embedded, vectors, strict=True))
+            ranked = answer("/v1/rerank", model=model, query=TEXTS[2], documents=TEXTS, top_n=len(TEXTS))["results"]
+            scores = [item["relevance_score"] for item in sorted(ranked, key=lambda item: item["index"])]
+            assert len(scores) == len(TEXTS)
+            assert max(scores) == scores[2]
 
 
 if __name__ == "__main__":
