@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_gemma
 import gguf_hybrids
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ ARCHITECTURES = {
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     "gemma3_text": "gemma3",
+    "gemma3n_text": "gemma3n",
+    "gemma4_text": "gemma4",
     "glm4_moe": "glm4moe",
     "gpt_oss": "gpt-oss",
     "granitemoe": "granitemoe",
@@ -35,6 +38,7 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
 }
 _ADDING_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
+_SHARED_KV = ("gemma3n", "gemma4")
 _INTERLEAVING = ("arcee", "granite", "granitehybrid", "granitemoe", "llama")
 
 
@@ -61,6 +65,8 @@ def write_model(
         writer.add_custom_alignment(alignment)
     if is_hybrid:
         gguf_hybrids.add_fields(writer, model.config)
+    elif architecture in _SHARED_KV:
+        gguf_gemma.add_fields(writer, model.config)
     else:
         _add_shape(writer, model.config, architecture)
         _add_rope(writer, model.config, architecture)
@@ -72,10 +78,13 @@ def write_model(
         activations = [layer.mlp.act_fn for layer in model.model.layers]
         writer.add_xielu_alpha_p([activation.alpha_p.item() for activation in activations])
         writer.add_xielu_alpha_n([activation.alpha_n.item() for activation in activations])
-    for key, parameter in model.named_parameters():
+    named = gguf_gemma.parts(model) if architecture in _SHARED_KV else model.named_parameters()
+    for key, parameter in named:
         if "act_fn" in key:
             continue
-        if architecture == "llama4" and key.endswith("_proj") and parameter.ndim == 3:
+        if architecture in _SHARED_KV:
+            pieces = iter([(key, parameter.data)])
+        elif architecture == "llama4" and key.endswith("_proj") and parameter.ndim == 3:
             pieces = _parts(key, parameter.data.transpose(1, 2), model.config)
         elif architecture == "gpt-oss":
             pieces = _gpt_oss_parts(key, parameter.data)

@@ -20,31 +20,6 @@ def gpt2_fields(keys: Keys) -> dict[str, Any]:
     }
 
 
-def gemma2_fields(keys: Keys) -> dict[str, Any]:
-    """Return Gemma 2's fields: soft-caps, windows, and a scale of attention scores."""
-    # Like llama.cpp, tell the 27B models by their number of layers: only these divide by hidden size / heads.
-    is_27b = keys("block_count") in (46, 62)
-    head_dim = keys("embedding_length") // keys("attention.head_count") if is_27b else keys("attention.key_length")
-    scale = keys.number("attention.scale")
-    return {
-        "query_pre_attn_scalar": scale**-2 if scale else head_dim,
-        "sliding_window": keys("attention.sliding_window"),
-        "attn_logit_softcapping": keys.number("attn_logit_softcapping"),
-        "final_logit_softcapping": keys.number("final_logit_softcapping"),
-    }
-
-
-def gemma3_fields(keys: Keys) -> dict[str, Any]:
-    """Return Gemma 3's fields: Gemma 2's and two rope thetas."""
-    pattern = keys("attention.sliding_window_pattern")
-    return {
-        **gemma2_fields(keys),
-        "rope_theta": keys.number("rope.freq_base") or 1e6,
-        "sliding_window_pattern": pattern if isinstance(pattern, int) else None,
-        "rope_local_base_freq": keys.number("rope.freq_base_swa"),
-    }
-
-
 def phi3_fields(keys: Keys) -> dict[str, Any]:
     """Return Phi-3's fields: a window, and the context length before longrope."""
     return {
