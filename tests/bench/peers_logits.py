@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,22 +19,31 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
 
 import tiny_models
-from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, write_gguf
+from gguf import GGMLQuantizationType as Type
+from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, write_model
 from logits import all_logits
-from transformers import Gemma3nTextConfig
 
 WORKER = Path(__file__).parent / "peers/logits_worker.py"
-# llama.cpp fixes these of Gemma 3n's sizes: layers before the shared ones, ranks, widths, sparse layers, the cap.
-FIXED = {
-    "num_hidden_layers": 25,
-    "intermediate_size": [96] * 25,
-    "layer_types": ["full_attention" if layer % 5 == 4 else "sliding_attention" for layer in range(25)],
-    "num_kv_shared_layers": 5,
-    "hidden_size_per_layer_input": 256,
-    "vocab_size_per_layer_input": tiny_models.VOCAB_SIZE,
-    "laurel_rank": 64,
-    "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 15,
-    "final_logit_softcapping": 30.0,
+_NUM_LAYERS = 25
+_CALM = {"gemma3n": 0.1}  # factors of norms after parts: 25 random layers make float32's rounding 0.2 σ
+# llama.cpp fixes these sizes and scales, or takes no biases.
+CHANGES: dict[str, dict[str, Any]] = {
+    "gemma3n": {
+        "num_hidden_layers": _NUM_LAYERS,
+        "intermediate_size": [2048] * _NUM_LAYERS,
+        "layer_types": ["sliding_attention" if layer % 5 else "full_attention" for layer in range(1, _NUM_LAYERS + 1)],
+        "num_kv_shared_layers": 5,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": tiny_models.VOCAB_SIZE,
+        "laurel_rank": 64,
+        "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 15,
+        "final_logit_softcapping": 30.0,
+    },
+    "gemma4": {"num_kv_shared_layers": 2},
+    "gemma2": {"query_pre_attn_scalar": 24},  # llama.cpp takes the width of heads
+    "gemma3": {"query_pre_attn_scalar": 24},
+    "deepseek-v2": {"num_hidden_layers": 27, "topk_method": "greedy", "n_group": None, "topk_group": None},
+    "deepseek-v3": {"attention_bias": False},
 }
 
 
@@ -43,8 +53,9 @@ def main() -> None:
     parser.add_argument("python")
     parser.add_argument("models", nargs="*", help="none = all")
     asked = parser.parse_args()
-    fields = {**tiny_models.CONFIGS["gemma3n"].to_dict(), **FIXED}
-    tiny_models.CONFIGS["gemma3n"] = Gemma3nTextConfig.from_dict(fields)
+    for name, changes in CHANGES.items():
+        config = tiny_models.CONFIGS[name]
+        tiny_models.CONFIGS[name] = type(config).from_dict({**config.to_dict(), **changes})
     print("| model | largest difference / σ | mean | equal likeliest tokens |\n|---|---:|---:|---:|")
     for name in asked.models or (*GGUF_MODELS, *GGUF_HYBRIDS):
         with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +65,11 @@ def main() -> None:
 def compared(python: str, folder: Path, name: str) -> str:
     """Return the cells of a model's row."""
     path, output = folder / f"{name}.gguf", folder / "logits.npy"
-    write_gguf(path, name)
+    model = tiny_models.make_model(name)
+    for key, parameter in model.named_parameters():
+        if "post_" in key and "norm" in key:
+            parameter.data.mul_(_CALM.get(name, 1.0))
+    write_model(path, model, is_hybrid=name in GGUF_HYBRIDS, kind=Type.F32)
     rng = random.Random(name)
     ids = [rng.randrange(15, tiny_models.VOCAB_SIZE) for _ in range(100)]
     command = [python, str(WORKER), str(path), json.dumps(ids), str(output)]

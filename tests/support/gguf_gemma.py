@@ -73,6 +73,7 @@ def parts(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Yield names of the checkpoint, or `=` and a name of the file, with the values."""
     state = dict(model.named_parameters())
     state |= {name: value for name, value in model.named_buffers() if name.endswith("layer_scalar")}
+    num_layers = model.config.num_hidden_layers
     for key, values in state.items():
         bare = f"=blk.{key.split('.')[2]}."
         if key.endswith(".0.weight") and "altup_" in key:
@@ -88,3 +89,7 @@ def parts(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
             yield f"{key}.weight", values
         else:
             yield key, values
+    if model.config.model_type == "gemma3n_text":  # its checkpoints have keys and values in all layers
+        for key in [key for key in state if key.startswith("model.layers.0.self_attn.") and key[25:26] in "kv"]:
+            for layer in range(num_layers - model.config.num_kv_shared_layers, num_layers):
+                yield key.replace(".0.", f".{layer}.", 1), torch.full_like(state[key], torch.nan)
