@@ -109,9 +109,10 @@ class TransformersModel:
         self._base, self._hidden = getattr(self._model, prefix), _Hidden()
         setattr(self._model, prefix, self._hidden)
 
-    def _pack(self, weight: Any, bias: Tensor | None, *, is_head: bool) -> Any:
-        if isinstance(weight, ops.QuantizedWeight):
-            return ops.pack_quantized([weight], bias, dtype=self._dtype, input_bits=self._input_bits)
+    def _pack(self, weights: list[Any], bias: Tensor | None, *, is_head: bool) -> Any:
+        if isinstance(weights[0], ops.QuantizedWeight):
+            return ops.pack_quantized(weights, bias, dtype=self._dtype, input_bits=self._input_bits)
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         if self._has_fp8_weights and not is_head:
             return ops.pack_fp8(weight, bias)
         bits = max(8, self._weight_bits) if is_head else self._weight_bits
