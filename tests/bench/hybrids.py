@@ -1,4 +1,4 @@
-"""Speed of models with recurrent layers beside llama.cpp: the same random weights in Q4_0, by turns.
+"""Speed of models with recurrent layers, or with latents, beside llama.cpp: the same random weights in Q4_0, by turns.
 
     PYTHONPATH=tests/support python tests/bench/hybrids.py FOLDER PYTHON_OF_LLAMA_CPP [--shapes lfm2-350m] [--turns 5]
 
@@ -18,12 +18,15 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType
 from gguf_files import write_model
+from mixture_files import write_latent
 from tiny_models import VOCAB_SIZE
 from transformers import AutoModelForCausalLM, Lfm2Config, PretrainedConfig, Qwen3_5TextConfig
 
 WORKER = Path(__file__).parent / "peers" / "worker.py"
 # (name, prompts, tokens of a prompt, output tokens)
 LOADS = [("1 x 32", 1, 32, 64), ("8 x 128", 8, 128, 64), ("prefill of 4,096", 1, 4096, 1)]
+LATENT = "deepseek-v2-lite-4-layers"
+LATENT_LOADS = [*LOADS[:2], ("prefill of 2,048", 1, 2048, 1)]
 FULL_LAYERS = (2, 5, 8, 10, 12, 14)  # of LFM2-350M's 16
 
 
@@ -43,8 +46,11 @@ def configs() -> dict[str, PretrainedConfig]:
     }  # fmt: skip
 
 
-def write(path: Path, config: PretrainedConfig) -> None:
+def write(path: Path, config: PretrainedConfig | None) -> None:
     """Write a model of random weights."""
+    if path.stem == LATENT:
+        write_latent(path)
+        return
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     write_model(path, model, is_hybrid=True, kind=GGMLQuantizationType.Q4_0)
@@ -99,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("python", help="interpreter of a venv with llama-cpp-python and numpy")
-    parser.add_argument("--shapes", nargs="+", default=list(configs()), choices=list(configs()))
+    parser.add_argument("--shapes", nargs="+", default=list(configs()), choices=[*configs(), LATENT])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
@@ -108,8 +114,8 @@ def main() -> None:
     for shape in args.shapes:
         path = args.folder / f"{shape}.gguf"
         if not path.exists():
-            write(path, configs()[shape])
-        for load in LOADS:
+            write(path, configs().get(shape))
+        for load in LATENT_LOADS if shape == LATENT else LOADS:
             print(measure(path, [sys.executable, args.python], load, args), flush=True)
 
 

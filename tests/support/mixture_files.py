@@ -1,4 +1,4 @@
-"""GGUF files of random mixtures in the shape of Qwen3-30B-A3B, written block by block: no weights are in memory."""
+"""GGUF files of random mixtures, Qwen3-30B-A3B's or DeepSeek-V2-Lite's, written block by block, not from memory."""
 
 from pathlib import Path
 
@@ -62,6 +62,66 @@ def write_mixture(
             "ffn_down_exps": ((num_experts, hidden, inner), down_kind or kind),
         }
         shapes |= {f"blk.{layer}.{name}.weight": part for name, part in parts.items()}
+    _write(writer, shapes)
+
+
+def write_latent(path: Path, *, num_layers: int = 4, kind: Type = Type.Q4_0) -> None:
+    """Write layers of DeepSeek-V2-Lite with a rank of queries, without which llama.cpp wants all 27 layers."""
+    hidden, heads, nope, rope, rank, values, inner = 2048, 16, 128, 64, 512, 128, 1408
+    writer = gguf.GGUFWriter(path, "deepseek2")
+    writer.add_context_length(4096)
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(num_layers)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(1)
+    writer.add_q_lora_rank(rank)
+    writer.add_kv_lora_rank(rank)
+    writer.add_key_length(rank + rope)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(nope + rope)
+    writer.add_value_length_mla(values)
+    writer.add_vocab_size(VOCAB_SIZE)
+    writer.add_feed_forward_length(10944)
+    writer.add_leading_dense_block_count(1)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_expert_count(64)
+    writer.add_expert_used_count(6)
+    writer.add_expert_shared_count(2)
+    writer.add_expert_weights_scale(1.0)
+    writer.add_expert_feed_forward_length(inner)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(rope)
+    add_vocabulary(writer)
+    shapes: dict[str, tuple[tuple[int, ...], Type]] = {
+        "token_embd.weight": ((VOCAB_SIZE, hidden), Type.Q8_0),
+        "output.weight": ((VOCAB_SIZE, hidden), Type.Q8_0),
+        "output_norm.weight": ((hidden,), Type.F32),
+    }
+    for layer in range(num_layers):
+        parts: dict[str, tuple[tuple[int, ...], Type]] = {
+            **{f"{norm}_norm": ((hidden,), Type.F32) for norm in ("attn", "ffn")},
+            **{f"attn_{part}_norm": ((rank,), Type.F32) for part in ("q_a", "kv_a")},
+            "attn_q_a": ((rank, hidden), kind),
+            "attn_q_b": ((heads * (nope + rope), rank), kind),
+            "attn_kv_a_mqa": ((rank + rope, hidden), kind),
+            "attn_k_b": ((heads, rank, nope), kind),
+            "attn_v_b": ((heads, values, rank), kind),
+            "attn_output": ((hidden, heads * values), kind),
+        }
+        sizes = {"shexp": 2 * inner} if layer else {"": 10944}
+        for suffix, width in sizes.items():
+            ending = f"_{suffix}" if suffix else ""
+            parts |= {f"ffn_{part}{ending}": ((width, hidden), kind) for part in ("gate", "up")}
+            parts[f"ffn_down{ending}"] = ((hidden, width), kind)
+        if layer:
+            parts["ffn_gate_inp"] = ((64, hidden), Type.F32)
+            parts |= {f"ffn_{part}_exps": ((64, inner, hidden), kind) for part in ("gate", "up")}
+            parts["ffn_down_exps"] = ((64, hidden, inner), kind)
+        shapes |= {f"blk.{layer}.{name}.weight": part for name, part in parts.items()}
+    _write(writer, shapes)
+
+
+def _write(writer: gguf.GGUFWriter, shapes: dict[str, tuple[tuple[int, ...], Type]]) -> None:
     for name, (shape, of) in shapes.items():
         size, num_bytes = gguf.GGML_QUANT_SIZES[of]
         row_bytes = shape[-1] // size * num_bytes

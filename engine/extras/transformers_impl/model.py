@@ -67,7 +67,8 @@ class _PagedForward:
         keys, values = (x[0].transpose(0, 1).contiguous() for x in (k, v))
         ops.rope_and_cache(keys, keys, values, inputs.positions, inputs.slot_mapping, self._no_rope, view)
         args = ops.AttentionArgs(layer.scale, sliding_window=layer.sliding_window, softcap=layer.softcap)
-        return ops.paged_attention(q[0].transpose(0, 1), view, inputs.ragged, args)[None, :, :, :width]
+        out = ops.paged_attention(q[0].transpose(0, 1), view, inputs.ragged, args)
+        return (out if width == layer.head_dim else out[:, :, :width])[None]
 
     def mask(self, mask_function: Callable[..., Any]) -> None:
         return None
