@@ -55,6 +55,7 @@ def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list
     if match is None or match[2] not in names:
         return [(info.name, Place(info))]
     layer, leaf = match.groups()
+    ending = ending or ("weight" if leaf == "ffn_norm" else "")  # Falcon-H1's converter leaves it out
     name = f"{names[leaf]}.{ending}" if ending and not names[leaf].endswith(_BARE) else names[leaf]
     if layer is not None:
         name = f"{names['blk']}.{layer}.{name}"
