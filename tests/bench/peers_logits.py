@@ -1,23 +1,20 @@
 """Logits of tiny random GGUF files by llama.cpp and by us, by hand: the same file read by both, in float32.
 
-`python tests/bench/peers_logits.py PYTHON [MODEL …]`: PYTHON of llama-cpp-python's venv (peers/setup.sh). It prints a table:
-the largest difference of a logit, in standard deviations of the logits, and the positions with equal likeliest tokens.
+    PYTHONPATH=tests/support python tests/bench/peers_logits.py PYTHON [MODEL …]
+
+PYTHON is of llama-cpp-python's venv (peers/setup.sh). It prints a table: the largest difference of a logit, in standard
+deviations of the logits, and the positions with equal likeliest tokens.
 """
 
 import argparse
 import json
 import random
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests/support"))
-
 import tiny_models
 from gguf import GGMLQuantizationType as Type
 from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, write_model
@@ -49,7 +46,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Compare the models."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("python")
     parser.add_argument("models", nargs="*", help="none = all")
     asked = parser.parse_args()

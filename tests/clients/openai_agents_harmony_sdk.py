@@ -1,4 +1,4 @@
-"""The `openai-agents` package against a server of gpt-oss: `python tests/clients/openai_agents_harmony_sdk.py BASE_URL`.
+"""`openai-agents` against a server of gpt-oss: `python tests/clients/openai_agents_harmony_sdk.py BASE_URL`.
 
 The model is random: grammars force calls and answers, and a bias the reasoning before them.
 """
@@ -79,7 +79,9 @@ class Checks:
             (token_id,) = json.load(answer)["tokens"]
         return str(token_id)
 
-    async def _run(self, model: Model, *, effort: Any = "medium", is_streamed: bool = False) -> RunResult | RunResultStreaming:
+    async def _run(
+        self, model: Model, *, effort: Any = "medium", is_streamed: bool = False
+    ) -> RunResult | RunResultStreaming:
         self._called.clear()
 
         @function_tool

@@ -44,9 +44,7 @@ def add_fields(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
 
 def _add_gemma4(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     layers = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
-    full, narrow = (
-        layers[config.layer_types.index(kind)].head_dim for kind in ("full_attention", "sliding_attention")
-    )
+    full, narrow = (layers[config.layer_types.index(kind)].head_dim for kind in ("full_attention", "sliding_attention"))
     heads = [layer.num_key_value_heads for layer in layers]
     writer.add_head_count_kv(heads if len({*heads}) > 1 else heads[0])
     writer.add_key_length(full)

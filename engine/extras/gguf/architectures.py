@@ -259,9 +259,7 @@ ARCHITECTURES = {
     "gemma3": Architecture(
         family="Gemma3ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=gemma_fields.gemma3_fields
     ),
-    "gemma3n": Architecture(
-        family="Gemma3nForCausalLM", names=_GEMMA3N_NAMES, fields=gemma_fields.gemma3n_fields
-    ),
+    "gemma3n": Architecture(family="Gemma3nForCausalLM", names=_GEMMA3N_NAMES, fields=gemma_fields.gemma3n_fields),
     "gemma4": Architecture(family="Gemma4ForCausalLM", names=_GEMMA4_NAMES, fields=gemma_fields.gemma4_fields),
     "glm4": Architecture(family="Glm4ForCausalLM", names=_GLM4_NAMES, fields=fields.glm4_fields),
     "glm4moe": Architecture(family="Glm4MoeForCausalLM", names=_GLM4_MOE_NAMES, fields=fields.deepseek_fields),

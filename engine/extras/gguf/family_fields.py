@@ -126,7 +126,7 @@ def deepseek_fields(keys: Keys) -> dict[str, Any]:
 
 
 def latent_fields(keys: Keys) -> dict[str, Any]:
-    """Return the fields of latent attention. Files that score by softmax, or have no bias of scores, are DeepSeek V2's."""
+    """Return the fields of latent attention. Without sigmoid and a bias of scores they are DeepSeek V2's."""
     first = keys("leading_dense_block_count", 0)
     is_v3 = keys("expert_gating_func", 0) == _SIGMOID or f"blk.{first}.exp_probs_b.bias" in keys.file.tensors
     # Newer files describe the absorbed heads of latents, and these beside them.

@@ -6,6 +6,7 @@ from typing import Any
 from ...errors import ConfigError
 from .keys import Keys
 
+
 def gemma2_fields(keys: Keys) -> dict[str, Any]:
     """Return Gemma 2's fields: soft-caps, windows, and a scale of attention scores."""
     # Like llama.cpp, tell the 27B models by their number of layers: only these divide by hidden size / heads.
