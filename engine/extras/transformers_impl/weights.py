@@ -88,8 +88,9 @@ class NativeMLP(nn.Module):
 
 def _native_mlp(module: nn.Module) -> NativeMLP | None:
     """Return the MLP that gives what this module gives to random inputs; None if it is another function."""
-    gate, up, down = (getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj"))
-    if not all(isinstance(part, PackedLinear) for part in (gate, up, down)) or gate.product is not up.product:
+    parts = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    gate, up, down = (part if isinstance(part, PackedLinear) else None for part in parts)
+    if gate is None or up is None or down is None or gate.product is not up.product:
         return None
     if down.out_features != gate.in_features or gate.weight.is_meta:
         return None
@@ -234,7 +235,7 @@ class ModuleLoader:
             for name, (weight, linear) in zip(group, pairs, strict=True):
                 self._set_product({name: linear}, self._pack([weight], linear.bias, is_head=False))
             return
-        biases = [linear.bias for linear in linears if linear.bias is not None]
+        biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
         bias = torch.cat(biases) if biases else None
         self._set_product(group, self._pack(weights, bias, is_head=linears[0] is head))
 
