@@ -13,6 +13,8 @@ import sys
 from contextlib import ExitStack
 from datetime import date
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from catalog import CLIENTS, FOLDER, Client
@@ -44,16 +46,18 @@ def main() -> int:
         parser.error(f"{', '.join(sorted(unknown))}: not known; known: {', '.join(names)}")
     chosen = [client for client in CLIENTS if client.name in asked.names or not asked.names]
     num_failed = 0
-    groups = ((True, False, False), (True, True, False), (False, False, False), (True, False, True))
-    for has_key, is_scripted, pools in groups:
-        kind = (has_key, is_scripted, pools)
-        clients = [client for client in chosen if (client.has_key, client.is_scripted, client.pools) == kind]
+    for kind in dict.fromkeys(client.kind for client in CLIENTS):
+        clients = [client for client in chosen if client.kind == kind]
         if not clients:
             continue
+        has_key, is_scripted, pools, is_harmony = kind
         with ExitStack() as stack:
             args = ("--allowed-origins", PAGE, *(("--api-key", KEY) if has_key else ()), *(POOLING if pools else ()))
             args, served = ((*args, *SCRIPTED), models[:1]) if is_scripted else (args, models)
-            urls = {model: _served(stack, model, *args) for model in served}
+            if is_harmony:
+                urls = {"demo": _served(stack, _harmony_model(stack), *args)}
+            else:
+                urls = {model: _served(stack, model, *args) for model in served}
             for client in clients:
                 cells, held = _run(client, urls, verbose=asked.verbose)
                 num_failed += not held
@@ -66,6 +70,15 @@ def _served(stack: ExitStack, *args: str) -> str:
     server = Served(*args, env={"PYTHONPATH": f"{FOLDER}/site"})
     stack.push(server)
     return server.until_ready(seconds=SECONDS).url
+
+
+def _harmony_model(stack: ExitStack) -> str:
+    """Return the folder of a tiny gpt-oss, which goes with the stack."""
+    from harmony_model import save_harmony_model
+
+    folder = stack.enter_context(TemporaryDirectory(prefix="tiny-gpt-oss-"))
+    save_harmony_model(Path(folder))
+    return folder
 
 
 def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[str, ...], bool]:

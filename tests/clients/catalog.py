@@ -17,7 +17,13 @@ class Client:
     shares_torch: bool = False  # uses the packages of the server's environment, because torch has gigabytes
     pools: bool = False  # True: on the models with --pooler-config, for packages that embed
     is_scripted: bool = False  # True: on the demo model with the extension of site/, which says what a script says
+    is_harmony: bool = False  # True: on a tiny random gpt-oss in place of the demo model
     family: str = ""  # folder of clients with equal requirements; without it the client's own
+
+    @property
+    def kind(self) -> tuple[bool, bool, bool, bool]:
+        """Kind of server; clients of one kind share theirs."""
+        return (self.has_key, self.is_scripted, self.pools, self.is_harmony)
 
     @property
     def is_node(self) -> bool:
@@ -62,6 +68,13 @@ CLIENTS = (
     Client("anthropic", "anthropic_sdk.py", _ANTHROPIC),
     Client("ollama", "ollama_sdk.py", ("ollama==0.6.3",)),
     Client("openai-agents", "openai_agents_sdk.py", ("openai-agents==0.24.0",)),
+    Client(
+        "openai-agents-gpt-oss",
+        "openai_agents_harmony_sdk.py",
+        ("openai-agents==0.24.0",),
+        is_harmony=True,
+        family="openai-agents",
+    ),
     Client("langchain", "langchain_sdk.py", ("langchain-openai==1.7.4", "langchain==1.5.2")),
     Client("pydantic-ai", "pydantic_ai_sdk.py", _PYDANTIC_AI),
     Client("litellm", "litellm_sdk.py", ("litellm==1.110.2", "mcp==2.3.0")),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_gemma
 import gguf_hybrids
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ ARCHITECTURES = {
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     "gemma3_text": "gemma3",
+    "gemma3n_text": "gemma3n",
+    "gemma4_text": "gemma4",
     "glm4_moe": "glm4moe",
     "gpt_oss": "gpt-oss",
     "granitemoe": "granitemoe",
@@ -35,6 +38,7 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
 }
 _ADDING_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
+_SHARED_KV = ("gemma3n", "gemma4")
 _INTERLEAVING = ("arcee", "granite", "granitehybrid", "granitemoe", "llama")
 
 
@@ -61,6 +65,8 @@ def write_model(
         writer.add_custom_alignment(alignment)
     if is_hybrid:
         gguf_hybrids.add_fields(writer, model.config)
+    elif architecture in _SHARED_KV:
+        gguf_gemma.add_fields(writer, model.config)
     else:
         _add_shape(writer, model.config, architecture)
         _add_rope(writer, model.config, architecture)
@@ -72,10 +78,13 @@ def write_model(
         activations = [layer.mlp.act_fn for layer in model.model.layers]
         writer.add_xielu_alpha_p([activation.alpha_p.item() for activation in activations])
         writer.add_xielu_alpha_n([activation.alpha_n.item() for activation in activations])
-    for key, parameter in model.named_parameters():
+    named = gguf_gemma.parts(model) if architecture in _SHARED_KV else model.named_parameters()
+    for key, parameter in named:
         if "act_fn" in key:
             continue
-        if architecture == "llama4" and key.endswith("_proj") and parameter.ndim == 3:
+        if architecture in _SHARED_KV:
+            pieces = iter([(key, parameter.data)])
+        elif architecture == "llama4" and key.endswith("_proj") and parameter.ndim == 3:
             pieces = _parts(key, parameter.data.transpose(1, 2), model.config)
         elif architecture == "gpt-oss":
             pieces = _gpt_oss_parts(key, parameter.data)
@@ -130,7 +139,7 @@ def _is_transposed(key: str) -> bool:
 
 def _parts(key: str, values: torch.Tensor, config: PretrainedConfig) -> Iterator[tuple[str, torch.Tensor]]:
     """Return the file's tensors for one of the model's."""
-    if key.endswith("kv_b_proj.weight") and config.q_lora_rank:  # files without the cut are older
+    if key.endswith("kv_b_proj.weight") and not _is_older(config):
         heads = values.view(config.num_attention_heads, -1, values.shape[1])
         keys, values = heads.split_with_sizes([config.qk_nope_head_dim, config.v_head_dim], dim=1)
         yield key.replace("kv_b", "k_b"), keys.transpose(1, 2)
@@ -191,7 +200,8 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
     writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
-    writer.add_head_count_kv(_num_kv_heads(config))
+    is_latent = architecture == "deepseek2" and not _is_older(config)
+    writer.add_head_count_kv(1 if is_latent else _num_kv_heads(config))
     if architecture in ("cohere2", "command-r", "nemotron"):
         writer.add_layer_norm_eps(config.norm_eps if architecture == "nemotron" else config.layer_norm_eps)
     else:
@@ -231,8 +241,9 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
     if architecture in ("deepseek2", "dots1", "glm4moe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
         writer.add_expert_shared_count(config.n_shared_experts)
-        writer.add_expert_group_count(config.n_group)
-        writer.add_expert_group_used_count(config.topk_group)
+        if config.n_group is not None:
+            writer.add_expert_group_count(config.n_group)
+            writer.add_expert_group_used_count(config.topk_group)
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_expert_weights_norm(bool(getattr(config, "norm_topk_prob", False)))
         writer.add_expert_weights_scale(config.routed_scaling_factor)
@@ -252,15 +263,21 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
 def _add_latent(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     width = config.qk_nope_head_dim + config.qk_rope_head_dim
     writer.add_kv_lora_rank(config.kv_lora_rank)
-    if config.q_lora_rank is None:  # an older file
+    if config.q_lora_rank is not None:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    if _is_older(config):
         writer.add_key_length(width)
         writer.add_value_length(config.v_head_dim)
         return
-    writer.add_q_lora_rank(config.q_lora_rank)
     writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
     writer.add_value_length(config.kv_lora_rank)
     writer.add_key_length_mla(width)
     writer.add_value_length_mla(config.v_head_dim)
+
+
+def _is_older(config: PretrainedConfig) -> bool:
+    """True if the tests' file has keys and values of latents in one matrix, like files of before 2025."""
+    return config.model_type == "deepseek_v2" and config.n_group is not None
 
 
 def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: str) -> None:

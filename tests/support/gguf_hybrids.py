@@ -157,7 +157,6 @@ def parts(key: str, values: Tensor, config: PretrainedConfig) -> Iterator[tuple[
     """Return the converter's tensors for one of the model's, under names that the `gguf` package knows."""
     if config.model_type == "falcon_h1":
         values = _scaled(key, values, config)
-        key = key.replace("pre_ff_layernorm", "post_attention_layernorm")
     if config.model_type == "nemotron_h":
         key = key.replace("model.", "backbone.", 1).replace("e_score_correction_bias", "e_score_correction.bias")
         if ".experts." in key:

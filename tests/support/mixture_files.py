@@ -30,6 +30,8 @@ class Mixture:
     num_heads: int = 32
     num_kv_heads: int = 4
     head_dim: int = 128
+    value_dim: int = 128
+    dense_inner: int = 6144  # of layers without experts
     num_experts: int = 128
     top_k: int = 8
     vocab_size: int = VOCAB_SIZE
@@ -47,9 +49,9 @@ class Mixture:
         writer.add_head_count(self.num_heads)
         writer.add_head_count_kv(self.num_kv_heads)
         writer.add_key_length(self.head_dim)
-        writer.add_value_length(self.head_dim)
+        writer.add_value_length(self.value_dim)
         writer.add_vocab_size(self.vocab_size)
-        writer.add_feed_forward_length(3 * self.hidden)
+        writer.add_feed_forward_length(self.dense_inner)
         writer.add_layer_norm_rms_eps(1e-6)
         writer.add_expert_count(self.num_experts)
         writer.add_expert_used_count(self.top_k)
@@ -63,7 +65,7 @@ class Mixture:
         yield "output.weight", (self.vocab_size, self.hidden), self.output_kind
         yield "output_norm.weight", (self.hidden,), Type.F32
         for layer in range(self.num_layers):
-            for name, shape, kind in self._layer():
+            for name, shape, kind in self._layer(layer):
                 yield f"blk.{layer}.{name}", shape, kind
 
     def num_bytes(self) -> tuple[int, int]:
@@ -78,19 +80,23 @@ class Mixture:
                 others += num_bytes
         return experts, others
 
-    def _layer(self) -> Iterator[_Part]:
-        experts, query, key = self.num_experts, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        dense, down = self.dense_kind or self.kind, self.down_kind or self.kind
+    def _layer(self, number: int) -> Iterator[_Part]:
+        query, key = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        dense = self.dense_kind or self.kind
         yield "attn_norm.weight", (self.hidden,), Type.F32
         yield "attn_q.weight", (query, self.hidden), dense
         yield "attn_k.weight", (key, self.hidden), dense
         yield "attn_v.weight", (key, self.hidden), dense
         yield "attn_output.weight", (self.hidden, query), dense
+        yield from self._experts()
+        yield from self._others()
+
+    def _experts(self) -> Iterator[_Part]:
+        experts = self.num_experts
         yield "ffn_gate_inp.weight", (experts, self.hidden), Type.F32
         yield "ffn_gate_exps.weight", (experts, self.inner, self.hidden), self.kind
         yield "ffn_up_exps.weight", (experts, self.inner, self.hidden), self.kind
-        yield "ffn_down_exps.weight", (experts, self.hidden, self.inner), down
-        yield from self._others()
+        yield "ffn_down_exps.weight", (experts, self.hidden, self.inner), self.down_kind or self.kind
 
     def _others(self) -> Iterator[_Part]:
         yield "attn_q_norm.weight", (self.head_dim,), Type.F32
@@ -122,14 +128,53 @@ class GptOss(Mixture):
         yield "ffn_down_exps.bias", (experts, self.hidden), Type.F32
 
 
-# Published shapes but for their number of layers (48 and 24), in the types of their files.
+class Latents(Mixture):
+    """DeepSeek-V2-Lite with a rank of queries, without which llama.cpp wants all 27 layers."""
+
+    rank, nope, rope = 512, 128, 64  # of latents, of a head's parts without and with positions
+
+    def fields(self, writer: gguf.GGUFWriter) -> None:
+        super().fields(writer)
+        writer.add_q_lora_rank(self.rank)
+        writer.add_kv_lora_rank(self.rank)
+        writer.add_key_length_mla(self.nope + self.rope)
+        writer.add_value_length_mla(self.nope)
+        writer.add_rope_dimension_count(self.rope)
+        writer.add_leading_dense_block_count(1)
+        writer.add_expert_shared_count(2)
+        writer.add_expert_weights_scale(1.0)
+
+    def _layer(self, number: int) -> Iterator[_Part]:
+        hidden, heads, rank = self.hidden, self.num_heads, self.rank
+        for norm, width in ("attn", hidden), ("ffn", hidden), ("attn_q_a", rank), ("attn_kv_a", rank):
+            yield f"{norm}_norm.weight", (width,), Type.F32
+        yield "attn_q_a.weight", (rank, hidden), self.kind
+        yield "attn_q_b.weight", (heads * (self.nope + self.rope), rank), self.kind
+        yield "attn_kv_a_mqa.weight", (rank + self.rope, hidden), self.kind
+        yield "attn_k_b.weight", (heads, rank, self.nope), self.kind
+        yield "attn_v_b.weight", (heads, self.nope, rank), self.kind
+        yield "attn_output.weight", (hidden, heads * self.nope), self.kind
+        ending, width = ("_shexp", 2 * self.inner) if number else ("", self.dense_inner)
+        yield f"ffn_gate{ending}.weight", (width, hidden), self.kind
+        yield f"ffn_up{ending}.weight", (width, hidden), self.kind
+        yield f"ffn_down{ending}.weight", (hidden, width), self.kind
+        if number:
+            yield from self._experts()
+
+
+# Published shapes but for their number of layers (48, 24 and 27), in the types of their files.
 MIXTURES = {
     "qwen3-30b-a3b": Mixture(
         vocab_size=151936, kind=Type.Q4_0, embedding_kind=Type.Q4_0, output_kind=Type.Q6_K
     ),
     "gpt-oss-20b": GptOss(
-        architecture="gpt-oss", num_layers=6, hidden=2880, inner=2880, num_heads=64, num_kv_heads=8, head_dim=64,
-        num_experts=32, top_k=4, vocab_size=201088, kind=Type.MXFP4, dense_kind=Type.Q8_0,
+        architecture="gpt-oss", num_layers=6, hidden=2880, inner=2880, num_heads=64, num_kv_heads=8,
+        head_dim=64, value_dim=64, num_experts=32, top_k=4, vocab_size=201088, kind=Type.MXFP4, dense_kind=Type.Q8_0,
+    ),
+    "deepseek-v2-lite": Latents(
+        architecture="deepseek2", num_layers=4, inner=1408, num_heads=16, num_kv_heads=1, head_dim=576, value_dim=512,
+        dense_inner=10944, num_experts=64, top_k=6, vocab_size=102400, kind=Type.Q4_0, embedding_kind=Type.Q4_0,
+        output_kind=Type.Q6_K,
     ),
 }  # fmt: skip
 

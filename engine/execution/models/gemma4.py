@@ -17,6 +17,7 @@ from .layer_states import PagedKV
 from .layers import Norm, Normed, RMSNorm
 from .moe import ExpertsConfig, SparseDecoder, SparseMLP
 from .shared_kv_gemma import PerLayerInput, SharedKVGemma, text_fields
+from .tensor_parallel import take_rows
 
 _DEFAULTS = {
     "num_key_value_heads": 4,
@@ -154,10 +155,22 @@ class Gemma4ForCausalLM(SharedKVGemma, SparseDecoder):
         """Yield the experts; the router's factor of an expert becomes one of its last matrix."""
         factors = self._take(f"{layer}.router.per_expert_scale", config.num_experts).float()
         names = f"{layer}.experts.gate_up_proj", f"{layer}.experts.down_proj"
-        is_fused = self._source.has(names[0])
-        experts = self._experts_of_one_tensor(*names, config) if is_fused else self._experts(layer, config)
+        if self._source.has(names[0]):
+            experts = self._experts_of_one_tensor(*names, config)
+        elif self._source.has(f"{layer}.experts.0.gate_up_proj.weight"):  # in GGUF files
+            experts = self._experts_in_pairs(layer, config)
+        else:
+            experts = self._experts(layer, config)
         for weights, factor in zip(experts, torch.split(factors, 1), strict=True):
             yield weights._replace(down=scaled(weights.down, factor))
+
+    def _experts_in_pairs(self, layer: str, config: ExpertsConfig) -> Iterator[ops.ExpertWeights]:
+        hidden, inner = self.config.hidden_size, config.intermediate_size
+        for expert in range(config.num_experts):
+            name = f"{layer}.experts.{expert}"
+            pair = self._take_weight(f"{name}.gate_up_proj.weight", 2 * inner, hidden)
+            halves = take_rows(pair, [slice(inner), slice(inner, 2 * inner)])
+            yield ops.ExpertWeights(halves, self._take_weight(f"{name}.down_proj.weight", hidden, inner))
 
     def _run_layers(self, x: Tensor, inputs: Inputs, kv_cache: Any) -> Tensor:
         x, per_layer = self._split_inputs(x, inputs)

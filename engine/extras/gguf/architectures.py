@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...execution.models.checkpoint import JOIN
 from . import family_fields as fields
-from . import hybrid_fields
+from . import gemma_fields, hybrid_fields
 from .file import GgufFile
 from .keys import Keys
 
@@ -44,6 +44,39 @@ NAMES = {
 }
 _NORMS_AFTER = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 _GEMMA2_NAMES = {**_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"}
+_SHARED_KV_NAMES = {
+    **_GEMMA2_NAMES,
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+}
+_GEMMA3N_NAMES = {
+    **_SHARED_KV_NAMES,
+    "altup_proj": "model.altup_projections.{}",
+    "altup_unembd_proj": "model.altup_unembed_projections.{}",
+    "altup_correct_coef": "altup.correction_coefs",
+    "altup_correct_scale": "altup.correct_output_scale",
+    "altup_predict_coef": "altup.prediction_coefs",
+    "altup_router": "altup.modality_router",
+    "altup_router_norm": "altup.router_norm",
+    "laurel_l": "laurel.linear_left",
+    "laurel_r": "laurel.linear_right",
+    "laurel_post_norm": "laurel.post_laurel_norm",
+}
+_GEMMA4_NAMES = {
+    **_SHARED_KV_NAMES,
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "layer_output_scale": "layer_scalar",
+    "ffn_gate_inp": "router.proj",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    **{f"ffn_{part}_exps": f"experts.{{}}.{part}_proj" for part in ("gate_up", "gate", "up", "down")},
+}
 _GPT2_NAMES = {
     "token_embd": "transformer.wte",
     "position_embd": "transformer.wpe",
@@ -221,11 +254,13 @@ ARCHITECTURES = {
     ),
     "gemma": Architecture(family="GemmaForCausalLM", norms_add_one=True),
     "gemma2": Architecture(
-        family="Gemma2ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=fields.gemma2_fields
+        family="Gemma2ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=gemma_fields.gemma2_fields
     ),
     "gemma3": Architecture(
-        family="Gemma3ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=fields.gemma3_fields
+        family="Gemma3ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=gemma_fields.gemma3_fields
     ),
+    "gemma3n": Architecture(family="Gemma3nForCausalLM", names=_GEMMA3N_NAMES, fields=gemma_fields.gemma3n_fields),
+    "gemma4": Architecture(family="Gemma4ForCausalLM", names=_GEMMA4_NAMES, fields=gemma_fields.gemma4_fields),
     "glm4": Architecture(family="Glm4ForCausalLM", names=_GLM4_NAMES, fields=fields.glm4_fields),
     "glm4moe": Architecture(family="Glm4MoeForCausalLM", names=_GLM4_MOE_NAMES, fields=fields.deepseek_fields),
     "gpt2": Architecture(

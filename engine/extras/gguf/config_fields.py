@@ -1,7 +1,6 @@
 """Fields of a config.json, read from a GGUF's metadata. Imports no torch."""
 
 import re
-from array import array
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from .keys import Keys
 CONTROL = 3  # type of tokens that have no text of their own
 # No known model has more, and rope tables take memory for each position.
 _MAX_CONTEXT_LENGTH = 2**22
-_MAX_ROPE_FACTORS = 1024
 # Fields of generation_config.json, and their keys below general.sampling.
 _SAMPLING = {
     **{name: name for name in ("top_p", "top_k", "min_p")},
@@ -23,7 +21,7 @@ _SAMPLING = {
     "repetition_penalty": "penalty_repeat",
 }
 # Tokens that end an answer if they are control tokens: instruct models have several, but a file names only one.
-_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"})
+_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|endoftext|>"})
 
 _HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})
 
@@ -105,7 +103,7 @@ def _head_dim(keys: Keys) -> int:
 
 
 def _rope_scaling(keys: Keys) -> dict[str, Any]:
-    divisors = [_vector(keys.file, name) for name in ROPE_FACTORS if name in keys.file.tensors]
+    divisors = [keys.vector(name) for name in ROPE_FACTORS if name in keys.file.tensors]
     if divisors:  # one list for all lengths (Llama 3), or a short and a long one (Phi 3)
         factor = keys.number("rope.scaling.attn_factor")
         return {
@@ -132,17 +130,6 @@ def _rope_scaling(keys: Keys) -> dict[str, Any]:
         "mscale": mscale,
         "mscale_all_dim": mscale,
     }
-
-
-def _vector(file: GgufFile, name: str) -> list[float]:
-    info = file.tensors[name]
-    if info.type.name != "F32" or len(info.shape) != 1 or info.shape[0] > _MAX_ROPE_FACTORS:
-        raise ConfigError(f"{file.path}: {name} is not a short vector of float32; fetch the file again")
-    values = array("f")
-    with file.path.open("rb") as data:
-        data.seek(info.offset)
-        values.frombytes(data.read(info.num_bytes))
-    return values.tolist()
 
 
 def _end_ids(file: GgufFile) -> list[int]:

@@ -20,31 +20,6 @@ def gpt2_fields(keys: Keys) -> dict[str, Any]:
     }
 
 
-def gemma2_fields(keys: Keys) -> dict[str, Any]:
-    """Return Gemma 2's fields: soft-caps, windows, and a scale of attention scores."""
-    # Like llama.cpp, tell the 27B models by their number of layers: only these divide by hidden size / heads.
-    is_27b = keys("block_count") in (46, 62)
-    head_dim = keys("embedding_length") // keys("attention.head_count") if is_27b else keys("attention.key_length")
-    scale = keys.number("attention.scale")
-    return {
-        "query_pre_attn_scalar": scale**-2 if scale else head_dim,
-        "sliding_window": keys("attention.sliding_window"),
-        "attn_logit_softcapping": keys.number("attn_logit_softcapping"),
-        "final_logit_softcapping": keys.number("final_logit_softcapping"),
-    }
-
-
-def gemma3_fields(keys: Keys) -> dict[str, Any]:
-    """Return Gemma 3's fields: Gemma 2's and two rope thetas."""
-    pattern = keys("attention.sliding_window_pattern")
-    return {
-        **gemma2_fields(keys),
-        "rope_theta": keys.number("rope.freq_base") or 1e6,
-        "sliding_window_pattern": pattern if isinstance(pattern, int) else None,
-        "rope_local_base_freq": keys.number("rope.freq_base_swa"),
-    }
-
-
 def phi3_fields(keys: Keys) -> dict[str, Any]:
     """Return Phi-3's fields: a window, and the context length before longrope."""
     return {
@@ -151,8 +126,9 @@ def deepseek_fields(keys: Keys) -> dict[str, Any]:
 
 
 def latent_fields(keys: Keys) -> dict[str, Any]:
-    """Return the fields of latent attention. Files that score by softmax, or do not say how, are DeepSeek V2's."""
-    is_v3 = keys("expert_gating_func") == _SIGMOID
+    """Return the fields of latent attention. Without sigmoid and a bias of scores they are DeepSeek V2's."""
+    first = keys("leading_dense_block_count", 0)
+    is_v3 = keys("expert_gating_func", 0) == _SIGMOID or f"blk.{first}.exp_probs_b.bias" in keys.file.tensors
     # Newer files describe the absorbed heads of latents, and these beside them.
     width = keys("attention.key_length_mla") or keys("attention.key_length")
     has_groups = (keys("expert_group_count") or 1) > 1

@@ -1,7 +1,7 @@
 """Tokenizer built from a GGUF file's metadata, without the model's folder.
 
-Two kinds: byte-level BPE ("gpt2"), which splits words by a named pattern, and SentencePiece's BPE ("llama"),
-which lists scores instead of merges. llama.cpp's reader of both: src/llama-vocab.cpp of
+Kinds: byte-level BPE ("gpt2"), which splits words by a named pattern, and SentencePiece's BPE, which lists scores
+("llama") or merges ("gemma4"). llama.cpp's reader of both: src/llama-vocab.cpp of
 https://github.com/ggml-org/llama.cpp.
 """
 
@@ -109,10 +109,8 @@ def _strings(keys: Mapping[str, Any], name: str) -> Strings:
 def _byte_level(vocabulary: _Vocabulary) -> FastTokenizer:
     pre = vocabulary.keys.get("pre", "default")
     splits = _word_splits(pre)
-    merges = [
-        (left, right) for left, _, right in (merge.partition(" ") for merge in _strings(vocabulary.keys, "merges"))
-    ]
     vocab = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
+    merges = _listed_merges(vocabulary)
     fast = FastTokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS))
     if pre == "qwen2":
         fast.normalizer = normalizers.NFC()
@@ -140,7 +138,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> FastTokenizer:
     fast = FastTokenizer(
         models.BPE(
             vocab={token: token_id for token_id, token in enumerate(tokens)},
-            merges=_merges(tokens, vocabulary),
+            merges=_listed_merges(vocabulary) if "merges" in vocabulary.keys else _merges(tokens, vocabulary),
             unk_token=None if unk is None else tokens[unk],
             fuse_unk=True,
             byte_fallback=True,
@@ -151,6 +149,11 @@ def _sentencepiece(vocabulary: _Vocabulary) -> FastTokenizer:
     fast.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
     fast.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
     return fast
+
+
+def _listed_merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+    parts = (merge.partition(" ") for merge in _strings(vocabulary.keys, "merges"))
+    return [(left, right) for left, _, right in parts]
 
 
 def _merges(tokens: Sequence[str], vocabulary: _Vocabulary) -> list[tuple[str, str]]:
@@ -171,7 +174,11 @@ def _merges(tokens: Sequence[str], vocabulary: _Vocabulary) -> list[tuple[str, s
     ]
 
 
-_BUILDERS: dict[str, Callable[[_Vocabulary], FastTokenizer]] = {"gpt2": _byte_level, "llama": _sentencepiece}
+_BUILDERS: dict[str, Callable[[_Vocabulary], FastTokenizer]] = {
+    "gpt2": _byte_level,
+    "llama": _sentencepiece,
+    "gemma4": _sentencepiece,  # with merges of its own
+}
 
 
 def _add_tokens(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:

@@ -9,6 +9,7 @@ from .architectures import NAMES, RESHAPED, ROPE_FACTORS, Architecture, architec
 from .file import GgufFile, TensorInfo, read_gguf
 from .keys import Keys
 
+_BARE = ("_bias", "_scale", "_scalar")  # ends of names that are parameters of their own
 _MAX_EXPERTS = 4096
 _MAX_EXTRA_LAYERS = 16
 
@@ -54,10 +55,12 @@ def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list
     if match is None or match[2] not in names:
         return [(info.name, Place(info))]
     layer, leaf = match.groups()
-    name = f"{names[leaf]}.{ending}" if ending and not names[leaf].endswith("_bias") else names[leaf]
+    ending = ending or ("weight" if leaf == "ffn_norm" else "")  # Falcon-H1's converter leaves it out
+    name = f"{names[leaf]}.{ending}" if ending and not names[leaf].endswith(_BARE) else names[leaf]
     if layer is not None:
         name = f"{names['blk']}.{layer}.{name}"
-    if "{}" in name and info.shape[0] == keys("expert_count") <= _MAX_EXPERTS:
+    num_matrices = info.shape[0] if layer is None else keys("expert_count")
+    if "{}" in name and info.shape[0] == num_matrices <= _MAX_EXPERTS:
         return [(name.format(expert), Place(info, expert=expert)) for expert in range(info.shape[0])]
     place = Place(
         info,

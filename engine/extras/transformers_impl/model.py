@@ -67,7 +67,8 @@ class _PagedForward:
         keys, values = (x[0].transpose(0, 1).contiguous() for x in (k, v))
         ops.rope_and_cache(keys, keys, values, inputs.positions, inputs.slot_mapping, self._no_rope, view)
         args = ops.AttentionArgs(layer.scale, sliding_window=layer.sliding_window, softcap=layer.softcap)
-        return ops.paged_attention(q[0].transpose(0, 1), view, inputs.ragged, args)[None, :, :, :width]
+        out = ops.paged_attention(q[0].transpose(0, 1), view, inputs.ragged, args)
+        return (out if width == layer.head_dim else out[:, :, :width])[None]
 
     def mask(self, mask_function: Callable[..., Any]) -> None:
         return None
@@ -109,9 +110,10 @@ class TransformersModel:
         self._base, self._hidden = getattr(self._model, prefix), _Hidden()
         setattr(self._model, prefix, self._hidden)
 
-    def _pack(self, weight: Any, bias: Tensor | None, *, is_head: bool) -> Any:
-        if isinstance(weight, ops.QuantizedWeight):
-            return ops.pack_quantized([weight], bias, dtype=self._dtype, input_bits=self._input_bits)
+    def _pack(self, weights: list[Any], bias: Tensor | None, *, is_head: bool) -> Any:
+        if isinstance(weights[0], ops.QuantizedWeight):
+            return ops.pack_quantized(weights, bias, dtype=self._dtype, input_bits=self._input_bits)
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         if self._has_fp8_weights and not is_head:
             return ops.pack_fp8(weight, bias)
         bits = max(8, self._weight_bits) if is_head else self._weight_bits

@@ -1,9 +1,9 @@
 """Architectures without a native class whose tokens the tests compare with transformers'. Imports nothing."""
 
 TESTED = (
-    "AfmoeForCausalLM", "BitNetForCausalLM", "CwmForCausalLM", "ExaoneMoeForCausalLM", "FlexOlmoForCausalLM",
-    "GPTBigCodeForCausalLM", "GraniteMoeSharedForCausalLM", "HeliumForCausalLM", "HyperCLOVAXForCausalLM",
-    "Jais2ForCausalLM", "MellumForCausalLM", "MiniCPM3ForCausalLM", "NanoChatForCausalLM", "OlmoForCausalLM",
-    "PersimmonForCausalLM", "PhiForCausalLM", "PhimoeForCausalLM", "SolarOpenForCausalLM", "VaultGemmaForCausalLM",
-    "YoutuForCausalLM",
+    "AfmoeForCausalLM", "AXK1ForCausalLM", "BitNetForCausalLM", "Cohere2MoeForCausalLM", "CwmForCausalLM",
+    "ExaoneMoeForCausalLM", "FlexOlmoForCausalLM", "GPTBigCodeForCausalLM", "GraniteMoeSharedForCausalLM",
+    "HeliumForCausalLM", "HyperCLOVAXForCausalLM", "HYV3ForCausalLM", "Jais2ForCausalLM", "LagunaForCausalLM",
+    "MellumForCausalLM", "MiniCPM3ForCausalLM", "NanoChatForCausalLM", "OlmoForCausalLM", "PersimmonForCausalLM",
+    "PhiForCausalLM", "SolarOpenForCausalLM", "VaultGemmaForCausalLM", "YoutuForCausalLM",
 )  # fmt: skip

@@ -20,17 +20,121 @@ from ...execution.models.weights import WeightSource
 _LAYER = re.compile(r"\.\d+\.")
 
 
-class PackedLinear(nn.Module):
-    """Linear layer whose weight is packed for `ops.linear`."""
+# Linears of one module that get the same input, so one product computes them.
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
-    def __init__(self, linear: nn.Linear, packed: Any, dtype: torch.dtype, device: torch.device) -> None:
+
+class _Product:
+    """Packed product of siblings, computed when the first of them gets its input, and kept until the last has."""
+
+    def __init__(self, packed: Any, num_readers: int) -> None:
+        self.packed = packed
+        self.num_readers = num_readers
+        self._num_reads = 0
+        self._kept: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._kept is None or self._kept[0] is not x:
+            out = ops.linear(x.reshape(-1, x.shape[-1]), self.packed)
+            self._kept, self._num_reads = (x, out.view(*x.shape[:-1], -1)), 0
+        out, self._num_reads = self._kept[1], self._num_reads + 1
+        if self._num_reads >= self.num_readers:
+            self._kept = None
+        return out
+
+
+class PackedLinear(nn.Module):
+    """Linear layer whose weight is packed for `ops.linear`, perhaps with its siblings'."""
+
+    def __init__(
+        self, linear: nn.Linear, product: _Product, columns: slice, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = torch.empty(0, dtype=dtype, device=device)  # some modules ask for its dtype
-        self._packed = packed
+        self.product = product
+        self._columns = columns
+        self._is_whole = product.num_readers == 1
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.linear(x.reshape(-1, x.shape[-1]), self._packed).view(*x.shape[:-1], self.out_features)
+    def __call__(self, x: Tensor) -> Tensor:  # without nn.Module's hooks
+        out = self.product(x)
+        return out if self._is_whole else out[..., self._columns]
+
+
+class NativeNorm(nn.Module):
+    """RMS norm by `ops.rms_norm`."""
+
+    def __init__(self, weight: nn.Parameter, eps: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self.variance_epsilon = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x.reshape(-1, x.shape[-1]), self.weight, eps=self.variance_epsilon).view(x.shape)
+
+
+class NativeMLP(nn.Module):
+    """Gated MLP with SiLU, by two products."""
+
+    def __init__(self, gate_up: Any, down: PackedLinear) -> None:
+        super().__init__()
+        self._gate_up = gate_up
+        self._down = down.product
+
+    def __call__(self, x: Tensor) -> Tensor:
+        hidden = ops.linear_silu_mul(x.reshape(-1, x.shape[-1]), self._gate_up)
+        return self._down(hidden).view(x.shape)
+
+
+def _native_mlp(module: nn.Module) -> NativeMLP | None:
+    """Return the MLP that gives what this module gives to random inputs; None if it is another function."""
+    parts = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    gate, up, down = (part if isinstance(part, PackedLinear) else None for part in parts)
+    if gate is None or up is None or down is None or gate.product is not up.product:
+        return None
+    if down.out_features != gate.in_features or gate.weight.is_meta:
+        return None
+    mlp, rng = NativeMLP(gate.product.packed, down), torch.Generator().manual_seed(0)
+    x = torch.randn(1, 2, gate.in_features, generator=rng).to(gate.weight.device, gate.weight.dtype)
+    try:
+        expected = module(x)
+    except (RuntimeError, TypeError):
+        return None
+    return mlp if _is_close(mlp(x), expected) else None
+
+
+def _is_close(found: Tensor, expected: Any) -> bool:
+    if not isinstance(expected, Tensor) or expected.shape != found.shape:
+        return False
+    share = 1e-5 if found.dtype == torch.float32 else 2e-2
+    return bool((found - expected).abs().amax() <= share * expected.abs().amax())
+
+
+def _native_norm(module: nn.Module) -> NativeNorm | None:
+    """Return the norm that gives what this module gives to random inputs; None if it is another function."""
+    weight, eps = getattr(module, "weight", None), getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    if not type(module).__name__.endswith("RMSNorm") or not isinstance(eps, float) or not isinstance(weight, Tensor):
+        return None
+    if weight.ndim != 1 or weight.is_meta:
+        return None
+    norm, rng = NativeNorm(nn.Parameter(weight, requires_grad=False), eps), torch.Generator().manual_seed(0)
+    x = torch.randn(2, len(weight), generator=rng) * torch.tensor([[1.0], [eps**0.5]])
+    x = x.to(weight.device, weight.dtype)
+    return norm if _is_close(norm(x), module(x)) else None
+
+
+def _siblings(linears: dict[str, nn.Linear]) -> Iterator[dict[str, nn.Linear]]:
+    """Yield groups of linears that get the same input, each under the names of their weights."""
+    left = dict(linears)
+    while left:
+        path, _, part = next(iter(left)).removesuffix(".weight").rpartition(".")
+        names = next((names for names in _SIBLINGS if part in names), (part,))
+        group = [
+            name
+            for name in (f"{path}.{sibling}.weight" if path else f"{sibling}.weight" for sibling in names)
+            if name in left
+        ]
+        yield {name: left.pop(name) for name in group}
 
 
 @contextmanager
@@ -72,8 +176,9 @@ class ModuleLoader:
         if converted:
             self._convert(converted)
         self._model.tie_weights()
-        for name, linear in linears.items():
-            self._replace(name, linear)
+        for group in _siblings(linears):
+            self._replace(group)
+        self._replace_parts()
         self._check_unread()
 
     def _linears(self) -> dict[str, nn.Linear]:
@@ -120,8 +225,21 @@ class ModuleLoader:
             with _without_progress():
                 convert_and_load_state_dict_in_model(model, taken, config)
 
-    def _replace(self, name: str, linear: nn.Linear) -> None:
-        path = name.removesuffix(".weight")
+    def _replace(self, group: dict[str, nn.Linear]) -> None:
+        """Pack linears, siblings as one product."""
+        head = self._model.get_output_embeddings()
+        weights = [self._weight_of(name, linear) for name, linear in group.items()]
+        linears = list(group.values())
+        pairs = list(zip(weights, linears, strict=True))
+        if len({(type(weight), linear.bias is None, linear.in_features) for weight, linear in pairs}) > 1:
+            for name, (weight, linear) in zip(group, pairs, strict=True):
+                self._set_product({name: linear}, self._pack([weight], linear.bias, is_head=False))
+            return
+        biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
+        bias = torch.cat(biases) if biases else None
+        self._set_product(group, self._pack(weights, bias, is_head=linears[0] is head))
+
+    def _weight_of(self, name: str, linear: nn.Linear) -> Any:
         weight: Any = linear.weight
         if weight.is_meta and self._device.type != "meta":
             stored, shape = self._stored(name) or name, tuple(weight.shape)
@@ -129,10 +247,23 @@ class ModuleLoader:
             weight = self._take(name, shape) if weight is None else weight.to(self._device)
         elif self._device.type == "meta" and name not in self._tied:
             weight = self._source.take_quantized(name, tuple(weight.shape)) or self._take(name, weight.shape)
-        is_head = linear is self._model.get_output_embeddings()
-        packed = self._pack(weight, linear.bias, is_head=is_head)
+        return weight
+
+    def _set_product(self, group: dict[str, nn.Linear], packed: Any) -> None:
+        product, start = _Product(packed, len(group)), 0
+        for name, linear in group.items():
+            columns = slice(start, start := start + linear.out_features)
+            module = PackedLinear(linear, product, columns, dtype=self._dtype, device=self._device)
+            self._put(name.removesuffix(".weight"), module)
+
+    def _replace_parts(self) -> None:
+        for name, module in list(self._model.named_modules()):
+            if (native := _native_norm(module) or _native_mlp(module)) is not None:
+                self._put(name, native)
+
+    def _put(self, path: str, module: nn.Module) -> None:
         parent, _, part = path.rpartition(".")
-        setattr(self._model.get_submodule(parent), part, PackedLinear(linear, packed, self._dtype, self._device))
+        setattr(self._model.get_submodule(parent), part, module)
 
     def _check_unread(self) -> None:
         model = self._model

@@ -172,8 +172,13 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
             raise InvalidRequestError("prompt_token_ids must be a list of token ids", param="prompt_token_ids")
         return self.chat_of(read_messages(self.messages))
 
-    def params(self) -> SamplingParams:
-        """Build the parameters. Refusals name the fields as they were sent. Raises InvalidRequestError."""
+    def params(self, *, is_forced: bool = False) -> SamplingParams:
+        """Build the parameters. `is_forced`: the answer must be a call, so response_format does not apply.
+
+        Refusals name the fields as they were sent. Raises InvalidRequestError.
+        """
+        if is_forced and self.response_format is not None:
+            return self.model_copy(update={"response_format": None}).params()
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequestError("top_logprobs goes with logprobs true only", param="top_logprobs")
         names = {"prompt": "messages", "logprobs": "top_logprobs"}

@@ -168,7 +168,8 @@ async def _filled(service: Service, prompt: object, suffix: str) -> FillIn:
 
 
 async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _Answer:
-    chat, params = body.chat(), cut_to_fit(body.params(), is_strict=service.settings.strict_fields)
+    chat = body.chat()
+    params = cut_to_fit(body.params(is_forced=chat.choice.is_forced), is_strict=service.settings.strict_fields)
     generation, answer = await chat_generation(
         service,
         chat,

@@ -51,7 +51,7 @@ def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
     ("name", "kind"),
     [
         *product(["llama-yarn", "gpt2", "qwen3-moe"], [Type.Q4_1, Type.Q8_0, Type.BF16]),
-        *product(["glm4", "granite-moe", "deepseek-v3"], [Type.Q8_0]),
+        *product(["glm4", "granite-moe", "deepseek-v3", "gemma4-moe"], [Type.Q8_0]),
         *product(["gpt-oss"], [Type.Q8_0, Type.MXFP4]),
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,

@@ -198,6 +198,17 @@ def test_gemma(tmp_path: Path) -> None:
     assert_same(Tokenizer(path), expected, [text for text in TEXTS if "   " not in text])
 
 
+def test_gemma_4_lists_its_merges(tmp_path: Path) -> None:
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    _, vocab, merges = sentencepiece(special)
+    path = write(
+        tmp_path / "m.gguf", vocab, architecture="gemma4", tokenizer_model="gemma4",
+        token_merges=[" ".join(merge) for merge in merges], bos_token_id=2, eos_token_id=1, unk_token_id=3,
+        add_space_prefix=False, add_bos_token=True,
+    )  # fmt: skip
+    assert_same(Tokenizer(path), GemmaTokenizer(vocab=vocab, merges=merges))
+
+
 def test_flags_and_templates_are_the_files_own(tmp_path: Path) -> None:
     tokenizer = trained(BYTE_LEVEL)
     values = {"tokenizer_pre": "gpt-2", "chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"}

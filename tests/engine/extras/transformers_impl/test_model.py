@@ -47,7 +47,9 @@ _MLA = {**_MHA, **_EXPERTS, **_LATENT}
 # Keys are values of `model_type` in config.json.
 CONFIGS: dict[str, dict[str, Any]] = {
     "afmoe": {**_WINDOW, **_EXPERTS},
+    "axk1": _MLA,
     "bitnet": _SHAPE,
+    "cohere2_moe": {**_WINDOW, **_EXPERTS},
     "cwm": {**_WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     "deepseek_v2": _MLA,
     "deepseek_v3": _MLA,
@@ -58,7 +60,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "granitemoeshared": {**_MIXTURE, "shared_intermediate_size": 32},
     "helium": _HEADS,
     "hyperclovax": _SHAPE,
+    "hy_v3": {**_HEADS, **_EXPERTS},
     "jais2": _HEADS,
+    "laguna": {**_WINDOW, **_EXPERTS},
     "llama": {**_SHAPE, "tie_word_embeddings": True},
     "mellum": _MIXTURE,
     "minicpm3": _MLA,

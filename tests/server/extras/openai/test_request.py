@@ -97,7 +97,7 @@ REFUSED = {
         ),
         ("tool_choice", {"tool_choice": ALLOWED}),
         ("tool_choice", {"tool_choice": ALLOWED, "tools": [{"type": "function", "function": {"name": "g"}}]}),
-        ("tool_choice", {"tool_choice": ALLOWED, "tools": [TOOL], "response_format": {"type": "json_object"}}),
+        ("tool_choice", {"tool_choice": ALLOWED, "tools": [TOOL], "structured_outputs": {"json_object": True}}),
         ("tools[0].function.strict", {"tools": [{"type": "function", "function": {"name": "f", "strict": 1}}]}),
         ("tools", {"tools": [MANY_BYTES], "tool_choice": "required"}),
         ("tool_choice", {"tool_choice": "perhaps", "tools": [TOOL]}),
