@@ -30,7 +30,7 @@ class SpeculativeConfig:
     suffix_decoding_max_tree_depth: int = setting(64, at_least=2, at_most=256)
     suffix_decoding_max_cached_tokens: int = setting(2**18, at_least=0)
     suffix_decoding_max_spec_factor: float = setting(2.0, above=0)
-    suffix_decoding_min_token_prob: float = setting(0.1, at_least=0, at_most=1)
+    suffix_decoding_min_token_prob: float = setting(0.5, at_least=0, at_most=1)
     adaptive: bool = setting(True)  # False: always draft num_speculative_tokens, whether they pay or not
 
     def __post_init__(self) -> None:

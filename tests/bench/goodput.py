@@ -1,14 +1,16 @@
 """Goodput: requests per second within both goals, at rising rates of arrival, without and with deadlines.
 
-`python tests/bench/goodput.py --traces FOLDER [--plot FILE.svg]` simulates Azure's traces with the costs of SmolLM2 on
+`python tests/bench/goodput.py --traces FOLDER` simulates Azure's traces with the costs of SmolLM2 on
 two CPU cores and of an 8 B model on a GPU; `--real smollm2` runs the engine itself instead, in turns.
 Lengths are those of the trace, or a quarter; arrivals are random. A request counts if its first token comes within
 ttft_ms and its mean time between tokens is at most itl_ms: `vllm bench serve --goodput ttft:MS tpot:MS`.
+measurements.py draws what `--save-result` writes.
 """
 
 import argparse
 import asyncio
 import dataclasses
+import datetime
 import json
 import random
 import time
@@ -27,7 +29,6 @@ from splitfuse.engine.extras.simulation.simulator import Simulation
 from splitfuse.server.commands.simulate import arriving, outcome
 
 TRACES = ("conv", "code")
-COLOURS = {"queue order": "#4477aa", "deadlines": "#ee6677"}
 
 
 class Machine(NamedTuple):
@@ -53,6 +54,10 @@ MACHINES = {
         {"conv": (5, 10, 15, 20, 25), "code": (5, 7.5, 10, 12.5, 15)},
     ),
 }
+WHERE = (
+    "Azure's traces, simulated with each machine's step costs; goals of 2 s and 100 ms on the CPU, "
+    "0.5 s and 25 ms on the GPU; {}"
+)
 Curves = dict[str, dict[str, list[tuple[float, float]]]]  # picture, way, (rate, goodput)
 
 
@@ -123,24 +128,6 @@ def run(args: argparse.Namespace) -> Curves:
     return curves
 
 
-def draw(curves: Curves, path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.2 * len(curves), 3.6), layout="constrained")
-    for axes, (name, curve) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
-        for way, points in curve.items():
-            axes.plot(*zip(*points, strict=True), color=COLOURS[way], marker="o", label=way)
-        rates = [rate for rate, _ in points]
-        axes.plot(rates, rates, color="0.7", linestyle="--", label="all in time")
-        axes.set_title(name, fontsize=10)
-        axes.set_xlabel("requests/s")
-        axes.set_ylim(0, 1.2 * max(good for points in curve.values() for _, good in points))
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("requests/s within both goals")
-    figure.axes[0].legend(frameon=False, fontsize=8)
-    figure.savefig(path)
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
@@ -150,7 +137,6 @@ def parse() -> argparse.Namespace:
     add("--rates", type=float, nargs="+", help="requests per second instead of the machine's")
     add("--real", metavar="MODEL", help="run the engine on this model")
     add("--seed", type=int, default=1)
-    add("--plot", type=Path, metavar="FILE")
     add("--save-result", type=Path, metavar="FILE")
     return parser.parse_args()
 
@@ -159,9 +145,9 @@ def main() -> None:
     args = parse()
     curves = run(args)
     if args.save_result:
-        args.save_result.write_text(json.dumps(curves, indent=2))
-    if args.plot:
-        draw(curves, args.plot)
+        args.save_result.write_text(
+            json.dumps({"where": WHERE.format(datetime.date.today()), "curves": curves}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

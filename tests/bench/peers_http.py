@@ -7,11 +7,13 @@ llama.cpp's own cmake. Random bfloat16 weights, or a real model's: `--peers llam
 Three loads. Rate: 40 requests of 128 random tokens for 64 new ones, 32 at once, first streamed and then as whole
 answers; the engine without HTTP does the same for comparison. Clients: 1 to 32 of them, each with two such requests.
 Mix: eight streams of 400 tokens, beside them five prompts of 1500 tokens, one every two seconds; what counts is the gap
-between the streams' tokens, and how long a prompt waits for its first. peers_plot.py draws what `--save-result` writes.
+between the streams' tokens, and how long a prompt waits for its first. measurements.py draws what `--save-result`
+writes.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import socket
@@ -28,7 +30,7 @@ from pathlib import Path
 import httpx
 
 sys.path.insert(0, str(Path(__file__).with_name("peers")))
-from options import model_folder, parser_of
+from options import model_folder, parser_of, where
 from processes import PeerProcess, Worker, end_children_on_sigterm, python_of
 
 from splitfuse.client.bench.cli import READ_TIMEOUT_S, drive
@@ -58,6 +60,7 @@ class Server(PeerProcess):
     def __init__(self, peer: str, folder: Path, flags: Sequence[str]) -> None:
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
+        self.strip: dict[str, list[float]] = {}  # times of the last mix: tokens of a stream, long prompts
         self._ready = f"{self.url}/{'ready' if peer == OURS else 'health'}"
         super().__init__(peer, [*_command(peer), str(folder), "--port", str(port), *flags], stdout=subprocess.DEVNULL)
 
@@ -166,6 +169,8 @@ def mix(server: Server, model: str, prompts: Prompts) -> dict[str, float]:
     long = [prompts.demand(int(LONG["prompt_len"]), int(LONG["output_len"]), at) for at in times]
     outcomes, _ = asyncio.run(send(server.url, model, [*streams, *long]))
     gaps = sorted(gap for outcome in outcomes[: len(streams)] for gap in outcome.itls)
+    tokens = itertools.accumulate(outcomes[0].itls, initial=outcomes[0].ttft)
+    server.strip = {"tokens": [round(at, 3) for at in tokens], "long": times}
     return {
         "P50 gap ms": 1e3 * (percentile(gaps, 50) or 0.0),
         "P99 gap ms": 1e3 * (percentile(gaps, 99) or 0.0),
@@ -250,19 +255,26 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--loads", nargs="+", choices=LOADS, default=list(LOADS))
     add("--real", type=json.loads, default={}, help="files or folders of SmolLM2's weights instead of random ones")
+    add("--stream-len", type=int, default=STREAMS["output_len"], help="tokens of the mix's streams")
+    add("--num-long", type=int, default=LONG["count"], help="long prompts of the mix")
     add("--flags", type=json.loads, default={}, help='of servers, as JSON: {"splitfuse": ["--target-itl-ms", "60"]}')
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse()
+    STREAMS["output_len"], LONG["count"] = args.stream_len, args.num_long
     end_children_on_sigterm()
     with ExitStack() as stack:
         folder = Path() if args.real else model_folder(args, stack)
-        result = summary(run(args, folder, start(args, folder, stack)))
+        contestants = start(args, folder, stack)
+        result = summary(run(args, folder, contestants))
         show(result)
     if args.save_result:
-        args.save_result.write_text(json.dumps({"model": args.real or args.model, "figures": result}, indent=2))
+        model = args.model if not args.real else "SmolLM2-135M-Instruct"
+        strips = {name: one.strip for name, one in contestants.items() if isinstance(one, Server) and one.strip}
+        found = {"where": where(f"{model}, {args.pairs} pairs"), "figures": result, "strips": strips}
+        args.save_result.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Gain of speculation by drafter and load, beside plain decoding of equal tokens.
 
 `python tests/bench/speculation.py WORKLOAD [--loads 1,4,16,64] [--rounds 3] [--methods ngram,draft] [--formula]`
+WORKLOAD smollm2-records, -lists, -turns, -tools, -stories or -pages: `--methods ngram,suffix`, a real model's answers.
 
 One process per engine, because two engines in one process disturb each other through their threads. Engines take turns,
 round by round. All engines must give equal tokens, or the run fails (float32) or reports the difference (bfloat16).
@@ -16,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from suffix import prose, tool_calls
 
 Job = dict[str, Any]
 METHODS: dict[str, dict[str, Any] | None] = {
@@ -51,6 +54,36 @@ def records(rng: random.Random) -> str:
     return _turn("Write a JSON list of cats.") + json.dumps(items, indent=1)[:-2] + ","
 
 
+def lists(rng: random.Random) -> str:
+    """Return questions for JSON, each about another thing, without an example to copy."""
+    thing = rng.choice(["cats", "planets", "books", "rivers", "cars", "trees", "songs", "cities", "birds", "chairs"])
+    return _chat(f"Write a JSON list of {rng.randint(3, 6)} {thing}, each with a name, a colour, a size and an owner.")
+
+
+def turns(rng: random.Random) -> str:
+    """Return one of six questions that an agent asks again and again."""
+    file = rng.choice(["plan.py", "app.py", "errors.py", "main.c", "setup.cfg", "notes.txt"])
+    return _chat(f"Write the JSON of a call of the tool read_file for {file}, and say what you do next.")
+
+
+def tools(rng: random.Random) -> str:
+    """Return an agent's text with two turns to copy from."""
+    text = "The agent reads a file, then runs the tests. Each answer has two calls in JSON.\n\n"
+    for _ in range(2):
+        question, answer = tool_calls(rng)
+        text += f"User: {question}Agent: {answer}\n\n"
+    return f"{text}User: {tool_calls(rng)[0]}Agent:"
+
+
+def pages(rng: random.Random) -> str:
+    """Return half a page of this project's documents, which repeat little."""
+    return prose(rng)[0]
+
+
+def _chat(question: str) -> str:
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
 def repetition(rng: random.Random) -> list[int]:
     """Return ids for a model with random weights, four times 64 tokens; such a model's greedy output soon loops."""
     passage = [rng.randrange(1000, 30000) for _ in range(64)]
@@ -65,6 +98,9 @@ WORKLOADS: dict[str, dict[str, Any]] = {
         "max_tokens": 96,
         "engine": {"shape": "llama-221m", "load_format": "dummy"},
     },
+} | {
+    f"smollm2-{prompt.__name__}": {"prompt": prompt, "max_tokens": 96, "engine": {"model": "smollm2"}}
+    for prompt in (records, lists, turns, tools, stories, pages)
 }
 
 
@@ -82,7 +118,8 @@ def work(settings: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if shape:
             Path(folder, "config.json").write_text(json.dumps(SHAPES[shape]))
-        llm = LLM(folder if shape else None, device="cpu", max_num_seqs=64, enable_prefix_caching=False, **settings)
+        model = folder if shape else settings.pop("model", None)
+        llm = LLM(model, device="cpu", max_num_seqs=64, enable_prefix_caching=False, **settings)
         print(json.dumps({"ready": True}), flush=True)
         for line in sys.stdin:
             job = json.loads(line)

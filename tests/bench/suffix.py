@@ -100,7 +100,7 @@ def main() -> None:
             drafter: Any = NgramDrafter(min_n=2, max_n=8)
             if method == "suffix":
                 drafter = SuffixDrafter(
-                    max_tree_depth=64, max_cached_tokens=2**18, max_spec_factor=2.0, min_token_prob=0.1
+                    max_tree_depth=64, max_cached_tokens=2**18, max_spec_factor=2.0, min_token_prob=0.5
                 )
             found = replayed(drafter, turns, tokenizer, most=most)
             figures = "  ".join(f"{label} {value:6.2f}" for label, value in found.items())

@@ -85,8 +85,7 @@ class DeadlinePacer(Pacer):
                 jobs = self._jobs(step.prompts, step, seconds)
                 kept = on_time(jobs, now)
             order = self._order(step.prompts, [job.request for job in kept])
-        budget = self._times.budget(seconds, step.num_decodes, step.context) if step.num_decodes else None
-        return Pace(budget, self._times.background_budget(running, waiting), order)
+        return Pace(self._budget(step, seconds), self._times.background_budget(running, waiting), order)
 
     def outlook(self, request: Request, running: Sequence[Request], waiting: Sequence[Request]) -> Outlook | None:
         """Predict the first token of a request that is not queued yet; None without a goal, or before costs are known.
@@ -136,7 +135,8 @@ class DeadlinePacer(Pacer):
         context = own + (chunks[0].num_computed_tokens if chunks else 0)
         prompts = [*chunks, *waiting[: num_interactive(waiting)]]
         usual = longest = None
-        if decodes:
+        # Prompts alone are cut as well, so that an arrival with a goal need not wait for the end of a long step.
+        if decodes or (self._due and self._times.is_auto and self._times.model.has_learned):
             usual = longest = self._times.usual_s(len(decodes), context)
         if self._streams and decodes:
             alone = self._times.model.predict(len(decodes), own)
@@ -151,6 +151,10 @@ class DeadlinePacer(Pacer):
                 longest = strictest if len(limits) == len(decodes) and self._times.fixed_s is None else usual
         return _Step(prompts, len(decodes), context, usual, longest)
 
+    def _budget(self, step: "_Step", seconds: float | None) -> int | None:
+        alone = not step.num_decodes and seconds is None
+        return None if alone else self._times.budget(seconds, step.num_decodes, step.context)
+
     def _jobs(self, prompts: Sequence[Request], step: "_Step", seconds: float | None) -> list[Job]:
         return [
             Job(due, self._seconds(request, step, seconds), request)
@@ -159,8 +163,7 @@ class DeadlinePacer(Pacer):
         ]
 
     def _seconds(self, request: Request, step: "_Step", seconds: float | None) -> float:
-        budget = self._times.budget(seconds, step.num_decodes, step.context) if step.num_decodes else None
-        return self._times.prompt_s(request, budget, step.num_decodes, step.context)
+        return self._times.prompt_s(request, self._budget(step, seconds), step.num_decodes, step.context)
 
     def _order(self, prompts: list[Request], on_time: list[Request]) -> Sequence[Request]:
         """Return the prompts in order, or nothing if that is the order in which they are served anyway."""

@@ -1,6 +1,7 @@
 """Options of both comparisons on the command line."""
 
 import argparse
+import datetime
 import os
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +25,15 @@ def parser_of(description: str, *, peers: Sequence[str], models: Sequence[str] =
     add("--folder", type=Path, help="where the weights are or will be; default: a temporary folder")
     add("--save-result", type=Path, help="write the figures as JSON")
     return parser
+
+
+def where(what: str) -> str:
+    """Return what was measured, on which processor, and today, for the caption of a picture."""
+    names = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    num_cores = len(os.sched_getaffinity(0))
+    return f"{what}; {num_cores} cores of an {names[0] if names else 'unknown processor'}, {datetime.date.today()}"
 
 
 def scratch_folder(args: argparse.Namespace, stack: ExitStack) -> Path:

@@ -108,6 +108,17 @@ def test_streams_with_a_goal_limit_the_prompts_beside_them() -> None:
     assert bench.pacer.stats()["itl_goal_hits"] == 1
 
 
+def test_prompts_alone_are_cut_where_a_goal_waits() -> None:
+    bench = Bench(max_num_batched_tokens=2048, target_itl_ms="auto")
+    bench.add(4000)
+    bench.step()
+    whole = bench.now
+    bench.add(4000, ttft_ms=60_000)
+    bench.step()
+    assert whole - 100.0 == pytest.approx(COST.predict(2048, 0))
+    assert bench.now - whole <= COST.predict(360, 2048)  # 0.01 / (0.025 + 0.01 / 2.058) seconds
+
+
 def overload(bench: Bench, waits: Request) -> float:
     """Return the seconds that a request waits beside more urgent prompts than can be computed."""
     for _ in range(2000):
