@@ -8,15 +8,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ...config import EngineConfig
 from ...errors import InvalidRequestError, UnavailableError
 from ...execution.models.checkpoint import model_folder
 from ...execution.models.fingerprint import fingerprint
-from ...execution.runner.model_runner import LoadedModel
-from ...text.tokenizer import Tokenizer
 from .file_hashes import FileHashes
+
+if TYPE_CHECKING:
+    from ...execution.runner.model_runner import LoadedModel
+    from ...text.tokenizer import Tokenizer
 
 # Raised with every change of the kernels or the sampler after which an equal request may get other tokens.
 ARITHMETIC_VERSION = 1
@@ -33,9 +35,9 @@ _WAY_OUT = {
 class Served(Protocol):
     """Engine with its model."""
 
-    tokenizer: Tokenizer | None
+    tokenizer: "Tokenizer | None"
     config: EngineConfig
-    loaded: LoadedModel
+    loaded: "LoadedModel"
     fingerprint: str
 
     @property
