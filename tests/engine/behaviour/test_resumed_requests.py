@@ -1,4 +1,4 @@
-"""A request resumed from the tokens of another process ends like it would have there: tokens and logprobs to the bit."""
+"""A request resumed from the tokens of another process ends as it would have there: tokens, and logprobs to the bit."""
 
 from collections import defaultdict
 from typing import Any
