@@ -94,8 +94,8 @@ class BlockAllocator:
     def check(self, block_tables: Iterable[Sequence[int]]) -> None:
         """Prove that references equal the tables' entries and that free and used blocks are a partition."""
         held = Counter(block for table in block_tables for block in table)
-        assert all(self._references[block] == held[block] for block in range(self.num_blocks)), "references != tables"
-        free = {block for block in range(self.num_blocks) if not held[block]}
-        assert set(self._free) == free, "free overlaps or leaks"
+        assert {block: self._references[block] for block in held} == held, "references != tables"
+        assert self._references.count(0) == len(self._free) == self.num_blocks - len(held), "blocks leak"
+        assert held.keys().isdisjoint(self._free), "free overlaps"
         if self._cache is not None:
             self._cache.check(self.is_free)

@@ -16,7 +16,6 @@ from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError, UnavailableError
 from ..execution.models.config import ModelConfig
 from ..execution.runner.model_runner import ModelRunner
-from ..extension import has_extra, load_extra
 from ..text.tokenizer import Tokenizer
 from .delta_dispatch import DeltaSink
 from .engine_state import STALL_S, EngineState
@@ -79,9 +78,7 @@ class AsyncEngine(EngineState):
         from .builder import load  # imports torch
 
         parts = load(self.config)
-        if has_extra("receipts"):
-            replay = load_extra("receipts.replay", needed_for="receipts")
-            self.replays = replay.Replays(vocab_size=parts.runner.loaded.model_config.vocab_size)
+        self.replays = parts.replays()
         config = self.config.for_streams(str(parts.runner.loaded.device))
         return parts, parts.pipeline(config, replays=self.replays)
 

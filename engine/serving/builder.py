@@ -81,6 +81,13 @@ class EngineParts:
         )
         return StepPipeline(core, self.runner if disk is None else disk.runner, launcher)
 
+    def replays(self) -> Any:
+        """Build the outputs that the verification of receipts expects; None without the extra."""
+        if not has_extra("receipts"):
+            return None
+        replay = load_extra("receipts.replay", needed_for="receipts")
+        return replay.Replays(vocab_size=self.runner.loaded.model_config.vocab_size)
+
     def _disk_cache(self, config: EngineConfig) -> Any:
         """Open the prefix cache on disk; None without one. Raises ConfigError."""
         if config.prefix_cache_dir is None:

@@ -56,22 +56,27 @@ class BeamSearchOutput:
 class LLM:
     """Engine for scripts, and a context manager.
 
-    Keyword arguments: EngineConfig's, and vLLM's that change nothing here. Raises ConfigError.
+    Keyword arguments: EngineConfig's, and vLLM's that change nothing here. `receipt_key_file`: private Ed25519 key in
+    PEM that signs receipts. Raises ConfigError.
     """
 
-    def __init__(self, model: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str | None = None, *, receipt_key_file: str | Path | None = None, **settings: Any
+    ) -> None:
         self.config = EngineConfig(**taken_keywords({"model": model, **settings}, _SETTINGS))
+        self._receipts = None if receipt_key_file is None else self._new_receipts(receipt_key_file)
         parts = load(self.config)
         self._input_processor = parts.input_processor
         self._ids = itertools.count()
         self._lock = threading.Lock()  # held for a step, and while requests are added or aborted
         self._streams: WeakValueDictionary[str, LLMStream] = WeakValueDictionary()  # by request id
         self._dropped: deque[str] = deque()  # requests to abort whose stream nobody holds any more
-        self._runner = parts.runner
+        self._runner, self._fingerprint = parts.runner, parts.fingerprint
         self.tokenizer = parts.tokenizer
         self._texts = TokenTexts(parts.tokenizer)
         self._defaults, self.pooler, self.adapters = parts.default_sampling_params, parts.pooler, parts.adapters
-        self.pipeline = parts.pipeline(self.config)
+        self._replays = parts.replays()  # expected outputs, which the receipts extra verifies
+        self.pipeline = parts.pipeline(self.config, replays=self._replays)
         self.core = self.pipeline.core
         self._live: Any = None  # LiveModel, once the weights change or the model sleeps
         self._is_closed = False
@@ -90,7 +95,7 @@ class LLM:
                     disk.close()
                 self._runner.close()
             self._is_closed = True
-            for name in ("pipeline", "core", "_input_processor", "_runner", "_live"):
+            for name in ("pipeline", "core", "_input_processor", "_runner", "_live", "_receipts"):
                 self.__dict__.pop(name, None)
 
     # Other weights, and sleep.
@@ -115,6 +120,7 @@ class LLM:
         new = live.load(Path(weights)) if isinstance(weights, (str, Path)) else live.build(weights)
         with self._between_steps():
             version: int = live.take(new, self.core)
+            self._fingerprint = new.fingerprint
         return version
 
     def sleep(self, level: int = 1) -> None:
@@ -177,6 +183,7 @@ class LLM:
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         lora_request: Any = None,
         priority: int | Sequence[int] | None = None,
+        receipt: bool = False,
         on_delta: OnDelta | None = None,
         **fields: Any,
     ) -> list[RequestOutput]:
@@ -186,12 +193,15 @@ class LLM:
         and one SamplingParams for all or one per prompt; or fields of SamplingParams as keywords. Without any:
         `get_default_sampling_params()`. `prompt_token_ids`: prompts as ids, like in older vLLM. `priority`: one, or one
         per prompt. `lora_request`: a LoRARequest, or one or None per prompt. `use_tqdm` is vLLM's; no bar is shown.
-        `on_delta` is called with each delta. Raises InvalidRequestError before anything runs, RequestFailedError if a
-        request failed.
+        `receipt`: prove each answer by the `receipt` of its output, which `verify` checks, and a server or `splitfuse
+        verify` too. `on_delta` is called with each delta. Raises InvalidRequestError before anything runs,
+        RequestFailedError if a request failed.
         """
         many = _prompts(prompts, prompt_token_ids)
-        params = self._params_for(many, sampling_params, fields, priority=priority, lora_request=lora_request)
-        return self._begin(many, params).joined(on_delta)
+        params = self._params_for(
+            many, sampling_params, fields, priority=priority, lora_request=lora_request, receipt=receipt
+        )
+        return self._answers(many, params, on_delta)
 
     def generate_stream(
         self,
@@ -220,13 +230,14 @@ class LLM:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        receipt: bool = False,
         **fields: Any,
     ) -> list[RequestOutput]:
         """Answer a conversation (a list of messages) or many (a list of such lists), with one RequestOutput each.
 
         Prompts are made like in /v1/chat/completions, by `chat_template` or the model's own. The template decides
         whether a prompt shows the tools. `chat_template_content_format` is vLLM's and not read. `fields`:
-        SamplingParams' own. Raises like `generate`.
+        SamplingParams' own. `receipt` and errors: as in `generate`.
         """
         prompts = self._rendered(
             messages,
@@ -236,8 +247,8 @@ class LLM:
             continue_final_message=continue_final_message,
             variables=chat_template_kwargs,
         )
-        params = self._params_for(prompts, sampling_params, fields, lora_request=lora_request)
-        return self._begin(prompts, params).joined()
+        params = self._params_for(prompts, sampling_params, fields, lora_request=lora_request, receipt=receipt)
+        return self._answers(prompts, params)
 
     def chat_stream(
         self,
@@ -252,6 +263,15 @@ class LLM:
         """Like `chat`, but return an iterator of the deltas."""
         prompts = self._rendered(messages, template=chat_template, tools=tools, variables=chat_template_kwargs)
         return self._begin(prompts, self._params_for(prompts, sampling_params, fields))
+
+    def verify(self, receipt: Mapping[str, Any]) -> Any:
+        """Check an answer's receipt in one pass over its tokens, and return its Verdict.
+
+        `valid` says if the hash, the signature and every token are right, `mismatch` names the first token that does
+        not follow; `to_dict()` is the body of POST /verify. Raises InvalidRequestError if the receipt is malformed or
+        of another model, ConfigError if it is signed and the package `cryptography` is missing.
+        """
+        return self._own_receipts().verify(receipt)
 
     def beam_search(
         self,
@@ -341,6 +361,7 @@ class LLM:
         *,
         priority: int | Sequence[int] | None = None,
         lora_request: Any = None,
+        receipt: bool = False,
     ) -> list[SamplingParams]:
         """Return a checked copy of the parameters for each prompt. Raises InvalidRequestError."""
         if fields and params is not None:
@@ -348,6 +369,8 @@ class LLM:
         own = self.sampling_params(fields) if params is None else params
         several = [own.clone()] * len(prompts) if isinstance(own, SamplingParams) else [item.clone() for item in own]
         _check_one_each(prompts, several, "sampling params")
+        if receipt:
+            several = [dataclasses.replace(item, wants_receipt=True) for item in several]
         if lora_request is not None:
             several = self._with_adapters(several, lora_request)
         if priority is None:
@@ -366,13 +389,34 @@ class LLM:
             for item, request in zip(params, requests, strict=True)
         ]
 
-    def _begin(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> "LLMStream":
-        """Add requests. Without a step none of them runs. Raises InvalidRequestError, and then adds none."""
+    def _own_receipts(self) -> Any:
+        if self._receipts is None:
+            self._receipts = self._new_receipts(None)
+        return self._receipts
+
+    def _new_receipts(self, key_file: str | Path | None) -> Any:
+        return load_extra("receipts.llm_receipts", needed_for="LLM receipts").LLMReceipts(self, key_file)
+
+    def _answers(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], on_delta: OnDelta | None = None
+    ) -> list[RequestOutput]:
+        """Run requests to their end, and give those that want it their receipt."""
+        maker = self._own_receipts().maker() if any(item.wants_receipt for item in params) else None
+        outputs = self._begin(prompts, params, maker).joined(on_delta)
+        if maker is not None:
+            maker.add_to(outputs, model=self.config.model_name)
+        return outputs
+
+    def _begin(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], observer: Any = None) -> "LLMStream":
+        """Add requests, which the observer notes first. Without a step none of them runs.
+
+        Raises InvalidRequestError, and then adds none.
+        """
         outputs: list[RequestOutput] = []
         with self._lock:
             self._check_open()
             try:
-                outputs.extend(map(self._add, prompts, params))
+                outputs.extend(self._add(*item, observer) for item in zip(prompts, params, strict=True))
             except BaseException:
                 self._dropped.extend(output.request_id for output in outputs)
                 self._abort_dropped()
@@ -381,10 +425,12 @@ class LLM:
             self._streams.update((output.request_id, stream) for output in outputs)
             return stream
 
-    def _add(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+    def _add(self, prompt: Prompt, params: SamplingParams, observer: Any) -> RequestOutput:
         request_id = str(next(self._ids))
         tokenized = self._input_processor.tokenize(prompt, params)
         requests = self._input_processor.requests(request_id, tokenized, now=time.monotonic())
+        if observer is not None:
+            observer.note(requests)
         if (disk := getattr(self.core.blocks, "disk", None)) is not None:
             disk.fetch_now(tokenized.token_ids, tenant="", salt=params.cache_salt)
         self.core.add(requests, predicted_ttft=WaitPrediction(self.core).predicted_ttft(requests[0]))

@@ -1,6 +1,7 @@
 """RequestOutput: outputs of a request, joined from their deltas. Plain data, no torch."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..core.outputs import OutputDelta, RequestMetrics, TokenLogprobs
 from ..errors import RequestFailedError
@@ -47,6 +48,7 @@ class RequestOutput:
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # None for the first token
     weights_version: int = 0  # version that sampled the last token
     first_weights_version: int | None = None  # version that sampled the first token
+    receipt: dict[str, Any] | None = None  # proof of the outputs, if one was asked for
 
     def note_weights(self, version: int) -> None:
         """Note the version of the weights that sampled further tokens."""

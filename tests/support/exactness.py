@@ -69,7 +69,14 @@ def _forms() -> dict[str, Combination]:
 
 
 _PLAIN = ("plain", "e4m3 at load", "BF16", "fp8 blocks", "fp8 tensor", "w8a8")  # forms whose inputs no setting rounds
-_FAMILIES = ("mistral-window", "gemma2", "qwen3-moe", "gpt2", "stablelm", "llama-mqa-head24", "qwen2-moe")
+_FAMILIES = (
+    *("mistral-window", "gemma2", "qwen3-moe", "gpt2", "stablelm", "llama-mqa-head24", "qwen2-moe"),
+    *("lfm2", "qwen3.5", "deepseek-v3", "gemma3n", "gemma4", "gpt-oss"),
+)
+_PACKED = {
+    "qwen3-moe": ("int8", "int4", "Q4_0", "Q8_0"),
+    **dict.fromkeys(("lfm2", "qwen3.5", "deepseek-v3", "gpt-oss"), ("int8", "int4")),
+}
 
 
 def combinations() -> dict[str, Combination]:
@@ -85,10 +92,11 @@ def combinations() -> dict[str, Combination]:
     for family in _FAMILIES:
         for dtype in ("bfloat16", "float32"):
             found[f"{family}, {dtype}"] = Combination(family, options={"dtype": dtype})
-    for name in ("int8", "int4", "Q4_0", "Q8_0"):
-        form = _forms()[name]
-        mixture = Combination("qwen3-moe", form.gguf, None, {**form.options, "dtype": "bfloat16"})
-        found[f"qwen3-moe in {name}"] = mixture
+    for family, names in _PACKED.items():
+        for name in names:
+            form = _forms()[name]
+            packed = Combination(family, form.gguf, None, {**form.options, "dtype": "bfloat16"})
+            found[f"{family} in {name}"] = packed
     return found
 
 
@@ -146,6 +154,7 @@ def num_different(some: Sequence[Answer], others: Sequence[Answer]) -> int:
 def reference_answers(path: str, combination: Combination, asked: Sequence[Question]) -> list[Answer]:
     """Return each question's answers when it is alone and its prompt is one chunk."""
     llm = LLM(path, device="cpu", enable_prefix_caching=False, num_kv_blocks=64, **combination.options)
+    assert llm._runner.loaded.inexact is None
     return [answer for question in asked for answer in answers(llm, [question])]
 
 

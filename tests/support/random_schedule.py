@@ -73,7 +73,7 @@ def random_llm(
 ) -> LLM:
     """Return an LLM with random budget, block size and chunk limit, and a pool often too small for all at once."""
     block_size = rng.choice(block_sizes)
-    swap_space = rng.choice([0, 2e-4, 1e-2])  # GiB: none, some 200 tokens, plenty
+    swap_space = rng.choice([0, 2e-4, 2e-3])  # GiB: none, some 200 tokens, plenty
     smallest = -(-max_tokens_of_one // block_size)
     drawn: dict[str, Any] = {
         "model": folder,

@@ -8,15 +8,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from ...config import EngineConfig
 from ...errors import InvalidRequestError, UnavailableError
 from ...execution.models.checkpoint import model_folder
 from ...execution.models.fingerprint import fingerprint
 from .file_hashes import FileHashes
 
 if TYPE_CHECKING:
-    from ...serving.async_engine import AsyncEngine
+    from ...execution.runner.model_runner import LoadedModel
+    from ...text.tokenizer import Tokenizer
 
 # Raised with every change of the kernels or the sampler after which an equal request may get other tokens.
 ARITHMETIC_VERSION = 1
@@ -28,6 +30,23 @@ _WAY_OUT = {
     "arithmetic": "verify on a server with this device, dtype and quantization",
     "arithmetic_version": "verify with the release of splitfuse that gave the answer",
 }
+
+
+class Served(Protocol):
+    """Engine with its model."""
+
+    tokenizer: "Tokenizer | None"
+    config: EngineConfig
+    loaded: "LoadedModel"
+    fingerprint: str
+
+    @property
+    def weights_version(self) -> int:
+        """Number of changes of the weights so far."""
+
+    @property
+    def control(self) -> Any:
+        """Knower of the `path` of changed weights."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +62,8 @@ class Identity:
     arithmetic_version: int = ARITHMETIC_VERSION
 
     @classmethod
-    def of(cls, engine: "AsyncEngine") -> "Identity":
-        """Return an engine's identity. Reads the whole weights the first time, so not for an event loop.
+    def of(cls, engine: Served) -> "Identity":
+        """Return the identity of an engine's model. Reads the whole weights the first time, so not for an event loop.
 
         Raises UnavailableError if the files have changed since they were loaded, or if there are none.
         """
@@ -121,7 +140,7 @@ def _weights(folder: Path) -> str:
     return _hash("".join(lines))
 
 
-def _arithmetic(engine: "AsyncEngine") -> str:
+def _arithmetic(engine: Served) -> str:
     """Name the class of arithmetic: two engines of one class and version compute equal bits."""
     config, loaded = engine.config, engine.loaded
     device, dtype = loaded.device.type, str(loaded.dtype).removeprefix("torch.")

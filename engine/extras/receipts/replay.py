@@ -20,7 +20,7 @@ class Replays:
     """Speculator whose drafts are the outputs that requests are expected to have. Other steps are `inner`'s."""
 
     def __init__(self, *, vocab_size: int) -> None:
-        self._inner: Speculator | None = None
+        self.inner: Speculator | None = None
         self._vocab_size = vocab_size
         self._max_drafts = max(1, _NUM_LOGITS // vocab_size)
         self._expected: dict[Request, Sequence[int]] = {}
@@ -29,7 +29,7 @@ class Replays:
 
     def over(self, inner: Speculator | None) -> "Replays":
         """Return this object, with the speculator of all other steps."""
-        self._inner = inner
+        self.inner = inner
         return self
 
     def expect(self, requests: Sequence[Request], outputs: Sequence[Sequence[int]]) -> None:
@@ -39,16 +39,16 @@ class Replays:
 
     def skips_step(self) -> bool:
         """Like Speculator."""
-        self._inner_skips = self._inner is None or self._inner.skips_step()
+        self._inner_skips = self.inner is None or self.inner.skips_step()
         return self._inner_skips and not self._expected
 
     def choose(self, running: Sequence[Request]) -> dict[Request, int]:
         """Like Speculator, but the inner one drafts only in steps without expected outputs."""
         chosen = {request: num for request in running if (num := self._num_drafts(request))} if self._expected else {}
         self._drafts_here = bool(chosen) or self._inner_skips
-        if self._drafts_here or self._inner is None:
+        if self._drafts_here or self.inner is None:
             return chosen
-        return self._inner.choose(running)
+        return self.inner.choose(running)
 
     def _num_drafts(self, request: Request) -> int:
         """Return the number of tokens to draft: one token comes after the last of them."""
@@ -59,8 +59,8 @@ class Replays:
 
     def draft(self, batch: Batch) -> Batch:
         """Like Speculator."""
-        if not self._drafts_here and self._inner is not None:
-            return self._inner.draft(batch)
+        if not self._drafts_here and self.inner is not None:
+            return self.inner.draft(batch)
         rows = [
             row.with_drafts(self._next(row.request, row.num_drafts)) if row.num_drafts else row for row in batch.rows
         ]
@@ -76,21 +76,21 @@ class Replays:
 
     def observe(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
         """Like Speculator."""
-        if not self._drafts_here and self._inner is not None:
-            return self._inner.observe(batch, outputs, seconds)
+        if not self._drafts_here and self.inner is not None:
+            return self.inner.observe(batch, outputs, seconds)
         return [Drafted(output.num_drafts, len(output.token_ids) - 1) for output in outputs if output.num_drafts]
 
     def forget(self, request: Request) -> None:
         """Like Speculator."""
         self._expected.pop(request, None)
-        if self._inner is not None:
-            self._inner.forget(request)
+        if self.inner is not None:
+            self.inner.forget(request)
 
     def forget_ended(self) -> None:
         """Like Speculator."""
-        if self._inner is not None:
-            self._inner.forget_ended()
+        if self.inner is not None:
+            self.inner.forget_ended()
 
     def to_dict(self) -> dict[str, Any] | None:
         """Return the counts of the inner speculator; None without one."""
-        return None if self._inner is None else self._inner.to_dict()
+        return None if self.inner is None else self.inner.to_dict()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...core.outputs import OutputDelta
+from ...core.sampling_params import SamplingParams
 from ...errors import ConstraintError, RequestFailedError
 from .identity import Identity
 from .receipt import Receipt, ReceiptOutput
@@ -38,11 +39,16 @@ class Verdict:
     reason: str = ""
     signed_by: str | None = None
 
+    @property
+    def valid(self) -> bool:
+        """True if the receipt is valid."""
+        return not self.reason
+
     def to_dict(self) -> dict[str, Any]:
         """Return the body of POST /verify."""
         found = self.mismatch
         return {
-            "valid": not self.reason,
+            "valid": self.valid,
             "first_mismatch": None if found is None else found.position,
             "output": None if found is None else found.output,
             "token_id": None if found is None else found.token_id,
@@ -58,13 +64,17 @@ async def verify(engine: "AsyncEngine", receipt: Receipt, identity: Identity, *,
     Raises InvalidRequestError if the receipt is of another model or does not fit, and like AsyncEngine.submit.
     """
     identity.check(receipt.identity)
+    return verdict_of(receipt, await find_mismatch(engine, receipt, tenant=tenant))
+
+
+def verdict_of(receipt: Receipt, mismatch: Mismatch | None) -> Verdict:
+    """Return the verdict about hash, signature and tokens."""
     reasons, signature = [], receipt.signature
     if receipt.sha256 != receipt.claimed_sha256:
         reasons.append("sha256 is not the hash of the receipt's content")
     is_right = signature is not None and is_signed(receipt.sha256, signature)
     if signature is not None and not is_right:
         reasons.append("the signature is not one of this content by its public_key")
-    mismatch = await find_mismatch(engine, receipt, tenant=tenant)
     if mismatch is not None:
         reasons.append(mismatch.reason)
     signed_by = signature["public_key"] if signature is not None and is_right else None
@@ -73,10 +83,9 @@ async def verify(engine: "AsyncEngine", receipt: Receipt, identity: Identity, *,
 
 async def find_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str = "") -> Mismatch | None:
     """Return the first place at which the answer does not follow from its request; None if all of it follows."""
-    comparison = _Comparison(receipt.outputs)
-    # A salt of its own: nothing of the answer's own pass is taken from the prefix cache.
-    params = replace(receipt.params, max_tokens=receipt.max_tokens, cache_salt=secrets.token_hex(16))
-    handle = await engine.submit(list(receipt.prompt_token_ids), params, comparison.sink, tenant=tenant)
+    comparison = Comparison(receipt.outputs)
+    params, prompt = params_of(receipt), list(receipt.prompt_token_ids)
+    handle = await engine.submit(prompt, params, comparison.sink, tenant=tenant)
     # No step has been scheduled since: the event loop has not run.
     engine.replays.expect(handle.requests, [output.token_ids for output in receipt.outputs])
     try:
@@ -88,7 +97,13 @@ async def find_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str 
     return comparison.mismatch
 
 
-class _Comparison:
+def params_of(receipt: Receipt) -> SamplingParams:
+    """Return the parameters of a verification."""
+    # A salt of its own: nothing of the answer's own pass is taken from the prefix cache.
+    return replace(receipt.params, max_tokens=receipt.max_tokens, cache_salt=secrets.token_hex(16))
+
+
+class Comparison:
     """Sink that compares deltas with the outputs of a receipt, and ends at the first mismatch of the first output."""
 
     def __init__(self, outputs: Sequence[ReceiptOutput]) -> None:

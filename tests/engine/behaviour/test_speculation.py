@@ -108,12 +108,12 @@ def test_what_was_answered_before_takes_few_steps(tiny_folder: str, params: dict
         llm = make(tiny_folder, speculative_config={"method": method, "adaptive": False})
         for _ in range(3):
             for prompt, tokens in zip(prompts, expected, strict=True):
-                before = llm.core.speculation.num_accepted_tokens
+                before = llm._replays.inner.num_accepted_tokens
                 assert generate(llm, sampling, [prompt])[0].token_ids == tokens
-                num_accepted = llm.core.speculation.num_accepted_tokens - before
+                num_accepted = llm._replays.inner.num_accepted_tokens - before
                 num_steps.setdefault(method, []).append(len(tokens) / (len(tokens) - num_accepted))
         if method == "suffix":
-            llm.core.speculation._drafter.check()
+            llm._replays.inner._drafter.check()
     again = {method: sum(found[3:]) for method, found in num_steps.items()}
     assert again["suffix"] > 3 * again["ngram"]
 

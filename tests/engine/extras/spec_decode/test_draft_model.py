@@ -42,8 +42,8 @@ def speculative(folder: str, draft: str, **settings: Any) -> LLM:
 
 
 def speculation_of(llm: LLM) -> Speculation:
-    assert llm.core.speculation is not None
-    return llm.core.speculation
+    speculation: Speculation = llm._replays.inner
+    return speculation
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])

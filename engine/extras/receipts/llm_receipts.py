@@ -1,0 +1,129 @@
+"""LLMReceipts: the receipts of one LLM's answers, and their verification on the same LLM."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...config import EngineConfig
+from ...core.request import Request
+from ...execution.runner.model_runner import LoadedModel
+from ...serving.submitted_request import SubmittedRequest
+from ...text.tokenizer import Tokenizer
+from .identity import Identity
+from .receipt import Receipt, ReceiptOutput
+from .replay import Replays
+from .signing import ReceiptKey
+from .verification import Comparison, Verdict, params_of, verdict_of
+
+if TYPE_CHECKING:
+    from ...serving.llm import LLM
+    from ...serving.request_output import RequestOutput
+
+
+class LLMReceipts:
+    """Identity of an LLM's model and the key that signs."""
+
+    def __init__(self, llm: "LLM", key_file: str | Path | None) -> None:
+        """Raise ConfigError if the key cannot be read."""
+        self._llm, self._lock = llm, threading.Lock()
+        self._key = None if key_file is None else ReceiptKey.read(Path(key_file))
+        self._known: tuple[int, Identity] | None = None  # version of the weights, and the identity with them
+
+    def identity(self) -> tuple[int, Identity]:
+        """Return the version of the weights and the model's identity. The first call reads the weights' files whole.
+
+        Raises UnavailableError if the files have changed since they were loaded, or if there are none.
+        """
+        with self._lock:
+            if self._known is None or self._known[0] != self._llm.weights_version:
+                served = _Served.of(self._llm)
+                self._known = served.weights_version, Identity.of(served)
+            return self._known
+
+    def maker(self) -> "ReceiptMaker":
+        """Return the maker of one call's receipts."""
+        return ReceiptMaker(*self.identity(), self._key)
+
+    def verify(self, receipt: Receipt | Mapping[str, Any]) -> Verdict:
+        """Verify a receipt in one pass over its tokens. Raises InvalidRequestError if it is malformed or of another
+        model."""
+        read = Receipt.read(receipt.to_dict() if isinstance(receipt, Receipt) else receipt)
+        self.identity()[1].check(read.identity)
+        llm, comparison = self._llm, Comparison(read.outputs)
+        expected = _Expected(llm._replays, read)
+        with llm._begin([list(read.prompt_token_ids)], [params_of(read)], expected) as stream:
+            while not comparison.ended.is_set():
+                llm.step(stream)
+                while stream.deltas:
+                    comparison.sink(stream.deltas.popleft())
+        if comparison.error is not None:
+            raise comparison.error
+        return verdict_of(read, comparison.mismatch)
+
+
+@dataclass
+class _Served:
+    """Model of an LLM, as Identity reads it."""
+
+    tokenizer: Tokenizer | None
+    config: EngineConfig
+    loaded: LoadedModel
+    fingerprint: str
+    weights_version: int
+    control: Any
+
+    @classmethod
+    def of(cls, llm: "LLM") -> "_Served":
+        """Return what the LLM serves now."""
+        with llm._between_steps():
+            return cls(llm.tokenizer, llm.config, llm._runner.loaded, llm._fingerprint, llm.weights_version, llm._live)
+
+
+class _Expected(NamedTuple):
+    """Observer of a verification's requests, before they are added."""
+
+    replays: Replays
+    receipt: Receipt
+
+    def note(self, requests: list[Request]) -> None:
+        """Like ReceiptMaker."""
+        self.replays.expect(requests, [output.token_ids for output in self.receipt.outputs])
+
+
+class ReceiptMaker:
+    """Maker of the receipts of one call's answers."""
+
+    def __init__(self, version: int, identity: Identity, key: ReceiptKey | None) -> None:
+        self._version, self._identity, self._key = version, identity, key
+        self._submitted: dict[str, SubmittedRequest] = {}
+        self._created = int(time.time())
+
+    def note(self, requests: list[Request]) -> None:
+        """Note the requests of a prompt, if they want a receipt."""
+        if requests[0].params.wants_receipt:
+            self._submitted[requests[0].request_id] = SubmittedRequest(requests[0].request_id, None, requests)
+
+    def add_to(self, answers: "Sequence[RequestOutput]", *, model: str) -> None:
+        """Give each complete answer its receipt; None to one whose tokens are not all of the weights that it names."""
+        for answer in answers:
+            request = self._submitted.get(answer.request_id)
+            if request is None or {answer.first_weights_version, answer.weights_version} != {self._version}:
+                continue
+            receipt = Receipt.of(
+                request.params,
+                model=model,
+                created=self._created,
+                identity=self._identity,
+                seed=request.seed,
+                prompt_token_ids=tuple(request.prompt_token_ids),
+                max_tokens=request.max_tokens,
+                outputs=[
+                    ReceiptOutput(tuple(output.token_ids), output.finish_reason or "", output.stop_reason)
+                    for output in answer.outputs
+                ],
+            )
+            key = self._key
+            answer.receipt = (receipt if key is None else receipt.signed(key.sign(receipt.sha256))).to_dict()
