@@ -240,13 +240,13 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[dev]"
 	touch $@ $(VENV)/.serve
 
-wheel: $(VENV)/.test  ## wheel with kernels for each class of x86-64, and sdist, into dist/; then what they hold is checked
+wheel: $(VENV)/.test  ## wheel with kernels for each class of x86-64, and sdist, into dist/, checked; MACHINE=aarch64 for Arm
 	$(BIN)/python -m pip install -q build wheel "twine>=6" pyroma
 	rm -rf dist
-	$(BIN)/python docker/wheel.py dist
+	$(BIN)/python docker/wheel.py dist $(and $(MACHINE),--machine=$(MACHINE))
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/pyroma --min=10 dist/*.tar.gz
-	SPLITFUSE_TEST_DIST=dist $(BIN)/python -m pytest -q tests/docker/test_wheel.py $(ARGS)
+	SPLITFUSE_TEST_DIST=dist $(and $(MACHINE),MACHINE=$(MACHINE)) $(BIN)/python -m pytest -q tests/docker/test_wheel.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

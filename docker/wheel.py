@@ -1,5 +1,6 @@
 """Build the wheel and the sdist: `python docker/wheel.py OUT`. The wheel has the CPU kernels for each class of x86-64.
 
+`--machine aarch64` is for 64-bit Arm instead; elsewhere it needs its cross compiler (Debian: g++-aarch64-linux-gnu).
 Needs g++ and the package `build`. A class that the compiler does not know fails the build. Works on a copy of what git
 tracks, so that nothing else gets into the wheel; SOURCE_DATE_EPOCH is the commit's time unless it is set.
 """
@@ -7,6 +8,7 @@ tracks, so that nothing else gets into the wheel; SOURCE_DATE_EPOCH is the commi
 import argparse
 import importlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -15,13 +17,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # The libraries need nothing newer than glibc 2.17 and gcc 7's libstdc++ (tests/docker/test_wheel.py); torch needs 2.28.
-PLATFORM = "manylinux_2_28_x86_64"
+PLATFORM = "manylinux_2_28"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--classes", nargs="*", help="build for these classes of processors only")
+    parser.add_argument("--machine", choices=["x86_64", "aarch64"], default=platform.machine())
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -30,11 +33,11 @@ def main() -> None:
         copy_tracked(tree)
         (tree / "MANIFEST.in").write_text("graft docker\ngraft tests\ninclude Dockerfile Makefile *.md *.txt\n")
         build("--sdist", tree, out)
-        compile_classes(tree / "kernels/cpu/prebuilt", arguments.classes)
+        compile_classes(tree / "kernels/cpu/prebuilt", arguments.machine, arguments.classes)
         built = Path(scratch, "dist")
         build("--wheel", tree, built)
         (wheel,) = built.glob("*.whl")
-        run(sys.executable, "-m", "wheel", "tags", "--remove", f"--platform-tag={PLATFORM}", str(wheel))
+        run(sys.executable, "-m", "wheel", "tags", "--remove", f"--platform-tag={PLATFORM}_{arguments.machine}", str(wheel))
         (wheel,) = built.glob("*.whl")
         shutil.copy(wheel, out)
     print(*sorted(out.glob("splitfuse-*")), sep="\n")
@@ -47,20 +50,23 @@ def copy_tracked(target: Path) -> None:
         shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
 
 
-def compile_classes(folder: Path, wanted: list[str] | None) -> None:
-    """Compile the library of each class into this folder, without importing the package: it would need torch."""
+def compile_classes(folder: Path, machine: str, wanted: list[str] | None) -> None:
+    """Compile the library of each of the machine's classes into this folder, without importing the package: it would need torch."""
     folder.mkdir()
     kernels = ROOT / "kernels/cpu"
     sys.path.insert(0, str(kernels.parent))
     package = sys.modules["cpu"] = type(sys)("cpu")
     package.__path__ = [str(kernels)]
     compilation, prebuilt = (importlib.import_module(f"cpu.{name}") for name in ("compilation", "prebuilt"))
-    compiler = compilation.find_compiler() or sys.exit("needs a C++ compiler")
+    prefix = "" if machine == platform.machine() else f"{machine}-linux-gnu-"
+    compiler = shutil.which(f"{prefix}g++") if prefix else compilation.find_compiler()
+    if compiler is None:
+        sys.exit(f"needs a C++ compiler: {prefix}g++")
     for processors in prebuilt.CLASSES:
-        if wanted is None or processors.name in wanted:
+        if processors.machine == machine and (wanted is None or processors.name in wanted):
             with tempfile.TemporaryDirectory() as scratch:
                 library = compilation.compile_library(compiler, Path(scratch), processors.options)
-                run("strip", "--strip-unneeded", str(library))
+                run(f"{prefix}strip", "--strip-unneeded", str(library))
                 shutil.copy(library, folder / prebuilt.file_name(processors))
 
 

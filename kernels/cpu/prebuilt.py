@@ -19,13 +19,16 @@ class ProcessorClass(NamedTuple):
 
     name: str
     options: tuple[str, ...]  # of the compiler
-    needs: frozenset[str]  # words in the flags of /proc/cpuinfo
+    needs: frozenset[str]  # words in the flags (Arm: features) of /proc/cpuinfo
+    machine: str = "x86_64"
 
 
-# Levels of the x86-64 psABI, and what our kernels use beyond them.
+# Levels of the x86-64 psABI, and what our kernels use beyond them. Linux's words for Arm's extensions: asimddp is
+# dotprod, asimdhp fp16, atomics LSE.
 _V3 = frozenset(["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"])
 _V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 _BF16 = _V4 | frozenset(["avx512_vnni", "avx512_bf16", "avx512vbmi"])
+_DOTPROD = frozenset(["asimd", "asimddp", "asimdhp", "atomics"])
 _BF16_OPTIONS = ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mavx512vbmi")
 CLASSES = (  # the best first
     ProcessorClass(
@@ -37,6 +40,9 @@ CLASSES = (  # the best first
     ProcessorClass("x86_64_v4", ("-march=x86-64-v4",), _V4),
     ProcessorClass("avx_vnni", ("-march=x86-64-v3", "-mavxvnni"), _V3 | {"avx_vnni"}),
     ProcessorClass("x86_64_v3", ("-march=x86-64-v3",), _V3),
+    ProcessorClass("armv8_i8mm", ("-march=armv8.2-a+dotprod+fp16+i8mm",), _DOTPROD | {"i8mm"}, "aarch64"),
+    ProcessorClass("armv8_dotprod", ("-march=armv8.2-a+dotprod+fp16",), _DOTPROD, "aarch64"),
+    ProcessorClass("armv8", ("-march=armv8-a", "-mno-outline-atomics"), frozenset(["asimd"]), "aarch64"),
 )
 
 

@@ -6,8 +6,10 @@
 #include "integer_rounding.h"
 #include "quantized.h"
 
-#ifdef __AVX2__
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 // x [T][K] in groups: integers of LEVELS int8, of which a group's largest is ±127 or ±127 · 128, and the group's scale
@@ -66,14 +68,15 @@ class Int8Rows {
 };
 
 // Number that `dot` subtracts from each value, because its multiplication holds no larger ones.
-#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__) || \
+    defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr int DOT_ZERO = 128;
 #else
 constexpr int DOT_ZERO = 0;
 #endif
 
 // True if `dot` is one instruction.
-#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
+#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__)) || defined(__ARM_FEATURE_DOTPROD)
 constexpr bool HAS_DOT = true;
 #else
 constexpr bool HAS_DOT = false;
@@ -90,6 +93,20 @@ inline ints_t dot(ints_t sum, quads_t values, int32_t x) {
     const __m256i w = (__m256i)(values ^ 0x80808080);
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32(x), w));
     return sum + (ints_t)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#elif defined(__ARM_FEATURE_DOTPROD)
+    int32x4_t halves[2];
+    uint8x16_t of_halves[2];
+    std::memcpy(halves, &sum, sizeof sum);
+    std::memcpy(of_halves, &values, sizeof values);
+    const int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(x));
+    for (int i = 0; i < 2; i++)
+#ifdef __ARM_FEATURE_MATMUL_INT8
+        halves[i] = vusdotq_s32(halves[i], of_halves[i], four);
+#else
+        halves[i] = vdotq_s32(halves[i], vreinterpretq_s8_u8(veorq_u8(of_halves[i], vdupq_n_u8(128))), four);
+#endif
+    std::memcpy(&sum, halves, sizeof sum);
+    return sum;
 #else
     for (int j = 0; j < 4; j++) sum += (ints_t)((values >> 8 * j) & 255) * int32_t(int8_t(x >> 8 * j));
     return sum;

@@ -32,6 +32,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (V4, "x86_64_v4"),
         (f"{V3} avx_vnni", "x86_64_v3"),  # the class's own library is missing
         (V3, "x86_64_v3"),
+        ("fp asimd aes", "armv8"),
+        ("fp asimd atomics asimdhp asimddp", "armv8_dotprod"),
+        ("fp asimd atomics asimdhp asimddp sve i8mm bf16", "armv8_i8mm"),
     ],
 )
 def test_the_best_that_runs_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, name: str) -> None:
