@@ -174,6 +174,9 @@ MODELS = {
     "Starcoder2ForCausalLM": Family(".starcoder2", "StarCoder 2", "bigcode/starcoder2-3b", ""),
 }
 
+# Names in published files that transformers spells otherwise.
+_OTHER_NAMES = {"PhiMoEForCausalLM": "PhimoeForCausalLM"}
+
 
 def model_class(architecture: str, *, model_type: str = "", impl: str = "native") -> "type[Decoder]":
     """Import the class for config.json's architecture. Raises ConfigError that names the nearest known one."""
@@ -243,6 +246,7 @@ def parse_model_config(
     """Parse `raw`, the config.json of any known family. Raises ConfigError that names `source`."""
     try:
         architecture = str((raw.get("architectures") or ["(none named)"])[0])
+        architecture = _OTHER_NAMES.get(architecture, architecture)
         if impl == "transformers" or (
             impl == "auto" and architecture not in MODELS and _pooling_class(architecture) is None
         ):

@@ -214,7 +214,7 @@ def _missing_weights(folder: Path) -> str:
 
 
 # Families' names of norms: input_layernorm, q_norm, ln_1, ln_f, norm_f, self_attn_layer_norm, q_layernorm.norms.3.
-_NORM = re.compile(r"(norm|norm_f|\bln_\w+|\bnorms\.\d+)\.weight$")
+_NORM = re.compile(r"(norm(_\d)?|norm_f|\bln_\w+|\bnorms\.\d+)\.weight$")
 
 
 class DummySource:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-# 20,755, and 2,050 for layers of several kinds, experts, rows that are pooled, prebuilt kernels, adapters, Gemma 4's
+# 20,755, and 2,100 for layers of several kinds, experts, rows that are pooled, prebuilt kernels, adapters, Gemma 4's
 # caches, 490 of them for gaps and deadlines.
-MAX_LINES = 22_850
+MAX_LINES = 22_900
 # Parts of the package that two requests of /generate on a CPU must not load.
 FOREIGN = (
     "client",

@@ -132,6 +132,12 @@ def test_every_family_has_a_published_model_and_a_tiny_one() -> None:
     assert tiny == {name.replace("ForConditionalGeneration", "ForCausalLM") for name in MODELS}
 
 
+def test_phi_moe_has_two_spellings() -> None:
+    raw = REAL_CONFIGS["microsoft/Phi-3.5-MoE-instruct"]
+    published = raw | {"architectures": ["PhiMoEForCausalLM"]}
+    assert parse_model_config(published, generation={}) == parse_model_config(raw, generation={})
+
+
 @pytest.mark.parametrize("name", REAL_CONFIGS)
 def test_dummy_norms_are_ones_and_biases_zeros(name: str) -> None:
     source, model = DummySource(dtype=torch.float32, seed=1), their_model(name)
