@@ -37,7 +37,8 @@ def main() -> None:
         built = Path(scratch, "dist")
         build("--wheel", tree, built)
         (wheel,) = built.glob("*.whl")
-        run(sys.executable, "-m", "wheel", "tags", "--remove", f"--platform-tag={PLATFORM}_{arguments.machine}", str(wheel))
+        tag = f"--platform-tag={PLATFORM}_{arguments.machine}"
+        run(sys.executable, "-m", "wheel", "tags", "--remove", tag, str(wheel))
         (wheel,) = built.glob("*.whl")
         shutil.copy(wheel, out)
     print(*sorted(out.glob("splitfuse-*")), sep="\n")
@@ -51,14 +52,17 @@ def copy_tracked(target: Path) -> None:
 
 
 def compile_classes(folder: Path, machine: str, wanted: list[str] | None) -> None:
-    """Compile the library of each of the machine's classes into this folder, without importing the package: it would need torch."""
+    """Compile the library of each of the machine's classes into this folder.
+
+    Does not import the package, which would need torch.
+    """
     folder.mkdir()
     kernels = ROOT / "kernels/cpu"
     sys.path.insert(0, str(kernels.parent))
     package = sys.modules["cpu"] = type(sys)("cpu")
     package.__path__ = [str(kernels)]
     compilation, prebuilt = (importlib.import_module(f"cpu.{name}") for name in ("compilation", "prebuilt"))
-    prefix = "" if machine == platform.machine() else f"{machine}-linux-gnu-"
+    prefix = "" if machine == platform.machine() else f"{machine}-linux-gnu-"  # of Debian's cross compilers
     compiler = shutil.which(f"{prefix}g++") if prefix else compilation.find_compiler()
     if compiler is None:
         sys.exit(f"needs a C++ compiler: {prefix}g++")

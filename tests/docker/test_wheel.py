@@ -41,7 +41,8 @@ def test_the_libraries_need_no_newer_system_than_the_tag_says(wheel: Path, tmp_p
         for name in archive.namelist():
             if name.endswith(".so"):
                 path = Path(archive.extract(name, tmp_path))
-                symbols = subprocess.run(["readelf", "--dyn-syms", "--wide", str(path)], capture_output=True, text=True, check=True)
+                command = ["readelf", "--dyn-syms", "--wide", str(path)]
+                symbols = subprocess.run(command, capture_output=True, text=True, check=True)
                 versions = re.findall(r"\b(GLIBC|GLIBCXX|CXXABI|GCC)_([\d.]+)", symbols.stdout)
                 assert versions
                 for kind, version in versions:
