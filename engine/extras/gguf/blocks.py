@@ -5,7 +5,7 @@ at most 8 bits, so only the last addition rounds. Layouts: ggml-common.h and ggm
 https://github.com/ggml-org/ggml.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +34,7 @@ class _Unpacked(NamedTuple):
 def quantized(rows: Tensor, type_name: str) -> QuantizedWeight:
     """Return the weight [N, K] whose rows have these bytes, uint8 [N, bytes]; for quantized types only."""
     unpack, bits, block_bytes = _TYPES[type_name]
-    parts = [unpack(part) for part in rows.reshape(-1, block_bytes).split(_BLOCKS_AT_ONCE)]
+    parts = [unpack(part) for part in torch.split(rows.reshape(-1, block_bytes), _BLOCKS_AT_ONCE)]
     unpacked = parts[0] if len(parts) == 1 else _Unpacked(*map(_joined, zip(*parts, strict=True)))
 
     def laid_out(part: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def quantized(rows: Tensor, type_name: str) -> QuantizedWeight:
     )
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _joined(parts: tuple[Any, ...]) -> Any:
     return None if parts[0] is None else torch.cat(parts)
 
 
