@@ -4,6 +4,7 @@ import contextlib
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 from splitfuse.engine import LLM
 from splitfuse.engine.errors import ConfigError, InvalidRequestError, RequestFailedError
@@ -15,7 +16,7 @@ MAX_SECONDS = 3.0  # CPU time, because other processes share the cores
 FREE_BYTES = 512 * 2**20
 TEXTS = ("Once upon a time", "<s1> é\U0001f600\0\n", " " * 40 + "a" * 300)
 LOADED = "loaded"
-_SHORT = {"num_kv_blocks": 8, "max_model_len": 32}
+_SHORT: dict[str, Any] = {"num_kv_blocks": 8, "max_model_len": 32}
 
 
 def outcome(path: Path, *, is_short: bool) -> str:
