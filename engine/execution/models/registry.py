@@ -246,7 +246,9 @@ def parse_model_config(
     """Parse `raw`, the config.json of any known family. Raises ConfigError that names `source`."""
     try:
         architecture = str((raw.get("architectures") or ["(none named)"])[0])
-        architecture = _OTHER_NAMES.get(architecture, architecture)
+        if architecture in _OTHER_NAMES:
+            architecture = _OTHER_NAMES[architecture]
+            raw = raw | {"architectures": [architecture]}
         if impl == "transformers" or (
             impl == "auto" and architecture not in MODELS and _pooling_class(architecture) is None
         ):

@@ -74,6 +74,7 @@ def test_a_damaged_library_is_told_and_one_is_built(
 def test_the_words_are_those_that_the_kernel_writes() -> None:
     known = functools.reduce(lambda words, each: words | each.needs, prebuilt.CLASSES, frozenset[str]())
     assert all(word == word.lower() and word.isidentifier() for word in known)
-    better = [processors.needs for processors in prebuilt.CLASSES]
-    # Whoever can run a class can run one of those behind it, down to the last.
-    assert all(better[-1] <= needs for needs in better)
+    for machine in ("x86_64", "aarch64"):
+        better = [processors.needs for processors in prebuilt.CLASSES if processors.machine == machine]
+        # Whoever can run a class can run one of those behind it, down to the last.
+        assert all(better[-1] <= needs for needs in better)

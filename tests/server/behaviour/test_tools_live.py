@@ -208,7 +208,6 @@ async def test_a_response_in_a_given_format(client):
     ("param", "fields"),
     [
         ("tools", {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "no such type"}}}]}),
-        ("tool_choice", {"response_format": {"type": "json_object"}, "tools": TOOLS}),
         ("tool_choice", {"structured_outputs": {"regex": "a+"}, "tools": TOOLS}),
     ],
 )

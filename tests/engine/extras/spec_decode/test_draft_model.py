@@ -175,10 +175,11 @@ def test_another_vocabulary_costs_no_token(tiny_folder: str, tmp_path: Path, voc
     config = EngineConfig(model=tiny_folder, dtype="float32", device="cpu", load_format="dummy")
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu")
     drafter = DraftModel(config, draft, llm.pipeline._runner._runner.loaded)  # type: ignore[attr-defined]
-    use_speculation(llm, Speculation(drafter, max_drafts=4, vocab_size=VOCAB_SIZE, adaptive=False))
+    speculation = Speculation(drafter, max_drafts=4, vocab_size=VOCAB_SIZE, adaptive=False)
+    use_speculation(llm, speculation)
     outputs = llm.generate(prompts(), SAMPLED)
     assert [o.outputs[0].token_ids for o in outputs] == [o.outputs[0].token_ids for o in plain]
-    assert speculation_of(llm).num_draft_tokens > 0
+    assert speculation.num_draft_tokens > 0
 
 
 def test_a_short_draft_model_stops_at_its_end(tiny_folder: str, tmp_path: Path) -> None:
