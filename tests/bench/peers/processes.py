@@ -101,24 +101,36 @@ class PeerProcess:
             os.killpg(self.process.pid, number)
 
 
-class Worker(PeerProcess):
-    """Process of worker.py with one peer."""
+class LineWorker(PeerProcess):
+    """Process that answers one JSON line per JSON line."""
 
-    def __init__(self, peer: str, folder: Path, largest: Mapping[str, int], settings: Mapping[str, Any]) -> None:
-        command = [python_of(peer), str(_WORKER), peer, str(folder), json.dumps(largest), json.dumps(settings)]
+    def __init__(self, peer: str, script: Path, *arguments: str) -> None:
+        command = [python_of(peer), str(script), *arguments]
         super().__init__(peer, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, prompts: list[list[int]], output_len: int) -> tuple[float, list[list[int]]]:
-        """Run prompts. Returns seconds and outputs. Raises RuntimeError with the log's end if the process ended."""
+    def exchange(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer. Raises RuntimeError with the log's end if the process ended."""
         self.wake()
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            print(json.dumps({"prompts": prompts, "output_len": output_len}), file=stdin, flush=True)
+            print(json.dumps(question), file=stdin, flush=True)
         line = stdout.readline()
         if not line:
             raise RuntimeError(f"{self.peer} ended:\n{self.last_words()}")
-        answer = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+class Worker(LineWorker):
+    """Process of worker.py with one peer."""
+
+    def __init__(self, peer: str, folder: Path, largest: Mapping[str, int], settings: Mapping[str, Any]) -> None:
+        super().__init__(peer, _WORKER, peer, str(folder), json.dumps(largest), json.dumps(settings))
+
+    def ask(self, prompts: list[list[int]], output_len: int) -> tuple[float, list[list[int]]]:
+        """Run prompts. Returns seconds and outputs. Raises RuntimeError with the log's end if the process ended."""
+        answer = self.exchange({"prompts": prompts, "output_len": output_len})
         assert all(len(output) == output_len for output in answer["outputs"]), self.peer
         return answer["seconds"], answer["outputs"]
