@@ -7,7 +7,6 @@ from typing import Any
 import gguf
 import torch
 from safetensors.torch import load_file
-from transformers import BertConfig, BertModel, BertTokenizer
 
 WORDS = ["rain", "bread", "house", "river", "green", "night", "music", "paper"]  # one token each
 _FLOAT32 = ("position_embd", "token_types")  # in every file, as norms and biases: llama.cpp adds them unconverted
@@ -16,6 +15,8 @@ _SPECIAL = {"[PAD]": "pad", "[UNK]": "unk", "[CLS]": "bos", "[SEP]": "sep", "[MA
 
 def write_bert_base(folder: Path) -> None:
     """Write the folder."""
+    from transformers import BertConfig, BertModel, BertTokenizer  # their import takes seconds
+
     torch.manual_seed(0)
     BertModel(BertConfig()).save_pretrained(folder)
     vocab = {token: number for number, token in enumerate([*_SPECIAL, *WORDS])}
