@@ -104,8 +104,9 @@ class Checks:
         assert near(client.embeddings(self._model, TEXTS[0]).embedding, answer.embeddings[0])
 
     def open_webui(self) -> None:
-        """Send the bodies of Open WebUI 0.12.4 (open_webui/retrieval: utils.py, models/external.py), not installed here:
-        embeddings of its engines openai and ollama, and its external reranker.
+        """Send the bodies of Open WebUI 0.12.4 (open_webui/retrieval: utils.py, models/external.py).
+
+        Embeddings of its engines openai and ollama, and its external reranker; the package is not installed.
         """
         model = self._model
         with httpx.Client(base_url=self._url, headers={"Authorization": f"Bearer {key()}"}) as client:
