@@ -1,6 +1,6 @@
 """Worker of embeddings.py, in llama.cpp's venv: `python embedding_worker.py FILE SETTINGS` (of Llama, as JSON).
 
-One JSON line per JSON line: {"texts": [text]} gives {"wall": s, "cpu": s, "num_tokens": n, "vectors": [[number]]}.
+One JSON line per JSON line: {"texts": [text]} gives {"wall": s, "cpu": s, "vectors": [[number]]}.
 """
 
 import json
@@ -18,9 +18,9 @@ def main(file: str, settings: str) -> None:
     for line in sys.stdin:
         texts = json.loads(line)["texts"]
         wall, cpu = time.perf_counter(), time.process_time()
-        vectors, num_tokens = model.embed(texts, return_count=True)
+        vectors = model.embed(texts)
         times = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-        print(json.dumps({**times, "num_tokens": num_tokens, "vectors": vectors}), file=answers, flush=True)
+        print(json.dumps(times | {"vectors": vectors}), file=answers, flush=True)
 
 
 if __name__ == "__main__":
