@@ -5,7 +5,8 @@
 FOLDER has sentence-transformers' files; a new one gets BERT-base's shape with random weights. sentence-transformers
 runs in this process and needs its package. llama.cpp runs in its own (tests/bench/peers/setup.sh llamacpp), with a GGUF
 file of each type that has these bits, and is stopped while another runs. A round before the first pair warms up and
-compares the vectors. Wall and CPU seconds of each: on a busy machine CPU seconds say more.
+compares the vectors. Wall and CPU seconds of each: on a busy machine CPU seconds say more, with --threads 1 only, since
+llama.cpp's threads spin while they wait for each other.
 """
 
 import argparse
