@@ -51,7 +51,7 @@ def test_cache_files() -> None:
 
 
 def test_adapters() -> None:
-    assert "3 adapters in " in run("adapters", "--adapters", "3", "--seconds", "1", "--any-wait")
+    assert "3 adapters in " in run("adapters", "--model", "demo", "--adapters", "3", "--seconds", "1", "--any-wait")
 
 
 def test_soak() -> None:
