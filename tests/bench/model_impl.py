@@ -1,6 +1,7 @@
 """A Llama served natively and through transformers, by turns: tokens a second of decodes, and of a prompt.
 
-`python tests/bench/model_impl.py --dtype bfloat16` or `--quantization int4`: random weights of SmolLM2-135M's shape.
+`python tests/bench/model_impl.py --dtype bfloat16` or `--quantization int4`: random weights of SmolLM2-135M's shape,
+or with `--shape llama-3.2-1b` of Llama-3.2-1B's.
 """
 
 import argparse
@@ -17,16 +18,23 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from splitfuse.engine import LLM, SamplingParams
 
-SHAPE: dict[str, Any] = {
+_SMALL = {
     "vocab_size": 49152,
     "hidden_size": 576,
     "intermediate_size": 1536,
     "num_hidden_layers": 30,
     "num_attention_heads": 9,
     "num_key_value_heads": 3,
-    "tie_word_embeddings": True,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
 }
+_LARGER = {
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+SHAPES: dict[str, dict[str, Any]] = {"smollm2-135m": _SMALL, "llama-3.2-1b": _LARGER}
 IMPLS = ("native", "transformers")
 PROMPT = list(range(100, 1124))
 
@@ -52,6 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--quantization", choices=("int8", "int4"))
+    parser.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="weights made before are used again")
     asked = parser.parse_args()
@@ -59,7 +68,9 @@ def main() -> None:
         folder = asked.folder or Path(temporary)
         if not (folder / "config.json").exists():
             torch.manual_seed(0)
-            LlamaForCausalLM(LlamaConfig(**SHAPE)).to(torch.bfloat16).save_pretrained(folder)
+            LlamaForCausalLM(LlamaConfig(**SHAPES[asked.shape], tie_word_embeddings=True)).to(
+                torch.bfloat16
+            ).save_pretrained(folder)
             Tokenizer(WordLevel({"a": 0}, unk_token="a")).save(str(folder / "tokenizer.json"))
         settings: dict[str, Any] = {"dtype": asked.dtype, "max_model_len": 1152, "num_kv_blocks": 400}
         settings |= {"quantization": asked.quantization, "enable_prefix_caching": False}
