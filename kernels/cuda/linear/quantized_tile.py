@@ -57,10 +57,12 @@ def blocks(words, INDEX: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexp
     float16 lacks the factor of `unit`; at 4 bits and odd INDEX it is 16 times larger, as `prepare_rows` knows.
     """
     if IS_WIDE:
-        return _wide(words, INDEX * BITS, BITS, IS_FLOAT), _wide(words, INDEX * BITS + 16, BITS, IS_FLOAT)
-    pair = _pair(words, INDEX, BITS, IS_FLOAT)
-    low, high = pair.to(tl.uint16), (pair >> 16).to(tl.uint16)
-    return low.to(tl.float16, bitcast=True), high.to(tl.float16, bitcast=True)
+        low, high = _wide(words, INDEX * BITS, BITS, IS_FLOAT), _wide(words, INDEX * BITS + 16, BITS, IS_FLOAT)
+    else:  # not code behind a return: Triton 3.6 would compile it, and finds another type
+        pair = _pair(words, INDEX, BITS, IS_FLOAT)
+        low = pair.to(tl.uint16).to(tl.float16, bitcast=True)
+        high = (pair >> 16).to(tl.uint16).to(tl.float16, bitcast=True)
+    return low, high
 
 
 @triton.jit

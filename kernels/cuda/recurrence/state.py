@@ -69,7 +69,8 @@ def _run_state(
         stop = tl.where(kept < last, stop, tl.where(kept == last, num_certain, length))
         slot = tl.load(slots_ptr + kept, mask=kept < last, other=0)
         slot = tl.where(kept < last, slot, tl.where(kept == last, target, -1))
-        for i in range(at, stop):
+        for after in range(stop - at):
+            i = at + after  # Triton 3.6 and 3.7 lose a variable that is the bound of an inner loop and nothing else
             key = tl.load(x_ptr + key_channel + group * NUM_ROWS + r, mask=in_r, other=0.0)
             query = tl.load(x_ptr + query_channel + group * NUM_ROWS + r, mask=in_r, other=0.0)
             value = tl.load(x_ptr + value_channel + head * NUM_COLUMNS + c, mask=in_c, other=0.0)
