@@ -32,6 +32,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {
         **_QWEN3,
         **_sizes(1024, layers=28, heads=16, kv_heads=8, head_dim=128, inner=3072, vocab=151936),
+        "max_position_embeddings": 40960,
         "rope_theta": 1000000.0,
     },
     "llama-3.2-1b": {
