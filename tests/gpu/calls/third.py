@@ -2,7 +2,7 @@
 
     python3 tests/gpu/calls/third.py [--seconds 580] [--dry]
 
-The demo model at three rates, a kill and a restart, other formats, then Llama-3.1-8B's shape with dummy weights.
+The demo model at three rates, a kill and a restart, Llama-3.1-8B's shape with dummy weights, then other formats.
 Wheels of packages that the machine lacks are taken from .whl/, if that folder is there.
 """
 
@@ -58,10 +58,11 @@ def _wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
     return False
 
 
-def bench(steps: Steps, name: str, *arguments: str, limit: float = 60) -> None:
-    num_prompts = "6" if steps.is_dry else "500"
-    command = [*CLI, "bench", "serve", "--port", str(PORT), "--num-prompts", num_prompts, "--ignore-eos", *arguments]
-    steps.run(name, *command, limit=limit)
+def bench(steps: Steps, name: str, *arguments: str, rate: str = "inf", limit: float = 60) -> None:
+    """Send 500 requests at once, or those of eight seconds."""
+    num_prompts = 6 if steps.is_dry else 500 if rate == "inf" else 8 * int(rate)
+    load = ["--num-prompts", str(num_prompts), "--request-rate", rate, "--ignore-eos", *arguments]
+    steps.run(name, *CLI, "bench", "serve", "--port", str(PORT), *load, limit=limit)
 
 
 def late_work(steps: Steps, name: str) -> None:
@@ -105,25 +106,25 @@ def take_calls(steps: Steps, site: str) -> None:
     with server(steps, "demo", "--model", "demo", "--log-steps", *device) as is_ready:
         for rate in ("inf",) if steps.is_dry else ("10", "50", "inf"):
             if is_ready:
-                bench(steps, f"demo at {rate}", "--request-rate", rate, *small)
+                bench(steps, f"demo at {rate}", *small, rate=rate)
         if is_ready:
             late_work(steps, "demo")
     with server(steps, "demo after a kill", "--model", "demo", *device):
         pass
+    with temporary() as folder:
+        shape = of_shape(Path(folder), "tiny" if steps.is_dry else "llama-3.1-8b")
+        with server(steps, "8B shape", *shape, *device, limit=120) as is_ready:
+            for rate in ("inf",) if steps.is_dry else ("4", "inf"):
+                if is_ready:
+                    bench(steps, f"8B shape at {rate}", *small, rate=rate, limit=120)
+            if is_ready:
+                late_work(steps, "8B shape")
     kinds = [["--quantization", "int8"], ["--quantization", "int4"], ["--quantization", "fp8"]]
     kinds += [["--kv-cache-dtype", "fp8"], ["--swap-space", "8", "--num-kv-blocks", "400"], ["--exact"]]
     for kind in kinds[:1] if steps.is_dry else kinds:
         with server(steps, " ".join(kind), "--model", "demo", *kind, *device) as is_ready:
             if is_ready:
                 bench(steps, f"demo {' '.join(kind)}", *small)
-    with temporary() as folder:
-        shape = of_shape(Path(folder), "tiny" if steps.is_dry else "llama-3.1-8b")
-        with server(steps, "8B shape", *shape, *device, limit=120) as is_ready:
-            for rate in ("inf",) if steps.is_dry else ("4", "inf"):
-                if is_ready:
-                    bench(steps, f"8B shape at {rate}", "--request-rate", rate, *small, limit=120)
-            if is_ready:
-                late_work(steps, "8B shape")
     steps.keep("server.txt")
 
 

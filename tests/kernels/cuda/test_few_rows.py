@@ -54,9 +54,9 @@ def test_a_row_gives_the_same_whatever_is_beside_it(config: Config | None, num_s
 
 
 def test_k_is_split_where_the_outputs_are_few() -> None:
-    config = few_rows.choose_config(2, is_gated=False, gpu=H100)
+    config = few_rows.choose_config(2, H100)
     splits = {n: few_rows.choose_num_splits(n, 8192, config, H100) for n in (16, 1024, 2048, 4096, 28672, 128_256)}
-    assert splits == {16: 8, 1024: 4, 2048: 2, 4096: 1, 28672: 1, 128_256: 1}
+    assert splits == {16: 8, 1024: 8, 2048: 8, 4096: 4, 28672: 1, 128_256: 1}
     assert few_rows.choose_num_splits(1024, 512, config, H100) == 1, "nothing to split"
 
 
