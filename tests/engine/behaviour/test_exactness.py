@@ -154,6 +154,7 @@ def test_a_gpu_promises_nothing_before_it_was_measured(
     options: dict[str, Any], facts: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_info, "IS_EXACT", bool(options.get("exact")))
+    monkeypatch.setattr(device_info, "MEASURED_EXACT", frozenset())
     monkeypatch.setattr(device_info, "device_info", lambda device: device_info.H100)
     model = SimpleNamespace(
         architecture="LlamaForCausalLM", impl="native", head_dim=64, quantization=None, is_recurrent=False
