@@ -1,4 +1,4 @@
-"""Cases of bench.py: medians of `triton.testing.do_bench`, which empties L2 between runs; inputs rotate, too.
+"""Cases of bench.py: medians on the GPU, with L2 emptied between runs; inputs rotate, too.
 
 Every kernel is compared with torch before its timing. Under the interpreter all shapes are tiny and run once. Goals
 are shares of the GPU's limits, or ratios within one run, so they hold for any GPU.

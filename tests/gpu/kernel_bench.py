@@ -1,5 +1,6 @@
 """Bench of kernels: the GPU's limits, results as shares of the limits, and the results so far."""
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,7 +10,6 @@ from typing import Any
 import torch
 from kernel_cases import DEVICE, INTERPRETED
 from torch import Tensor
-from triton.testing import do_bench
 
 DTYPE = torch.float16 if INTERPRETED else torch.bfloat16
 
@@ -40,7 +40,19 @@ def median_us(run: Callable[[], object]) -> float:
         start = time.perf_counter()
         run()
         return (time.perf_counter() - start) * 1e6
-    return float(do_bench(run, warmup=25, rep=100, return_mode="median")) * 1e3
+    flush = torch.empty(2**28, dtype=torch.uint8, device=DEVICE)  # larger than any L2
+    run()
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(40)]
+    for start, end in events:
+        # The GPU waits some 0.1 ms, so the host has launched all of `run` before it begins: on an H100's machine a
+        # launch took up to 20 us, longer than many a kernel.
+        torch.cuda._sleep(200_000)
+        flush.zero_()
+        start.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in events[10:]) * 1e3
 
 
 def difference(got: Tensor, expected: Tensor) -> float:
