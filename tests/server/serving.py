@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -117,6 +118,22 @@ class ServerProcess:
         """Exit code and what stood on stderr."""
         _, stderr = self.process.communicate(timeout=240)
         return self.process.returncode, stderr
+
+
+class SlowSteps:
+    """Switch, on at first, that has a server's jobs outlast what a test does meanwhile, on however busy a machine."""
+
+    def __init__(self, folder: Path, *, after: int = 20) -> None:
+        """`after`: output tokens of a request from which on steps are slow."""
+        self._path = folder / "steps are slow"
+        self.program = (str(Path(__file__).parent / "slow_at.py"), str(after), str(self._path))
+        self.on()
+
+    def on(self) -> None:
+        self._path.touch()
+
+    def off(self) -> None:
+        self._path.unlink(missing_ok=True)
 
 
 def run_cli(

@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from kept_results import ARGS, PROMPT, Reader, SlowSteps, comparable, whole_result
+from kept_results import ARGS, PROMPT, Reader, comparable, whole_result
 from postgres_server import PostgresServer
-from serving import ServerProcess
+from serving import ServerProcess, SlowSteps
 from shared_cores import CpuWait
 
 LEASE_S = 3.0
