@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from fastapi import FastAPI
 from forked_process import ForkedProcess
 from uvicorn.server import ServerState
@@ -125,9 +126,16 @@ class SlowSteps:
 
     def __init__(self, folder: Path, *, after: int = 20) -> None:
         """`after`: output tokens of a request from which on steps are slow."""
-        self._path = folder / "steps are slow"
+        self._after, self._path = after, folder / "steps are slow"
         self.program = (str(Path(__file__).parent / "slow_at.py"), str(after), str(self._path))
         self.on()
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Slow the steps of this process's engines."""
+        from slow_at import ModelRunner, slow_down  # here: imports torch
+
+        monkeypatch.setattr(ModelRunner, "run", ModelRunner.run)
+        slow_down(self._after, self._path)
 
     def on(self) -> None:
         self._path.touch()

@@ -158,20 +158,10 @@ def test_what_sigterm_cuts_short_goes_on_at_once(
 
 
 @pytest.fixture(scope="module")
-def pair(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(postgres: PostgresServer, steps: SlowSteps) -> Iterator[Pair]:
     """Two servers with two keys, which nothing befalls."""
-    steps = SlowSteps(tmp_path_factory.mktemp("pair"))
-    steps.off()
     with Pair(postgres.database(), "--api-key", "mine", "--api-key", "other", steps=steps) as pair:
         yield pair
-
-
-@pytest.fixture
-def slow(pair: Pair) -> Iterator[None]:
-    """Have the steps of the pair's first server slow while the test lasts, unless it ends that."""
-    pair.steps.on()
-    yield
-    pair.steps.off()
 
 
 @pytest.mark.usefixtures("slow")
