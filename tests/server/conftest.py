@@ -71,10 +71,10 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> SlowSteps:
 
 
 @pytest.fixture
-def slow(steps: SlowSteps) -> Iterator[None]:
+def slow(steps: SlowSteps) -> Iterator[SlowSteps]:
     """Have a request of many tokens outlast the test, unless the test ends that."""
     steps.on()
-    yield
+    yield steps
     steps.off()
 
 
