@@ -78,6 +78,13 @@ def slow(steps: SlowSteps) -> Iterator[SlowSteps]:
     steps.off()
 
 
+@pytest.fixture
+def slow_here(slow: SlowSteps, monkeypatch: pytest.MonkeyPatch) -> SlowSteps:
+    """Like `slow`, but for an engine in the test's own process."""
+    slow.patch(monkeypatch)
+    return slow
+
+
 @pytest.fixture(scope="session")
 def live_server(steps: SlowSteps) -> Iterator[ServerProcess]:
     """`splitfuse serve` with the demo model: a real process, a real engine, a small cache."""
