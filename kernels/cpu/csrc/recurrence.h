@@ -4,6 +4,10 @@
 #include "arguments.h"
 #include "team.h"
 
+// Gated delta rule whose decay differs by row of the state.
+template <typename T>
+void channel_delta(const GatedDelta<T>& a, const Team* team);
+
 constexpr int64_t MAX_TAPS = 8;
 
 // State after `end` tokens of the sequence goes to `slot`.

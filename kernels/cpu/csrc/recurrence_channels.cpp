@@ -22,9 +22,9 @@ inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES;
 template <typename T>
 class ChannelHead {
    public:
-    ChannelHead(const ChannelDelta<T>& a, int64_t row, int64_t head)
+    ChannelHead(const GatedDelta<T>& a, int64_t row, int64_t head)
         : a(a), head(head), num_rows(a.head_k_dim), num_columns(a.head_v_dim), stride(padded(num_rows)),
-          num_channels(a.num_heads * (2 * num_rows + num_columns)), sequence(a, row, num_channels, a.num_heads * (1 + num_rows)) {
+          num_channels(a.num_v_heads * (2 * num_rows + num_columns)), sequence(a, row, num_channels, a.num_v_heads * (1 + num_rows)) {
         const int64_t tile = TILE * stride, block = num_rows * BLOCK;
         keys = (float*)scratch((5 * tile + TILE * (BLOCK + 2) + block + num_rows * padded(num_columns)) * sizeof(float));
         queries = keys + tile, decays = queries + tile, decayed_keys = decays + tile, decayed_queries = decayed_keys + tile;
@@ -48,9 +48,9 @@ class ChannelHead {
     }
 
    private:
-    const ChannelDelta<T>& a;
+    const GatedDelta<T>& a;
     const int64_t head, num_rows, num_columns, stride, num_channels;
-    const Sequence<ChannelDelta<T>, T> sequence;
+    const Sequence<GatedDelta<T>, T> sequence;
     float *keys, *queries, *decays, *decayed_keys, *decayed_queries;  // [TILE][stride]
     float *values;                                                    // [TILE][BLOCK]
     float *betas, *products;                                          // [TILE]; products: key · query
@@ -58,9 +58,9 @@ class ChannelHead {
 
     float* slot(int64_t number) const { return a.state + number * a.state_slot + head * num_rows * num_columns; }
     int64_t query_channel() const { return head * num_rows; }
-    int64_t key_channel() const { return (a.num_heads + head) * num_rows; }
-    int64_t value_channel() const { return 2 * a.num_heads * num_rows + head * num_columns; }
-    int64_t decay_gate() const { return a.num_heads + head * num_rows; }
+    int64_t key_channel() const { return (a.num_v_heads + head) * num_rows; }
+    int64_t value_channel() const { return 2 * a.num_v_heads * num_rows + head * num_columns; }
+    int64_t decay_gate() const { return a.num_v_heads + head * num_rows; }
     const T* channels(int64_t i) const {
         return sequence.is_own(i) ? a.qkv + sequence.token(i) * a.qkv_token : sequence.earlier(i);
     }
@@ -139,7 +139,7 @@ class ChannelHead {
                 by_key[0][v] = by_key[1][v] = by_query[0][v] = by_query[1][v] = vec{};
             }
             if (sequence.is_own(at + i)) {
-                T* out = a.out + (sequence.token(at + i) * a.num_heads + head) * num_columns + column;
+                T* out = a.out + (sequence.token(at + i) * a.num_v_heads + head) * num_columns + column;
                 for (int v = 0; v < V; v++) store_part(out + v * LANES, now[v], count - v * LANES);
             }
             for (int64_t row = 0; row < num_rows; row++) {
@@ -181,18 +181,14 @@ class ChannelHead {
     }
 };
 
+}  // namespace
+
 template <typename T>
-void run_rows(const ChannelDelta<T>& a, const Team* team) {
+void channel_delta(const GatedDelta<T>& a, const Team* team) {
     together(team, a.num_threads, [&](const Team& team) {
-        team.take(a.num_rows * a.num_heads, [&](int64_t i) { ChannelHead<T>(a, i / a.num_heads, i % a.num_heads).run(); });
+        team.take(a.num_rows * a.num_v_heads, [&](int64_t i) { ChannelHead<T>(a, i / a.num_v_heads, i % a.num_v_heads).run(); });
     });
 }
 
-}  // namespace
-
-extern "C" {
-
-void channel_delta_float32(const ChannelDelta<float>& a, const Team* team) { run_rows(a, team); }
-void channel_delta_bfloat16(const ChannelDelta<bf16>& a, const Team* team) { run_rows(a, team); }
-
-}
+template void channel_delta(const GatedDelta<float>& a, const Team* team);
+template void channel_delta(const GatedDelta<bf16>& a, const Team* team);

@@ -565,12 +565,17 @@ void run_rows(const typename Rule::Op& a, const Team* team) {
     });
 }
 
+template <typename T>
+void run_delta(const GatedDelta<T>& a, const Team* team) {
+    a.a_dim == 1 ? run_rows<DeltaRule<T>>(a, team) : channel_delta(a, team);
+}
+
 }  // namespace
 
 extern "C" {
 
-void gated_delta_float32(const GatedDelta<float>& a, const Team* team) { run_rows<DeltaRule<float>>(a, team); }
-void gated_delta_bfloat16(const GatedDelta<bf16>& a, const Team* team) { run_rows<DeltaRule<bf16>>(a, team); }
+void gated_delta_float32(const GatedDelta<float>& a, const Team* team) { run_delta(a, team); }
+void gated_delta_bfloat16(const GatedDelta<bf16>& a, const Team* team) { run_delta(a, team); }
 void mamba2_float32(const Mamba2<float>& a, const Team* team) { run_rows<Mamba2Rule<float>>(a, team); }
 void mamba2_bfloat16(const Mamba2<bf16>& a, const Team* team) { run_rows<Mamba2Rule<bf16>>(a, team); }
 
