@@ -390,6 +390,7 @@ class LLM:
         ]
 
     def _own_receipts(self) -> Any:
+        self._check_open()
         if self._receipts is None:
             self._receipts = self._new_receipts(None)
         return self._receipts
