@@ -165,14 +165,7 @@ def mamba2(
 
 
 def gated_rms_norm(
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    *,
-    eps: float,
-    group_size: int,
-    norm_before_gate: bool,
-    is_sigmoid: bool = False,
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool, is_sigmoid: bool
 ) -> Tensor:
     wide, gated = _wide(x), (_wide(gate).sigmoid() if is_sigmoid else F.silu(_wide(gate)))
     groups = (wide if norm_before_gate else wide * gated).view(len(x), -1, group_size)

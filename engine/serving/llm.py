@@ -390,6 +390,7 @@ class LLM:
         ]
 
     def _own_receipts(self) -> Any:
+        self._check_open()
         if self._receipts is None:
             self._receipts = self._new_receipts(None)
         return self._receipts
@@ -408,7 +409,7 @@ class LLM:
         return outputs
 
     def _begin(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], observer: Any = None) -> "LLMStream":
-        """Add requests, which the observer notes first. Without a step none of them runs.
+        """Add requests, which the observer notes. Without a step none of them runs.
 
         Raises InvalidRequestError, and then adds none.
         """
@@ -429,11 +430,11 @@ class LLM:
         request_id = str(next(self._ids))
         tokenized = self._input_processor.tokenize(prompt, params)
         requests = self._input_processor.requests(request_id, tokenized, now=time.monotonic())
-        if observer is not None:
-            observer.note(requests)
         if (disk := getattr(self.core.blocks, "disk", None)) is not None:
             disk.fetch_now(tokenized.token_ids, tenant="", salt=params.cache_salt)
         self.core.add(requests, predicted_ttft=WaitPrediction(self.core).predicted_ttft(requests[0]))
+        if observer is not None:
+            observer.note(requests)
         return RequestOutput(
             request_id=request_id,
             prompt=prompt.get("prompt") if isinstance(prompt, Mapping) else prompt if isinstance(prompt, str) else None,

@@ -49,16 +49,14 @@ def gated_delta(
         "num_k_heads": num_k_heads, "head_k_dim": head_k_dim, "num_v_heads": num_v_heads, "head_v_dim": head_v_dim,
         "tiles_heads": tiles_heads,
     }  # fmt: skip
-    is_by_channel = gates.shape[1] > 2 * num_v_heads
-    run = _recurrence("channel_delta" if is_by_channel else "gated_delta", view, weight, qkv, gates)
+    run = _recurrence("gated_delta", view, weight, qkv, gates)
     if run is None:
         return reference.gated_delta(qkv, gates, weight, a_log, dt_bias, view, ragged, states, **sizes)
     out = qkv.new_empty(len(qkv), num_v_heads, head_v_dim)
-    if is_by_channel:
-        sizes = {"num_heads": num_v_heads, "head_k_dim": head_k_dim, "head_v_dim": head_v_dim}
     run(
         qkv=qkv, gates=gates, weight=weight, a_log=a_log, dt_bias=dt_bias, out=out, num_taps=len(weight),
-        qkv_token=qkv.stride(0), gates_token=gates.stride(0), **sizes, **_places(view, ragged, states),
+        a_dim=gates.shape[1] // num_v_heads - 1, qkv_token=qkv.stride(0), gates_token=gates.stride(0), **sizes,
+        **_places(view, ragged, states),
     )  # fmt: skip
     return out
 
@@ -118,14 +116,7 @@ def _places(view: StateView, ragged: RaggedBatch, states: StateBatch) -> Mapping
 
 
 def gated_rms_norm(
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    *,
-    eps: float,
-    group_size: int,
-    norm_before_gate: bool,
-    is_sigmoid: bool = False,
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool, is_sigmoid: bool
 ) -> Tensor:
     run = build.op("gated_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)))
     if run is None or gate.dtype != x.dtype or gate.stride(1) != 1:

@@ -8,33 +8,13 @@ import argparse
 import statistics
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from transformers import LlamaConfig, LlamaForCausalLM
+from load import model_folder
 
 from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.extras.bench.shapes import SHAPES
 
-_SMALL = {
-    "vocab_size": 49152,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-}
-_LARGER = {
-    "vocab_size": 128256,
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-}
-SHAPES: dict[str, dict[str, Any]] = {"smollm2-135m": _SMALL, "llama-3.2-1b": _LARGER}
 IMPLS = ("native", "transformers")
 PROMPT = list(range(100, 1124))
 
@@ -62,19 +42,11 @@ def main() -> None:
     parser.add_argument("--quantization", choices=("int8", "int4"))
     parser.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="weights made before are used again")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = asked.folder or Path(temporary)
-        if not (folder / "config.json").exists():
-            torch.manual_seed(0)
-            LlamaForCausalLM(LlamaConfig(**SHAPES[asked.shape], tie_word_embeddings=True)).to(
-                torch.bfloat16
-            ).save_pretrained(folder)
-            Tokenizer(WordLevel({"a": 0}, unk_token="a")).save(str(folder / "tokenizer.json"))
-        settings: dict[str, Any] = {"dtype": asked.dtype, "max_model_len": 1152, "num_kv_blocks": 400}
-        settings |= {"quantization": asked.quantization, "enable_prefix_caching": False}
-        llms = {impl: LLM(str(folder), model_impl=impl, **settings) for impl in IMPLS}
+    with tempfile.TemporaryDirectory() as folder:
+        settings: dict[str, Any] = {"model": model_folder(folder, asked.shape), "load_format": "dummy"}
+        settings |= {"dtype": asked.dtype, "quantization": asked.quantization, "enable_prefix_caching": False}
+        llms = {impl: LLM(model_impl=impl, max_model_len=1152, num_kv_blocks=400, **settings) for impl in IMPLS}
     cases = {"1 x 48": (1, 48), "8 x 32": (8, 32), "32 x 24": (32, 24)}
     rates: dict[tuple[str, str], list[float]] = {}
     for llm in llms.values():

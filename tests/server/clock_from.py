@@ -1,8 +1,9 @@
 """`splitfuse serve` whose wall clock is as many seconds ahead as a file says, at every moment.
 
-python clock_from.py FILE serve …
+python clock_from.py FILE [another script of this kind and its arguments] serve …
 """
 
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,9 @@ def set_clock(path: Path) -> None:
 
 if __name__ == "__main__":
     set_clock(Path(sys.argv[1]))
+    sys.argv = sys.argv[2:]
+    if sys.argv[0] != "serve":
+        runpy.run_path(sys.argv[0], run_name="__main__")
     from splitfuse.server.cli import main
 
-    sys.exit(main(sys.argv[2:]))
+    sys.exit(main(sys.argv))

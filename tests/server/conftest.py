@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this fi
 
 from fake_engine import FakeEngine
 from postgres_server import PostgresServer
-from serving import ServerProcess, is_one_line, serving
+from serving import ServerProcess, SlowSteps, is_one_line, serving
 
 from splitfuse.server.app import build_app
 from splitfuse.server.cli import main
@@ -63,9 +63,33 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def live_server() -> Iterator[ServerProcess]:
+def steps(tmp_path_factory: pytest.TempPathFactory) -> SlowSteps:
+    """Steps of servers that tests share, fast unless a test asks for `slow`."""
+    steps = SlowSteps(tmp_path_factory.mktemp("steps"))
+    steps.off()
+    return steps
+
+
+@pytest.fixture
+def slow(steps: SlowSteps) -> Iterator[SlowSteps]:
+    """Have a request of many tokens outlast the test, unless the test ends that."""
+    steps.on()
+    yield steps
+    steps.off()
+
+
+@pytest.fixture
+def slow_here(slow: SlowSteps, monkeypatch: pytest.MonkeyPatch) -> SlowSteps:
+    """Like `slow`, but for an engine in the test's own process."""
+    slow.patch(monkeypatch)
+    return slow
+
+
+@pytest.fixture(scope="session")
+def live_server(steps: SlowSteps) -> Iterator[ServerProcess]:
     """`splitfuse serve` with the demo model: a real process, a real engine, a small cache."""
-    with ServerProcess("--dtype", "float32", "--num-kv-blocks", "128", "--max-model-len", "512") as server:
+    small = ("--dtype", "float32", "--num-kv-blocks", "128", "--max-model-len", "512")
+    with ServerProcess(*small, program=steps.program) as server:
         yield server
 
 

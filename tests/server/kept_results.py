@@ -4,7 +4,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -34,22 +33,6 @@ def durable_results(
     index = JobIndex(limits)
     stored = StoredJobs(kinds, ttl=limits.ttl, sealing=sealing)
     return ResultStore(index, backend(index, stored, open_store=open_store, **more))
-
-
-class SlowSteps:
-    """Switch, on at first, that has a server's jobs outlast what a test does meanwhile, on however busy a machine."""
-
-    def __init__(self, folder: Path, *, after: int = 20) -> None:
-        """`after`: output tokens of a request from which on steps are slow."""
-        self._path = folder / "steps are slow"
-        self.program = (str(Path(__file__).parent / "slow_at.py"), str(after), str(self._path))
-        self.on()
-
-    def on(self) -> None:
-        self._path.touch()
-
-    def off(self) -> None:
-        self._path.unlink(missing_ok=True)
 
 
 class Reader(threading.Thread):

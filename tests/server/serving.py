@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from fastapi import FastAPI
 from forked_process import ForkedProcess
 from uvicorn.server import ServerState
@@ -117,6 +119,29 @@ class ServerProcess:
         """Exit code and what stood on stderr."""
         _, stderr = self.process.communicate(timeout=240)
         return self.process.returncode, stderr
+
+
+class SlowSteps:
+    """Switch, on at first, that has a server's jobs outlast what a test does meanwhile, on however busy a machine."""
+
+    def __init__(self, folder: Path, *, after: int = 20) -> None:
+        """`after`: output tokens of a request from which on steps are slow."""
+        self._after, self._path = after, folder / "steps are slow"
+        self.program = (str(Path(__file__).parent / "slow_at.py"), str(after), str(self._path))
+        self.on()
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Slow the steps of this process's engines."""
+        from slow_at import ModelRunner, slow_down  # here: imports torch
+
+        monkeypatch.setattr(ModelRunner, "run", ModelRunner.run)
+        slow_down(self._after, self._path)
+
+    def on(self) -> None:
+        self._path.touch()
+
+    def off(self) -> None:
+        self._path.unlink(missing_ok=True)
 
 
 def run_cli(

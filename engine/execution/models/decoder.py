@@ -64,7 +64,6 @@ class Decoder:
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
     attention_class: ClassVar[type[Attention]] = Attention
     unrounded: ClassVar[tuple[str, ...]] = ()  # endings of matrices' names that --quantization leaves alone
-    _embedded_inputs: int = 0  # numbers of a token that `_embed` returns behind its embedding
     inexact: ClassVar[str | None] = None  # reason why an op of the family may round otherwise in another batch
 
     @classmethod
@@ -115,9 +114,7 @@ class Decoder:
                 f"{len(unread)}; do they belong to this config.json?"
             )
         del self._source
-        self.plan = ForwardPlan(
-            self._run_layers, width=config.hidden_size + self._embedded_inputs, dtype=dtype, device=device
-        )
+        self.plan = ForwardPlan(self._run_layers, width=self._embedded_size(), dtype=dtype, device=device)
 
     def _is_ignored(self, name: str) -> bool:
         """True if a tensor with this name may stay unread."""
@@ -179,6 +176,10 @@ class Decoder:
         return "lm_head"
 
     def _embedding_size(self) -> int:
+        return self.config.hidden_size
+
+    def _embedded_size(self) -> int:
+        """Width of `_embed`'s result."""
         return self.config.hidden_size
 
     def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:

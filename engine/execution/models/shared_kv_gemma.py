@@ -127,9 +127,8 @@ class SharedKVGemma(Gemma2ForCausalLM):
             )
         super()._load()
 
-    @property
-    def _embedded_inputs(self) -> int:  # type: ignore[override]
-        return self.config.num_layers * self._input_size
+    def _embedded_size(self) -> int:
+        return self.config.hidden_size + self.config.num_layers * self._input_size
 
     def _embed(self, inputs: Inputs) -> Tensor:
         """Return [T, hidden_size + layers · input size]: the tokens' embeddings and their inputs of all layers."""

@@ -29,6 +29,7 @@ def _sizes(
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-40m": _LLAMA | _sizes(512, layers=8, heads=8, kv_heads=4, head_dim=64, inner=1408, vocab=32000),
     "llama-221m": _LLAMA | _sizes(1024, layers=16, heads=16, kv_heads=8, head_dim=64, inner=2816, vocab=32000),
+    "smollm2-135m": _LLAMA | _sizes(576, layers=30, heads=9, kv_heads=3, head_dim=64, inner=1536, vocab=49152),
     "qwen3-0.6b": {
         **_QWEN3,
         **_sizes(1024, layers=28, heads=16, kv_heads=8, head_dim=128, inner=3072, vocab=151936),

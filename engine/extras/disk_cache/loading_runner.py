@@ -1,6 +1,6 @@
 """LoadingRunner: runner that copies read entries into the cache before the step that needs them computes."""
 
-from ...core.batch import Batch, Moves, RowOutput
+from ...core.batch import NO_MOVES, Batch, Moves, RowOutput
 from ...core.ports import Runner
 from .activity import Activity
 from .cache_bytes import Bytes, CacheBytes
@@ -19,7 +19,7 @@ class LoadingRunner:
         if not self.blocks and not self.states:
             self._runner.move(moves)
             return
-        self._runner.move(Moves(moves.swap_out, [], [], moves.state_swap_out, []))
+        self._runner.move(NO_MOVES._replace(swap_out=moves.swap_out, state_swap_out=moves.state_swap_out))
         self._load()
         self._runner.move(moves._replace(swap_out=[], state_swap_out=[]))
 

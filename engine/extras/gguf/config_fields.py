@@ -46,7 +46,7 @@ def config_fields(file: GgufFile) -> dict[str, Any]:
     """Return the fields of a config.json for this file. Raises ConfigError."""
     try:
         fields = _config_fields(file, architecture_of(file), Keys(file))
-    except (TypeError, ValueError, ArithmeticError, AttributeError) as exc:
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as exc:
         raise ConfigError(
             f"{file.path}: metadata is missing or of the wrong kind ({exc}); fetch the file again"
         ) from exc

@@ -44,7 +44,7 @@ def read_folder(folder: Path) -> Matrices:
     config = _config(folder)
     try:
         with (folder / _WEIGHTS).open("rb") as file:
-            data = hashlib.file_digest(file, "sha256").hexdigest()
+            weights_digest = hashlib.file_digest(file, "sha256").hexdigest()
         halves = _halves(folder)
     except FileNotFoundError as exc:
         hint = "; convert adapter_model.bin" if (folder / "adapter_model.bin").exists() else ""
@@ -52,7 +52,7 @@ def read_folder(folder: Path) -> Matrices:
     except (OSError, SafetensorError, ValueError) as exc:
         raise ConfigError(f"{folder / _WEIGHTS} cannot be read ({exc}); fetch the adapter again") from exc
     scales = {name: _scale(folder, config, name, own) for name, own in halves.items()}
-    digest = hashlib.sha256(json.dumps([config, data], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([config, weights_digest], sort_keys=True).encode())
     return Matrices(paired(folder, halves, scales), digest.hexdigest())
 
 

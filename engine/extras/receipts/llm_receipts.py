@@ -47,10 +47,12 @@ class LLMReceipts:
         """Return the maker of one call's receipts."""
         return ReceiptMaker(*self.identity(), self._key)
 
-    def verify(self, receipt: Receipt | Mapping[str, Any]) -> Verdict:
-        """Verify a receipt in one pass over its tokens. Raises InvalidRequestError if it is malformed or of another
-        model."""
-        read = Receipt.read(receipt.to_dict() if isinstance(receipt, Receipt) else receipt)
+    def verify(self, receipt: Mapping[str, Any]) -> Verdict:
+        """Verify a receipt in one pass over its tokens.
+
+        Raises InvalidRequestError if the receipt is malformed or of another model.
+        """
+        read = Receipt.read(receipt)
         self.identity()[1].check(read.identity)
         llm, comparison = self._llm, Comparison(read.outputs)
         expected = _Expected(llm._replays, read)
@@ -83,7 +85,7 @@ class _Served:
 
 
 class _Expected(NamedTuple):
-    """Observer of a verification's requests, before they are added."""
+    """Observer of a verification's requests, before a step runs them."""
 
     replays: Replays
     receipt: Receipt

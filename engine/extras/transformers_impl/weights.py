@@ -226,18 +226,15 @@ class ModuleLoader:
                 convert_and_load_state_dict_in_model(model, taken, config)
 
     def _replace(self, group: dict[str, nn.Linear]) -> None:
-        """Pack linears, siblings as one product."""
+        """Pack linears, siblings as one product if their weights are of one kind."""
         head = self._model.get_output_embeddings()
-        weights = [self._weight_of(name, linear) for name, linear in group.items()]
-        linears = list(group.values())
-        pairs = list(zip(weights, linears, strict=True))
-        if len({(type(weight), linear.bias is None, linear.in_features) for weight, linear in pairs}) > 1:
-            for name, (weight, linear) in zip(group, pairs, strict=True):
-                self._set_product({name: linear}, self._pack([weight], linear.bias, is_head=False))
-            return
-        biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
-        bias = torch.cat(biases) if biases else None
-        self._set_product(group, self._pack(weights, bias, is_head=linears[0] is head))
+        weights = {name: self._weight_of(name, linear) for name, linear in group.items()}
+        kinds = {(type(weights[name]), linear.bias is None, linear.in_features) for name, linear in group.items()}
+        for part in [group] if len(kinds) == 1 else [{name: linear} for name, linear in group.items()]:
+            biases: list[Tensor] = [linear.bias for linear in part.values() if linear.bias is not None]
+            bias = torch.cat(biases) if biases else None
+            is_head = any(linear is head for linear in part.values())
+            self._set_product(part, self._pack([weights[name] for name in part], bias, is_head=is_head))
 
     def _weight_of(self, name: str, linear: nn.Linear) -> Any:
         weight: Any = linear.weight

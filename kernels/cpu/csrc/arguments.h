@@ -65,8 +65,8 @@ struct ShortConv {
     int64_t num_threads;
 };
 
-// qkv = [q | k | v] by heads, gates = [b | a]; state [Hv][head_k_dim][head_v_dim]. Value head h uses key head h % Hk if
-// tiles_heads, else h / (Hv / Hk).
+// qkv = [q | k | v] by heads, gates = [b | a], a by heads, or by heads and rows of the state if a_dim is head_k_dim;
+// state [Hv][head_k_dim][head_v_dim]. Value head h uses key head h % Hk if tiles_heads, else h / (Hv / Hk).
 template <typename T>
 struct GatedDelta {
     const T *qkv, *gates;
@@ -75,21 +75,7 @@ struct GatedDelta {
     float* state;
     const int32_t *query_start_loc, *sources, *targets, *num_replayed, *num_drafts;
     const int32_t *checkpoint_loc, *checkpoint_ends, *checkpoint_slots;
-    int64_t num_rows, num_taps, num_k_heads, head_k_dim, num_v_heads, head_v_dim, tiles_heads;
-    int64_t qkv_token, gates_token, conv_slot, tail_slot, state_slot;
-    int64_t num_threads;
-};
-
-// qkv = [q | k | v] by heads, gates = [b by heads | a by heads and rows]; state [heads][head_k_dim][head_v_dim].
-template <typename T>
-struct ChannelDelta {
-    const T *qkv, *gates;
-    const float *weight, *a_log, *dt_bias;
-    T *out, *conv, *tail;
-    float* state;
-    const int32_t *query_start_loc, *sources, *targets, *num_replayed, *num_drafts;
-    const int32_t *checkpoint_loc, *checkpoint_ends, *checkpoint_slots;
-    int64_t num_rows, num_taps, num_heads, head_k_dim, head_v_dim;
+    int64_t num_rows, num_taps, num_k_heads, head_k_dim, num_v_heads, head_v_dim, a_dim, tiles_heads;
     int64_t qkv_token, gates_token, conv_slot, tail_slot, state_slot;
     int64_t num_threads;
 };

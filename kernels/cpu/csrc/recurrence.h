@@ -4,7 +4,49 @@
 #include "arguments.h"
 #include "team.h"
 
+// Gated delta rule whose decay differs by row of the state.
+template <typename T>
+void channel_delta(const GatedDelta<T>& a, const Team* team);
+
 constexpr int64_t MAX_TAPS = 8;
+constexpr int64_t TILE = LANES;  // tokens; gates are computed in the lanes of one vector
+
+inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
+inline vec positive_exp(float x) {  // e^x
+    return x < 0 ? exp_nonpositive(splat(x)) : 1.0f / exp_nonpositive(splat(-x));
+}
+
+// Raw inputs of a gated delta rule.
+template <typename T>
+struct DeltaInputs {
+    const GatedDelta<T>& a;
+
+    int64_t key_channel(int64_t group) const { return (a.num_k_heads + group) * a.head_k_dim; }
+    int64_t query_channel(int64_t group) const { return group * a.head_k_dim; }
+    int64_t value_channel(int64_t head) const { return 2 * a.num_k_heads * a.head_k_dim + head * a.head_v_dim; }
+    int64_t num_channels() const { return value_channel(a.num_v_heads); }
+    int64_t num_gates() const { return a.num_v_heads * (1 + a.a_dim); }
+    const T* channels(int64_t token) const { return a.qkv + token * a.qkv_token; }
+    const T* gates(int64_t token) const { return a.gates + token * a.gates_token; }
+
+    // Divides keys and queries [padded rows] by their norms, and returns their product.
+    float finish_keys(float* key, float* query) const {
+        const float by_key = 1.0f / std::sqrt(dot(key, key) + 1e-6f);
+        const float by_query = 1.0f / std::sqrt(dot(query, query) + 1e-6f) / std::sqrt(float(a.head_k_dim));
+        for (int64_t d = 0; d < a.head_k_dim; d += LANES) {
+            store(key + d, load(key + d) * by_key);
+            store(query + d, load(query + d) * by_query);
+        }
+        return dot(key, query);
+    }
+
+   private:
+    float dot(const float* x, const float* y) const {
+        vec total = {};
+        for (int64_t d = 0; d < a.head_k_dim; d += LANES) total = fma(load(x + d), load(y + d), total);
+        return sum(total);
+    }
+};
 
 // State after `end` tokens of the sequence goes to `slot`.
 struct Kept {

@@ -9,7 +9,6 @@
 
 namespace {
 
-constexpr int64_t TILE = LANES;  // tokens
 #ifdef __AVX512F__
 constexpr int VECTORS = 2;  // of a block's columns: 16 KiB of state with 128 rows
 #else
@@ -17,14 +16,12 @@ constexpr int VECTORS = 1;
 #endif
 constexpr int64_t BLOCK = VECTORS * LANES;
 
-inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
-
 template <typename T>
 class ChannelHead {
    public:
-    ChannelHead(const ChannelDelta<T>& a, int64_t row, int64_t head)
-        : a(a), head(head), num_rows(a.head_k_dim), num_columns(a.head_v_dim), stride(padded(num_rows)),
-          num_channels(a.num_heads * (2 * num_rows + num_columns)), sequence(a, row, num_channels, a.num_heads * (1 + num_rows)) {
+    ChannelHead(const GatedDelta<T>& a, int64_t row, int64_t head)
+        : a(a), inputs{a}, head(head), num_rows(a.head_k_dim), num_columns(a.head_v_dim), stride(padded(num_rows)),
+          num_channels(inputs.num_channels()), sequence(a, row, num_channels, inputs.num_gates()) {
         const int64_t tile = TILE * stride, block = num_rows * BLOCK;
         keys = (float*)scratch((5 * tile + TILE * (BLOCK + 2) + block + num_rows * padded(num_columns)) * sizeof(float));
         queries = keys + tile, decays = queries + tile, decayed_keys = decays + tile, decayed_queries = decayed_keys + tile;
@@ -48,24 +45,22 @@ class ChannelHead {
     }
 
    private:
-    const ChannelDelta<T>& a;
+    const GatedDelta<T>& a;
+    const DeltaInputs<T> inputs;
     const int64_t head, num_rows, num_columns, stride, num_channels;
-    const Sequence<ChannelDelta<T>, T> sequence;
+    const Sequence<GatedDelta<T>, T> sequence;
     float *keys, *queries, *decays, *decayed_keys, *decayed_queries;  // [TILE][stride]
     float *values;                                                    // [TILE][BLOCK]
     float *betas, *products;                                          // [TILE]; products: key · query
     float *state, *passed;  // [num_rows][BLOCK]; [num_rows][num_columns], from a tile to the next
 
     float* slot(int64_t number) const { return a.state + number * a.state_slot + head * num_rows * num_columns; }
-    int64_t query_channel() const { return head * num_rows; }
-    int64_t key_channel() const { return (a.num_heads + head) * num_rows; }
-    int64_t value_channel() const { return 2 * a.num_heads * num_rows + head * num_columns; }
-    int64_t decay_gate() const { return a.num_heads + head * num_rows; }
+    int64_t decay_gate() const { return a.num_v_heads + head * num_rows; }
     const T* channels(int64_t i) const {
-        return sequence.is_own(i) ? a.qkv + sequence.token(i) * a.qkv_token : sequence.earlier(i);
+        return sequence.is_own(i) ? inputs.channels(sequence.token(i)) : sequence.earlier(i);
     }
     const T* gates(int64_t i) const {
-        return sequence.is_own(i) ? a.gates + sequence.token(i) * a.gates_token : sequence.earlier(i) + num_channels;
+        return sequence.is_own(i) ? inputs.gates(sequence.token(i)) : sequence.earlier(i) + num_channels;
     }
 
     void copy(const float* from, float* to) const {
@@ -75,12 +70,12 @@ class ChannelHead {
 
     // Passes tokens [at, stop) through all blocks of columns.
     void take(int64_t at, int64_t stop, const float* from, float* to) {
-        convolve(at, stop, key_channel(), num_rows, keys, stride);
-        convolve(at, stop, query_channel(), num_rows, queries, stride);
+        convolve(at, stop, inputs.key_channel(head), num_rows, keys, stride);
+        convolve(at, stop, inputs.query_channel(head), num_rows, queries, stride);
         for (int64_t i = 0; i < stop - at; i++) finish_token(i, gates(at + i));
         for (int64_t column = 0; column < num_columns; column += BLOCK) {
             const int64_t count = std::min(BLOCK, num_columns - column);
-            convolve(at, stop, value_channel() + column, count, values, BLOCK);
+            convolve(at, stop, inputs.value_channel(head) + column, count, values, BLOCK);
             if (count > LANES) pass<VECTORS>(at, stop, from ? from + column : nullptr, to + column, column);
             else pass<1>(at, stop, from ? from + column : nullptr, to + column, column);
         }
@@ -89,27 +84,17 @@ class ChannelHead {
     // Divides a token's keys and queries by their norms, and computes its decays and beta.
     void finish_token(int64_t i, const T* gates) {
         float *key = keys + i * stride, *query = queries + i * stride, *decay = decays + i * stride;
-        const float by_key = 1.0f / std::sqrt(dot(key, key) + 1e-6f);
-        const float by_query = 1.0f / std::sqrt(dot(query, query) + 1e-6f) / std::sqrt(float(num_rows));
-        const float log_rate = a.a_log[head];
-        const vec rate = log_rate < 0 ? exp_nonpositive(splat(log_rate)) : 1.0f / exp_nonpositive(splat(-log_rate));
+        products[i] = inputs.finish_keys(key, query);
+        const vec rate = positive_exp(a.a_log[head]);
         for (int64_t d = 0; d < num_rows; d += LANES) {
             const int64_t left = num_rows - d;
             const vec gate = load_part(gates + decay_gate() + d, left) + load_part(a.dt_bias + head * num_rows + d, left);
             const vec kept = exp_nonpositive(-(softplus(gate) * rate));
             store(decay + d, kept);
-            store(key + d, load(key + d) * by_key);
-            store(query + d, load(query + d) * by_query);
             store(decayed_keys + i * stride + d, load(key + d) * kept);
             store(decayed_queries + i * stride + d, load(query + d) * kept);
         }
-        products[i] = dot(key, query);
         betas[i] = sigmoid(splat(to_float(gates[head])))[0];
-    }
-    float dot(const float* x, const float* y) const {
-        vec total = {};
-        for (int64_t d = 0; d < num_rows; d += LANES) total = fma(load(x + d), load(y + d), total);
-        return sum(total);
     }
 
     // A block of columns. A token's sums (g · k)ᵀS and (g · q)ᵀS are taken while the state of the token before is
@@ -139,7 +124,7 @@ class ChannelHead {
                 by_key[0][v] = by_key[1][v] = by_query[0][v] = by_query[1][v] = vec{};
             }
             if (sequence.is_own(at + i)) {
-                T* out = a.out + (sequence.token(at + i) * a.num_heads + head) * num_columns + column;
+                T* out = a.out + (sequence.token(at + i) * a.num_v_heads + head) * num_columns + column;
                 for (int v = 0; v < V; v++) store_part(out + v * LANES, now[v], count - v * LANES);
             }
             for (int64_t row = 0; row < num_rows; row++) {
@@ -154,13 +139,13 @@ class ChannelHead {
 
     // out [TILE][width] = silu(convolution) of channels [channel, channel + count).
     void convolve(int64_t at, int64_t stop, int64_t channel, int64_t count, float* out, int64_t width) const {
-        const T* inputs[TILE + MAX_TAPS];
-        for (int64_t i = at - a.num_taps + 1; i < stop; i++) inputs[i - at + a.num_taps - 1] = channels(i);
+        const T* taps[TILE + MAX_TAPS];
+        for (int64_t i = at - a.num_taps + 1; i < stop; i++) taps[i - at + a.num_taps - 1] = channels(i);
         for (int64_t i = 0; i < stop - at; i++)
             for (int64_t c = 0; c < count; c += LANES) {
                 vec total = {};
                 for (int64_t tap = 0; tap < a.num_taps; tap++)
-                    if (const T* input = inputs[i + tap])
+                    if (const T* input = taps[i + tap])
                         total = fma(load_part(a.weight + tap * num_channels + channel + c, count - c),
                                     load_part(input + channel + c, count - c), total);
                 store(out + i * width + c, silu(total));
@@ -169,7 +154,8 @@ class ChannelHead {
 
     // Writes the raw inputs that slots keep, of the head's share of channels and gates.
     void keep_inputs() const {
-        for (auto [channel, count] : {std::pair{key_channel(), num_rows}, {query_channel(), num_rows}, {value_channel(), num_columns}})
+        for (auto [channel, count] : {std::pair{inputs.key_channel(head), num_rows}, {inputs.query_channel(head), num_rows},
+                                      {inputs.value_channel(head), num_columns}})
             sequence.keep_inputs([&, channel = channel, count = count](T* to, int64_t i) {
                 if (const T* from = channels(i)) std::memcpy(to + channel, from + channel, count * sizeof(T));
                 else std::memset(to + channel, 0, count * sizeof(T));
@@ -181,18 +167,14 @@ class ChannelHead {
     }
 };
 
+}  // namespace
+
 template <typename T>
-void run_rows(const ChannelDelta<T>& a, const Team* team) {
+void channel_delta(const GatedDelta<T>& a, const Team* team) {
     together(team, a.num_threads, [&](const Team& team) {
-        team.take(a.num_rows * a.num_heads, [&](int64_t i) { ChannelHead<T>(a, i / a.num_heads, i % a.num_heads).run(); });
+        team.take(a.num_rows * a.num_v_heads, [&](int64_t i) { ChannelHead<T>(a, i / a.num_v_heads, i % a.num_v_heads).run(); });
     });
 }
 
-}  // namespace
-
-extern "C" {
-
-void channel_delta_float32(const ChannelDelta<float>& a, const Team* team) { run_rows(a, team); }
-void channel_delta_bfloat16(const ChannelDelta<bf16>& a, const Team* team) { run_rows(a, team); }
-
-}
+template void channel_delta(const GatedDelta<float>& a, const Team* team);
+template void channel_delta(const GatedDelta<bf16>& a, const Team* team);

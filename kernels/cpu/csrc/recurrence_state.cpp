@@ -15,7 +15,6 @@
 
 namespace {
 
-constexpr int64_t TILE = LANES;  // tokens; gates are computed in the lanes of one vector
 constexpr int VECTORS = 2;    // registers of a block's columns: 16 KiB of state with 128 rows and AVX-512
 #ifdef __AVX512F__
 constexpr int STRIP = 4;      // registers of a single token's columns, whose sums fill all
@@ -26,11 +25,6 @@ constexpr int64_t WIDTH = sizeof(lanes_t) / sizeof(float);
 constexpr int64_t MOST_COLUMNS = 128;  // of a single token's block
 constexpr int64_t BLOCK = VECTORS * WIDTH;
 constexpr int64_t MOST_BLOCKS = 256 / BLOCK * 2;  // of an item: 256 KiB of state with 128 rows
-
-inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
-inline vec positive_exp(float x) {  // e^x
-    return x < 0 ? exp_nonpositive(splat(x)) : 1.0f / exp_nonpositive(splat(-x));
-}
 
 inline lanes_t load_lanes(const float* from) { return load_vector<lanes_t>(from); }
 inline void store_lanes(float* to, lanes_t x) {
@@ -275,10 +269,10 @@ void mamba2_token(const Block& b, Write write) {
 
 // What the driver needs of an op: sizes, and the places of channels and gates.
 template <typename T>
-struct DeltaRule {
+struct DeltaRule : DeltaInputs<T> {
     typedef GatedDelta<T> Op;
     typedef T Value;
-    const Op& a;
+    using DeltaInputs<T>::a;
     int64_t num_groups() const { return a.num_k_heads; }
     int64_t num_heads() const { return a.num_v_heads; }
     int64_t num_rows() const { return a.head_k_dim; }
@@ -286,30 +280,7 @@ struct DeltaRule {
     int64_t head(int64_t group, int64_t i) const {
         return a.tiles_heads ? group + i * num_groups() : group * (num_heads() / num_groups()) + i;
     }
-    int64_t key_channel(int64_t group) const { return (a.num_k_heads + group) * a.head_k_dim; }
-    int64_t query_channel(int64_t group) const { return group * a.head_k_dim; }
-    int64_t value_channel(int64_t head) const { return 2 * a.num_k_heads * a.head_k_dim + head * a.head_v_dim; }
-    int64_t num_channels() const { return value_channel(a.num_v_heads); }
-    int64_t num_gates() const { return 2 * a.num_v_heads; }
     const float* bias() const { return nullptr; }
-    const T* channels(int64_t token) const { return a.qkv + token * a.qkv_token; }
-    const T* gates(int64_t token) const { return a.gates + token * a.gates_token; }
-
-    // Divides keys and queries [padded rows] by their norms, and returns their product.
-    float finish_keys(float* key, float* query) const {
-        const float by_key = 1.0f / std::sqrt(dot(key, key) + 1e-6f);
-        const float by_query = 1.0f / std::sqrt(dot(query, query) + 1e-6f) / std::sqrt(float(a.head_k_dim));
-        for (int64_t d = 0; d < a.head_k_dim; d += LANES) {
-            store(key + d, load(key + d) * by_key);
-            store(query + d, load(query + d) * by_query);
-        }
-        return dot(key, query);
-    }
-    float dot(const float* x, const float* y) const {
-        vec total = {};
-        for (int64_t d = 0; d < a.head_k_dim; d += LANES) total = fma(load(x + d), load(y + d), total);
-        return sum(total);
-    }
 
     // Decay and beta of a head in up to TILE tokens, from gates(token's index, number of the gate).
     template <typename Gates>
@@ -565,12 +536,17 @@ void run_rows(const typename Rule::Op& a, const Team* team) {
     });
 }
 
+template <typename T>
+void run_delta(const GatedDelta<T>& a, const Team* team) {
+    a.a_dim == 1 ? run_rows<DeltaRule<T>>(a, team) : channel_delta(a, team);
+}
+
 }  // namespace
 
 extern "C" {
 
-void gated_delta_float32(const GatedDelta<float>& a, const Team* team) { run_rows<DeltaRule<float>>(a, team); }
-void gated_delta_bfloat16(const GatedDelta<bf16>& a, const Team* team) { run_rows<DeltaRule<bf16>>(a, team); }
+void gated_delta_float32(const GatedDelta<float>& a, const Team* team) { run_delta(a, team); }
+void gated_delta_bfloat16(const GatedDelta<bf16>& a, const Team* team) { run_delta(a, team); }
 void mamba2_float32(const Mamba2<float>& a, const Team* team) { run_rows<Mamba2Rule<float>>(a, team); }
 void mamba2_bfloat16(const Mamba2<bf16>& a, const Team* team) { run_rows<Mamba2Rule<bf16>>(a, team); }
 

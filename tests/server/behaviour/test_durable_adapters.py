@@ -5,8 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
-from kept_results import Reader, SlowSteps, comparable, whole_result
-from serving import ServerProcess
+from kept_results import Reader, comparable, whole_result
+from serving import ServerProcess, SlowSteps
 from tiny_adapters import random_adapter, save_adapter
 from tiny_models import make_model, save_model
 

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 from batch_lines import ARGS, begin, client_of, contents, ended, line, texts
-from serving import ServerProcess
+from serving import ServerProcess, SlowSteps
 
 # More by hand: SPLITFUSE_TEST_LINES=500 SPLITFUSE_TEST_KILLS=20 pytest tests/server/behaviour/test_durable_batches.py
 NUM_LINES = int(os.environ.get("SPLITFUSE_TEST_LINES", "40"))
@@ -30,17 +30,18 @@ def expected() -> list[tuple[str, str]]:
         return answers
 
 
-def test_a_batch_survives_two_kills(expected: list[tuple[str, str]], tmp_path: Path) -> None:
+def test_a_batch_survives_two_kills(slow: SlowSteps, expected: list[tuple[str, str]], tmp_path: Path) -> None:
     args = (*ARGS, "--results", str(tmp_path / "results.db"), "--max-batch-requests", "4")
-    with ServerProcess(*args) as server, client_of(server) as client:
+    with ServerProcess(*args, program=slow.program) as server, client_of(server) as client:
         batch = begin(client, LINES)
         ended(client, batch.id, enough=NUM_LINES // 4)
         server.process.kill()
     seen = []
     for share in (NUM_LINES // 2, NUM_LINES):
-        with ServerProcess(*args) as server, client_of(server) as client:
+        with ServerProcess(*args, program=slow.program) as server, client_of(server) as client:
             batch = ended(client, batch.id, enough=share)
             seen.append(batch.request_counts.completed)
+            slow.off()
             if share < NUM_LINES:
                 server.process.kill()
             else:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from kept_results import Reader, SlowSteps, comparable, whole_result
-from serving import ServerProcess
+from kept_results import Reader, comparable, whole_result
+from serving import ServerProcess, SlowSteps
 from tiny_models import save_model
 
 DRAFTS = json.dumps({"method": "ngram", "num_speculative_tokens": 3, "adaptive": False})

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
-from kept_results import ARGS, PROMPT, Reader, SlowSteps, comparable, until_draining, whole_result
-from serving import ServerProcess, parse_events, run_cli
+from kept_results import ARGS, PROMPT, Reader, comparable, until_draining, whole_result
+from serving import ServerProcess, SlowSteps, parse_events, run_cli
 
 # More by hand: SPLITFUSE_TEST_KILLS=100 pytest tests/server/behaviour/test_durable_results.py
 NUM_KILLS = int(os.environ.get("SPLITFUSE_TEST_KILLS", "1"))

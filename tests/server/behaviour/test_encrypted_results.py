@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from kept_results import ARGS, PROMPT, Reader, comparable
-from serving import ServerProcess, is_one_line, run_cli
+from serving import ServerProcess, SlowSteps, is_one_line, run_cli
 
 BODIES: list[dict[str, Any]] = [
     {"prompt": PROMPT, "max_tokens": 120, "temperature": 0, "ignore_eos": True},
@@ -47,7 +47,8 @@ def test_killed_it_goes_on_with_the_key_and_nobody_reads_the_files(tmp_path: Pat
     with ServerProcess(*ARGS) as server:
         expected = [comparable(result) for result in results_of(server.url, submitted(server.url))]
     args = (*ARGS, "--results", str(path), "--results-key-file", str(key))
-    with ServerProcess(*args) as server:
+    steps = SlowSteps(tmp_path, after=60)
+    with ServerProcess(*args, program=steps.program) as server:
         seq_ids = submitted(server.url)
         reader = Reader(f"{server.url}/result/{seq_ids[0]}/stream")
         results_of(server.url, seq_ids[2:])  # this one ends, the longest runs

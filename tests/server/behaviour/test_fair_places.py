@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import serving
+from serving import SlowSteps, serving
 
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
@@ -36,29 +36,32 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[SimpleNamespac
         yield SimpleNamespace(client=client)
 
 
-async def greedy_answers(served: Any, *, interrupted: bool = False) -> list[list[list[int]]]:
-    """Send two greedy requests of one key; meanwhile, if `interrupted`, five short requests of another key."""
+async def greedy_answers(served: Any, slow: SlowSteps | None = None) -> list[list[list[int]]]:
+    """Send two greedy requests of one key; meanwhile, if they are slow, five short requests of another key."""
     urls = [(await served.client.post("/generate", json=GREEDY, headers=MINE)).json() for _ in range(2)]
     stats = (await served.client.get("/stats", headers=ADMIN)).json()
-    while interrupted and stats["num_running"] < NUM_SEQS:
+    while slow and stats["num_running"] < NUM_SEQS:
         stats = (await served.client.get("/stats", headers=ADMIN)).json()
-    for _ in range(5 * interrupted):
+    for _ in range(5 if slow else 0):
         short = (await served.client.post("/v1/completions", json=SHORT, headers=YOURS)).json()
         assert short["usage"]["completion_tokens"] == 1
     told = [await served.client.get(url["result_url"], headers=MINE) for url in urls]
-    if interrupted:
+    if slow:
         assert all(answer.json()["status"] in ("queued", "running") for answer in told), "the other key waited"
+        slow.off()
     waits = (served.client.get(url["result_url"], params={"wait": 60}, headers=MINE) for url in urls)
     ends = [answer.json() for answer in await asyncio.gather(*waits)]
     assert all(end["status"] == "completed" for end in ends)
     return [[output["token_ids"] for output in end["outputs"]] for end in ends]
 
 
-async def test_a_key_with_every_seat_gives_one_up(served: Any) -> None:
+async def test_a_key_with_every_seat_gives_one_up(slow_here: SlowSteps, served: Any) -> None:
+    slow_here.off()
     alone = await greedy_answers(served)
     before = (await served.client.get("/stats", headers=ADMIN)).json()
     assert (before["scheduling_policy"], before["num_preemptions"]) == ("fair", 0)
-    assert await greedy_answers(served, interrupted=True) == alone
+    slow_here.on()
+    assert await greedy_answers(served, slow_here) == alone
     after = (await served.client.get("/stats", headers=ADMIN)).json()
     # The place stays closed to its tenant for a while, so not every short request costs a preemption.
     assert 1 <= after["num_preemptions"] < 5

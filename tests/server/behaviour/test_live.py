@@ -117,6 +117,7 @@ async def test_stop_string(live):
     assert result["text"] == text[: text.index(word)]
 
 
+@pytest.mark.usefixtures("slow")
 async def test_a_disconnect_frees_the_blocks(live):
     await until_idle(live)
     async with live.stream("POST", "/generate", json={**GREEDY, "max_tokens": 450, "stream": True}) as stream:
@@ -131,6 +132,7 @@ async def test_a_disconnect_frees_the_blocks(live):
     assert 3 <= len(result["token_ids"]) < 450
 
 
+@pytest.mark.usefixtures("slow")
 async def test_a_disconnect_from_openai_frees_the_blocks(live, client):
     stream = await client.completions.create(model=MODEL, prompt=["One", "Two"], max_tokens=450, stream=True)
     await anext(aiter(stream))
@@ -143,6 +145,7 @@ async def test_a_disconnect_from_openai_frees_the_blocks(live, client):
     await until_idle(live)
 
 
+@pytest.mark.usefixtures("slow")
 async def test_delete_gives_the_blocks_back(live):
     url = await submit(live, max_tokens=450)
     assert (await live.delete(url)).json()["status"] == "cancelled"

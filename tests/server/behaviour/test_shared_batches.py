@@ -11,7 +11,7 @@ import openai
 import pytest
 from batch_lines import ARGS, begin, client_of, contents, ended, line, lines_of, texts
 from postgres_server import PostgresServer
-from serving import ServerProcess
+from serving import ServerProcess, SlowSteps
 from shared_cores import CpuWait
 
 LEASE_S = 3.0
@@ -23,10 +23,11 @@ MANY = [line(number) for number in range(2000)]  # more than a test has time for
 
 
 class Pair:
-    """Two servers, and a client of each."""
+    """Two servers, and a client of each. The first one's steps can be slow."""
 
-    def __init__(self, database: str, *args: str) -> None:
-        self.first, self.second = (ServerProcess(*SHARED, "--results", database, *args) for _ in range(2))
+    def __init__(self, database: str, *args: str, steps: SlowSteps) -> None:
+        shared = (*SHARED, "--results", database, *args)
+        self.first, self.second = ServerProcess(*shared, program=steps.program), ServerProcess(*shared)
 
     def __enter__(self) -> "Pair":
         self.clients = [client_of(server.__enter__()) for server in (self.first, self.second)]
@@ -53,9 +54,9 @@ def assert_as_expected(client: openai.OpenAI, batch: Any, expected: list[tuple[s
 
 
 def test_a_batch_of_a_killed_server_goes_on_in_the_other(
-    postgres: PostgresServer, expected: list[tuple[str, str]]
+    postgres: PostgresServer, slow: SlowSteps, expected: list[tuple[str, str]]
 ) -> None:
-    with Pair(postgres.database()) as pair, CpuWait() as wait:
+    with Pair(postgres.database(), steps=slow) as pair, CpuWait() as wait:
         one, other = pair.clients
         batch = begin(one, LINES)
         seen = ended(other, batch.id, enough=NUM_LINES // 4)
@@ -73,13 +74,14 @@ def test_a_batch_of_a_killed_server_goes_on_in_the_other(
 
 
 def test_a_stopped_server_that_goes_on_writes_nothing(
-    postgres: PostgresServer, expected: list[tuple[str, str]]
+    postgres: PostgresServer, slow: SlowSteps, expected: list[tuple[str, str]]
 ) -> None:
-    with Pair(postgres.database()) as pair:
+    with Pair(postgres.database(), steps=slow) as pair:
         one, other = pair.clients
         batch = begin(one, LINES)
         ended(other, batch.id, enough=NUM_LINES // 4)
         pair.first.signal(signal.SIGSTOP)
+        slow.off()
         time.sleep(LEASE_S)
         done = ended(other, batch.id)
         assert_as_expected(other, done, expected)
@@ -93,9 +95,9 @@ def test_a_stopped_server_that_goes_on_writes_nothing(
 
 
 def test_what_a_server_leaves_that_stops_goes_on_at_once(
-    postgres: PostgresServer, expected: list[tuple[str, str]]
+    postgres: PostgresServer, slow: SlowSteps, expected: list[tuple[str, str]]
 ) -> None:
-    with Pair(postgres.database(), "--results-lease", "60") as pair:
+    with Pair(postgres.database(), "--results-lease", "60", steps=slow) as pair:
         one, other = pair.clients
         batch = begin(one, LINES)
         ended(other, batch.id, enough=NUM_LINES // 4)
@@ -105,9 +107,9 @@ def test_what_a_server_leaves_that_stops_goes_on_at_once(
 
 
 @pytest.fixture(scope="module")
-def pair(postgres: PostgresServer) -> Iterator[Pair]:
+def pair(postgres: PostgresServer, steps: SlowSteps) -> Iterator[Pair]:
     """Two servers which nothing befalls."""
-    with Pair(postgres.database()) as pair:
+    with Pair(postgres.database(), steps=steps) as pair:
         yield pair
 
 
@@ -165,9 +167,9 @@ def test_equal_keys_at_two_servers_are_one_batch(pair: Pair) -> None:
     assert reused.json()["error"]["code"] == "idempotency_key_reused"
 
 
-def test_quotas_are_those_of_all_servers_together(postgres: PostgresServer) -> None:
+def test_quotas_are_those_of_all_servers_together(postgres: PostgresServer, steps: SlowSteps) -> None:
     most = len(contents(LINES)) * 3 // 2
-    with Pair(postgres.database(), "--max-total-file-bytes", str(most)) as pair:
+    with Pair(postgres.database(), "--max-total-file-bytes", str(most), steps=steps) as pair:
         one, other = (client.with_options(max_retries=0) for client in pair.clients)
         file = one.files.create(file=("a.jsonl", contents(LINES)), purpose="batch")
         with pytest.raises(openai.APIStatusError, match="max-total-file-bytes"):

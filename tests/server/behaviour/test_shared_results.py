@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from kept_results import ARGS, PROMPT, Reader, SlowSteps, comparable, whole_result
+from kept_results import ARGS, PROMPT, Reader, comparable, whole_result
 from postgres_server import PostgresServer
-from serving import ServerProcess
+from serving import ServerProcess, SlowSteps
 from shared_cores import CpuWait
 
 LEASE_S = 3.0
@@ -158,20 +158,10 @@ def test_what_sigterm_cuts_short_goes_on_at_once(
 
 
 @pytest.fixture(scope="module")
-def pair(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(postgres: PostgresServer, steps: SlowSteps) -> Iterator[Pair]:
     """Two servers with two keys, which nothing befalls."""
-    steps = SlowSteps(tmp_path_factory.mktemp("pair"))
-    steps.off()
     with Pair(postgres.database(), "--api-key", "mine", "--api-key", "other", steps=steps) as pair:
         yield pair
-
-
-@pytest.fixture
-def slow(pair: Pair) -> Iterator[None]:
-    """Have the steps of the pair's first server slow while the test lasts, unless it ends that."""
-    pair.steps.on()
-    yield
-    pair.steps.off()
 
 
 @pytest.mark.usefixtures("slow")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
-from serving import ServerProcess, stream_events
+from serving import ServerProcess, SlowSteps, stream_events
 
 ALICE, BOB, ADMIN = "alice-key-0123456789", "bob-key-0123456789", "admin-key-0123456789"
 SMALL = ("--dtype", "float32", "--num-kv-blocks", "64", "--max-model-len", "256")
@@ -16,14 +16,14 @@ ARRIVALS = {"policies": ["splitfuse"], "arrivals": [[0.0, 8, 4]]}
 
 
 @pytest.fixture(scope="module")
-def admins_server() -> Iterator[ServerProcess]:
-    with ServerProcess(*SMALL, *KEYS, "--admin-key", ADMIN) as server:
+def admins_server(steps: SlowSteps) -> Iterator[ServerProcess]:
+    with ServerProcess(*SMALL, *KEYS, "--admin-key", ADMIN, program=steps.program) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def keys_server() -> Iterator[ServerProcess]:
-    with ServerProcess(*SMALL, *KEYS) as server:
+def keys_server(steps: SlowSteps) -> Iterator[ServerProcess]:
+    with ServerProcess(*SMALL, *KEYS, program=steps.program) as server:
         yield server
 
 
@@ -130,28 +130,33 @@ async def chunk_beside_alice(client: httpx.AsyncClient, key: str) -> dict:
     """Return the explained chunk of a key's request, which shares its step with two outputs of Alice."""
     body = {"prompt": "x", "max_tokens": 200, "n": 2, "ignore_eos": True, "stream": True}
     async with client.stream("POST", "/generate", json=body, headers=bearer(ALICE)) as response:
-        await anext(response.aiter_bytes())
+        chunks = response.aiter_bytes()  # kept: httpx disconnects when its iterator is collected
+        await anext(chunks)
         path = await generate(client, key, 2)
     found = (await client.get(path + "/explain", headers=bearer(key))).json()
     return next(entry for entry in found["timeline"] if entry["what"] == "chunk")
 
 
+@pytest.mark.usefixtures("slow")
 async def test_an_explanation_tells_no_other_key_of_others_tokens(client: httpx.AsyncClient) -> None:
     chunk = await chunk_beside_alice(client, BOB)
     assert len(chunk["numbers"]) == 2, chunk
     assert "beside" not in chunk["why"]
 
 
+@pytest.mark.usefixtures("slow")
 async def test_an_admins_explanation_tells_of_all_tokens(admins: httpx.AsyncClient) -> None:
     chunk = await chunk_beside_alice(admins, ADMIN)
     assert chunk["numbers"][3] == 2, chunk
     assert "beside 2 other requests with 2 tokens" in chunk["why"]
 
 
+@pytest.mark.usefixtures("slow")
 async def test_running_requests_count_for_their_own_key(admins: httpx.AsyncClient) -> None:
     body = {"prompt": "x", "max_tokens": 200, "n": 8, "ignore_eos": True, "stream": True}
     async with admins.stream("POST", "/generate", json=body, headers=bearer(ALICE)) as response:
-        await anext(response.aiter_bytes())
+        chunks = response.aiter_bytes()  # kept: httpx disconnects when its iterator is collected
+        await anext(chunks)
         answers = await asyncio.gather(*(admins.get("/stats", headers=bearer(key)) for key in (ALICE, BOB, ADMIN)))
     assert [answer.json()["num_running"] for answer in answers] == [8, 0, 8]
     assert "steps" in answers[2].json()

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 from kept_results import ARGS, PROMPT, Reader, comparable
-from serving import ServerProcess
+from serving import ServerProcess, SlowSteps
 
 CLOCK_FROM = str(Path(__file__).parent.parent / "clock_from.py")
 HOUR = 3600
@@ -18,13 +18,13 @@ SHORT = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0}
 class Clock:
     """Wall clock of servers, which can be set while they run; their monotonic clock stays right."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, steps: SlowSteps) -> None:
+        self._path, self._steps = path, steps
         self.set(0)
 
     def server(self, *args: str) -> ServerProcess:
         """Start a server that reads this clock, in a fresh process: modules keep the functions that they import."""
-        return ServerProcess(*args, program=(CLOCK_FROM, str(self._path)), is_forked=False)
+        return ServerProcess(*args, program=(CLOCK_FROM, str(self._path), *self._steps.program), is_forked=False)
 
     def set(self, seconds: int) -> None:
         """Set the clock `seconds` ahead of the true time."""
@@ -55,7 +55,8 @@ def until_told(server: ServerProcess, seq_id: str) -> Reader:
 
 
 def test_an_hour_back_and_forth_ends_nothing_early(tmp_path: Path) -> None:
-    clock = Clock(tmp_path / "clock")
+    steps = SlowSteps(tmp_path)
+    clock = Clock(tmp_path / "clock", steps)
     args = (*ARGS, "--results", str(tmp_path / "results.db"), "--result-ttl", str(2 * HOUR))
     with clock.server(*args) as server, httpx.Client(base_url=server.url, timeout=70) as client:
         kept, brief = submit(client, SHORT), submit(client, {**SHORT, "ttl_s": 600})
@@ -66,6 +67,7 @@ def test_an_hour_back_and_forth_ends_nothing_early(tmp_path: Path) -> None:
         early = submit(client, {**LONG, "timeout_ms": 60_000})
         until_told(server, early)
         clock.set(HOUR)
+        steps.off()
         results |= {seq_id: result(client, seq_id) for seq_id in (running, early)}
         assert {found["finish_reason"] for found in results.values()} == {"length"}, "no deadline has passed"
         assert comparable(results[running]) == comparable(results[early])
@@ -77,11 +79,13 @@ def test_an_hour_back_and_forth_ends_nothing_early(tmp_path: Path) -> None:
     clock.set(-HOUR)
     with clock.server(*args) as server, httpx.Client(base_url=server.url, timeout=70) as client:
         assert [comparable(result(client, seq_id)) for seq_id in results] == [*map(comparable, results.values())]
+        steps.on()
         bound, free = submit(client, {**LONG, "timeout_ms": 30 * 60_000}), submit(client, LONG)
         readers = [until_told(server, seq_id) for seq_id in (bound, free)]
         server.process.kill()
     told = [[token for event in reader.events() for token in event["data"]["token_ids"]] for reader in readers]
     clock.set(HOUR)
+    steps.off()
     with clock.server(*args) as server, httpx.Client(base_url=server.url, timeout=70) as client:
         ended = result(client, bound)
         assert (ended["status"], ended["finish_reason"]) == ("completed", "timeout"), "by the clock its time is over"

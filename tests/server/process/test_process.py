@@ -25,8 +25,8 @@ def first_events(stream, number):
     raise AssertionError(f"the stream ended early: {text}")
 
 
-def test_sigterm_finishes_what_runs():
-    with ServerProcess() as server, httpx.Client(base_url=server.url, timeout=60) as client:
+def test_sigterm_finishes_what_runs(slow):
+    with ServerProcess(program=slow.program) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         url = client.post("/generate", json=LONG).json()["result_url"]
         with client.stream("POST", "/generate", json={**LONG, "stream": True}) as stream:
             chunks = stream.iter_text()
@@ -38,6 +38,7 @@ def test_sigterm_finishes_what_runs():
             refused = httpx.post(server.url + "/generate", json=LONG)
             assert (refused.status_code, int(refused.headers["retry-after"]) > 0) == (503, True)
             assert httpx.get(server.url + "/health").status_code == 200
+            slow.off()
             events = parse_events(text + "".join(chunks))
         assert events[-1]["event"] == "done"
         assert (events[-1]["data"]["status"], len(events) - 1) == ("completed", 400)
@@ -49,9 +50,12 @@ def test_sigterm_finishes_what_runs():
     assert stderr.startswith("splitfuse: finishing ")
 
 
-def test_drain_timeout_ends_the_rest():
-    with ServerProcess("--drain-timeout", "0.2") as server, httpx.Client(base_url=server.url, timeout=60) as client:
-        with client.stream("POST", "/generate", json={**LONG, "max_tokens": 2000, "stream": True}) as stream:
+def test_drain_timeout_ends_the_rest(slow):
+    with (
+        ServerProcess("--drain-timeout", "0.2", program=slow.program) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        with client.stream("POST", "/generate", json={**LONG, "stream": True}) as stream:
             chunks = stream.iter_text()
             text = first_events(chunks, 2)
             server.signal()
@@ -61,9 +65,12 @@ def test_drain_timeout_ends_the_rest():
     assert (code, "Traceback" in stderr) == (0, False)
 
 
-def test_a_second_signal_ends_at_once():
-    long = {**LONG, "max_tokens": 2000, "stream": True}
-    with ServerProcess() as server, httpx.stream("POST", server.url + "/generate", json=long, timeout=60) as stream:
+def test_a_second_signal_ends_at_once(slow):
+    long = {**LONG, "stream": True}
+    with (
+        ServerProcess(program=slow.program) as server,
+        httpx.stream("POST", server.url + "/generate", json=long, timeout=60) as stream,
+    ):
         chunks = stream.iter_text()  # kept: httpx disconnects when its iterator is collected
         first_events(chunks, 2)
         server.signal(signal.SIGINT)
@@ -122,16 +129,20 @@ def test_a_dead_engine_ends_the_server():
     assert stderr.splitlines()[-1].startswith("splitfuse: error: the engine has died of the error in the log")
 
 
-def test_queue_full():
+def test_queue_full(slow):
     args = ("--max-queue-size", "2", "--max-num-seqs", "1")
-    with ServerProcess(*args) as server, httpx.Client(base_url=server.url, timeout=60) as client:
-        responses = [client.post("/generate", json={**LONG, "max_tokens": 2000}) for _ in range(6)]
+    with (
+        ServerProcess(*args, program=slow.program) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        responses = [client.post("/generate", json=LONG) for _ in range(6)]
         refused = [response for response in responses if response.status_code != 202]
         assert 2 <= len(refused) <= 4
         for response in refused:
             assert response.status_code == 429
             assert int(response.headers["retry-after"]) >= 1
             assert response.json()["error"]["code"] == "queue_full"
+        slow.off()
         for response in responses:
             if response.status_code == 202:
                 client.delete(response.headers["location"])

@@ -108,6 +108,14 @@ def test_a_malformed_receipt_and_one_of_another_model_are_refused(llm: LLM, tmp_
         other.verify(receipt)
 
 
+def test_a_closed_llm_says_so() -> None:
+    with LLM("demo", device="cpu", dtype="float32", max_model_len=256, num_kv_blocks=64) as llm:
+        receipt = sent(llm.generate("The dog", GREEDY, receipt=True)[0].receipt)
+    for ask in (lambda: llm.verify(receipt), lambda: llm.generate("The dog", GREEDY, receipt=True)):
+        with pytest.raises(InvalidRequestError, match="this LLM is closed"):
+            ask()
+
+
 @pytest.mark.parametrize("speculation", [None, "ngram"])
 def test_other_streams_go_on_beside_a_verification(speculation: str | None) -> None:
     with LLM(

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from kept_results import ARGS, PROMPT, Reader, SlowSteps, until_draining, whole_result
-from serving import ServerProcess
+from kept_results import ARGS, PROMPT, Reader, until_draining, whole_result
+from serving import ServerProcess, SlowSteps
 
 FIELDS: dict[str, Any] = {"receipt": True, "prompt": PROMPT, "ignore_eos": True}
 BODIES = [

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from serving import parse_events, serving
+from serving import SlowSteps, parse_events, serving
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config.named_models import DEMO_FOLDER
@@ -162,13 +162,14 @@ async def test_receipts_name_the_weights_that_answered(client: httpx.AsyncClient
         assert (stored["receipt"], stored["weights_version"]) == (before["receipt"], 0)
 
 
-async def test_an_answer_of_two_versions_has_no_receipt(client: httpx.AsyncClient) -> None:
+async def test_an_answer_of_two_versions_has_no_receipt(slow_here: SlowSteps, client: httpx.AsyncClient) -> None:
     body = {"prompt": [50, 51], **GREEDY, "max_tokens": 200, "receipt": True}
     url = (await client.post("/generate", json=body)).json()["result_url"]
     while not (await client.get(url)).json()["token_ids"]:
         pass
     await client.post("/pause")
     await client.post("/weights", json={"path": "new"})
+    slow_here.off()
     await client.post("/resume")
     result = (await client.get(url, params={"wait": 30})).json()
     assert (result["first_weights_version"], result["weights_version"], result["receipt"]) == (0, 1, None)
@@ -195,15 +196,18 @@ async def test_requests_wait_while_the_engine_rests(client: httpx.AsyncClient, w
 
 @pytest.mark.parametrize(("mode", "reason"), [("wait", "length"), ("abort", "abort"), ("keep", "length")])
 async def test_modes_of_running_requests(
-    client: httpx.AsyncClient, folders: list[Path], mode: str, reason: str
+    slow_here: SlowSteps, client: httpx.AsyncClient, mode: str, reason: str
 ) -> None:
     body = {"prompt": [50, 51], **GREEDY, "max_tokens": 200}
     url = (await client.post("/generate", json=body)).json()["result_url"]
     while not (await client.get(url)).json()["token_ids"]:
         pass
-    if mode != "wait":  # the request cannot end while the weights are read
+    if mode == "wait":
+        slow_here.off()
+    else:  # the request cannot end while the weights are read
         await client.post("/pause")
     assert (await client.post("/weights", json={"path": "new", "mode": mode})).status_code == 200
+    slow_here.off()
     await client.post("/resume")
     result = (await client.get(url, params={"wait": 60})).json()
     assert result["finish_reason"] == reason
