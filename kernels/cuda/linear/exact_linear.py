@@ -42,8 +42,9 @@ def choose_config(num_rows: int, num_outputs: int, element_size: int, gpu: Devic
         return Config(64, 64, 64, 4, 3) if num_rows <= 64 else Config(128, 128, 32, 8, 3)
     is_wide = num_outputs >= 128 * gpu.num_multiprocessors
     if num_rows <= 64:
-        narrow = Config(64, 32, 256, 4, 3)
-        return narrow if is_narrow else Config(64, 64, 64, 4, 6) if is_wide else Config(64, 64, 128, 4, 4)
+        if is_narrow:
+            return Config(64, 32, 256, 4, 3)
+        return Config(64, 64, 64, 4, 6) if is_wide else Config(64, 64, 128, 4, 4)
     if num_rows <= 512 and not is_wide:
         return Config(64, 64, 64, 4, 5) if is_narrow else Config(128, 128, 64, 8, 4)
     return Config(128, 256, 64, 8, 3)
