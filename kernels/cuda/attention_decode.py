@@ -305,12 +305,14 @@ def decode_attention(
         "HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "GROUP": group, "EXACT": is_exact,
         **dependent_launch(gpu),
     }  # fmt: skip
+    # AMD's compiler has no such option.
+    registers = {"maxnreg": MAX_REGISTERS} if k_cache.element_size() == 1 and not (is_exact or gpu.is_amd) else {}
     _decode[(kind.num_programs, num_kv_heads)](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, args.sinks, out, partial, state, ragged.query_start_loc,
         ragged.seq_lens, ragged.block_tables, plan, ragged.block_tables.stride(0), *score_scales(args),
         *q.stride()[:2], *k_cache.stride()[:3],
         BLOCK_SIZE=block_size, WINDOW=args.sliding_window, CAPPED=args.softcap > 0, FP8=fp8_kind(k_cache, gpu),
-        maxnreg=MAX_REGISTERS if k_cache.element_size() == 1 and not is_exact else None, **shape, **config._asdict(),
+        **registers, **shape, **config._asdict(),
     )  # fmt: skip
     _merge_pieces[(num_rows, num_heads)](
         partial, state, kv_scales, args.sinks, out, ragged.query_start_loc, plan, first_merge, num_warps=4, **shape

@@ -11,6 +11,7 @@ class DeviceInfo(NamedTuple):
     num_multiprocessors: int
     shared_memory: int  # most bytes for one program
     is_interpreted: bool = False  # True for Triton's interpreter on the CPU
+    is_amd: bool = False  # compiled only: `unsupported_gpu` refuses it
 
     @property
     def has_fp8_matmul(self) -> bool:

@@ -38,12 +38,15 @@ DEVICES = {
     90: H100,
     100: DeviceInfo(100, 148, 232_448),  # B200
     120: DeviceInfo(120, 170, SMALLEST_SHARED_MEMORY),  # RTX 5090
+    942: DeviceInfo(80, 304, 65_536, is_amd=True),  # MI300X, gfx942: no e4m3 of ours (fnuz), nothing of Hopper
+    950: DeviceInfo(80, 256, 163_840, is_amd=True),  # MI355X, gfx950
 }
 TENSOR_CORE = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync")
 LOAD = re.compile(r"ld\.global(?:\.v(\d))?\.[bfsu](\d+)")
 ASYNC_LOAD = re.compile(r"cp\.async\.c[ag]\.shared\.global [^;]*?, 0x([0-9a-f]+)")
 TOUCHES = re.compile(r"\b(ld|st|cp\.async|atom|red)\.[\w.:]*global|\bret;")  # global memory, or the end
 RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
+AMD_RESOURCES = re.compile(r"\.(vgpr_count|private_segment_fixed_size): +(\d+)")
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,9 @@ class OfflineDriver:
         return object(), object(), 0, 0, 1024
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self.arch, 32)
+        return (
+            GPUTarget("hip", f"gfx{self.arch}", 64) if DEVICES[self.arch].is_amd else GPUTarget("cuda", self.arch, 32)
+        )
 
     def get_current_device(self) -> int:
         return self.arch  # Triton caches kernels by device: one device per target
@@ -401,7 +406,30 @@ def _waits(ptx: str) -> str:
     return ("late" if TOUCHES.search(before) else "first") if wait else ""
 
 
+def _describe_amd(kernel: Any, shape: Shape, arch: int) -> Compiled:
+    """Describe what an AMD GPU's compiler says; the other fields are those of NVIDIA's."""
+    metadata, found = kernel.metadata, dict(AMD_RESOURCES.findall(kernel.asm["amdgcn"]))
+    return Compiled(
+        kernel=metadata.name.strip("_"),
+        shape=str(shape),
+        arch=arch,
+        num_warps=metadata.num_warps,
+        num_stages=metadata.num_stages,
+        registers=int(found["vgpr_count"]),
+        spilled=int(found["private_segment_fixed_size"]),
+        shared=metadata.shared,
+        widest_load=0,
+        tensor_core="mfma" if "v_mfma" in kernel.asm["amdgcn"] else "",
+        waits="",
+        issue=0.0,
+        conversions=0.0,
+        spills_in_loop=0,
+    )
+
+
 def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
+    if DEVICES[arch].is_amd:
+        return _describe_amd(kernel, shape, arch)
     registers, spilled = _resources(kernel.asm["cubin"])
     ptx, metadata, counted = kernel.asm["ptx"], kernel.metadata, budget(kernel)
     return Compiled(

@@ -17,7 +17,17 @@ DOTS = (
     *("prefill", "decode", "latent_attention", "grouped_matmul", "quantized_matmul", "quantized_experts", "few_rows"),
     *("shrink", "expand"),
 )
-SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
+SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376, 942: 65_536, 950: 163_840}
+KERNELS = {
+    "prefill", "decode", "merge_pieces", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
+    "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "collect_nearest",
+    "find_threshold", "mask_far",
+    "route", "group_by_expert", "grouped_matmul", "weigh",
+    "quantized_matmul", "quantized_experts", "prepare_rows", "widen_weight", "few_rows", "add_splits", "round_rows",
+    "shrink", "expand",
+    "latent_attention", "merge_splits", "latent_and_cache",
+    "convolve", "keep_inputs", "run_state", "gated_rms_norm", "gate_mul",
+}  # fmt: skip
 
 
 @lru_cache
@@ -56,16 +66,7 @@ def is_known(row: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_every_kernel_builds(arch: int) -> None:
     rows = report(arch)
-    assert {row["kernel"] for row in rows} == {
-        "prefill", "decode", "merge_pieces", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
-        "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "collect_nearest",
-        "find_threshold", "mask_far",
-        "route", "group_by_expert", "grouped_matmul", "weigh",
-        "quantized_matmul", "quantized_experts", "prepare_rows", "widen_weight", "few_rows", "add_splits", "round_rows",
-        "shrink", "expand",
-        "latent_attention", "merge_splits", "latent_and_cache",
-        "convolve", "keep_inputs", "run_state", "gated_rms_norm", "gate_mul",
-    }  # fmt: skip
+    assert {row["kernel"] for row in rows} == KERNELS
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -130,6 +131,17 @@ def test_loads_are_16_bytes_wide(arch: int) -> None:
     rows = [row for row in report(arch) if row["kernel"] not in narrow]
     wide = [row for row in rows if row["kernel"] != "rope_and_cache" or "D64" not in row["shape"]]
     assert [row for row in wide if row["widest_load"] != 16] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("arch", [942, 950])
+def test_amds_compiler_takes_every_kernel(arch: int) -> None:
+    """Check that all are there, fit, and multiply on matrix cores. None has run on such a GPU."""
+    rows = report(arch)
+    assert {row["kernel"] for row in rows} == KERNELS
+    assert all(row["shared"] <= SHARED_MEMORY[arch] for row in rows)
+    assert [row for row in rows if row["kernel"] in DOTS and row["tensor_core"] != "mfma"] == []
+    assert [row for row in rows if row["spilled"] > 24 and row["kernel"] != "latent_attention"] == []
 
 
 def most_issue(row: dict[str, Any]) -> float:

@@ -20,6 +20,7 @@ Outputs are the rows of the dot: the weights are the operand that stays in regis
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.target_info import is_hip
 
 # What a product of float16 operands lacks: 2^24 or 2^8. Applied last, because with scales it might leave float32.
 INTEGER_UNIT = tl.constexpr(16777216.0)
@@ -112,7 +113,7 @@ def add_offsets(
         offset_mask, sum_mask = inside[None, :], inside[:, None]
         offsets = tl.load(offset_ptrs[:, None] + (start + groups)[None, :] * OFFSET_STRIDE, mask=offset_mask, other=0.0)
         sums = tl.load(sum_ptrs[None, :] + (start + groups)[:, None] * SUM_STRIDE, mask=sum_mask, other=0.0)
-        precision: tl.constexpr = "ieee" if IS_WIDE else "tf32x3"
+        precision: tl.constexpr = "ieee" if IS_WIDE or is_hip() else "tf32x3"  # AMD's compiler does not know tf32x3
         out = tl.dot(offsets.to(tl.float32) * factor, sums, out, input_precision=precision)
     return out
 
