@@ -76,7 +76,7 @@ def choose_config(num_rows: int, num_outputs: int, element_size: int, group: int
     """
     if element_size > 2:
         return Config(16, 32, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
-    if num_rows <= 8:
+    if num_rows <= 8 and not gpu.is_amd:  # AMD's matrix cores take 16 rows
         if gpu.capability == 90 and num_outputs >= 128 * gpu.num_multiprocessors:
             return Config(8, 64, 4, 5) if group else Config(8, 32, 2, 6)  # 1 x 4096 -> 28672: 39 to 33 us, 47 to 38
         return Config(8, 64, 4, 4)
