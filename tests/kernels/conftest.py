@@ -12,6 +12,7 @@ import torch
 
 def _choose_interpreter() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
+    import redzones
     import triton
     import triton.language as tl
     from triton.runtime.jit import JITFunction
@@ -20,6 +21,7 @@ def _choose_interpreter() -> None:
         for name, value in list(vars(module).items()):
             if isinstance(value, JITFunction):
                 setattr(module, name, triton.jit(value.fn))
+    redzones.install()
 
 
 if find_spec("triton") is None:  # macOS, Windows, or a plain CPU install
