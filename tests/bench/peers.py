@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).with_name("peers")))
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from mixture_files import MIXTURES, write_mixture
 from model_folder import write_gguf
-from options import model_folder, parser_of, scratch_folder
+from options import model_folder, name_of, parser_of, scratch_folder
 from processes import Worker, end_children_on_sigterm, environment_of, python_of
 from roofline import Cost, Meter, MixtureCost, Rates
 
@@ -199,6 +199,8 @@ def weights(args: argparse.Namespace, stack: ExitStack) -> Path:
         if not file.exists():
             write_mixture(file, MIXTURES[args.model])
         return Path(file)
+    if args.bits < 16 and (made := scratch_folder(args, stack) / f"{name_of(args)}-as-{args.bits}.gguf").exists():
+        return made
     folder = model_folder(args, stack)
     if "llamacpp" in args.peers or args.bits < 16:
         write_gguf(folder, python_of("llamacpp"))
