@@ -20,11 +20,11 @@ def contiguous(tensor: Tensor) -> Tensor:
 
 
 def empty(num_bytes: int) -> Tensor:
-    """Return bytes of any values. Neighbours share a region of 16 MiB, which is freed with the last of them."""
+    """Return bytes of any values. Neighbours share a region of 64 MiB, which is freed with the last of them."""
     global _last, _used
     with _lock:
         if (memory := _last()) is None or _used + num_bytes > len(memory):
-            memory, _used = region(max(num_bytes, 2**24)), 0
+            memory, _used = region(max(num_bytes, 2**26)), 0
             _last = weakref.ref(memory)
         start, _used = _used, -(-(_used + num_bytes) // 64) * 64
     return torch.frombuffer(memory, dtype=torch.uint8, count=num_bytes, offset=start)
