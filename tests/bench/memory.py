@@ -26,10 +26,11 @@ def resident_bytes() -> int:
 
 def measure(file: str) -> int:
     """Return the bytes that this process grows by."""
-    from splitfuse.engine import LLM, SamplingParams
     from splitfuse.engine.serving.workers.heap import share_one_heap
 
     share_one_heap()  # as servers do
+    from splitfuse.engine import LLM, SamplingParams
+
     settings = {"max_num_seqs": 8, "max_model_len": 1024}
     demo = LLM("demo", **settings)
     demo.generate("Once", SamplingParams(max_tokens=4))

@@ -90,10 +90,12 @@ class Bench:
         source = getattr(self, "_random", random.Random("start"))
         return [source.choices(range(self.config.vocab_size), k=point.prompt_len) for _ in range(point.num_seqs)]
 
-    def run(self, point: Point) -> Figures:
-        """Run all pairs of a point."""
+    def run(
+        self, point: Point, *, pairs: int | None = None, num_warm_ups: int = 1, num_rates: int | None = None
+    ) -> Figures:
+        """Run all pairs of a point; measure the machine's rates after the first `num_rates` of them."""
         figures = Figures(point, {peer: Series() for peer in self.workers})
-        for pair in range(-1, self.args.pairs):
+        for pair in range(-num_warm_ups, pairs or self.args.pairs):
             asks = [(self.prompts(point), 1), (self.prompts(point), self.args.output_len)]
             firsts = {}
             for peer, worker in self.workers.items():
@@ -103,7 +105,7 @@ class Bench:
                 if pair >= 0:
                     figures.series[peer].prompt.append(prompt_s)
                     figures.series[peer].whole.append(whole_s)
-            if pair >= 0:
+            if pair >= 0 and (num_rates is None or pair < num_rates):
                 figures.rates.append(self.meter.measure())
             figures.agreement = {peer: _agreement(tokens, firsts[OURS]) for peer, tokens in firsts.items()}
         return figures
