@@ -28,6 +28,7 @@ LOADS = {
 DEFAULT_SHAPES = ["llama-3.2-1b", "qwen3-1.7b", "llama-3.2-3b:10", "llama-3.1-8b:6", "qwen3-30b-a3b"]
 _SHARED = 4096  # tokens of the shared prefix
 _LONG = 4096  # from here on a prompt is reported by itself, with the steps behind it
+_LONG_OUTPUT = 128  # so many steps that the prompt's own variation does not hide them
 
 
 class SharedPrefix(bench.Bench):
@@ -60,18 +61,21 @@ def measure(args: argparse.Namespace, load: str) -> None:
     """Print the rows of one shape and group of loads."""
     args.points = LOADS[load]
     args.settings = {"openvino": {"enable_prefix_caching": True}} if load == "shared" else {}
+    output_len, args.output_len = args.output_len, max(args.output_len, _LONG_OUTPUT)
     with ExitStack() as stack:
         folder = bench.weights(args, stack)
         kind = SharedPrefix if load == "shared" else bench.Bench
         running = kind(args, folder, stack)
         for point in args.points:
-            times = {"num_rates": 1}
-            if load == "brief":  # a long prompt takes peers half a minute
-                times |= {"pairs": 1, "num_warm_ups": 0} if point.prompt_len >= _LONG else {}
-            result = bench.summary(running.run(point, **times), bench.cost_of(running.config, args), args.output_len)
+            is_long = point.prompt_len >= _LONG
+            args.output_len = _LONG_OUTPUT if is_long else output_len
+            times = {"pairs": 1, "num_warm_ups": 0} if is_long and load == "brief" else {}  # half a minute a prompt
+            figures = running.run(point, **times, num_rates=1)
+            result = bench.summary(figures, bench.cost_of(running.config, args), args.output_len)
             rates = f"{result['bandwidth'] / 1e9:.0f} GB/s, {result['matmul'] / 1e9:.0f} GFLOP/s"
             row = " | ".join(cells(load, result, peer) for peer in result["peers"])
             print(f"| {name_of(args)} | {point} | {rates} | {row} |", flush=True)
+    args.output_len = output_len
 
 
 def parse() -> argparse.Namespace:
