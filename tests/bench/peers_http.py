@@ -289,7 +289,7 @@ def main() -> None:
     if args.save_result:
         model = args.model if not args.real else "SmolLM2-135M-Instruct"
         strips = {name: one.strip for name, one in contestants.items() if isinstance(one, Server) and one.strip}
-        found = {"where": where(f"{model}, {args.pairs} pairs"), "figures": result, "strips": strips}
+        found = {"where": where(f"{model}, pairs of turns: {args.pairs}"), "figures": result, "strips": strips}
         args.save_result.write_text(json.dumps(found, indent=1) + "\n")
 
 

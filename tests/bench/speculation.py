@@ -199,7 +199,8 @@ def table(workload: str, args: argparse.Namespace) -> None:
     workers = {name: Worker({**engine, "speculative_config": settings_of(name)}) for name in methods}
     print(f"{workload}, {args.dtype}, temperature {args.temperature}, {spec['max_tokens']} new tokens each", flush=True)
     print(
-        "| load | method | tokens/s | speed-up, median | least to most | all rounds | drafted | accepted | share of time drafting |"
+        "| load | method | tokens/s | speed-up, median | least to most | all rounds | drafted | accepted "
+        "| share of time drafting |"
     )
     print("|---:|---|---:|---:|---|---:|---:|---:|---:|")
     for load in map(int, args.loads.split(",")):
@@ -227,7 +228,8 @@ def table(workload: str, args: argparse.Namespace) -> None:
             share = f"{accepted / drafted:.2f}" if drafted else ""
             print(
                 f"| {load} | {name} | {statistics.median(rates[name]):.0f} | {statistics.median(ratios):.2f} "
-                f"| {ratios[0]:.2f} to {ratios[-1]:.2f} | {drafts['plain'][3] / seconds:.2f} | {drafted:.0f} | {share} | {draft_s / seconds:.1%} |",
+                f"| {ratios[0]:.2f} to {ratios[-1]:.2f} | {drafts['plain'][3] / seconds:.2f} "
+                f"| {drafted:.0f} | {share} | {draft_s / seconds:.1%} |",
                 flush=True,
             )
     for worker in workers.values():
