@@ -3,6 +3,7 @@
 import contextlib
 import mmap
 import threading
+import time
 import weakref
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 # Shared memory, the default, has small pages.
 _FLAGS = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MADV_HUGEPAGE") else {}
 _lock = threading.Lock()
-_last, _used = weakref.ref(mmap.mmap(-1, 1)), 0
+_last, _used, _time = weakref.ref(mmap.mmap(-1, 1)), 0, 0.0
+_PAUSE_S = 2.0  # after which a region is of another model, so that the earlier one's can be freed
 
 
 def contiguous(tensor: Tensor) -> Tensor:
@@ -21,9 +23,10 @@ def contiguous(tensor: Tensor) -> Tensor:
 
 def empty(num_bytes: int) -> Tensor:
     """Return bytes of any values. Neighbours share a region of 64 MiB, which is freed with the last of them."""
-    global _last, _used
+    global _last, _used, _time
     with _lock:
-        if (memory := _last()) is None or _used + num_bytes > len(memory):
+        before, _time = _time, time.monotonic()
+        if (memory := _last()) is None or _used + num_bytes > len(memory) or _time > before + _PAUSE_S:
             memory, _used = region(max(num_bytes, 2**26)), 0
             _last = weakref.ref(memory)
         start, _used = _used, -(-(_used + num_bytes) // 64) * 64

@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+import time
 import weakref
 
 import pytest
@@ -29,7 +30,7 @@ def regions(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap.mmap]]:
 
 
 def test_tensors_of_a_region_do_not_overlap(regions: list[weakref.ref[mmap.mmap]]) -> None:
-    sizes = [4096, 5001, 2**23, 2**22, 2**22, 4097]
+    sizes = [4096, 5001, 2**25, 2**24, 2**24, 4097]
     tensors = [large_pages.empty(size).fill_(number) for number, size in enumerate(sizes)]
     assert len(regions) == 2, "the first ones share a region, the rest does not fit"
     for number, tensor in enumerate(tensors):
@@ -38,12 +39,12 @@ def test_tensors_of_a_region_do_not_overlap(regions: list[weakref.ref[mmap.mmap]
 
 
 def test_a_large_tensor_has_a_region_of_its_size(regions: list[weakref.ref[mmap.mmap]]) -> None:
-    tensor = large_pages.contiguous(torch.ones(2**13, 2**10, dtype=torch.float32).T)
+    tensor = large_pages.contiguous(torch.ones(2**14, 2**11, dtype=torch.float32).T)
     memory = regions[0]()
     assert memory is not None
-    assert len(memory) == 2**25
+    assert len(memory) == 2**27
     assert tensor.is_contiguous()
-    assert tensor.sum() == 2**23
+    assert tensor.sum(dtype=torch.float64) == 2**25
 
 
 def test_a_region_is_freed_with_its_last_tensor(regions: list[weakref.ref[mmap.mmap]]) -> None:
@@ -55,3 +56,16 @@ def test_a_region_is_freed_with_its_last_tensor(regions: list[weakref.ref[mmap.m
     assert regions[0]() is None
     large_pages.empty(8192)
     assert len(regions) == 2
+
+
+def test_a_later_model_has_regions_of_its_own(
+    regions: list[weakref.ref[mmap.mmap]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = large_pages.empty(8192)
+    now = time.monotonic() + 10
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    second = large_pages.empty(8192)
+    assert len(regions) == 2
+    del first
+    assert regions[0]() is None
+    assert second.nbytes == 8192
