@@ -5,8 +5,6 @@
 A table names its matrices by address, so adapters of any number and rank share a batch, and none has to be copied.
 """
 
-import contextlib
-import mmap
 from collections.abc import Mapping, Sequence
 from weakref import WeakValueDictionary
 
@@ -14,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import large_pages
 from .arguments import TILE, AdapterPart, AdapterPlace
 
 _RANKS, _OUTPUTS = 16, 32  # of a panel of A and of B, as in adapters.cpp
@@ -81,22 +80,13 @@ def add_in_torch(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> 
 def _packed(parts: Mapping[int, AdapterPart]) -> list[tuple[Tensor, Tensor]]:
     """Lay the matrices out one after the other, so that what is fetched ahead is what is read next."""
     sizes = [(_num_panel_bytes(part.a, _RANKS), _num_panel_bytes(part.b, _OUTPUTS)) for part in parts.values()]
-    rest, packed = _memory_of(sum(map(sum, sizes))), []
+    rest, packed = torch.frombuffer(large_pages.region(max(sum(map(sum, sizes)), 1)), dtype=torch.uint8), []
     for part, (size_a, size_b) in zip(parts.values(), sizes, strict=True):
         a, b, rest = rest[:size_a], rest[size_a : size_a + size_b], rest[size_a + size_b :]
         _lay_panels(part.a, _RANKS, a)
         _lay_panels(part.b, _OUTPUTS, b)
         packed.append((a, b))
     return packed
-
-
-def _memory_of(num_bytes: int) -> Tensor:
-    """Return bytes that go back to the system when they are freed, in large pages if Linux has some."""
-    memory = mmap.mmap(-1, max(num_bytes, 1))
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _num_panel_bytes(matrix: Tensor, lanes: int) -> int:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from ..engine.serving.workers.heap import share_one_heap
 from .process.queued_output import queued_output
 from .process.stop_signals import StopSignals
 
@@ -14,6 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = [word for word in argv if word != "--debug"]
     if argv[:1] != ["serve"]:
         return _run(argv, is_debug=is_debug)
+    share_one_heap()
     with queued_output(), StopSignals() as signals:
         return _run(argv, is_debug=is_debug, signals=signals)
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import large_pages
 from ..quantize import QuantizedWeight, dequantized, merged, multiplied, round_rows
 from .build import DTYPES, Library
 from .linear import BLOCK, PANEL, Linear, NativeLinear, pack
@@ -215,8 +216,9 @@ def _padded_group(weight: QuantizedWeight) -> int:
 def _values(weight: QuantizedWeight, padded: int, zero: int, library: Library) -> tuple[Tensor, Tensor | None]:
     """Return the values in the layout of quantized.h and, for 5 or 6 bits, the bits above the lower four."""
     bits, num_panels = weight.bits, -(-len(weight.values) // PANEL)
-    values = torch.empty(num_panels * PANEL * padded * (8 if bits == 8 else 4) // 8, dtype=torch.uint8)
-    high = torch.empty(num_panels * PANEL * padded * (bits - 4) // 8, dtype=torch.uint8) if bits in (5, 6) else None
+    num_values = num_panels * PANEL * padded
+    values = large_pages.empty(num_values * (8 if bits == 8 else 4) // 8)
+    high = large_pages.empty(num_values * (bits - 4) // 8) if bits in (5, 6) else None
     library["quantized_values"](
         codes=weight.values.contiguous(), values=values, high=high, num_outputs=len(weight.values),
         num_inputs=weight.values.shape[1], num_padded=padded, bits=bits, zero=zero,
@@ -263,4 +265,4 @@ def _as(pair: Sequence[Tensor | None], dtype: torch.dtype) -> _Pair:
 def _per_panel(part: Tensor, num_groups: int) -> Tensor:
     """Lay out [G, N] as [panels, num_groups, 32], padded with zeros."""
     padded = F.pad(part, (0, -part.shape[1] % PANEL, 0, num_groups - len(part)))
-    return padded.view(num_groups, -1, PANEL).transpose(0, 1).contiguous()
+    return large_pages.contiguous(padded.view(num_groups, -1, PANEL).transpose(0, 1))

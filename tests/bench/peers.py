@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).with_name("peers")))
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from mixture_files import MIXTURES, write_mixture
 from model_folder import write_gguf
-from options import model_folder, parser_of, scratch_folder
+from options import model_folder, name_of, parser_of, scratch_folder
 from processes import Worker, end_children_on_sigterm, environment_of, python_of
 from roofline import Cost, Meter, MixtureCost, Rates
 
@@ -90,10 +90,12 @@ class Bench:
         source = getattr(self, "_random", random.Random("start"))
         return [source.choices(range(self.config.vocab_size), k=point.prompt_len) for _ in range(point.num_seqs)]
 
-    def run(self, point: Point) -> Figures:
-        """Run all pairs of a point."""
+    def run(
+        self, point: Point, *, pairs: int | None = None, num_warm_ups: int = 1, num_rates: int | None = None
+    ) -> Figures:
+        """Run all pairs of a point; measure the machine's rates after the first `num_rates` of them."""
         figures = Figures(point, {peer: Series() for peer in self.workers})
-        for pair in range(-1, self.args.pairs):
+        for pair in range(-num_warm_ups, pairs or self.args.pairs):
             asks = [(self.prompts(point), 1), (self.prompts(point), self.args.output_len)]
             firsts = {}
             for peer, worker in self.workers.items():
@@ -103,7 +105,7 @@ class Bench:
                 if pair >= 0:
                     figures.series[peer].prompt.append(prompt_s)
                     figures.series[peer].whole.append(whole_s)
-            if pair >= 0:
+            if pair >= 0 and (num_rates is None or pair < num_rates):
                 figures.rates.append(self.meter.measure())
             figures.agreement = {peer: _agreement(tokens, firsts[OURS]) for peer, tokens in firsts.items()}
         return figures
@@ -199,6 +201,8 @@ def weights(args: argparse.Namespace, stack: ExitStack) -> Path:
         if not file.exists():
             write_mixture(file, MIXTURES[args.model])
         return Path(file)
+    if args.bits < 16 and (made := scratch_folder(args, stack) / f"{name_of(args)}-as-{args.bits}.gguf").exists():
+        return made
     folder = model_folder(args, stack)
     if "llamacpp" in args.peers or args.bits < 16:
         write_gguf(folder, python_of("llamacpp"))

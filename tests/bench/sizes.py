@@ -1,27 +1,34 @@
-"""Table of a published shape beside its peers, each figure with the share of the machine's limit.
+"""Tables of published shapes beside their peers, each figure with the share of the machine's limit.
 
-`python tests/bench/sizes.py --model llama-3.2-1b --bits 4 --peers llamacpp openvino [--pairs 5]`: 1 x 32, 8 x 128 and
-16 x 512, a prompt of 8,192, decode at a context of 16,384, and eight requests that share a prefix of 4,096. By turns on
-equal weights (peers.py); workers are loaded anew for each of the three groups, whose caches differ in size. `--loads`
-chooses groups. Peers that cannot share a prefix compute it eight times.
+`python tests/bench/sizes.py --folder FOLDER [--shapes llama-3.2-1b llama-3.1-8b:6 …] [--loads brief]` takes random
+weights of these shapes from the folder, written unless they are there. A number after the colon cuts a shape to so many
+layers. By default five shapes in 4 bits with brief loads: 1 x 32, 8 x 128, and one prompt of 4,096 with what decoding
+costs behind it; 12 minutes on two quiet cores beside llama.cpp, and no shape begins after --seconds. By turns on equal
+weights (peers.py); workers are loaded anew for each group of loads, whose caches differ in size. Peers that cannot
+share a prefix compute it eight times.
 """
 
 import argparse
+import time
 from contextlib import ExitStack
 from typing import Any
 
 import peers as bench  # also finds peers/
-from options import parser_of
+from options import name_of, parser_of
 from processes import end_children_on_sigterm
 
-from splitfuse.engine.extras.bench.offline import Point
+from splitfuse.engine.extras.bench.offline import SHAPES, Point
 
 LOADS = {
+    "brief": [Point(1, 32), Point(8, 128), Point(1, 4096)],
     "batches": [Point(1, 32), Point(8, 128), Point(16, 512)],
     "long": [Point(1, 8192), Point(1, 16384)],
     "shared": [Point(8, 4096 + 64)],
 }
+DEFAULT_SHAPES = ["llama-3.2-1b", "qwen3-1.7b", "llama-3.2-3b:10", "llama-3.1-8b:6", "qwen3-30b-a3b"]
 _SHARED = 4096  # tokens of the shared prefix
+_LONG = 4096  # from here on a prompt is reported by itself, with the steps behind it
+_LONG_OUTPUT = 128  # so many steps that the prompt's own variation does not hide them
 
 
 class SharedPrefix(bench.Bench):
@@ -33,48 +40,75 @@ class SharedPrefix(bench.Bench):
 
 
 def cells(load: str, result: dict[str, Any], peer: str) -> str:
-    """Return what matters of a load: tokens/s with prompts, or of prompts, or of steps; share of the limit; ratio."""
+    """Return tokens/s with their share of the limit, and ours/theirs; of a long prompt those of the steps, too."""
     row, ours = result["peers"][peer], result["peers"][bench.OURS]
-    if result["point"] == str(Point(1, 8192)):
-        rate, share, own = row["prompt_tokens_per_s"], row["prompt_share"], ours["prompt_tokens_per_s"]
-        ratio = f"{own / rate:.2f}"
-    elif load == "long":
-        rate, share, ratio = 1e3 / row["step_ms"], row["step_share"], f"{row['step_ms'] / ours['step_ms']:.2f}"
-    else:
-        rate, share = row["tokens_per_s"], row["share_of_limit"]
-        ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})"
-    limit = "" if load == "shared" else f", {share:.0%}"  # the limit counts every prefix
-    return f"{rate:.1f}{limit}" if peer == bench.OURS else f"{rate:.1f}{limit}, {ratio}"
+    if load != "shared" and int(result["point"].split()[-1]) >= _LONG:
+        parts = [
+            (row["prompt_tokens_per_s"], row["prompt_share"], ours["prompt_tokens_per_s"] / row["prompt_tokens_per_s"]),
+            (1e3 / row["step_ms"], row["step_share"], row["step_ms"] / ours["step_ms"]),
+        ]
+        texts = [
+            f"{rate:.1f}, {share:.0%}" + ("" if peer == bench.OURS else f", **{ratio:.2f}**")
+            for rate, share, ratio in parts
+        ]
+        return f"prompt {texts[0]}; decode {texts[1]}"
+    limit = "" if load == "shared" else f", {row['share_of_limit']:.0%}"  # the limit counts every prefix
+    ratio = f", **{row['ratio']:.2f}** ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})"
+    return f"{row['tokens_per_s']:.1f}{limit}" + ("" if peer == bench.OURS else ratio)
+
+
+def measure(args: argparse.Namespace, load: str) -> None:
+    """Print the rows of one shape and group of loads."""
+    args.points = LOADS[load]
+    args.settings = {"openvino": {"enable_prefix_caching": True}} if load == "shared" else {}
+    output_len, args.output_len = args.output_len, max(args.output_len, _LONG_OUTPUT)
+    with ExitStack() as stack:
+        folder = bench.weights(args, stack)
+        kind = SharedPrefix if load == "shared" else bench.Bench
+        running = kind(args, folder, stack)
+        for point in args.points:
+            is_long = point.prompt_len >= _LONG
+            args.output_len = _LONG_OUTPUT if is_long else output_len
+            times = {"pairs": 1, "num_warm_ups": 0} if is_long and load == "brief" else {}  # half a minute a prompt
+            figures = running.run(point, **times, num_rates=1)
+            result = bench.summary(figures, bench.cost_of(running.config, args), args.output_len)
+            rates = f"{result['bandwidth'] / 1e9:.0f} GB/s, {result['matmul'] / 1e9:.0f} GFLOP/s"
+            row = " | ".join(cells(load, result, peer) for peer in result["peers"])
+            print(f"| {name_of(args)} | {point} | {rates} | {row} |", flush=True)
+    args.output_len = output_len
 
 
 def parse() -> argparse.Namespace:
-    parser = parser_of(__doc__, peers=["llamacpp", "openvino"], models=list(bench.MIXTURES))
+    parser = parser_of(__doc__, peers=["llamacpp"], models=list(bench.MIXTURES))
+    parser.add_argument("--shapes", nargs="+", default=DEFAULT_SHAPES)
     parser.add_argument("--bits", type=int, choices=bench.WEIGHT_BITS, default=4)
-    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
-    parser.add_argument("--output-len", type=int, default=64)
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=["brief"])
+    parser.add_argument("--seconds", type=float, default=780.0, help="after which no shape begins")
+    parser.add_argument("--output-len", type=int, default=32)
     parser.set_defaults(gguf=None, settings={})
-    return parser.parse_args()
+    args = parser.parse_args()
+    for shape in args.shapes:
+        if shape.split(":")[0] not in (known := [*SHAPES, *bench.MIXTURES]):
+            parser.error(f"--shapes knows {', '.join(known)}, each with :LAYERS to cut it")
+    return args
 
 
 def main() -> None:
     args = parse()
     end_children_on_sigterm()
-    settings = {"openvino": {"enable_prefix_caching": True}}
-    with ExitStack() as stack:
-        folder = bench.weights(args, stack)
-        print(f"{folder.name}, {args.num_threads} threads, medians of {args.pairs} pairs: tokens/s, share, ours/theirs")
-        print(f"| load (read, matmul) | {' | '.join([bench.OURS, *args.peers])} |")
+    start = time.monotonic()
+    print(f"{args.bits} bits, {args.num_threads} threads, {args.output_len} new tokens, medians of {args.pairs} pairs")
+    print("tokens/s, share of the machine's limit, ours/theirs (least to most)")
+    print(f"| shape | load | read, matmul | {' | '.join([bench.OURS, *args.peers])} |", flush=True)
+    for shape in args.shapes:
+        if time.monotonic() - start > args.seconds:
+            print(f"{shape}: left out")
+            continue
+        args.model, _, layers = shape.partition(":")
+        args.layers = int(layers) if layers else None
         for load in args.loads:
-            args.points = LOADS[load]
-            args.settings = settings if load == "shared" else {}
-            with ExitStack() as workers:
-                kind = SharedPrefix if load == "shared" else bench.Bench
-                running = kind(args, folder, workers)
-                for point in args.points:
-                    result = bench.summary(running.run(point), bench.cost_of(running.config, args), args.output_len)
-                    rates = f"{result['bandwidth'] / 1e9:.0f} GB/s, {result['matmul'] / 1e9:.0f} GFLOP/s"
-                    row = " | ".join(cells(load, result, peer) for peer in result["peers"])
-                    print(f"| {load}: {point} ({rates}) | {row} |", flush=True)
+            measure(args, load)
+        print(f"{shape}: after {time.monotonic() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 from suffix import prose, tool_calls
 
 Job = dict[str, Any]
-METHODS: dict[str, dict[str, Any] | None] = {
+METHODS: dict[str, dict[str, Any] | None] = {  # suffix:0.1 sets the least probability of a drafted token
     "plain": None,
     "ngram": {"method": "ngram"},
     "suffix": {"method": "suffix"},
@@ -107,6 +107,11 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 # ---------------------------------------------------------------- one engine in a process of its own
 
 
+def counts(llm: Any) -> dict[str, Any]:
+    """Return the drafter's counts, of which plain decoding has none."""
+    return (llm.core.speculation and llm.core.speculation.to_dict()) or {}
+
+
 def work(settings: dict[str, Any]) -> None:
     """Answer jobs, one JSON object a line, until the input ends."""
     import tempfile
@@ -126,12 +131,12 @@ def work(settings: dict[str, Any]) -> None:
             params = SamplingParams(
                 max_tokens=job["max_tokens"], temperature=job["temperature"], seed=1, ignore_eos=True
             )
-            before = {} if llm.core.speculation is None else llm.core.speculation.to_dict()
+            before = counts(llm)
             llm.core.scheduler._planner._max_num_seqs = job["load"]
             start = time.perf_counter()
             outputs = llm.generate(job["prompts"], params)
             seconds = time.perf_counter() - start
-            after = {} if llm.core.speculation is None else llm.core.speculation.to_dict()
+            after = counts(llm)
             tokens = [output.outputs[0].token_ids for output in outputs]
             decode = [output.outputs[0].metrics for output in outputs]
             decode_s = max(m.finished_time for m in decode) - max(m.first_token_time for m in decode)
@@ -174,6 +179,13 @@ class Worker:
 # ---------------------------------------------------------------- measuring
 
 
+def settings_of(name: str) -> dict[str, Any] | None:
+    """Return a method's settings."""
+    method, _, least = name.partition(":")
+    settings = METHODS[method]
+    return {**settings, "suffix_decoding_min_token_prob": float(least)} if settings and least else settings
+
+
 def counted(answer: dict[str, Any], name: str) -> float:
     """Return the job's addition to one of the engine's counts."""
     return float(answer["after"].get(name, 0) - answer["before"].get(name, 0))
@@ -184,12 +196,13 @@ def table(workload: str, args: argparse.Namespace) -> None:
     spec = WORKLOADS[workload]
     engine = {**spec["engine"], "dtype": args.dtype}
     methods = ["plain", *args.methods.split(",")]
-    workers = {name: Worker({**engine, "speculative_config": METHODS[name]}) for name in methods}
+    workers = {name: Worker({**engine, "speculative_config": settings_of(name)}) for name in methods}
     print(f"{workload}, {args.dtype}, temperature {args.temperature}, {spec['max_tokens']} new tokens each", flush=True)
     print(
-        "| load | method | tokens/s | speed-up, median | least to most | drafted | accepted | share of time drafting |"
+        "| load | method | tokens/s | speed-up, median | least to most | all rounds | drafted | accepted "
+        "| share of time drafting |"
     )
-    print("|---:|---|---:|---:|---|---:|---:|---:|")
+    print("|---:|---|---:|---:|---|---:|---:|---:|---:|")
     for load in map(int, args.loads.split(",")):
         rng = random.Random(load)
         rates: dict[str, list[float]] = {name: [] for name in methods}
@@ -215,7 +228,8 @@ def table(workload: str, args: argparse.Namespace) -> None:
             share = f"{accepted / drafted:.2f}" if drafted else ""
             print(
                 f"| {load} | {name} | {statistics.median(rates[name]):.0f} | {statistics.median(ratios):.2f} "
-                f"| {ratios[0]:.2f} to {ratios[-1]:.2f} | {drafted:.0f} | {share} | {draft_s / seconds:.1%} |",
+                f"| {ratios[0]:.2f} to {ratios[-1]:.2f} | {drafts['plain'][3] / seconds:.2f} "
+                f"| {drafted:.0f} | {share} | {draft_s / seconds:.1%} |",
                 flush=True,
             )
     for worker in workers.values():

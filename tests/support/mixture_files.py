@@ -35,6 +35,7 @@ class Mixture:
     num_experts: int = 128
     top_k: int = 8
     vocab_size: int = VOCAB_SIZE
+    context_len: int = 4096
     kind: Type = Type.Q4_K
     down_kind: Type | None = None  # of the experts' down projections; None: `kind`
     dense_kind: Type | None = None  # of attention; None: `kind`
@@ -43,7 +44,7 @@ class Mixture:
 
     def fields(self, writer: gguf.GGUFWriter) -> None:
         """Write the metadata."""
-        writer.add_context_length(4096)
+        writer.add_context_length(self.context_len)
         writer.add_embedding_length(self.hidden)
         writer.add_block_count(self.num_layers)
         writer.add_head_count(self.num_heads)
@@ -165,7 +166,7 @@ class Latents(Mixture):
 # Published shapes but for their number of layers (48, 24 and 27), in the types of their files.
 MIXTURES = {
     "qwen3-30b-a3b": Mixture(
-        vocab_size=151936, kind=Type.Q4_0, embedding_kind=Type.Q4_0, output_kind=Type.Q6_K
+        vocab_size=151936, context_len=40960, kind=Type.Q4_0, embedding_kind=Type.Q4_0, output_kind=Type.Q6_K
     ),
     "gpt-oss-20b": GptOss(
         architecture="gpt-oss", num_layers=6, hidden=2880, inner=2880, num_heads=64, num_kv_heads=8,

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -10,19 +11,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from splitfuse.engine.execution.models.weights import DummySource
-from splitfuse.engine.extras.bench.offline import SHAPES
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def write_model_folder(folder: Path, shape: str, *, seed: int = 0) -> Path:
-    """Write the folder, with the weights of `--load-format dummy` for this shape and seed, unless it exists."""
+def write_model_folder(folder: Path, config: dict[str, Any], *, seed: int = 0) -> Path:
+    """Write the folder, with the weights of `--load-format dummy` for this config and seed, unless it exists."""
     if (folder / "tokenizer_config.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(SHAPES[shape]))
+    (folder / "config.json").write_text(json.dumps(config))
     save_file(_tensors(folder, seed), folder / "model.safetensors", metadata={"format": "pt"})
-    _tokenizer(SHAPES[shape]["vocab_size"]).save(str(folder / "tokenizer.json"))
+    _tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     return folder
 

@@ -18,6 +18,7 @@ def parser_of(description: str, *, peers: Sequence[str], models: Sequence[str] =
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     add = parser.add_argument
     add("--model", choices=[*SHAPES, *models], default="llama-221m")
+    add("--layers", type=int, help="cut the shape to so many layers")
     add("--peers", nargs="*", default=list(peers))
     add("--pairs", type=int, default=3)
     add("--num-threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -46,4 +47,10 @@ def scratch_folder(args: argparse.Namespace, stack: ExitStack) -> Path:
 
 def model_folder(args: argparse.Namespace, stack: ExitStack) -> Path:
     """Return the model's folder, written unless it exists."""
-    return write_model_folder(scratch_folder(args, stack) / args.model, args.model)
+    cut = {"num_hidden_layers": args.layers} if args.layers else {}
+    return write_model_folder(scratch_folder(args, stack) / name_of(args), SHAPES[args.model] | cut)
+
+
+def name_of(args: argparse.Namespace) -> str:
+    """Return the shape's name, and its number of layers if it is cut."""
+    return f"{args.model}-{args.layers}-layers" if args.layers else str(args.model)

@@ -13,7 +13,7 @@ import torch
 
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.kv_cache import kv_bytes_per_token
-from splitfuse.kernels import ops
+from splitfuse.kernels import large_pages, ops
 
 PROMPT_ROWS = 1024  # rows of the matrix product whose rate is measured
 _REPEATS = 5
@@ -107,7 +107,7 @@ class Meter:
 
     def __init__(self, config: ModelConfig, *, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
-        self._buffer = torch.ones(min(Cost(config).weight_bytes, _MOST_BYTES) // 4)
+        self._buffer = large_pages.contiguous(torch.ones(min(Cost(config).weight_bytes, _MOST_BYTES) // 4))
         self._linears = [
             (torch.randn(PROMPT_ROWS, columns).bfloat16(), ops.pack_linear(torch.randn(rows, columns).bfloat16()))
             for rows, columns in layer_shapes(config)
