@@ -4,16 +4,17 @@ import base64
 import hashlib
 
 
-def page_headers(*, script: str = "'self'", style: str = "'self'") -> dict[str, str]:
-    """Build the headers. Only these scripts and styles, and no text can become markup.
+def page_headers(*, script: str = "'self'", style: str = "'self'", makes_markup: bool = False) -> dict[str, str]:
+    """Build the headers. Only these scripts and styles, and no text can become markup unless `makes_markup`.
 
     data: and blob: serve the pictures that a page draws and the files that users save.
     """
     policy = (
         f"default-src 'none'; script-src {script}; style-src {style}; img-src 'self' data: blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-        "trusted-types 'none'"
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
+    if not makes_markup:
+        policy += "; require-trusted-types-for 'script'; trusted-types 'none'"
     return {
         "Content-Security-Policy": policy,
         "X-Content-Type-Options": "nosniff",
@@ -25,5 +26,9 @@ def page_headers(*, script: str = "'self'", style: str = "'self'") -> dict[str, 
 
 def source_of(text: str, tag: str) -> str:
     """Return the policy's name of the one element with this tag in a page: the digest of its text."""
-    inner = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return digest_source(text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0])
+
+
+def digest_source(inner: str) -> str:
+    """Return the policy's name of a script or style with this text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()}'"
