@@ -8,6 +8,7 @@ import functools
 import logging
 import re
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from . import prebuilt
-from .compilation import FOLDER, cache_folder, compile_library, find_compiler, is_wanted, library_name
+from .compilation import FOLDER, cache_folder, compile_library, find_compiler, is_wanted, library_name, share_openmp
 from .library_cache import LibraryCache
 from .recording import NativeOp, Value
 
@@ -56,6 +57,8 @@ def op(name: str, dtype: str | None) -> Callable[..., None] | None:
 def _library() -> Library | None:
     if not is_wanted():
         return None
+    if sys.platform == "linux":
+        share_openmp()
     if (path := prebuilt.find()) is not None:
         try:
             return _all_bound(ctypes.CDLL(str(path)))

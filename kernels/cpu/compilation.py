@@ -3,11 +3,14 @@
 A build is reported to the logger `splitfuse.kernels.build`: its begin and end are INFO, the files so far DEBUG.
 """
 
+import contextlib
+import ctypes
 import functools
 import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -71,10 +74,18 @@ def compile_library(compiler: str, folder: Path, options: Sequence[str] = _THIS_
             num_parallel=_num_cores(),
             on_end=lambda num_ended: _log.debug("%d of %d files", num_ended, len(objects)),
         )
-        # Linked without -fopenmp on purpose: the symbols come from the OpenMP runtime that torch has loaded.
+        # Linked without -fopenmp on purpose: the symbols are those of the runtime that torch has loaded (share_openmp).
         compilers.run([[compiler, "-shared", *map(str, objects.values()), "-o", str(linked)]])
     _log.info("built the CPU library in %.1f s", time.perf_counter() - start)
     return linked
+
+
+def share_openmp() -> None:
+    """Let libraries find the OpenMP runtime in this process: torch's wheels for 64-bit Arm load it for torch alone."""
+    if not hasattr(ctypes.CDLL(None), "omp_get_num_threads"):
+        with contextlib.suppress(OSError):
+            for path in set(re.findall(r"/\S*/lib[gi]?omp\S*", Path("/proc/self/maps").read_text())):
+                ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
 
 def _flags(source: Path) -> list[str]:
