@@ -18,7 +18,7 @@ TRACES ?=
 
 .PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
 	tensor-parallel gpu gpu-dry \
-	gpu-profile image image-check wheel balanced replicas builds bench bench-peers goodput gaps measurements clean
+	gpu-profile lock image image-check wheel balanced replicas builds bench bench-peers goodput gaps measurements clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -207,6 +207,11 @@ builds: $(VENV)/.test  ## tests of the CPU kernels, compiled for lesser processo
 BUILDER ?= $(shell for each in docker podman buildah; do $$each info >/dev/null 2>&1 && echo $$each && break; done)
 BASE ?=
 TORCH_INDEX ?= $(CPU_INDEX)
+
+lock:  ## docker/requirements.txt, versions and hashes for the image; after a change of dependencies
+	$(PYTHON) -m venv $(VENV)/uv
+	$(VENV)/uv/bin/python -m pip install -q "uv>=0.13"
+	PATH="$(abspath $(VENV))/uv/bin:$$PATH" $(PYTHON) docker/lock.py
 
 image:  ## the CPU image, splitfuse:cpu, by docker, podman or buildah; BASE=… TORCH_INDEX=…
 	@test -n "$(BUILDER)" || { echo "no docker, podman or buildah that works: apt-get install buildah"; exit 1; }
