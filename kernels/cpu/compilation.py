@@ -56,8 +56,13 @@ def _num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def compile_library(compiler: str, folder: Path, options: Sequence[str] = _THIS_PROCESSOR) -> Path:
-    """Build the library in this folder from its sources. Raises OSError. `options`: the compiler's for processors."""
+def compile_library(
+    compiler: str, folder: Path, options: Sequence[str] = _THIS_PROCESSOR, *, limit_s: float = _COMPILER_LIMIT_S
+) -> Path:
+    """Build the library in this folder from its sources. Raises OSError.
+
+    `options`: the compiler's for processors. `limit_s`: the longest time without a finished file.
+    """
     start = time.perf_counter()
     announce()
     sources = sorted(_SOURCES, key=lambda source: source.stem != _LONGEST)
@@ -65,7 +70,7 @@ def compile_library(compiler: str, folder: Path, options: Sequence[str] = _THIS_
     linked = folder / "native.so"
     from .compiler_group import CompilerGroup
 
-    with CompilerGroup(folder, limit_s=_COMPILER_LIMIT_S) as compilers:
+    with CompilerGroup(folder, limit_s=limit_s) as compilers:
         compilers.run(
             [
                 [compiler, *_flags(source), *options, "-c", str(source), "-o", str(built)]

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -81,13 +82,31 @@ def test_the_sdist_has_the_tests() -> None:
     assert {"tests/conftest.py", "tests/docker/test_wheel.py", "Makefile", "constraints.txt"} <= names
 
 
-@pytest.mark.skipif(platform.machine() != MACHINE, reason="needs a processor that the wheel is for")
-def test_a_type_checker_knows_the_answers(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv/bin/python"
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment that has the wheel alone, beside a program of a user."""
+    if platform.machine() != MACHINE:
+        pytest.skip("needs a processor that the wheel is for")
+    folder = tmp_path_factory.mktemp("user")
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv/bin/python"
     subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", str(wheel)], check=True)
-    (tmp_path / "user.py").write_text('from splitfuse import LLM\nreveal_type(LLM("demo").generate("x"))\n')
-    command = [sys.executable, "-m", "mypy", "--python-executable", str(python), "user.py"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert 'Revealed type is "list[splitfuse.engine.' in result.stdout.replace("builtins.", ""), result.stdout
-    assert "RequestOutput]" in result.stdout
+    (folder / "user.py").write_text('from splitfuse import LLM\nreveal_type(LLM("demo").generate("x"))\n')
+    return python
+
+
+def said(command: list[str], python: Path) -> str:
+    """Return what a type checker says of the user's program."""
+    folder = python.parents[2]
+    return subprocess.run([*command, "user.py"], cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+def test_mypy_knows_the_answers(installed: Path) -> None:
+    text = said([sys.executable, "-m", "mypy", "--python-executable", str(installed)], installed)
+    assert re.search(r'Revealed type is "(builtins\.)?list\[splitfuse\.engine\.[\w.]+\.RequestOutput\]"', text), text
+
+
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="needs pyright: npm install pyright")
+def test_pyright_knows_the_answers(installed: Path) -> None:
+    text = said(["pyright", "--pythonpath", str(installed)], installed)
+    assert 'is "list[RequestOutput]"' in text, text
