@@ -21,6 +21,7 @@ DOCS = "server/docs"
 NAVIGATION: dict[str, dict[str, str]] = {
     "Start": {
         "Overview": "README.md",
+        "Install": "installation",
         "Models": "models",
         "Commands": "commands",
         "Plain questions": "plain_questions",
