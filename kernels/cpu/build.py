@@ -8,7 +8,6 @@ import functools
 import logging
 import re
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -57,8 +56,7 @@ def op(name: str, dtype: str | None) -> Callable[..., None] | None:
 def _library() -> Library | None:
     if not is_wanted():
         return None
-    if sys.platform == "linux":
-        share_openmp()
+    share_openmp()
     if (path := prebuilt.find()) is not None:
         try:
             return _all_bound(ctypes.CDLL(str(path)))

@@ -25,11 +25,10 @@ _FLAGS = [
     *("-O3", "-std=c++17", "-fPIC", "-fopenmp"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 ]
-_THIS_PROCESSOR = ("-march=native",)
+_NATIVE = ("-march=native",)
 # Two kernels of attention agree to the bit, and recurrences for any cut: products are fused where the source says.
 _FLAGS_OF_ATTENTION = ["-ffp-contract=off"]
 
-_COMPILER_LIMIT_S = 600  # much longer than a file takes on a busy machine
 # Processor time of g++ 12 on an Intel Xeon (2026-11-24). The longest file goes first, so that it ends with the others.
 _LONGEST, _LONGEST_S, _ALL_S = "quantized_linear", 14.2, 38.7
 
@@ -56,13 +55,8 @@ def _num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def compile_library(
-    compiler: str, folder: Path, options: Sequence[str] = _THIS_PROCESSOR, *, limit_s: float = _COMPILER_LIMIT_S
-) -> Path:
-    """Build the library in this folder from its sources. Raises OSError.
-
-    `options`: the compiler's for processors. `limit_s`: the longest time without a finished file.
-    """
+def compile_library(compiler: str, folder: Path, options: Sequence[str] = _NATIVE, *, limit_s: float = 600.0) -> Path:
+    """Build the library here, for processors by `options`. Raises OSError, also after `limit_s` without a file."""
     start = time.perf_counter()
     announce()
     sources = sorted(_SOURCES, key=lambda source: source.stem != _LONGEST)
@@ -87,8 +81,8 @@ def compile_library(
 
 def share_openmp() -> None:
     """Let libraries find the OpenMP runtime in this process: torch's wheels for 64-bit Arm load it for torch alone."""
-    if not hasattr(ctypes.CDLL(None), "omp_get_num_threads"):
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, TypeError):  # no /proc; Windows
+        if not hasattr(ctypes.CDLL(None), "omp_get_num_threads"):
             for path in set(re.findall(r"/\S*/lib[gi]?omp\S*", Path("/proc/self/maps").read_text())):
                 ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 

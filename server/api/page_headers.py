@@ -9,12 +9,11 @@ def page_headers(*, script: str = "'self'", style: str = "'self'", makes_markup:
 
     data: and blob: serve the pictures that a page draws and the files that users save.
     """
+    types = "" if makes_markup else "; require-trusted-types-for 'script'; trusted-types 'none'"
     policy = (
         f"default-src 'none'; script-src {script}; style-src {style}; img-src 'self' data: blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"base-uri 'none'; form-action 'none'; frame-ancestors 'none'{types}"
     )
-    if not makes_markup:
-        policy += "; require-trusted-types-for 'script'; trusted-types 'none'"
     return {
         "Content-Security-Policy": policy,
         "X-Content-Type-Options": "nosniff",
@@ -26,9 +25,5 @@ def page_headers(*, script: str = "'self'", style: str = "'self'", makes_markup:
 
 def source_of(text: str, tag: str) -> str:
     """Return the policy's name of the one element with this tag in a page: the digest of its text."""
-    return digest_source(text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0])
-
-
-def digest_source(inner: str) -> str:
-    """Return the policy's name of a script or style with this text."""
+    inner = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
     return f"'sha256-{base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()}'"

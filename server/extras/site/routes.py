@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Scope
 
-from ...api.page_headers import digest_source, page_headers
+from ...api.page_headers import page_headers, source_of
 from ...service import Service
 from . import ARCHIVE
 
 router = APIRouter(include_in_schema=False)
 _PREFIX = "/docs/"
-_SCRIPTS = re.compile("<script>(.*?)</script>", re.DOTALL)
+_SCRIPTS = re.compile("<script>.*?</script>", re.DOTALL)
 
 
 @router.head(_PREFIX + "{name:path}")
@@ -51,7 +51,7 @@ def _archive() -> zipfile.ZipFile:
 
 def _answer(name: str) -> Response:
     body = _archive().read(name)
-    scripts = [digest_source(text) for text in _SCRIPTS.findall(body.decode())] if name.endswith(".html") else []
+    scripts = [source_of(text, "script") for text in _SCRIPTS.findall(body.decode())] if name.endswith(".html") else []
     # The search builds its results as markup; alignment of tables is in attributes.
     headers = page_headers(script=" ".join(["'self'", *scripts]), style="'self' 'unsafe-inline'", makes_markup=True)
     return Response(body, media_type=guess_type(name)[0] or "application/octet-stream", headers=headers)
