@@ -16,6 +16,7 @@ import pytest
 from splitfuse.kernels.cpu import prebuilt
 
 MACHINE = os.environ.get("MACHINE", platform.machine())
+ARM_PYTHON = os.environ.get("SPLITFUSE_TEST_ARM_PYTHON", "")
 DIST = Path(os.environ.get("SPLITFUSE_TEST_DIST", "missing"))
 pytestmark = pytest.mark.skipif(not DIST.is_dir(), reason="needs SPLITFUSE_TEST_DIST, a folder of docker/wheel.py")
 
@@ -110,3 +111,19 @@ def test_mypy_knows_the_answers(installed: Path) -> None:
 def test_pyright_knows_the_answers(installed: Path) -> None:
     text = said(["pyright", "--pythonpath", str(installed)], installed)
     assert 'is "list[RequestOutput]"' in text, text
+
+
+@pytest.mark.skipif(
+    MACHINE != "aarch64" or not ARM_PYTHON,
+    reason="needs SPLITFUSE_TEST_ARM_PYTHON, a Python for Arm that has the dependencies and runs here, by qemu-aarch64",
+)
+def test_arm_answers_like_this_machine(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    arguments = ["-m", "splitfuse", "generate", "demo", "-p", "Once upon", "-n", "8", "--temperature", "0"]
+    path = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('SPLITFUSE_TEST_ARM_PATH', '')}"}
+    arm = subprocess.run(
+        [ARM_PYTHON, *arguments], env={**os.environ, **path}, capture_output=True, text=True, check=False
+    )
+    here = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+    assert arm.stdout == here.stdout != ""
+    assert "CPU library" not in arm.stderr  # that it cannot be used
