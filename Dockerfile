@@ -14,33 +14,37 @@ WORKDIR /src
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PATH=/opt/venv/bin:$PATH
 RUN python -m venv /opt/venv
-COPY constraints.txt ./
+COPY constraints.txt docker/requirements.txt ./
 
 FROM build AS build-cpu
 # torch first and alone: the largest layer, and the only package that comes from another index (empty: from pip's own)
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --no-deps ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} -c constraints.txt torch
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --no-deps --require-hashes -r requirements.txt
 COPY __init__.py py.typed pyproject.toml README.md LICENSE ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install -c constraints.txt ".[encryption,postgres]" && splitfuse --version
+    pip install --no-deps . && pip check && splitfuse --version
 COPY docker/finish_venv.sh ./
 RUN sh finish_venv.sh /opt/venv && splitfuse --version
 
 FROM build AS build-cuda
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install -c constraints.txt torch triton
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --no-deps --require-hashes -r requirements.txt
 COPY __init__.py py.typed pyproject.toml README.md LICENSE ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install -c constraints.txt ".[encryption,gpu,postgres]" && splitfuse --version
+    pip install --no-deps . && pip check && splitfuse --version
 COPY docker/finish_venv.sh ./
 RUN sh finish_venv.sh /opt/venv && splitfuse --version
 

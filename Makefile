@@ -16,9 +16,9 @@ STEPS ?= 2000
 MINUTES ?=
 TRACES ?=
 
-.PHONY: serve test exact thorough fast core lint types check torches unasync docs site compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
+.PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
 	tensor-parallel gpu gpu-dry \
-	gpu-profile image image-check wheel balanced replicas builds bench bench-peers goodput gaps measurements clean
+	gpu-profile lock image image-check wheel balanced replicas builds bench bench-peers goodput gaps measurements clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -128,15 +128,13 @@ page: $(VENV)/.test  ## the chat and the engine view in a Chromium (apt-get inst
 	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q -rs \
 		$(addprefix tests/server/, behaviour/test_chat_page.py behaviour/test_page.py extras/page) $(ARGS)
 
-site: $(VENV)/.test  ## the documentation as a site, build/site/site/index.html; search works without a network
+docs: $(VENV)/.test  ## server/docs/extras.md from the sources, and the site, build/site/site/index.html; strict, and needs no network when read
+	$(BIN)/python tests/tools/extras_pages.py
 	rm -rf build/site
 	$(BIN)/python tests/tools/site.py build/site
 	$(PYTHON) -m venv $(VENV)/zensical
 	$(VENV)/zensical/bin/python -m pip install -q "zensical>=0.0.70"
 	cd build/site && $(abspath $(VENV))/zensical/bin/zensical build --strict
-
-docs:  ## the pages that are written from the sources: server/docs/extras.md
-	$(GPU_PYTHON) tests/tools/extras_pages.py
 
 compatibility: $(VENV)/.test  ## server/docs/compatibility.md, the fate of each field of the openai and anthropic packages
 	$(BIN)/python tests/tools/compatibility_page.py
@@ -210,6 +208,11 @@ BUILDER ?= $(shell for each in docker podman buildah; do $$each info >/dev/null 
 BASE ?=
 TORCH_INDEX ?= $(CPU_INDEX)
 
+lock:  ## docker/requirements.txt, versions and hashes for the image; after a change of dependencies
+	$(PYTHON) -m venv $(VENV)/uv
+	$(VENV)/uv/bin/python -m pip install -q "uv>=0.13"
+	PATH="$(abspath $(VENV))/uv/bin:$$PATH" $(PYTHON) docker/lock.py
+
 image:  ## the CPU image, splitfuse:cpu, by docker, podman or buildah; BASE=… TORCH_INDEX=…
 	@test -n "$(BUILDER)" || { echo "no docker, podman or buildah that works: apt-get install buildah"; exit 1; }
 	$(BUILDER) build -t splitfuse:cpu --target cpu --build-arg TORCH_INDEX_URL=$(TORCH_INDEX) \
@@ -240,10 +243,10 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[dev]"
 	touch $@ $(VENV)/.serve
 
-wheel: $(VENV)/.test  ## wheel with kernels for each class of x86-64, and sdist, into dist/, checked; MACHINE=aarch64 for Arm
+wheel: docs  ## wheel with kernels for each class of x86-64, and sdist, into dist/, checked; MACHINE=aarch64 for Arm
 	$(BIN)/python -m pip install -q build wheel "twine>=6" pyroma
 	rm -rf dist
-	$(BIN)/python docker/wheel.py dist $(and $(MACHINE),--machine=$(MACHINE))
+	$(BIN)/python docker/wheel.py dist --site build/site/site $(and $(MACHINE),--machine=$(MACHINE))
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/pyroma --min=10 dist/*.tar.gz
 	SPLITFUSE_TEST_DIST=dist $(and $(MACHINE),MACHINE=$(MACHINE)) $(BIN)/python -m pytest -q tests/docker/test_wheel.py $(ARGS)

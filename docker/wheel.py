@@ -3,21 +3,27 @@
 `--machine aarch64` is for 64-bit Arm instead; elsewhere it needs its cross compiler (Debian: g++-aarch64-linux-gnu).
 Needs g++ and the package `build`. A class that the compiler does not know fails the build. Works on a copy of what git
 tracks, so that nothing else gets into the wheel; SOURCE_DATE_EPOCH is the commit's time unless it is set.
+`--site FOLDER` has what `make docs` built, which a server shows at /docs/. Links of README.md become absolute.
 """
 
 import argparse
 import importlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # The libraries need nothing newer than glibc 2.17 and gcc 7's libstdc++ (tests/docker/test_wheel.py); torch needs 2.28.
 PLATFORM = "manylinux_2_28"
+# attention_decode.cpp of a class of Arm takes g++ 12 157 s on a core of an EPYC, and 464 s beside other work.
+COMPILER_LIMIT_S = 3600
 
 
 def main() -> None:
@@ -25,6 +31,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--classes", nargs="*", help="build for these classes of processors only")
     parser.add_argument("--machine", choices=["x86_64", "aarch64"], default=platform.machine())
+    parser.add_argument("--site", type=Path, help="folder of the built documentation")
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -32,7 +39,11 @@ def main() -> None:
         tree = Path(scratch, "tree")
         copy_tracked(tree)
         (tree / "MANIFEST.in").write_text("graft docker\ngraft tests\ninclude Dockerfile Makefile *.md *.txt\n")
+        readme = tree / "README.md"
+        readme.write_text(with_absolute_links(readme.read_text()))
         build("--sdist", tree, out)
+        if arguments.site:
+            pack(arguments.site, tree / "server/extras/site/site.zip")
         compile_classes(tree / "kernels/cpu/prebuilt", arguments.machine, arguments.classes)
         built = Path(scratch, "dist")
         build("--wheel", tree, built)
@@ -49,6 +60,22 @@ def copy_tracked(target: Path) -> None:
     for name in names.split("\0")[:-1]:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
+
+
+def with_absolute_links(text: str) -> str:
+    """Point links at the version's files in the repository, pictures at their contents."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    files = f"{project['urls']['Homepage']}/blob/v{project['version']}/"
+    contents = files.replace("github.com", "raw.githubusercontent.com").replace("/blob/", "/")
+    text = re.sub(r'(src(?:set)?="|!\[[^\]]*\]\()(?!\w+:)', rf"\1{contents}", text)
+    return re.sub(r"((?<!!)\[[^\]]*\]\()(?![\w]+:|#)", rf"\1{files}", text)
+
+
+def pack(folder: Path, archive: Path) -> None:
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())  # without a time: equal pages, equal archive
+            file.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=9)
 
 
 def compile_classes(folder: Path, machine: str, wanted: list[str] | None) -> None:
@@ -69,7 +96,8 @@ def compile_classes(folder: Path, machine: str, wanted: list[str] | None) -> Non
     for processors in prebuilt.CLASSES:
         if processors.machine == machine and (wanted is None or processors.name in wanted):
             with tempfile.TemporaryDirectory() as scratch:
-                library = compilation.compile_library(compiler, Path(scratch), processors.options)
+                options = processors.options
+                library = compilation.compile_library(compiler, Path(scratch), options, limit_s=COMPILER_LIMIT_S)
                 run(f"{prefix}strip", "--strip-unneeded", str(library))
                 shutil.copy(library, folder / prebuilt.file_name(processors))
 

@@ -52,6 +52,7 @@ class Extension:
     answer_check: str | None = None  # makes the Check of an answer from sampling parameters
     receipts: str | None = None  # Part class that makes the receipts of answers
     index: str | None = None  # makes the answer to a browser that opens /
+    manual: str | None = None  # makes the answer to /docs/, which is else that to /docs
     is_open: str | None = None  # true of scopes that need no key
     serve: str | None = None  # runs `splitfuse serve` in place of one server: takes the settings and the signals
     part: str | None = None  # Part class

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from . import prebuilt
-from .compilation import FOLDER, cache_folder, compile_library, find_compiler, is_wanted, library_name
+from .compilation import FOLDER, cache_folder, compile_library, find_compiler, is_wanted, library_name, share_openmp
 from .library_cache import LibraryCache
 from .recording import NativeOp, Value
 
@@ -56,6 +56,7 @@ def op(name: str, dtype: str | None) -> Callable[..., None] | None:
 def _library() -> Library | None:
     if not is_wanted():
         return None
+    share_openmp()
     if (path := prebuilt.find()) is not None:
         try:
             return _all_bound(ctypes.CDLL(str(path)))

@@ -3,11 +3,14 @@
 A build is reported to the logger `splitfuse.kernels.build`: its begin and end are INFO, the files so far DEBUG.
 """
 
+import contextlib
+import ctypes
 import functools
 import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -22,11 +25,10 @@ _FLAGS = [
     *("-O3", "-std=c++17", "-fPIC", "-fopenmp"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 ]
-_THIS_PROCESSOR = ("-march=native",)
+_NATIVE = ("-march=native",)
 # Two kernels of attention agree to the bit, and recurrences for any cut: products are fused where the source says.
 _FLAGS_OF_ATTENTION = ["-ffp-contract=off"]
 
-_COMPILER_LIMIT_S = 600  # much longer than a file takes on a busy machine
 # Processor time of g++ 12 on an Intel Xeon (2026-11-24). The longest file goes first, so that it ends with the others.
 _LONGEST, _LONGEST_S, _ALL_S = "quantized_linear", 14.2, 38.7
 
@@ -53,8 +55,8 @@ def _num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def compile_library(compiler: str, folder: Path, options: Sequence[str] = _THIS_PROCESSOR) -> Path:
-    """Build the library in this folder from its sources. Raises OSError. `options`: the compiler's for processors."""
+def compile_library(compiler: str, folder: Path, options: Sequence[str] = _NATIVE, *, limit_s: float = 600.0) -> Path:
+    """Build the library here, for processors by `options`. Raises OSError, also after `limit_s` without a file."""
     start = time.perf_counter()
     announce()
     sources = sorted(_SOURCES, key=lambda source: source.stem != _LONGEST)
@@ -62,7 +64,7 @@ def compile_library(compiler: str, folder: Path, options: Sequence[str] = _THIS_
     linked = folder / "native.so"
     from .compiler_group import CompilerGroup
 
-    with CompilerGroup(folder, limit_s=_COMPILER_LIMIT_S) as compilers:
+    with CompilerGroup(folder, limit_s=limit_s) as compilers:
         compilers.run(
             [
                 [compiler, *_flags(source), *options, "-c", str(source), "-o", str(built)]
@@ -71,10 +73,18 @@ def compile_library(compiler: str, folder: Path, options: Sequence[str] = _THIS_
             num_parallel=_num_cores(),
             on_end=lambda num_ended: _log.debug("%d of %d files", num_ended, len(objects)),
         )
-        # Linked without -fopenmp on purpose: the symbols come from the OpenMP runtime that torch has loaded.
+        # Linked without -fopenmp on purpose: the symbols are those of the runtime that torch has loaded (share_openmp).
         compilers.run([[compiler, "-shared", *map(str, objects.values()), "-o", str(linked)]])
     _log.info("built the CPU library in %.1f s", time.perf_counter() - start)
     return linked
+
+
+def share_openmp() -> None:
+    """Let libraries find the OpenMP runtime in this process: torch's wheels for 64-bit Arm load it for torch alone."""
+    with contextlib.suppress(OSError, TypeError):  # no /proc; Windows
+        if not hasattr(ctypes.CDLL(None), "omp_get_num_threads"):
+            for path in set(re.findall(r"/\S*/lib[gi]?omp\S*", Path("/proc/self/maps").read_text())):
+                ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
 
 def _flags(source: Path) -> list[str]:

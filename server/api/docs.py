@@ -1,6 +1,6 @@
 """/ is an extension's page, or JSON that says what is here; /docs is a page that shows /openapi.json.
 
-Both work without internet: they load nothing from other servers.
+/docs/ is an extension's page if one has a manual. All work without internet: they load nothing from other servers.
 """
 
 from html import escape
@@ -46,8 +46,13 @@ async def index(request: Request, accept: Annotated[str, Header()] = "") -> Resp
 
 
 @router.get("/docs")
-async def docs() -> HTMLResponse:
-    """Return the page that shows /openapi.json."""
+async def docs(request: Request) -> Response:
+    """Return the page that shows /openapi.json, or for /docs/ the manual."""
+    if request.scope["raw_path"].endswith(b"/"):  # `path` has lost its slash
+        service = service_of(request)
+        if (manual := service.extensions.first("manual")) is not None:
+            found: Response = manual(service)
+            return found
     page = files(__package__).joinpath("docs.html").read_text("utf-8")
     headers = page_headers(script=source_of(page, "script"), style=source_of(page, "style"))
     return HTMLResponse(page, headers=headers)

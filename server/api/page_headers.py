@@ -4,15 +4,15 @@ import base64
 import hashlib
 
 
-def page_headers(*, script: str = "'self'", style: str = "'self'") -> dict[str, str]:
-    """Build the headers. Only these scripts and styles, and no text can become markup.
+def page_headers(*, script: str = "'self'", style: str = "'self'", makes_markup: bool = False) -> dict[str, str]:
+    """Build the headers. Only these scripts and styles, and no text can become markup unless `makes_markup`.
 
     data: and blob: serve the pictures that a page draws and the files that users save.
     """
+    types = "" if makes_markup else "; require-trusted-types-for 'script'; trusted-types 'none'"
     policy = (
         f"default-src 'none'; script-src {script}; style-src {style}; img-src 'self' data: blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-        "trusted-types 'none'"
+        f"base-uri 'none'; form-action 'none'; frame-ancestors 'none'{types}"
     )
     return {
         "Content-Security-Policy": policy,

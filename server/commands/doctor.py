@@ -38,6 +38,7 @@ _EXTRAS = (
         "--otlp-traces-endpoint",
     ),
 )
+CPU_INDEX = "--index-url https://download.pytorch.org/whl/cpu"
 DEFAULT_PORT = 8000
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 
@@ -73,7 +74,10 @@ def _torch() -> Finding:
     except Exception as exc:  # a broken install can raise anything
         return Finding("torch", f"{type(exc).__name__}: {exc}", False, "pip install 'torch>=2.9'")
     target = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
-    return Finding("torch", f"{torch.__version__}, built for {target}")
+    text = f"{torch.__version__}, built for {target}"
+    if torch.version.cuda and not torch.cuda.is_available() and shutil.which("nvidia-smi") is None:
+        return remark("torch", f"{text}; the CPU build is 3 GB smaller", fix=f"pip install torch {CPU_INDEX}")
+    return Finding("torch", text)
 
 
 def _cuda() -> Finding:

@@ -18,6 +18,7 @@ from .dockerfile import Instruction, Stage, ancestry, read_dockerfile
 ROOT = Path(__file__).parents[2]
 STAGES = read_dockerfile(ROOT / "Dockerfile")
 TARGETS = ("cpu", "cuda")
+LOCK = ROOT / "docker/requirements.txt"
 
 
 def last(target: str, name: str) -> Instruction:
@@ -127,6 +128,28 @@ def test_every_package_is_copied_where_it_is_installed() -> None:
         if any("pip install" in run.text and " ." in run.text.replace('"', " ") for run in stage.all("RUN")):
             copied = {word.rstrip("/") for found in stage.all("COPY") for word in found.words[:-1]}
             assert folders | {"pyproject.toml", "README.md", "LICENSE"} <= copied
+
+
+def test_all_but_torch_is_installed_by_hash() -> None:
+    """Each build installs the lock, which has what pyproject.toml and constraints.txt ask for."""
+    for target in TARGETS:
+        runs = [run.text for stage in ancestry(STAGES, f"build-{target}") for run in stage.all("RUN")]
+        of_torch, of_lock, of_package = (run for run in runs if "pip install" in run)
+        assert " torch" in of_torch
+        assert of_lock.endswith("pip install --no-deps --require-hashes -r requirements.txt")
+        assert "pip install --no-deps . && pip check" in of_package
+    entries = re.findall(r"^([\w-]+)==([^ ;]+).*\n((?: +--hash=sha256:[0-9a-f]{64}.*\n)*)", LOCK.read_text(), re.M)
+    assert all(hashes for _, _, hashes in entries)
+    assert len(entries) == len(re.findall(r"^\w", LOCK.read_text(), re.M))
+    locked = {name: version for name, version, _ in entries}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["encryption"], *extras["postgres"]]
+    names = {re.split(r"[\[<>=]", need)[0].replace("_", "-") for need in wanted}
+    assert names - {"torch"} <= locked.keys()
+    pinned = re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M)
+    pinned = [(name.replace("_", "-"), version) for name, version in pinned]
+    assert [(name, locked[name]) for name, version in pinned if locked.get(name, version) != version] == []
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ import pytest
 from splitfuse.kernels.cpu import prebuilt
 
 MACHINE = os.environ.get("MACHINE", platform.machine())
+ARM_PYTHON = os.environ.get("SPLITFUSE_TEST_ARM_PYTHON", "")
 DIST = Path(os.environ.get("SPLITFUSE_TEST_DIST", "missing"))
 pytestmark = pytest.mark.skipif(not DIST.is_dir(), reason="needs SPLITFUSE_TEST_DIST, a folder of docker/wheel.py")
 
@@ -57,6 +59,23 @@ def test_it_has_the_package_alone(wheel: Path) -> None:
     assert wheel.stat().st_size < 20 * 2**20
 
 
+def test_it_has_the_documentation_in_two_megabytes(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        site = archive.getinfo("splitfuse/server/extras/site/site.zip")
+        assert site.file_size <= 2 * 10**6
+        with archive.open(site) as file:
+            assert {"index.html", "search.json", "api/index.html"} <= set(zipfile.ZipFile(file).namelist())
+
+
+def test_links_of_its_description_are_absolute(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        text = archive.read(metadata).decode()
+    links = [first or second for first, second in re.findall(r'\]\(([^)]+)\)|src(?:set)?="([^"]+)"', text)]
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
 def test_the_sdist_has_the_tests() -> None:
     (path,) = DIST.glob("splitfuse-*.tar.gz")
     with tarfile.open(path) as archive:
@@ -64,13 +83,47 @@ def test_the_sdist_has_the_tests() -> None:
     assert {"tests/conftest.py", "tests/docker/test_wheel.py", "Makefile", "constraints.txt"} <= names
 
 
-@pytest.mark.skipif(platform.machine() != MACHINE, reason="needs a processor that the wheel is for")
-def test_a_type_checker_knows_the_answers(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv/bin/python"
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment that has the wheel alone, beside a program of a user."""
+    if platform.machine() != MACHINE:
+        pytest.skip("needs a processor that the wheel is for")
+    folder = tmp_path_factory.mktemp("user")
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv/bin/python"
     subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", str(wheel)], check=True)
-    (tmp_path / "user.py").write_text('from splitfuse import LLM\nreveal_type(LLM("demo").generate("x"))\n')
-    command = [sys.executable, "-m", "mypy", "--python-executable", str(python), "user.py"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert 'Revealed type is "list[splitfuse.engine.' in result.stdout.replace("builtins.", ""), result.stdout
-    assert "RequestOutput]" in result.stdout
+    (folder / "user.py").write_text('from splitfuse import LLM\nreveal_type(LLM("demo").generate("x"))\n')
+    return python
+
+
+def said(command: list[str], python: Path) -> str:
+    """Return what a type checker says of the user's program."""
+    folder = python.parents[2]
+    return subprocess.run([*command, "user.py"], cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+def test_mypy_knows_the_answers(installed: Path) -> None:
+    text = said([sys.executable, "-m", "mypy", "--python-executable", str(installed)], installed)
+    assert re.search(r'Revealed type is "(builtins\.)?list\[splitfuse\.engine\.[\w.]+\.RequestOutput\]"', text), text
+
+
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="needs pyright: npm install pyright")
+def test_pyright_knows_the_answers(installed: Path) -> None:
+    text = said(["pyright", "--pythonpath", str(installed)], installed)
+    assert 'is "list[RequestOutput]"' in text, text
+
+
+@pytest.mark.skipif(
+    MACHINE != "aarch64" or not ARM_PYTHON,
+    reason="needs SPLITFUSE_TEST_ARM_PYTHON, a Python for Arm that has the dependencies and runs here, by qemu-aarch64",
+)
+def test_arm_answers_like_this_machine(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    arguments = ["-m", "splitfuse", "generate", "demo", "-p", "Once upon", "-n", "8", "--temperature", "0"]
+    path = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('SPLITFUSE_TEST_ARM_PATH', '')}"}
+    arm = subprocess.run(
+        [ARM_PYTHON, *arguments], env={**os.environ, **path}, capture_output=True, text=True, check=False
+    )
+    here = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+    assert arm.stdout == here.stdout != ""
+    assert "CPU library" not in arm.stderr  # that it cannot be used

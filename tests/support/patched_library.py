@@ -26,7 +26,7 @@ def patched_ops(
     objects = [folder / f"{stem}.o" for stem in stems]
     for stem, target in zip(stems, objects, strict=True):
         source = sources / f"{stem}.cpp"
-        options = [*compilation._flags(source), *compilation._THIS_PROCESSOR, *flags]
+        options = [*compilation._flags(source), *compilation._NATIVE, *flags]
         command = [compiler, *options, "-c", str(source), "-o", str(target)]
         subprocess.run(command, check=True, capture_output=True)
     library = folder / "patched.so"

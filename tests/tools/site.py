@@ -21,6 +21,7 @@ DOCS = "server/docs"
 NAVIGATION: dict[str, dict[str, str]] = {
     "Start": {
         "Overview": "README.md",
+        "Install": "installation",
         "Models": "models",
         "Commands": "commands",
         "Plain questions": "plain_questions",
@@ -174,13 +175,14 @@ def configuration() -> str:
         "[project]",
         'site_name = "splitfuse"',
         f"site_description = {json.dumps(about['description'])}",
-        f"repo_url = {json.dumps(repository())}",
         "nav = [",
     ]
     for part, pages in NAVIGATION.items():
         entries = (f"{{ {json.dumps(title)} = {json.dumps(place(repository_path(n)))} }}" for title, n in pages.items())
         lines.append(f"  {{ {json.dumps(part)} = [{', '.join(entries)}] }},")
-    lines += ["]", "", "[project.theme]", 'features = ["navigation.tabs", "navigation.top", "search.highlight"]', ""]
+    lines += ["]", "", "[project.theme]", 'features = ["navigation.tabs", "navigation.top", "search.highlight"]']
+    # Without fonts of another server, and without repo_url, whose stars are fetched: pages work without a network.
+    lines += ["font = false", ""]
     return "\n".join(lines)
 
 

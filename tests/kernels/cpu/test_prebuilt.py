@@ -1,9 +1,12 @@
 """Choice of the prebuilt library by what the processor can do, and what happens without one."""
 
 import functools
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from splitfuse.kernels.cpu import build, compilation, prebuilt
 
@@ -78,3 +81,19 @@ def test_the_words_are_those_that_the_kernel_writes() -> None:
         better = [processors.needs for processors in prebuilt.CLASSES if processors.machine == machine]
         # Whoever can run a class can run one of those behind it, down to the last.
         assert all(better[-1] <= needs for needs in better)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_an_openmp_that_torch_keeps_to_itself_is_shared() -> None:
+    """Load torch's OpenMP like torch's wheels for Arm do: with it, our library would not find its symbols."""
+    program = f"""
+import ctypes, glob
+from splitfuse.kernels.cpu.compilation import share_openmp
+(path,) = glob.glob({str(Path(torch.__file__).parent / "lib/libgomp*")!r})
+ctypes.CDLL(path)
+print(hasattr(ctypes.CDLL(None), "omp_get_num_threads"))
+share_openmp()
+print(hasattr(ctypes.CDLL(None), "omp_get_num_threads"))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -50,7 +50,8 @@ def test_it_counts_the_families() -> None:
 
 def test_every_link_leads_somewhere() -> None:
     links = re.findall(r"\]\(([^)#]+)\)|src(?:set)?=\"([^\"]+)\"", README)
-    assert [link for pair in links for link in pair if link and not (ROOT / link).exists()] == []
+    relative = [link for pair in links for link in pair if link and not link.startswith("https://")]  # as in an sdist
+    assert [link for link in relative if not (ROOT / link).exists()] == []
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])

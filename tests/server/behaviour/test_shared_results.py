@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from shared_cores import CpuWait
 
 LEASE_S = 3.0
 DEFAULT_LEASE_S = 15.0
+AWAY_S = float(os.environ.get("SPLITFUSE_TEST_AWAY_S", "2"))
 NUM_STREAMS = int(os.environ.get("SPLITFUSE_TEST_STREAMS", "16"))
 MINE = {"Authorization": "Bearer mine"}
 LONG = {"prompt": PROMPT, "max_tokens": 600, "temperature": 0, "ignore_eos": True}
@@ -231,3 +232,26 @@ def test_while_the_database_is_away_nothing_is_told_and_then_it_goes_on(
         events = reader.events()
         assert [int(event["id"]) for event in events] == list(range(len(events)))
         assert comparable(events[-1]["data"]) == expected[1]
+
+
+def test_while_the_database_is_away_a_server_is_alive_and_not_ready(postgres: PostgresServer, pair: Pair) -> None:
+    codes = set[int]()
+    with httpx.Client(base_url=pair.first.url, timeout=5) as client:
+        postgres.stop()
+        until(lambda: client.get("/ready").status_code == 503)
+        end = time.monotonic() + AWAY_S
+        while time.monotonic() < end:
+            codes.add(client.get("/health").status_code)
+            refusal = client.get("/ready")
+            assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "store")
+            time.sleep(0.2)  # of a probe: an event that does not come cannot be awaited
+        postgres.start()
+        until(lambda: client.get("/ready").status_code == 200)
+    assert codes == {200}
+    submit(pair.first.url, 1, **MINE)
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    """Wait for what comes by itself; the test's own time limit ends it."""
+    while not is_true():
+        time.sleep(0.05)

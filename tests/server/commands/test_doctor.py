@@ -87,6 +87,16 @@ def test_what_doctor_advises_can_be_installed(capfd, monkeypatch):
     assert "splitfuse[" not in shown
 
 
+@pytest.mark.parametrize("found", [None, "/usr/bin/nvidia-smi"])
+def test_a_torch_for_cuda_is_told_how_to_be_small_where_there_is_no_gpu(capfd, monkeypatch, found):
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("shutil.which", lambda name: found)
+    main(["doctor", "some/name"])
+    shown = capfd.readouterr().out
+    assert ("fix: pip install torch --index-url https://download.pytorch.org/whl/cpu" in shown) == (found is None)
+
+
 def test_the_report_as_json(capfd):
     assert main(["doctor", "/", "--json"]) == 1
     findings = {finding["name"]: finding for finding in json.loads(capfd.readouterr().out)}
