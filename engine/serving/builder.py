@@ -183,7 +183,7 @@ def load(config: EngineConfig) -> EngineParts:
     )
     return_freed_memory()
     if config.enable_lora and pooler is not None:
-        raise ConfigError("--enable-lora is not built for models that pool")
+        raise ConfigError("--enable-lora is not built for models that pool; leave it out, or merge the adapter")
     adapters = _adapters(config, runner) if config.enable_lora else None
     return EngineParts(tokenizer, runner, input_processor, mark.result(), defaults, pooler, adapters)
 

@@ -79,7 +79,10 @@ class Sites:
         for name, pair in matrices.pairs.items():
             part = self.parts.get(name.removeprefix(self.prefix))
             if part is None:
-                raise ConfigError(f"{about}: adapters cannot change {name} of this model; {self._known()} they can")
+                raise ConfigError(
+                    f"{about}: adapters cannot change {name} of this model; {self._known()} they can. "
+                    "Merge it: peft's merge_and_unload()"
+                )
             if (rank := len(pair.a)) > max_rank:
                 raise ConfigError(f"{about}: rank {rank} of {name} is more than --max-lora-rank {max_rank}")
             expected, given = (part.num_outputs, part.num_inputs), (len(pair.b), pair.a.shape[1])
@@ -154,5 +157,5 @@ def adapted(family: type[Decoder]) -> type[Decoder]:
         next(kind for kind in family.__mro__ if "_take_weight" in vars(kind)) if issubclass(family, Decoder) else None
     )
     if reader not in _KNOWN_READERS:
-        raise ConfigError(f"--enable-lora is not built for {family.__name__}")
+        raise ConfigError(f"--enable-lora is not built for {family.__name__}; merge it: peft's merge_and_unload()")
     return type(family.__name__, (Adapted, family), {})

@@ -9,7 +9,6 @@ import numpy as np
 
 from ...core.batch import BatchRow
 from ...core.sampling_params import SamplingParams
-from ...errors import InvalidRequestError
 from ...execution.models.forward_inputs import Arrays
 
 if TYPE_CHECKING:
@@ -26,12 +25,7 @@ class Adapter:
     secret: bytes
 
     def params(self, params: SamplingParams) -> SamplingParams:
-        """Return parameters with this adapter, whose blocks no other adapter and no plain request can find.
-
-        Raises InvalidRequestError.
-        """
-        if params.wants_receipt:
-            raise InvalidRequestError("receipt is not built for adapters; leave it out", param="receipt")
+        """Return parameters with this adapter, whose blocks no other adapter and no plain request can find."""
         # Nobody can send this salt, because nobody knows the secret.
         salt = hmac.new(self.secret, f"{self.digest} {params.cache_salt}".encode(), "sha256").hexdigest()
         return replace(params, adapter=self, cache_salt=salt)

@@ -55,8 +55,11 @@ class LLMReceipts:
         read = Receipt.read(receipt)
         self.identity()[1].check(read.identity)
         llm, comparison = self._llm, Comparison(read.outputs)
+        params = params_of(read, llm.adapters)
+        if params.adapter is not None:
+            params = llm.adapters.load(params.adapter).params(params)
         expected = _Expected(llm._replays, read)
-        with llm._begin([list(read.prompt_token_ids)], [params_of(read)], expected) as stream:
+        with llm._begin([list(read.prompt_token_ids)], [params], expected) as stream:
             while not comparison.ended.is_set():
                 llm.step(stream)
                 while stream.deltas:

@@ -3,12 +3,14 @@
     {"version": 1, "model": "…", "created": …,
      "weights": "sha256:…", "tokenizer": "sha256:…" or null, "template": "sha256:…" or null,
      "arithmetic": {"class": "cpu float32 …", "version": 1},
+     "adapter": "sha256:…",
      "request": {…}, "seed": "…", "prompt_token_ids": […],
      "outputs": [{"token_ids": […], "finish_reason": "…", "stop_reason": …}, …],
      "sha256": "…", "signature": null or {"algorithm": "Ed25519", "public_key": "…", "value": "…"}}
 
 The hash covers the canonical form (canonical.py) of all fields but the last two; a signature covers the hash. The seed
-is text, because it can be beyond the integers of a double. `model` and `created` are labels: nothing can check them.
+is text, because it can be beyond the integers of a double. Only an adapter's answer has `adapter`.
+`model` and `created` are labels: nothing can check them.
 """
 
 import hashlib
@@ -27,6 +29,7 @@ from .request_fields import read_params, request_fields
 
 VERSION = 1
 _FIELDS = ("version", "model", "created", "request", "seed", "prompt_token_ids", "outputs", "sha256", "signature")
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _SEED = re.compile(r"-?(0|[1-9][0-9]{0,19})")
 _REASONS = ("stop", "length", "timeout")
 MAX_TOKEN_ID = 2**31 - 1
@@ -60,6 +63,7 @@ class Receipt:
     seed: int
     prompt_token_ids: Sequence[int]
     outputs: Sequence[ReceiptOutput]
+    adapter: str | None = None  # hash of the adapter's files
     signature: Mapping[str, str] | None = None
     claimed_sha256: str | None = None  # hash that was read; None for a receipt that was made here
 
@@ -85,12 +89,14 @@ class Receipt:
             seed=seed,
             prompt_token_ids=prompt_token_ids,
             outputs=outputs,
+            adapter=None if params.adapter is None else f"sha256:{params.adapter.digest}",
         )
 
     @classmethod
     def read(cls, value: object) -> "Receipt":
         """Read a receipt strictly; hash and signature are not compared yet. Raises InvalidRequestError."""
-        fields = _object(value, "receipt", (*_FIELDS, *Identity.FIELDS))
+        own = ("adapter",) if isinstance(value, dict) and "adapter" in value else ()
+        fields = _object(value, "receipt", (*_FIELDS, *Identity.FIELDS, *own))
         if fields["version"] != VERSION or type(fields["version"]) is not int:
             raise _wrong("version", f"is not {VERSION}, the version that this server reads")
         seed = _text(fields, "seed")
@@ -109,6 +115,7 @@ class Receipt:
             seed=int(seed),
             prompt_token_ids=_token_ids(fields["prompt_token_ids"], "prompt_token_ids"),
             outputs=[_output(item, f"outputs[{index}]") for index, item in enumerate(outputs)],
+            adapter=_hash(fields, "adapter") if own else None,
             signature=_signature(fields["signature"]),
             claimed_sha256=_text(fields, "sha256"),
         )
@@ -157,6 +164,7 @@ class Receipt:
             "model": self.model,
             "created": self.created,
             **self.identity.to_dict(),
+            **({} if self.adapter is None else {"adapter": self.adapter}),
             "request": self.request,
             "seed": str(self.seed),
             "prompt_token_ids": list(self.prompt_token_ids),
@@ -182,6 +190,12 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
         raise _wrong(name, "must be a string")
     check_text(fields[name], param=f"receipt.{name}")
     return str(fields[name])
+
+
+def _hash(fields: Mapping[str, Any], name: str) -> str:
+    if not _HASH.fullmatch(text := _text(fields, name)):
+        raise _wrong(name, "must be sha256: and 64 hexadecimal digits")
+    return text
 
 
 def _natural(value: object, name: str, *, most: int) -> int:

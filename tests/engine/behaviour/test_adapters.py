@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from random_schedule import Arrival, random_llm, run_schedule
 from tiny_adapters import TARGETS, merged, random_adapter, save_adapter
 from tiny_models import CONFIGS, VOCAB_SIZE, greedy, save_model
 
 from splitfuse.engine import LLM, LoRARequest, SamplingParams
+from splitfuse.engine.errors import InvalidRequestError
 
 NUM_NEW = 12
 NUM_ADAPTERS = 8
@@ -164,3 +166,33 @@ def test_an_adapter_leaves_memory_and_comes_back(case: Case) -> None:
         assert list(output[0].outputs[0].token_ids) == answers[0, index]
         assert llm.adapters.num_loaded <= 2
     assert llm.adapters.num_loaded == 2
+
+
+def test_an_adapters_answer_verifies_with_its_files_alone(case: Case) -> None:
+    folder, paths, prompts, answers = case
+    llm = LLM(folder, dtype="float32", enable_lora=True, max_loras=3)
+    requests = [LoRARequest(path.name, str(path)) for path in paths[:3]]
+    outputs = llm.generate(prompts[:1] * 3, PARAMS, lora_request=requests, receipt=True)
+    for index, output in enumerate(outputs):
+        assert output.receipt is not None
+        assert output.receipt["outputs"][0]["token_ids"] == answers[0, index]
+        assert llm.verify(output.receipt).valid
+    assert len({output.receipt["adapter"] for output in outputs if output.receipt}) == 3
+    plain = LLM(folder, dtype="float32")
+    with pytest.raises(InvalidRequestError, match="--lora-modules") as refused:
+        plain.verify(outputs[0].receipt)
+    assert refused.value.code == "other_adapter"
+
+
+@pytest.mark.parametrize("name", ["mixtral-window", "qwen3-moe"])
+def test_an_adapter_of_experts_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    model = save_model(name, tmp_path / "model")
+    tensors = random_adapter(model, seed=1, targets=MIXTURES)
+    size = model.config.hidden_size
+    expert = "base_model.model.model.layers.0.mlp.experts.0.up_proj"
+    tensors |= {f"{expert}.lora_A.weight": torch.ones(4, size), f"{expert}.lora_B.weight": torch.ones(40, 4)}
+    path = save_adapter(tmp_path / "adapter", tensors)
+    llm = LLM(str(tmp_path / "model"), dtype="float32", enable_lora=True)
+    with pytest.raises(InvalidRequestError, match=r"cannot change .*experts.* of this model; .*they can. Merge it"):
+        llm.generate([[1, 2, 3]], PARAMS, lora_request=LoRARequest("a", str(path)))
+    assert llm.adapters.named == []

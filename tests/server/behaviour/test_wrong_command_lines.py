@@ -63,6 +63,7 @@ WRONG = {
     "top --urll x": ["did you mean --url?"],
     "top --url localhost:1": ["give the server's address with --url"],
     "serve --lora-modules a=b": ["lora_modules need enable_lora"],
+    "serve --enable-lora --tensor-parallel-size 2": ["not built with tensor_parallel_size or slices", "leave one"],
     # values
     "serve --kv-cache-memory-bytes lots": [
         "is not a size: bytes, or a number and KB, MB, GB, TB",

@@ -16,6 +16,7 @@ from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 
 ADMIN, USER = {"Authorization": "Bearer admin"}, {"Authorization": "Bearer user"}
+WAIT = {"Prefer": "wait=50"}
 PROMPT = list(range(20, 90))
 GREEDY: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "max_tokens": 24, "ignore_eos": True}
 
@@ -63,7 +64,7 @@ async def world(files: tuple[Path, dict[str, list[int]]]) -> AsyncIterator[World
 
 
 async def tokens(client: httpx.AsyncClient, **fields: Any) -> list[int]:
-    answer = await client.post("/generate", json=GREEDY | fields, headers={"Prefer": "wait=50"})
+    answer = await client.post("/generate", json=GREEDY | fields, headers=WAIT)
     assert answer.status_code == 200, answer.text
     found: list[int] = answer.json()["token_ids"]
     return found
@@ -88,9 +89,30 @@ async def test_requests_name_adapters_on_every_api(world: World) -> None:
         refused = await client.post("/generate", json=GREEDY | fields)
         assert refused.status_code == 404, refused.text
     assert "served: base, a, b" in (await client.post("/generate", json=GREEDY | {"model": "z"})).text
-    refused = await client.post("/generate", json=GREEDY | {"model": "a", "receipt": True})
-    assert refused.status_code == 400
-    assert "receipt" in refused.text
+
+
+async def test_an_adapters_answer_has_a_receipt_that_only_its_files_verify(world: World) -> None:
+    client = world.client
+    receipts = {}
+    for name in ("a", "b", "base"):
+        answer = await client.post("/generate", json=GREEDY | {"model": name, "receipt": True}, headers=WAIT)
+        receipts[name] = answer.json()["receipt"]
+    for receipt in receipts.values():
+        verdict = (await client.post("/verify", json={"receipt": receipt})).json()
+        assert (verdict["valid"], verdict["reason"]) == (True, None)
+    assert "adapter" not in receipts["base"]
+    forged = receipts["a"] | {"adapter": receipts["b"]["adapter"]}
+    verdict = (await client.post("/verify", json={"receipt": forged})).json()
+    assert not verdict["valid"]
+    assert verdict["first_mismatch"] is not None
+    plain = {name: value for name, value in receipts["a"].items() if name != "adapter"}
+    assert not (await client.post("/verify", json={"receipt": plain})).json()["valid"]
+    malformed = await client.post("/verify", json={"receipt": receipts["a"] | {"adapter": "sha256:0"}})
+    assert (malformed.status_code, malformed.json()["error"]["code"]) == (400, "receipt_malformed")
+    await client.post("/v1/unload_lora_adapter", json={"lora_name": "a"})
+    refused = await client.post("/verify", json={"receipt": receipts["a"]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "other_adapter")
+    assert "--lora-modules" in refused.text
 
 
 async def test_an_admin_loads_and_unloads_while_requests_run(world: World) -> None:

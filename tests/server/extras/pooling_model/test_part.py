@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ async def test_the_process_gives_way_and_starts_again(embedder: Path) -> None:
         first = part.server.pid
         assert first is not None
         assert os.getpriority(os.PRIO_PROCESS, first) == 19
+        if sys.platform == "linux":
+            assert os.sched_getscheduler(first) == os.SCHED_IDLE
         before = (await client.post("/v1/embeddings", json={"input": "rain"})).json()["data"]
         os.kill(first, signal.SIGKILL)
         after = await client.post("/v1/embeddings", json={"input": "rain"})
