@@ -2,18 +2,13 @@
 
 import contextlib
 import mmap
-import threading
-import time
-import weakref
 
 import torch
 from torch import Tensor
 
+LARGE_PAGE = 2**21  # bytes
 # Shared memory, the default, has small pages.
 _FLAGS = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MADV_HUGEPAGE") else {}
-_lock = threading.Lock()
-_last, _used, _time = weakref.ref(mmap.mmap(-1, 1)), 0, 0.0
-_PAUSE_S = 2.0  # after which a region is of another model, so that the earlier one's can be freed
 
 
 def contiguous(tensor: Tensor) -> Tensor:
@@ -22,15 +17,10 @@ def contiguous(tensor: Tensor) -> Tensor:
 
 
 def empty(num_bytes: int) -> Tensor:
-    """Return bytes of any values. Neighbours share a region of 64 MiB, which is freed with the last of them."""
-    global _last, _used, _time
-    with _lock:
-        before, _time = _time, time.monotonic()
-        if (memory := _last()) is None or _used + num_bytes > len(memory) or _time > before + _PAUSE_S:
-            memory, _used = region(max(num_bytes, 2**26)), 0
-            _last = weakref.ref(memory)
-        start, _used = _used, -(-(_used + num_bytes) // 64) * 64
-    return torch.frombuffer(memory, dtype=torch.uint8, count=num_bytes, offset=start)
+    """Return bytes of any values, with memory of their own from the size of a page on."""
+    if num_bytes < LARGE_PAGE:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+    return torch.frombuffer(region(num_bytes), dtype=torch.uint8)
 
 
 def region(num_bytes: int) -> mmap.mmap:

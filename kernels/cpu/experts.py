@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .. import large_pages
 from ..arguments import ExpertArgs
 from . import build, torch_fallback
 from .linear import NativeLinear
@@ -207,7 +208,7 @@ class _Table:
             return 0 if value is None or isinstance(value, Value) else value
         if place not in self._stacks:
             size = value.nbytes + -value.nbytes % _LINE
-            self._stacks[place] = torch.empty(self._num_experts, size, dtype=torch.uint8)
+            self._stacks[place] = large_pages.empty(self._num_experts * size).view(self._num_experts, size)
         row = self._stacks[place][expert, : value.nbytes]
         if len(row) < value.nbytes:  # packed in another way than the first expert's
             self._others.append(value)

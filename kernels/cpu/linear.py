@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import large_pages
 from . import build
 
 PANEL, BLOCK = 32, 32  # outputs of a panel, and the multiple to which inputs are padded, as in panels.h
-_LARGE_PAGE = 2**21  # bytes
 
 
 class NativeLinear:
@@ -93,9 +93,4 @@ def panels(weight: Tensor) -> Tensor:
     if num_outputs % PANEL or num_inputs % BLOCK:
         weight = F.pad(weight, (0, -num_inputs % BLOCK, 0, -num_outputs % PANEL))
     words = weight.contiguous().view(torch.int32)
-    laid_out = words.view(-1, PANEL, words.shape[1]).transpose(1, 2)
-    if words.nbytes <= _LARGE_PAGE:
-        return laid_out.contiguous()
-    from ..large_pages import contiguous
-
-    return contiguous(laid_out)
+    return large_pages.contiguous(words.view(-1, PANEL, words.shape[1]).transpose(1, 2))
