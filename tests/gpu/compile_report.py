@@ -83,13 +83,13 @@ class Compiled:
     registers: int
     spilled: int  # bytes of stack and local memory per thread
     shared: int  # bytes per program
-    widest_load: int  # bytes of a thread's widest load from global memory
     tensor_core: str  # the tensor core instruction in the PTX, or ""
-    waits: str  # wait for the previous kernel, if launched before its end: "first" of all instructions, or "late"
+    widest_load: int = 0  # bytes of a thread's widest load from global memory
+    waits: str = ""  # wait for the previous kernel, if launched before its end: "first" of all instructions, or "late"
     # Percent of what memory speed leaves (instruction_budget.py); 0 if memory is not the bound
-    issue: float
-    conversions: float
-    spills_in_loop: int  # instructions
+    issue: float = 0.0
+    conversions: float = 0.0
+    spills_in_loop: int = 0  # instructions
 
 
 class OfflineDriver:
@@ -406,47 +406,43 @@ def _waits(ptx: str) -> str:
     return ("late" if TOUCHES.search(before) else "first") if wait else ""
 
 
-def _describe_amd(kernel: Any, shape: Shape, arch: int) -> Compiled:
-    """Describe what an AMD GPU's compiler says; the other fields are those of NVIDIA's."""
-    metadata, found = kernel.metadata, dict(AMD_RESOURCES.findall(kernel.asm["amdgcn"]))
-    return Compiled(
-        kernel=metadata.name.strip("_"),
-        shape=str(shape),
-        arch=arch,
-        num_warps=metadata.num_warps,
-        num_stages=metadata.num_stages,
-        registers=int(found["vgpr_count"]),
-        spilled=int(found["private_segment_fixed_size"]),
-        shared=metadata.shared,
-        widest_load=0,
-        tensor_core="mfma" if "v_mfma" in kernel.asm["amdgcn"] else "",
-        waits="",
-        issue=0.0,
-        conversions=0.0,
-        spills_in_loop=0,
-    )
+def _machine_code(kernel: Any) -> dict[str, Any]:
+    """Return what NVIDIA's compiler says."""
+    registers, spilled = _resources(kernel.asm["cubin"])
+    ptx, counted = kernel.asm["ptx"], budget(kernel)
+    return {
+        "registers": registers,
+        "spilled": spilled,
+        "widest_load": _widest_load(ptx),
+        "tensor_core": ", ".join(sorted(set(TENSOR_CORE.findall(ptx)))),
+        "waits": _waits(ptx),
+        "issue": round(100 * counted.issue, 1) if counted else 0.0,
+        "conversions": round(100 * counted.conversions, 1) if counted else 0.0,
+        "spills_in_loop": counted.spills if counted else 0,
+    }
+
+
+def _amds_machine_code(kernel: Any) -> dict[str, Any]:
+    """Return what AMD's compiler says; the other fields are those of NVIDIA's."""
+    text = kernel.asm["amdgcn"]
+    found = dict(AMD_RESOURCES.findall(text))
+    return {
+        "registers": int(found["vgpr_count"]),
+        "spilled": int(found["private_segment_fixed_size"]),
+        "tensor_core": "mfma" if "v_mfma" in text else "",
+    }
 
 
 def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
-    if DEVICES[arch].is_amd:
-        return _describe_amd(kernel, shape, arch)
-    registers, spilled = _resources(kernel.asm["cubin"])
-    ptx, metadata, counted = kernel.asm["ptx"], kernel.metadata, budget(kernel)
+    metadata = kernel.metadata
     return Compiled(
         kernel=metadata.name.strip("_"),
         shape=str(shape),
         arch=arch,
         num_warps=metadata.num_warps,
         num_stages=metadata.num_stages,
-        registers=registers,
-        spilled=spilled,
         shared=metadata.shared,
-        widest_load=_widest_load(ptx),
-        tensor_core=", ".join(sorted(set(TENSOR_CORE.findall(ptx)))),
-        waits=_waits(ptx),
-        issue=round(100 * counted.issue, 1) if counted else 0.0,
-        conversions=round(100 * counted.conversions, 1) if counted else 0.0,
-        spills_in_loop=counted.spills if counted else 0,
+        **(_amds_machine_code if DEVICES[arch].is_amd else _machine_code)(kernel),
     )
 
 
