@@ -38,7 +38,7 @@ DEVICES = {
     90: H100,
     100: DeviceInfo(100, 148, 232_448),  # B200
     120: DeviceInfo(120, 170, SMALLEST_SHARED_MEMORY),  # RTX 5090
-    942: DeviceInfo(80, 304, 65_536, is_amd=True),  # MI300X, gfx942: no e4m3 of ours (fnuz), nothing of Hopper
+    942: DeviceInfo(80, 304, 65_536, is_amd=True),  # MI300X, gfx942: nothing of Hopper
     950: DeviceInfo(80, 256, 163_840, is_amd=True),  # MI355X, gfx950
 }
 TENSOR_CORE = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync")

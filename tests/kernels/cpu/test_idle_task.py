@@ -1,4 +1,4 @@
-"""Ops of an idle task offer their core, and compute what they always compute."""
+"""Ops of an idle task offer their core, and give the same results."""
 
 import os
 import subprocess
