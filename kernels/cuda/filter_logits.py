@@ -150,13 +150,16 @@ def _farthest_kept(
     return high
 
 
-@triton.jit(do_not_specialize_on_alignment=["top_k_ptr", "top_p_ptr"])
+@triton.jit(do_not_specialize_on_alignment=["top_k_ptr", "top_p_ptr", "min_p_ptr"])
 def _find_threshold(
-    logits_ptr, top_k_ptr, top_p_ptr, chunks_ptr, nearest_ptr, bests_ptr, highs_ptr, logits_stride, num_tokens,
-    num_chunks, CAPACITY: tl.constexpr, BLOCK_CHUNKS: tl.constexpr, BLOCK: tl.constexpr, PIVOTS: tl.constexpr,
+    logits_ptr, top_k_ptr, top_p_ptr, min_p_ptr, chunks_ptr, nearest_ptr, bests_ptr, highs_ptr, logits_stride,
+    num_tokens, num_chunks, CAPACITY: tl.constexpr, BLOCK_CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+    PIVOTS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     top_k, top_p, is_asking = _asks(top_k_ptr, top_p_ptr, row, num_tokens)
+    if (not is_asking) & (tl.load(min_p_ptr + row) <= 0.0):
+        return  # nothing was collected for it
     chunks = tl.arange(0, BLOCK_CHUNKS)
     chunk_ptrs, inside = chunks_ptr + row * 3 * num_chunks + chunks, chunks < num_chunks
     bests = tl.load(chunk_ptrs, mask=inside, other=float("-inf"))
@@ -219,7 +222,7 @@ def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -
         PIVOTS=PIVOTS, **tile,
     )  # fmt: skip
     _find_threshold[(num_rows,)](
-        logits, top_k, top_p, chunks, nearest, bests, highs, logits.stride(0), num_tokens, num_chunks,
+        logits, top_k, top_p, min_p, chunks, nearest, bests, highs, logits.stride(0), num_tokens, num_chunks,
         CAPACITY=CAPACITY, BLOCK_CHUNKS=triton.next_power_of_2(num_chunks), PIVOTS=PIVOTS, BLOCK=BLOCK,
         num_warps=NUM_WARPS // 2,  # with all NUM_WARPS it would spill
     )  # fmt: skip

@@ -1,10 +1,12 @@
 """Red zones: under Triton's interpreter every tensor of a launch lies between bytes that no kernel may touch.
 
 They are 0xff: NaN in every float type, -1 as an integer. A write there is an error; a value read there makes a result
-NaN or points far away. Operands keep their strides and offsets, so views of wider tensors stay what they are.
+NaN or points far away. Operands keep their strides and offsets, so views of wider tensors stay what they are. Memory
+that nothing has written is 0xff too: what comes from `torch.empty` has chance bytes otherwise, mostly zeros.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -15,9 +17,25 @@ Storages = dict[int, torch.UntypedStorage]  # by the address of the tensor's own
 
 
 def install() -> None:
-    """Put red zones around the operands of all launches of this process."""
+    """Put red zones around the operands of all launches of this process, and fill its uninitialized tensors."""
     GridExecutor._init_args_hst = _surrounded
     GridExecutor._restore_args_dev = _given_back
+    with torch.device("cpu"):  # torch lists its own constructors at the first use of one in such a block
+        torch.empty(0)
+    torch.empty = _filled(torch.empty)
+    torch.empty_like = _filled(torch.empty_like)
+    torch.Tensor.new_empty = _filled(torch.Tensor.new_empty)
+
+
+def _filled(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @wraps(make)
+    def empty(*args: Any, **options: Any) -> torch.Tensor:
+        tensor = make(*args, **options)
+        if tensor.device.type == "cpu" and len(tensor.untyped_storage()):
+            _bytes_of(tensor.untyped_storage()).fill_(0xFF)
+        return tensor
+
+    return empty
 
 
 def _surrounded(self: Any, args: Iterable[Any], options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -49,4 +67,4 @@ def _given_back(self: Any, args: Any, copies: Any, options: dict[str, Any], opti
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
+    return torch.tensor([], dtype=torch.uint8, device="cpu").set_(storage)
