@@ -18,13 +18,14 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arguments import SWIGLU_EXPERTS, ExpertArgs
 from . import device_info as settings
-from .device_info import DeviceInfo, device_info
+from .device_info import DeviceInfo, dependent_launch, device_info
 from .linear import quantized_experts
 from .linear.quantized_experts import QuantizedExperts
-from .moe_route import ExpertTiles, group_by_expert
+from .moe_route import ExpertTiles, group_by_expert, load_tile
 
 
 class PackedExperts(NamedTuple):
@@ -78,19 +79,21 @@ def _load_weights(ptrs, columns, ks, start, NUM_N: tl.constexpr, NUM_K: tl.const
 @triton.jit(do_not_specialize=["num_pairs"])
 def _grouped_matmul(
     x_ptr, weight_ptr, bias_ptr, out_ptr, pairs_ptr, tile_experts_ptr, num_pairs, x_stride,
-    NUM_N: tl.constexpr, NUM_K: tl.constexpr, PAIRS_PER_ROW: tl.constexpr, IS_GATED: tl.constexpr,
-    LIMIT: tl.constexpr, IS_GELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    NUM_N: tl.constexpr, NUM_K: tl.constexpr, TOP_K: tl.constexpr, PAIRS_PER_ROW: tl.constexpr,
+    IS_GATED: tl.constexpr, LIMIT: tl.constexpr, IS_GELU: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """out[p] = w x[p // PAIRS_PER_ROW], or activation(gate x) · (up x), where w and [gate | up] are the expert's.
 
     out [pairs, NUM_N], x [·, NUM_K], weight [E, NUM_N or twice that, NUM_K]. Programs of one expert and neighbouring
     tiles run concurrently, so that weights which one program reads are in the L2 cache for the others.
     """
-    tile = tl.program_id(0)
-    expert = tl.load(tile_experts_ptr + tile).to(tl.int64)
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    expert, pairs = load_tile(pairs_ptr, tile_experts_ptr, num_pairs, TOP_K, BLOCK_M)
     if expert < 0:
         return
-    pairs = tl.load(pairs_ptr + tile * BLOCK_M + tl.arange(0, BLOCK_M))
     inside = pairs < num_pairs
     columns, ks = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     x_ptrs = x_ptr + (pairs // PAIRS_PER_ROW).to(tl.int64)[:, None] * x_stride + ks[None, :]
@@ -124,8 +127,14 @@ def _grouped_matmul(
 
 
 @triton.jit
-def _weigh(out_ptr, weights_ptr, y_ptr, NUM_COLUMNS: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+def _weigh(
+    out_ptr, weights_ptr, y_ptr, NUM_COLUMNS: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """y[t] = Σ_k weights[t, k] · out[t · TOP_K + k] in float32."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < NUM_COLUMNS
@@ -144,6 +153,7 @@ def _multiply(
     tiles: ExpertTiles,
     *,
     num_pairs: int,
+    top_k: int,
     is_gated: bool,
     args: ExpertArgs,
     config: Config,
@@ -158,10 +168,12 @@ def _multiply(
         x, weight, bias, out, tiles.pairs, tiles.experts, num_pairs, x.stride(0),
         NUM_N=num_outputs,
         NUM_K=num_columns,
+        TOP_K=top_k,
         PAIRS_PER_ROW=num_pairs // len(x),
         IS_GATED=is_gated,
         LIMIT=args.limit,
         IS_GELU=args.is_gelu,
+        **dependent_launch(device_info(x.device)),
         **config._replace(BLOCK_N=block_n)._asdict(),
     )  # fmt: skip
     return out
@@ -191,7 +203,7 @@ def _pairs(x: Tensor, expert_ids: Tensor, packed: PackedExperts, config: Config 
     """Return the outputs of all pairs, [T · K, H]."""
     gate_up, down, gate_up_bias, down_bias, args = packed
     num_experts, hidden, inner = down.shape
-    num_tokens, num_pairs = len(expert_ids), expert_ids.numel()
+    (num_tokens, top_k), num_pairs = expert_ids.shape, expert_ids.numel()
     assert gate_up.shape == (num_experts, 2 * inner, hidden)
     assert gate_up.is_contiguous()
     assert down.is_contiguous()
@@ -199,7 +211,7 @@ def _pairs(x: Tensor, expert_ids: Tensor, packed: PackedExperts, config: Config 
     assert x.dtype == gate_up.dtype == down.dtype
     config = config or choose_config(num_pairs, num_experts, x.element_size(), device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
-    multiply = partial(_multiply, num_pairs=num_pairs, args=args, config=config)
+    multiply = partial(_multiply, num_pairs=num_pairs, top_k=top_k, args=args, config=config)
     activated = multiply(x, gate_up, gate_up_bias, tiles, is_gated=True)
     return multiply(activated, down, down_bias, tiles, is_gated=False)
 
@@ -210,8 +222,9 @@ def _weighed(out: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     y = torch.empty((num_tokens, hidden), dtype=dtype, device=out.device)
     block = min(triton.next_power_of_2(hidden), 1024)
     _weigh[(num_tokens, triton.cdiv(hidden, block))](
-        out, weights, y, NUM_COLUMNS=hidden, TOP_K=top_k, BLOCK=block, num_warps=4
-    )
+        out, weights, y, NUM_COLUMNS=hidden, TOP_K=top_k, BLOCK=block, num_warps=4,
+        **dependent_launch(device_info(out.device)),
+    )  # fmt: skip
     return y
 
 

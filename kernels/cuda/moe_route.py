@@ -8,6 +8,7 @@ of BLOCK_M slots, so that a tile of the matmul has one expert:
     slots    expert 0: p p p p | p p . .    expert 2: p . . .    ...      . = padding, holds num_pairs
     experts             0      |    0               2            ...      -1 -1 beyond the last
 An expert's program reads all T·K ids twice, in all 8·E·T·K bytes from the L2 cache: 4 MB at 512 tokens, K = 8, E = 128.
+Few pairs are not grouped: their own experts are the tiles' (`load_tile`), without a launch.
 """
 
 from typing import NamedTuple
@@ -16,13 +17,19 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .device_info import dependent_launch, device_info
 
 
 @triton.jit
 def _route(
     logits_ptr, weights_ptr, ids_ptr, logits_stride, NUM_EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
-    RENORMALIZE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
+    RENORMALIZE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     experts, ks = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_K)
     logits_ptrs = logits_ptr + token * logits_stride + experts
@@ -57,6 +64,7 @@ def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tens
         BLOCK_E=triton.next_power_of_2(num_experts),
         BLOCK_K=triton.next_power_of_2(top_k),
         num_warps=1,  # a row is a few numbers a thread
+        **dependent_launch(device_info(router_logits.device)),
     )  # fmt: skip
     return weights, ids
 
@@ -64,8 +72,27 @@ def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tens
 class ExpertTiles(NamedTuple):
     """Pairs in tiles of BLOCK_M, a tile for one expert; only the GPU knows how many tiles are in use."""
 
-    pairs: Tensor  # [tiles · BLOCK_M] int32, num_pairs in the padding; unwritten in tiles without an expert
+    # [tiles · BLOCK_M] int32, num_pairs in the padding; unwritten in tiles without an expert. None: few pairs, each
+    # with a tile of its own, of which the first one of an expert takes all of the expert's
+    pairs: Tensor | None
     experts: Tensor  # [tiles] int32, -1 in tiles without an expert, which come last
+
+
+@triton.jit
+def load_tile(pairs_ptr, experts_ptr, num_pairs, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Return (the expert of this program's tile, -1: nothing is to do; its pairs [BLOCK_M], padded by num_pairs)."""
+    tile = tl.program_id(0)
+    expert = tl.load(experts_ptr + tile)
+    if pairs_ptr is None:
+        pairs = tl.full([BLOCK_M], 0, tl.int32) + num_pairs
+        for k in tl.static_range(TOP_K):
+            places = tl.arange(0, BLOCK_M) * TOP_K + k  # the k-th of each token
+            is_mine = tl.load(experts_ptr + places, mask=places < num_pairs, other=-1) == expert
+            pairs = tl.where(is_mine, places, pairs)
+        expert = tl.where(tl.min(pairs, axis=0) < tile, -1, expert)
+    else:
+        pairs = tl.load(pairs_ptr + tile * BLOCK_M + tl.arange(0, BLOCK_M))
+    return expert.to(tl.int64), pairs
 
 
 # Number of ids that are read at a time. Untuned.
@@ -75,8 +102,11 @@ BLOCK_P = 1024
 @triton.jit(do_not_specialize=["num_pairs", "num_tiles"])
 def _group_by_expert(
     ids_ptr, pairs_ptr, tile_experts_ptr, num_pairs, num_tiles, NUM_EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     expert = tl.program_id(0)
     experts, steps = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_P)
     counts = tl.full([BLOCK_E], 0, tl.int32)
@@ -107,10 +137,15 @@ def _group_by_expert(
 
 
 def group_by_expert(expert_ids: Tensor, *, num_experts: int, block_m: int) -> ExpertTiles:
-    """Sort pairs by expert: contiguous expert_ids [T, K] int32 → an expert's pairs ascend, in tiles of `block_m`."""
+    """Sort pairs by expert: contiguous expert_ids [T, K] int32 → an expert's pairs ascend, in tiles of `block_m`.
+
+    The K experts of a token are distinct.
+    """
     assert expert_ids.is_contiguous()
     assert expert_ids.dtype == torch.int32
     num_pairs = expert_ids.numel()
+    if num_pairs <= num_experts and len(expert_ids) <= block_m:  # sorting would leave room for as many tiles
+        return ExpertTiles(None, expert_ids.flatten())
     # Largest possible number of tiles: all but one pair of each expert in full tiles. Known without reading the GPU.
     num_tiles = min((num_pairs + min(num_experts, num_pairs) * (block_m - 1)) // block_m, num_pairs)
     pairs = torch.empty(num_tiles * block_m, dtype=torch.int32, device=expert_ids.device)
@@ -122,5 +157,6 @@ def group_by_expert(expert_ids: Tensor, *, num_experts: int, block_m: int) -> Ex
         BLOCK_M=block_m,
         BLOCK_P=BLOCK_P,
         num_warps=4,
+        **dependent_launch(device_info(expert_ids.device)),
     )  # fmt: skip
     return ExpertTiles(pairs, tile_experts)

@@ -14,13 +14,14 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...quantize import QuantizedWeight
 from ...reference import clamped_swiglu
 from .. import quantized_linear
 from ..activation import silu_mul
-from ..device_info import device_info
-from ..moe_route import ExpertTiles, group_by_expert
+from ..device_info import dependent_launch, device_info
+from ..moe_route import ExpertTiles, group_by_expert, load_tile
 from ..quantized_linear import Config, QuantizedLinear, prepare
 from .quantized_tile import add_offsets, multiply_steps, unit
 
@@ -48,17 +49,18 @@ def choose_config(num_pairs: int, element_size: int, weight: QuantizedLinear, nu
 def _quantized_experts(
     x_ptr, sums_ptr, factors_ptr, w_ptr, scales_ptr, offsets_ptr, bias_ptr, out_ptr, pairs_ptr, tile_experts_ptr,
     num_pairs, num_rows, padded_rows, NUM_N: tl.constexpr, NUM_OUTPUTS: tl.constexpr, NUM_K: tl.constexpr,
-    PAIRS_PER_ROW: tl.constexpr, GROUP: tl.constexpr, BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr,
-    IS_FLOAT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    TOP_K: tl.constexpr, PAIRS_PER_ROW: tl.constexpr, GROUP: tl.constexpr, BLOCK_K: tl.constexpr, BITS: tl.constexpr,
+    ZERO: tl.constexpr, IS_FLOAT: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out[p] = w x[p // PAIRS_PER_ROW], where w [NUM_N, NUM_K] is the tile's expert's. NUM_OUTPUTS: of all experts."""
-    tile = tl.program_id(0)
-    expert = tl.load(tile_experts_ptr + tile).to(tl.int64)
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    expert, pairs = load_tile(pairs_ptr, tile_experts_ptr, num_pairs, TOP_K, BLOCK_M)
     if expert < 0:
         return
     STEP: tl.constexpr = 32 // BITS * BLOCK_K
     IS_WIDE: tl.constexpr = x_ptr.dtype.element_ty == tl.float32
-    pairs = tl.load(pairs_ptr + tile * BLOCK_M + tl.arange(0, BLOCK_M))
     # Padding has any row, because it is not stored.
     rows = tl.minimum(pairs // PAIRS_PER_ROW, num_rows - 1)
     columns, ks = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
@@ -99,6 +101,7 @@ def _multiply(
     tiles: ExpertTiles,
     *,
     num_pairs: int,
+    top_k: int,
     num_experts: int,
     config: Config,
 ) -> Tensor:
@@ -111,12 +114,14 @@ def _multiply(
         NUM_N=num_outputs,
         NUM_OUTPUTS=len(weight.values),
         NUM_K=weight.padded_inputs,
+        TOP_K=top_k,
         PAIRS_PER_ROW=num_pairs // len(x),
         GROUP=weight.group,
         BLOCK_K=weight.block,
         BITS=weight.bits,
         ZERO=weight.zero,
         IS_FLOAT=weight.is_float,
+        **dependent_launch(device_info(x.device)),
         **config._asdict(),
     )  # fmt: skip
     return out
@@ -129,7 +134,8 @@ def multiply(x: Tensor, expert_ids: Tensor, packed: QuantizedExperts, *, config:
     num_pairs, capability = expert_ids.numel(), device_info(x.device).capability
     config = config or choose_config(num_pairs, x.element_size(), gate_up, num_experts, capability)
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
-    product = partial(_multiply, num_pairs=num_pairs, num_experts=num_experts, config=config)
+    shape = {"num_pairs": num_pairs, "top_k": expert_ids.shape[1], "num_experts": num_experts}
+    product = partial(_multiply, config=config, **shape)
     inner = product(x, gate_up, gate_up_bias, tiles)
     activated = clamped_swiglu(inner.float(), limit=limit).to(x.dtype) if limit else silu_mul(inner)
     return product(activated, down, down_bias, tiles)

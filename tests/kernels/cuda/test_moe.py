@@ -17,7 +17,7 @@ from torch import Tensor
 
 from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cuda import backend as cuda
-from splitfuse.kernels.cuda import moe, moe_route, quantized_linear
+from splitfuse.kernels.cuda import device_info, moe, moe_route, quantized_linear
 from splitfuse.kernels.cuda.device_info import H100
 from splitfuse.kernels.cuda.linear.quantized_experts import QuantizedExperts
 
@@ -78,14 +78,15 @@ def check(
 
 @pytest.mark.parametrize("dtype", DOT_DTYPES, ids=str)
 @pytest.mark.parametrize(
-    ("num_tokens", "top_k", "num_experts"), [(1, 2, 8), (5, 3, 7), (40, 2, 3), (3, 1, 1), (9, 4, 4)]
+    ("num_tokens", "top_k", "num_experts"),
+    [(1, 2, 8), (4, 2, 8), (5, 3, 7), (40, 2, 3), (3, 1, 1), (9, 4, 4), (16, 8, 128)],
 )
 def test_experts(num_tokens: int, top_k: int, num_experts: int, dtype: torch.dtype) -> None:
     check(random_routing(num_tokens, top_k, num_experts), num_experts=num_experts, dtype=dtype)
 
 
 @pytest.mark.parametrize("expert", [0, 2, 5])
-@pytest.mark.parametrize("num_tokens", [1, 16, 17, 50])
+@pytest.mark.parametrize("num_tokens", [1, 6, 16, 17, 50])
 def test_all_tokens_to_one_expert_leave_the_others_empty(num_tokens: int, expert: int) -> None:
     check(torch.full((num_tokens, 1), expert, dtype=torch.int32, device=DEVICE), num_experts=6)
 
@@ -100,10 +101,26 @@ CONFIGS = [
 
 @pytest.mark.parametrize("config", sorted(set(CONFIGS)), ids=str)
 @pytest.mark.parametrize(("hidden", "inner"), [(HIDDEN, INNER), (128, 256)])  # partial tiles, and whole ones
-def test_every_configuration(config: moe.Config, hidden: int, inner: int) -> None:
+@pytest.mark.parametrize("num_tokens", [2, 20])  # without and with grouping
+def test_every_configuration(config: moe.Config, num_tokens: int, hidden: int, inner: int) -> None:
     dtype = torch.float32 if config.num_stages == 1 else torch.float16
-    ids = random_routing(20, 2, 5)
+    ids = random_routing(num_tokens, 2, 5)
     check(ids, num_experts=5, hidden=hidden, inner=inner, config=config, dtype=dtype)
+
+
+def test_a_token_has_the_same_bits_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check exact mode's products: of few pairs, which are not grouped, and of many."""
+    monkeypatch.setattr(device_info, "IS_EXACT", True)
+    x, ids = random_tensor(300, HIDDEN, seed=3, dtype=torch.float16), random_routing(300, 3, 12)
+    packed = moe.pack_experts(
+        ((*pair, None, None) for pair in matrices(12, torch.float16, hidden=HIDDEN, inner=INNER)), num_experts=12
+    )
+    weights = torch.rand(300, 3).to(DEVICE)
+    whole = moe.experts(x, weights, ids, packed)
+    for rows in (slice(0, 1), slice(3, 7), slice(50, 90)):
+        assert torch.equal(moe.experts(x[rows], weights[rows], ids[rows], packed), whole[rows])
+    assert moe_route.group_by_expert(ids[3:7], num_experts=12, block_m=64).pairs is None
+    assert moe_route.group_by_expert(ids[50:90], num_experts=12, block_m=64).pairs is not None
 
 
 @pytest.mark.parametrize("seed", range(NUM_RANDOM_CASES // 2))
@@ -131,7 +148,7 @@ def test_a_token_that_is_nan_spoils_no_other() -> None:
 
 @pytest.mark.parametrize("block_m", [16, 64])
 @pytest.mark.parametrize(
-    ("num_tokens", "top_k", "num_experts"), [(1, 1, 1), (1, 8, 40), (7, 2, 8), (30, 3, 5), (700, 4, 13)]
+    ("num_tokens", "top_k", "num_experts"), [(2, 1, 1), (6, 8, 40), (7, 2, 8), (30, 3, 5), (700, 4, 13)]
 )
 def test_pairs_are_grouped_by_expert(num_tokens: int, top_k: int, num_experts: int, block_m: int) -> None:
     ids = random_routing(num_tokens, top_k, num_experts)
@@ -142,6 +159,7 @@ def test_pairs_are_grouped_by_expert(num_tokens: int, top_k: int, num_experts: i
         mine = (ids.flatten() == expert).nonzero().flatten().tolist()
         mine += [num_pairs] * (-len(mine) % block_m)
         expected += [(expert, mine[i : i + block_m]) for i in range(0, len(mine), block_m)]
+    assert tiles.pairs is not None
     assert tiles.experts.tolist() == [e for e, _ in expected] + [-1] * (len(tiles.experts) - len(expected))
     assert tiles.pairs.view(-1, block_m).tolist()[: len(expected)] == [pairs for _, pairs in expected]
 
