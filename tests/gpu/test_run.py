@@ -112,12 +112,17 @@ def test_a_cold_start_finds_an_empty_triton_cache(tmp_path: Path, monkeypatch: p
     assert seen == [[]]
 
 
-def test_steps_are_profiled_eagerly_and_from_graphs(tmp_path: Path) -> None:
-    done = script("step_profile", "tiny", "--device", "cpu", "--scale", "16", "--rows", "2", out=tmp_path)
+@pytest.mark.parametrize("shape", ["tiny", "tiny-mixture"])
+def test_steps_are_profiled_eagerly_and_from_graphs(tmp_path: Path, shape: str) -> None:
+    done = script("step_profile", shape, "--device", "cpu", "--scale", "16", "--rows", "2", out=tmp_path)
     assert done.returncode == 0, done.stderr
     profile = json.loads((tmp_path / "profile.json").read_text())
-    assert list(profile) == ["decode, graphs", "mixed, graphs", "decode, eager", "mixed, eager"]
-    assert all(f"{name}: 2 x 1024" in done.stdout for name in profile)
+    alone = "decode, graphs, no dependent launch"
+    assert list(profile) == ["decode, graphs", alone, "mixed, graphs", "decode, eager", "mixed, eager"]
+    steps = [line for line in done.stdout.splitlines() if line.endswith("steps replayed") and ": 2 x 1024: " in line]
+    replayed = {line.partition(": ")[0]: line.split()[-5] for line in steps}
+    assert replayed == {name: "0" if "eager" in name else "4" for name in profile}
+    assert done.stdout.count("not seen decode: predicted") == 1  # its kernels are a GPU's
     # The CPU's stand-in for a graph copies its hidden states.
     assert len(profile["decode, graphs"]) > len(profile["decode, eager"])
 

@@ -134,8 +134,7 @@ def multiply(x: Tensor, expert_ids: Tensor, packed: QuantizedExperts, *, config:
     num_pairs, capability = expert_ids.numel(), device_info(x.device).capability
     config = config or choose_config(num_pairs, x.element_size(), gate_up, num_experts, capability)
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
-    shape = {"num_pairs": num_pairs, "top_k": expert_ids.shape[1], "num_experts": num_experts}
-    product = partial(_multiply, config=config, **shape)
+    product = partial(_multiply, num_pairs=num_pairs, top_k=expert_ids.shape[1], num_experts=num_experts, config=config)
     inner = product(x, gate_up, gate_up_bias, tiles)
     activated = clamped_swiglu(inner.float(), limit=limit).to(x.dtype) if limit else silu_mul(inner)
     return product(activated, down, down_bias, tiles)
