@@ -7,8 +7,9 @@ of BLOCK_M slots, so that a tile of the matmul has one expert:
 
     slots    expert 0: p p p p | p p . .    expert 2: p . . .    ...      . = padding, holds num_pairs
     experts             0      |    0               2            ...      -1 -1 beyond the last
-An expert's program reads all T·K ids twice, in all 8·E·T·K bytes from the L2 cache: 4 MB at 512 tokens, K = 8, E = 128.
-Few pairs are not grouped: their own experts are the tiles' (`load_tile`), without a launch.
+Each chunk of 1,024 pairs has E programs. They read the chunk's ids, 4·E·T·K bytes in all from the L2 cache, and the
+counts of all chunks, which a first kernel writes; so nothing else of a program's work grows with the tokens. Few pairs
+are not grouped: their own experts are the tiles' (`load_tile`), without a launch.
 """
 
 from typing import NamedTuple
@@ -95,45 +96,68 @@ def load_tile(pairs_ptr, experts_ptr, num_pairs, TOP_K: tl.constexpr, BLOCK_M: t
     return expert.to(tl.int64), pairs
 
 
-# Number of ids that are read at a time. Untuned.
-BLOCK_P = 1024
+# Pairs of a chunk, which a program reads at once, and chunks whose counts it reads at once. Untuned.
+BLOCK_P, BLOCK_C = 1024, 16
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def _count_pairs(
+    ids_ptr, counts_ptr, num_pairs, BLOCK_E: tl.constexpr, BLOCK_P: tl.constexpr, DEPENDENT: tl.constexpr
+):  # fmt: skip
+    """Write counts [chunks, BLOCK_E]: how many pairs of a chunk an expert has."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    chunk = tl.program_id(0)
+    pairs = chunk * BLOCK_P + tl.arange(0, BLOCK_P)
+    inside = pairs < num_pairs
+    counts = tl.histogram(tl.load(ids_ptr + pairs, mask=inside, other=0), BLOCK_E, mask=inside)
+    tl.store(counts_ptr + chunk * BLOCK_E + tl.arange(0, BLOCK_E), counts)
 
 
 @triton.jit(do_not_specialize=["num_pairs", "num_tiles"])
 def _group_by_expert(
-    ids_ptr, pairs_ptr, tile_experts_ptr, num_pairs, num_tiles, NUM_EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, DEPENDENT: tl.constexpr,
+    ids_ptr, counts_ptr, pairs_ptr, tile_experts_ptr, num_pairs, num_tiles, NUM_EXPERTS: tl.constexpr,
+    BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    """Write one expert's pairs of one chunk. Without counts [chunks, BLOCK_E] there is one chunk, counted here."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
-    expert = tl.program_id(0)
+    expert, chunk, num_chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     experts, steps = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_P)
-    counts = tl.full([BLOCK_E], 0, tl.int32)
-    for start in range(0, num_pairs, BLOCK_P):
-        inside = start + steps < num_pairs
-        counts += tl.histogram(tl.load(ids_ptr + start + steps, mask=inside, other=0), BLOCK_E, mask=inside)
+    pairs = chunk * BLOCK_P + steps
+    inside = pairs < num_pairs
+    ids = tl.load(ids_ptr + pairs, mask=inside, other=-1)
+    before = tl.full([BLOCK_E], 0, tl.int32)  # pairs in earlier chunks
+    if counts_ptr is None:
+        counts = tl.histogram(tl.where(inside, ids, 0), BLOCK_E, mask=inside)
+    else:
+        counts = before
+        for start in range(0, num_chunks, BLOCK_C):
+            chunks = start + tl.arange(0, BLOCK_C)
+            count_ptrs = counts_ptr + chunks[:, None] * BLOCK_E + experts[None, :]
+            block = tl.load(count_ptrs, mask=(chunks < num_chunks)[:, None], other=0)
+            counts += tl.sum(block, axis=0)
+            before += tl.sum(tl.where((chunks < chunk)[:, None], block, 0), axis=0)
     tiles = (counts + BLOCK_M - 1) // BLOCK_M
     first_tile = tl.sum(tl.where(experts < expert, tiles, 0), axis=0)
     end_tile = first_tile + tl.sum(tl.where(experts == expert, tiles, 0), axis=0)
 
-    # This expert's slots: [first_tile · BLOCK_M, slot) pairs | [slot, end_tile · BLOCK_M) padding.
-    slot = first_tile * BLOCK_M
-    for start in range(0, num_pairs, BLOCK_P):
-        pairs = start + steps
-        inside = pairs < num_pairs
-        is_mine = tl.load(ids_ptr + pairs, mask=inside, other=-1) == expert
-        places = slot + tl.cumsum(is_mine.to(tl.int32), axis=0) - 1
-        tl.store(pairs_ptr + places, pairs, mask=is_mine)
-        slot += tl.sum(is_mine.to(tl.int32), axis=0)
-    padding = slot + tl.arange(0, BLOCK_M)
-    tl.store(pairs_ptr + padding, num_pairs, mask=padding < end_tile * BLOCK_M)
+    # This expert's slots: earlier chunks' pairs | this chunk's | later chunks' | padding up to end_tile · BLOCK_M.
+    slot = first_tile * BLOCK_M + tl.sum(tl.where(experts == expert, before, 0), axis=0)
+    is_mine = ids == expert
+    tl.store(pairs_ptr + slot + tl.cumsum(is_mine.to(tl.int32), axis=0) - 1, pairs, mask=is_mine)
 
-    # The last expert's program also marks the tiles without an expert.
-    last_tile = tl.where(expert == NUM_EXPERTS - 1, num_tiles, end_tile)
-    for start in range(first_tile, last_tile, BLOCK_P):
-        numbers = start + steps
-        tl.store(tile_experts_ptr + numbers, tl.where(numbers < end_tile, expert, -1), mask=numbers < last_tile)
+    # The last chunk's program also fills the padding, the last expert's of them marks the tiles without an expert.
+    if chunk == num_chunks - 1:
+        padding = first_tile * BLOCK_M + tl.sum(tl.where(experts == expert, counts, 0), axis=0) + tl.arange(0, BLOCK_M)
+        tl.store(pairs_ptr + padding, num_pairs, mask=padding < end_tile * BLOCK_M)
+        last_tile = tl.where(expert == NUM_EXPERTS - 1, num_tiles, end_tile)
+        for start in range(first_tile, last_tile, BLOCK_P):
+            numbers = start + steps
+            tl.store(tile_experts_ptr + numbers, tl.where(numbers < end_tile, expert, -1), mask=numbers < last_tile)
 
 
 def group_by_expert(expert_ids: Tensor, *, num_experts: int, block_m: int) -> ExpertTiles:
@@ -150,13 +174,15 @@ def group_by_expert(expert_ids: Tensor, *, num_experts: int, block_m: int) -> Ex
     num_tiles = min((num_pairs + min(num_experts, num_pairs) * (block_m - 1)) // block_m, num_pairs)
     pairs = torch.empty(num_tiles * block_m, dtype=torch.int32, device=expert_ids.device)
     tile_experts = torch.empty(num_tiles, dtype=torch.int32, device=expert_ids.device)
-    _group_by_expert[(num_experts,)](
-        expert_ids, pairs, tile_experts, num_pairs, num_tiles,
-        NUM_EXPERTS=num_experts,
-        BLOCK_E=triton.next_power_of_2(num_experts),
-        BLOCK_M=block_m,
-        BLOCK_P=BLOCK_P,
-        num_warps=4,
-        **dependent_launch(device_info(expert_ids.device)),
+    num_chunks, block_e = triton.cdiv(num_pairs, BLOCK_P), triton.next_power_of_2(num_experts)
+    options = {"BLOCK_E": block_e, "BLOCK_P": BLOCK_P, "num_warps": 4}
+    options |= dependent_launch(device_info(expert_ids.device))
+    counts = None
+    if num_chunks > 1:
+        counts = torch.empty((num_chunks, block_e), dtype=torch.int32, device=expert_ids.device)
+        _count_pairs[(num_chunks,)](expert_ids, counts, num_pairs, **options)
+    _group_by_expert[(num_experts, num_chunks)](
+        expert_ids, counts, pairs, tile_experts, num_pairs, num_tiles, NUM_EXPERTS=num_experts, BLOCK_M=block_m,
+        BLOCK_C=BLOCK_C, **options,
     )  # fmt: skip
     return ExpertTiles(pairs, tile_experts)

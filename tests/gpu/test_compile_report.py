@@ -22,7 +22,7 @@ KERNELS = {
     "prefill", "decode", "merge_pieces", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
     "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "collect_nearest",
     "find_threshold", "mask_far",
-    "route", "group_by_expert", "grouped_matmul", "weigh",
+    "route", "count_pairs", "group_by_expert", "grouped_matmul", "weigh",
     "quantized_matmul", "quantized_experts", "prepare_rows", "widen_weight", "few_rows", "add_splits", "round_rows",
     "shrink", "expand",
     "latent_attention", "merge_splits", "latent_and_cache",
@@ -118,7 +118,7 @@ def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
     """Check that a kernel launched during another touches no memory, and does not end, before that one's end."""
     on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "decode", "merge_pieces", "activate_mul", "few_rows")
     on_the_way += ("add_splits", "round_rows", "quantized_matmul", "prepare_rows", "merge_splits")
-    on_the_way += ("route", "group_by_expert", "grouped_matmul", "weigh", "quantized_experts")
+    on_the_way += ("route", "count_pairs", "group_by_expert", "grouped_matmul", "weigh", "quantized_experts")
     for row in report(arch):
         assert row["waits"] == ("first" if arch >= 90 and row["kernel"] in on_the_way else ""), row
 
@@ -126,7 +126,8 @@ def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_loads_are_16_bytes_wide(arch: int) -> None:
     # A rope program holds one token and one KV head: at head size 64, a thread has only 8 bytes.
-    narrow = ("best_chunk", "route", "group_by_expert", "widen_weight")  # a few numbers a row; half-bytes
+    narrow = ("best_chunk", "route", "count_pairs", "group_by_expert")  # a few numbers a row
+    narrow += ("widen_weight",)  # half-bytes
     narrow += ("keep_inputs", "gated_rms_norm")  # 512 channels over 4 warps; a group of 128
     narrow += ("expand",)  # lines of any rank
     rows = [row for row in report(arch) if row["kernel"] not in narrow]

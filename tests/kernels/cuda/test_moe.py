@@ -148,7 +148,7 @@ def test_a_token_that_is_nan_spoils_no_other() -> None:
 
 @pytest.mark.parametrize("block_m", [16, 64])
 @pytest.mark.parametrize(
-    ("num_tokens", "top_k", "num_experts"), [(2, 1, 1), (6, 8, 40), (7, 2, 8), (30, 3, 5), (700, 4, 13)]
+    ("num_tokens", "top_k", "num_experts"), [(2, 1, 1), (6, 8, 40), (7, 2, 8), (30, 3, 5), (700, 4, 13), (2100, 8, 9)]
 )
 def test_pairs_are_grouped_by_expert(num_tokens: int, top_k: int, num_experts: int, block_m: int) -> None:
     ids = random_routing(num_tokens, top_k, num_experts)
