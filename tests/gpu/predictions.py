@@ -133,14 +133,14 @@ def main() -> None:
     options = parser.parse_args()
     kernels = predict(ALL_SHAPES[options.shape], options.rows, options.context)
     print(f"{'kernel':16} {'of':18} launches programs KiB/program steps   us each  us a step")
-    for each in kernels:
-        us = each.microseconds(options.copy * 1e9)
-        kib = each.num_bytes / each.programs / 1024
+    for kernel in kernels:
+        us = kernel.microseconds(options.copy * 1e9)
+        kib = kernel.num_bytes / kernel.programs / 1024
         print(
-            f"{each.kernel:16} {each.what:18} {each.launches:8} {each.programs:8} {kib:11.1f} {each.steps:5} {us:9.1f} "
-            f"{us * each.launches:10.0f}"
+            f"{kernel.kernel:16} {kernel.what:18} {kernel.launches:8} {kernel.programs:8} {kib:11.1f} {kernel.steps:5} "
+            f"{us:9.1f} {us * kernel.launches:10.0f}"
         )
-    num_launches = sum(each.launches for each in kernels)
+    num_launches = sum(kernel.launches for kernel in kernels)
     print(f"{num_launches} launches, {GAP * num_launches:.0f} us between them; a step: "
           f"{step_us(kernels, options.copy * 1e9):.0f} us")  # fmt: skip
 
