@@ -91,7 +91,7 @@ def _grouped_matmul(
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
-    expert, pairs = load_tile(pairs_ptr, tile_experts_ptr, num_pairs, TOP_K, BLOCK_M)
+    expert, pairs = load_tile(pairs_ptr, tile_experts_ptr, num_pairs, TOP_K, triton.next_power_of_2(TOP_K), BLOCK_M)
     if expert < 0:
         return
     inside = pairs < num_pairs

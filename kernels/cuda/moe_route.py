@@ -80,16 +80,18 @@ class ExpertTiles(NamedTuple):
 
 
 @triton.jit
-def load_tile(pairs_ptr, experts_ptr, num_pairs, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr):
+def load_tile(
+    pairs_ptr, experts_ptr, num_pairs, TOP_K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_M: tl.constexpr
+):  # fmt: skip
     """Return (the expert of this program's tile, -1: nothing is to do; its pairs [BLOCK_M], padded by num_pairs)."""
     tile = tl.program_id(0)
     expert = tl.load(experts_ptr + tile)
     if pairs_ptr is None:
-        pairs = tl.full([BLOCK_M], 0, tl.int32) + num_pairs
-        for k in tl.static_range(TOP_K):
-            places = tl.arange(0, BLOCK_M) * TOP_K + k  # the k-th of each token
-            is_mine = tl.load(experts_ptr + places, mask=places < num_pairs, other=-1) == expert
-            pairs = tl.where(is_mine, places, pairs)
+        ks = tl.arange(0, BLOCK_K)
+        places = tl.arange(0, BLOCK_M)[:, None] * TOP_K + ks[None, :]  # a token's pairs are a row
+        inside = (ks < TOP_K)[None, :] & (places < num_pairs)
+        is_mine = tl.load(experts_ptr + places, mask=inside, other=-1) == expert
+        pairs = tl.min(tl.where(is_mine, places, num_pairs), axis=1)
         expert = tl.where(tl.min(pairs, axis=0) < tile, -1, expert)
     else:
         pairs = tl.load(pairs_ptr + tile * BLOCK_M + tl.arange(0, BLOCK_M))
