@@ -200,7 +200,7 @@ def _quantized(parts: Sequence[Tensor | QuantizedWeight], bits: int, is_fp8: boo
     plain = [part for part in parts if isinstance(part, Tensor)]
     if packed:
         kinds = merged(packed)
-        is_packed = not plain and len(kinds) == 1 and kinds[0].order is None and quantized_linear.has_layout(kinds[0])
+        is_packed = not plain and len(kinds) == 1 and quantized_linear.has_layout(kinds[0])
         return kinds[0] if is_packed else None
     weight = torch.cat(plain)
     if is_fp8:
@@ -224,17 +224,12 @@ def pack_experts(
     rest = iter(experts)
     first = next(rest)
     experts = chain([first], rest)
-    is_plain = args == ExpertArgs(args.limit)
-    if (
-        is_plain
-        and _quantized(first.gate_up, bits, is_fp8) is not None
-        and _quantized([first.down], bits, is_fp8) is not None
-    ):
+    if all(_quantized(parts, bits, is_fp8) is not None for parts in (first.gate_up, [first.down])):
         quantized = (
             (_quantized(expert.gate_up, bits, is_fp8), _quantized([expert.down], bits, is_fp8), *expert[2:])
             for expert in experts
         )
-        return quantized_experts.pack(quantized, num_experts=num_experts, limit=args.limit)
+        return quantized_experts.pack(quantized, num_experts=num_experts, args=args)
 
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])

@@ -30,6 +30,7 @@ MIN_ROWS_TO_WIDEN = 257
 PROGRAMS_PER_MULTIPROCESSOR = 2
 MIN_SPLIT_STEPS = 4
 _GROUPS = (16, 32, 64, 128)  # possible numbers of inputs with one scale
+_SCALE_ROWS = 128  # outputs that share a scale in FP8 files' blocks
 _MAX_BLOCK_K = 32  # twice that would need twice the shared memory for x, and inputs in multiples of 512
 
 
@@ -37,8 +38,8 @@ class QuantizedLinear(NamedTuple):
     """Weight [N, K] of codes of 8 or 4 bits, laid out for `multiply`."""
 
     values: Tensor  # [N, steps · block] int32, codes in the order of quantized_tile.py; beyond K they are 0
-    scales: Tensor  # [G, N] float32 or float16; groups beyond K are 0
-    offsets: Tensor | None  # [G, N] in the dtype of scales
+    scales: Tensor  # [G, ⌈N / scale_rows⌉] float32 or float16; groups beyond K are 0
+    offsets: Tensor | None  # [G, N] float32 or float16
     bias: Tensor | None  # [N]
     num_inputs: int  # K
     block: int  # inputs of a dot
@@ -46,6 +47,7 @@ class QuantizedLinear(NamedTuple):
     zero: int = 0  # subtracted from codes
     is_float: bool = False  # True: codes are e4m3
     rounds_inputs: bool = False  # True: rows are rounded to int8 first (W8A8)
+    scale_rows: int = 1  # number of neighbouring outputs that share a scale; more than 1: no zero, no offsets
 
     @property
     def step(self) -> int:
@@ -131,6 +133,7 @@ def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
         for lower, upper in ((weight.scales, weight.super_scales), (weight.offsets, weight.super_offsets))
     )
     assert scales is not None
+    scale_rows = _SCALE_ROWS if is_float and _is_shared(scales) else 1
     zero = 2 ** (bits - 1) if weight.values.dtype == torch.int8 else 0
     codes = F.pad(weight.values.view(torch.uint8), (0, padded - num_inputs)) + zero  # uint8 wraps around
     if bits == 4:
@@ -140,8 +143,21 @@ def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
     for index in range(per_step):
         words |= parts[:, :, index].to(torch.int32) << _shift(index, bits)
     return QuantizedLinear(
-        words.flatten(1), scales, offsets, bias, num_inputs, block, bits, zero, is_float, weight.rounds_inputs
-    )
+        words.flatten(1), scales[:, ::scale_rows].contiguous(), offsets, bias, num_inputs, block, bits, zero, is_float,
+        weight.rounds_inputs, scale_rows,
+    )  # fmt: skip
+
+
+def _is_shared(scales: Tensor) -> bool:
+    """True if scales [G, N] are equal in runs of _SCALE_ROWS outputs: 8.002 instead of 8.25 bits a weight."""
+    runs = scales[:, ::_SCALE_ROWS].repeat_interleave(_SCALE_ROWS, dim=1)
+    return torch.equal(runs[:, : scales.shape[1]], scales)
+
+
+def with_scale_of_each(packed: QuantizedLinear) -> QuantizedLinear:
+    """Return the weight with a scale for each output."""
+    scales = packed.scales.repeat_interleave(packed.scale_rows, dim=1)[:, : len(packed.values)]
+    return packed._replace(scales=scales.contiguous(), scale_rows=1)
 
 
 def _shift(index: int, bits: int) -> int:
@@ -165,8 +181,8 @@ def _level(lower: Tensor, upper: Tensor | None) -> Tensor:
 def _quantized_matmul(
     x_ptr, sums_ptr, factors_ptr, w_ptr, scales_ptr, offsets_ptr, bias_ptr, out_ptr, num_rows, padded_rows,
     NUM_N: tl.constexpr, NUM_K: tl.constexpr, SPLIT_STEPS: tl.constexpr, IS_SPLIT: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, IS_FLOAT: tl.constexpr, DEPENDENT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, IS_FLOAT: tl.constexpr, SCALE_ROWS: tl.constexpr,
+    DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Write out [rows, NUM_N], if split sums without a bias, [splits, rows, NUM_N]. x is that of `prepare_rows`."""
     if DEPENDENT:
@@ -184,16 +200,18 @@ def _quantized_matmul(
     end_step = tl.minimum(first_step + SPLIT_STEPS, NUM_K // STEP)
     x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * NUM_K + ks[:, None]
     w_ptrs = w_ptr + readable.to(tl.int64)[:, None] * (NUM_K * BITS // 32) + ks[None, :]
+    scale_ptrs = scales_ptr + readable // SCALE_ROWS
+    NUM_SCALES: tl.constexpr = (NUM_N + SCALE_ROWS - 1) // SCALE_ROWS
     out = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
     out = multiply_steps(
-        out, x_ptrs, w_ptrs, scales_ptr + readable, first_step, end_step, NUM_N, GROUP, BLOCK_K, BITS, IS_FLOAT, IS_WIDE
+        out, x_ptrs, w_ptrs, scale_ptrs, first_step, end_step, NUM_SCALES, GROUP, BLOCK_K, BITS, IS_FLOAT, IS_WIDE
     )
     if GROUP:
         first_group, end_group = first_step * STEP // GROUP, end_step * STEP // GROUP
         sum_ptrs = sums_ptr + rows
         if ZERO:
             out = add_offsets(
-                out, scales_ptr + readable, sum_ptrs, first_group, end_group, -ZERO * 1.0, NUM_N, padded_rows, IS_WIDE
+                out, scale_ptrs, sum_ptrs, first_group, end_group, -ZERO * 1.0, NUM_N, padded_rows, IS_WIDE
             )
         if offsets_ptr is not None:
             out = add_offsets(
@@ -202,7 +220,7 @@ def _quantized_matmul(
     else:
         if ZERO and split == 0:
             out -= ZERO * tl.load(sums_ptr + rows)[None, :]
-        out *= tl.load(scales_ptr + readable).to(tl.float32)[:, None]
+        out *= tl.load(scale_ptrs).to(tl.float32)[:, None]
     out = out * unit(IS_FLOAT, IS_WIDE) * tl.load(factors_ptr + rows)[None, :]
     out_ptrs = out_ptr + rows.to(tl.int64)[None, :] * NUM_N + columns[:, None]
     if IS_SPLIT:
@@ -216,7 +234,7 @@ def _quantized_matmul(
 def _widen_weight(
     w_ptr, scales_ptr, offsets_ptr, out_ptr, NUM_N: tl.constexpr, NUM_K: tl.constexpr, WORDS: tl.constexpr,
     GROUP: tl.constexpr, BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, IS_FLOAT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out [NUM_N, NUM_K] = w: reads bits/8 bytes per weight and writes 2."""
     row, ks = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -231,7 +249,8 @@ def _widen_weight(
     else:
         u = (code - ZERO).to(tl.float32)
     group = ks // GROUP if GROUP else ks * 0
-    w = u * tl.load(scales_ptr + group * NUM_N + row, mask=inside, other=0.0).to(tl.float32)
+    scale_ptrs = scales_ptr + group * ((NUM_N + SCALE_ROWS - 1) // SCALE_ROWS) + row // SCALE_ROWS
+    w = u * tl.load(scale_ptrs, mask=inside, other=0.0).to(tl.float32)
     if offsets_ptr is not None:
         w += tl.load(offsets_ptr + group * NUM_N + row, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + row * NUM_K + ks, w.to(out_ptr.dtype.element_ty), mask=inside)
@@ -244,7 +263,7 @@ def widen(packed: QuantizedLinear, dtype: torch.dtype) -> Tensor:
     _widen_weight[(num_outputs, triton.cdiv(packed.num_inputs, 1024))](
         packed.values, packed.scales, packed.offsets, out, NUM_N=num_outputs, NUM_K=packed.num_inputs, WORDS=num_words,
         GROUP=packed.group, BLOCK_K=packed.block, BITS=packed.bits, ZERO=packed.zero, IS_FLOAT=packed.is_float,
-        BLOCK=1024,
+        SCALE_ROWS=packed.scale_rows, BLOCK=1024,
     )  # fmt: skip
     return out
 
@@ -310,6 +329,7 @@ def multiply(
         BITS=packed.bits,
         ZERO=packed.zero,
         IS_FLOAT=packed.is_float,
+        SCALE_ROWS=packed.scale_rows,
         **dependent_launch(gpu),
         **config._asdict(),
     )  # fmt: skip
@@ -333,7 +353,8 @@ def rows(token_ids: Tensor, packed: QuantizedLinear, *, dtype: torch.dtype) -> T
     codes = (words >> torch.tensor(shifts, dtype=torch.int32, device=words.device)[:, None]) & (2**packed.bits - 1)
     codes = codes.flatten(1)
     wide = codes.to(torch.uint8).view(torch.float8_e4m3fn).float() if packed.is_float else (codes - packed.zero).float()
-    grouped = wide.view(len(token_ids), len(packed.scales), -1) * packed.scales.index_select(1, token_ids).T[:, :, None]
+    scales = packed.scales.index_select(1, token_ids // packed.scale_rows).T
+    grouped = wide.view(len(token_ids), len(packed.scales), -1) * scales[:, :, None]
     if packed.offsets is not None:
         grouped = grouped + packed.offsets.index_select(1, token_ids).T[:, :, None]
     wide_rows: Tensor = grouped.flatten(1)[:, : packed.num_inputs].to(dtype)
