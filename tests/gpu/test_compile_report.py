@@ -147,6 +147,8 @@ def test_amds_compiler_takes_every_kernel(arch: int) -> None:
 def most_issue(row: dict[str, Any]) -> float:
     """Return the bar in percent of the instructions that memory speed leaves: real kernels issue half of all slots."""
     words, kernel = set(row["shape"].split()), row["kernel"]
+    if "e2m1" in words or "2880x2880" in words:  # MXFP4: 15 instructions turn 8 weights into float16
+        return 145 if "T256" in words or "T2048" in words else 120
     if kernel == "quantized_matmul" and "G32" in words:  # Q8_0 and Q4_0: each 32 inputs have a scale
         return {"T1": 65, "T16": 70, "T32": 90, "T256": 125}[
             next(word for word in row["shape"].split() if word[0] == "T")
@@ -189,7 +191,7 @@ def test_the_budget_counts_one_loop() -> None:
     assert [line.split()[0] for line in main_loop(text)] == ["F2FP.F16.E4M3.UNPACK_B", "HMMA.16816.F32", "BRA"]
     fp8 = {"FP8": 1, "BLOCK_N": 32, "BLOCK_K": 256, "IS_GATED": False}
     assert bytes_per_step("few_rows", fp8) == 8192
-    int4 = {"BLOCK_N": 64, "BLOCK_K": 32, "BITS": 4, "GROUP": 128}
+    int4 = {"BLOCK_N": 64, "BLOCK_K": 32, "BITS": 4, "GROUP": 128, "SCALE_ROWS": 1, "SCALE_BYTES": 4}
     assert bytes_per_step("quantized_matmul", int4) == 64 * (128 + 2 * 8)  # two groups, each float32 twice
 
 

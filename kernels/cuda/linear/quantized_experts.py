@@ -23,7 +23,7 @@ from ..activation import gelu_tanh_mul, silu_mul
 from ..device_info import device_info
 from ..moe_route import ExpertTiles, group_by_expert
 from ..quantized_linear import Config, QuantizedLinear, prepare, with_scale_of_each
-from .quantized_tile import add_offsets, multiply_steps, unit
+from .quantized_tile import add_offsets, load_scales, multiply_steps, unit
 
 
 class QuantizedExperts(NamedTuple):
@@ -89,8 +89,8 @@ def _quantized_experts(
     else:
         if ZERO:
             out -= ZERO * tl.load(sums_ptr + rows)[None, :]
-        out *= tl.load(scale_ptrs).to(tl.float32)[:, None]
-    out = out * unit(IS_FLOAT, IS_WIDE) * tl.load(factors_ptr + rows)[None, :]
+        out *= load_scales(scale_ptrs)[:, None]
+    out = out * unit(BITS, IS_FLOAT, IS_WIDE) * tl.load(factors_ptr + rows)[None, :]
     if bias_ptr is not None:
         out += tl.load(bias_ptr + outputs).to(tl.float32)[:, None]
     out_ptrs = out_ptr + pairs.to(tl.int64)[None, :] * NUM_N + columns[:, None]
@@ -196,7 +196,7 @@ def _filled(stack: QuantizedLinear, part: QuantizedLinear, index: int) -> Quanti
         part = with_scale_of_each(part)
     elif part.scale_rows < stack.scale_rows:
         stack = with_scale_of_each(stack)
-    assert part[4:] == stack[4:], "experts of different forms"
+    assert (part[4:], part.scales.dtype) == (stack[4:], stack.scales.dtype), "experts of different forms"
     num_outputs, num_scales = len(part.values), part.scales.shape[1]
     outputs = slice(index * num_outputs, (index + 1) * num_outputs)
     stack.values[outputs] = part.values

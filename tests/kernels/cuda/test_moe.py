@@ -203,7 +203,8 @@ def _expert(form: Form, seed: int, *, has_bias: bool = False) -> ops.ExpertWeigh
     )
 
 
-PACKED_FORMS = ["float8 of 128", "float8 in blocks", "float8 per channel", "AWQ", "Q4_0", "Q6_K", "int8 per channel"]
+PACKED_FORMS = ["float8 of 128", "float8 in blocks", "float8 per channel", "AWQ", "Q4_0", "MXFP4"]
+PACKED_FORMS += ["Q6_K", "int8 per channel"]
 
 
 @pytest.mark.parametrize("name", PACKED_FORMS)
