@@ -30,7 +30,7 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import device_info, moe, quantized_linear
 from splitfuse.kernels.cuda.compile_ahead import compile_ahead
 from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, DeviceInfo
-from splitfuse.kernels.cuda.linear import few_rows, fp8_linear, quantized_experts
+from splitfuse.kernels.cuda.linear import few_rows, fp8_linear, int8_linear, quantized_experts
 
 DEVICES = {
     80: DeviceInfo(80, 108, 166_912),  # A100
@@ -231,7 +231,7 @@ def _packed_experts(shape: Shape) -> None:
 
 
 def _quantized(shape: Shape) -> None:
-    """Launch Llama-3.1-8B's down projection: own formats of 8 and 4 bits; with groups of 32 a file's Q8_0 and Q4_0, or e2m1."""
+    """Launch Llama-3.1-8B's down projection: own 8 and 4 bits; with groups of 32 Q8_0 and Q4_0, or e2m1."""
     dtype = getattr(torch, shape.dtype)
     x, bias = _empty(shape.num_tokens, 14336, dtype=dtype), _empty(4096, dtype=dtype)
     scales = _empty(14336 // 128, 4096, dtype=torch.float32)
@@ -262,6 +262,14 @@ def _few(shape: Shape) -> None:
             cuda.linear(x, packed)
             cuda.linear_silu_mul(x, packed)
     few_rows.multiply(x, few_rows.Weight(weight, None, weight[:, 0].contiguous()), dtype=x.dtype)
+
+
+def _int8(shape: Shape) -> None:
+    """Launch Llama-3.1-8B's down projection and gate_up in W8A8."""
+    for num_outputs, num_inputs in ((4096, 14336), (28672, 4096)):
+        scales = _empty(num_outputs, dtype=torch.float32)
+        packed = int8_linear.Int8Linear(_empty(num_outputs, num_inputs, dtype=torch.int8), scales, None)
+        cuda.linear(_empty(shape.num_tokens, num_inputs, dtype=getattr(torch, shape.dtype)), packed)
 
 
 def _adapters(shape: Shape) -> None:
@@ -340,6 +348,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "packed experts": _packed_experts,
     "quantized": _quantized,
     "few": _few,
+    "int8": _int8,
     "recurrent": _recurrent,
     "adapters": _adapters,
     "blocks": _blocks,
@@ -387,6 +396,7 @@ SHAPES = [
     *(Shape("quantized", cache_dtype="e2m1", num_tokens=tokens, group=32) for tokens in (1, 16, 256)),
     Shape("quantized", "float16", num_tokens=1),
     Shape("few", num_tokens=8),
+    *(Shape("int8", num_tokens=tokens) for tokens in (1, 64, 256, 2048)),
     Shape("recurrent"),
     Shape("blocks"),
     Shape("sampling", "float32", num_tokens=32),
