@@ -129,7 +129,7 @@ def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear | Fp8Li
 
 def _pack_kind(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, *, input_bits: int) -> AnyLinear:
     packed: PackedLinear | QuantizedLinear | Int8Linear
-    if (weight.rounds_inputs or input_bits == 8) and int8_linear.has_layout(weight):
+    if _is_int8(weight, input_bits):
         packed = int8_linear.pack(weight, bias)
     else:
         packed = _pack_in_order(weight, bias, dtype)
@@ -137,6 +137,11 @@ def _pack_kind(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype,
     if weight.order is None and not rounds_inputs:
         return packed
     return PreparedLinear(packed, weight.order, rounds_inputs)
+
+
+def _is_int8(weight: QuantizedWeight, input_bits: int) -> bool:
+    """True if inputs are rounded, too: the file does so, or the user lets it be done."""
+    return (weight.rounds_inputs or input_bits == 8) and int8_linear.has_layout(weight)
 
 
 def _pack_in_order(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> PackedLinear | QuantizedLinear:
@@ -231,12 +236,14 @@ def pack_experts(
     rest = iter(experts)
     first = next(rest)
     experts = chain([first], rest)
-    if all(_quantized(parts, bits, is_fp8) is not None for parts in (first.gate_up, [first.down])):
+    weights = [_quantized(parts, bits, is_fp8) for parts in (first.gate_up, [first.down])]
+    if all(weight is not None for weight in weights):
         quantized = (
             (_quantized(expert.gate_up, bits, is_fp8), _quantized([expert.down], bits, is_fp8), *expert[2:])
             for expert in experts
         )
-        return quantized_experts.pack(quantized, num_experts=num_experts, args=args)
+        is_int8 = all(weight is not None and _is_int8(weight, input_bits) for weight in weights)
+        return quantized_experts.pack(quantized, num_experts=num_experts, args=args, is_int8=is_int8)
 
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])

@@ -207,7 +207,7 @@ def _experts(shape: Shape) -> None:
 
 
 def _packed_experts(shape: Shape) -> None:
-    """Launch experts of e4m3 in blocks of 128 x 128 and of int4 of 128; with gpt-oss's sizes those of MXFP4."""
+    """Launch experts of e4m3 in blocks of 128 x 128, int4 of 128 and W8A8; with gpt-oss's sizes those of MXFP4."""
     (hidden, inner, num_experts, top_k), dtype = shape.experts, getattr(torch, shape.dtype)
     logits = _empty(shape.num_tokens, num_experts, dtype=dtype)
     routing = cuda.route(logits, ops.RouteArgs(top_k, True))
@@ -228,6 +228,13 @@ def _packed_experts(shape: Shape) -> None:
         matrices = (stack(2 * inner, hidden, bits), stack(hidden, inner, bits))
         packed = quantized_experts.QuantizedExperts(*matrices, num_experts)
         cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
+    values = (
+        _empty(num_experts * 2 * inner, hidden, dtype=torch.int8),
+        _empty(num_experts * hidden, inner, dtype=torch.int8),
+    )
+    int8 = (int8_linear.Int8Linear(each, _empty(len(each), dtype=torch.float32), None) for each in values)
+    packed = quantized_experts.QuantizedExperts(*int8, num_experts)
+    cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
 
 
 def _quantized(shape: Shape) -> None:

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Products of int8 and int8 (W8A8): y = (x₈ w₈ᵀ) · x's scale · w's scale, a scale for each token and output.
 
-For checkpoints that define rounded activations. x is rounded token by token in a kernel of its own, then the tensor
-cores multiply bytes, twice as fast as 16 bits, and nothing is converted: N·K bytes are read for 2·M·N·K operations, so
-an H200 is bound by memory up to some 200 rows. Sums are integers and exact, so neither the tile nor a split of K nor
-the number of rows changes a bit.
+For linears and experts of checkpoints that define rounded activations. x is rounded token by token in a kernel of its
+own, then the tensor cores multiply bytes, twice as fast as 16 bits, and nothing is converted: N·K bytes are read for
+2·M·N·K operations, so an H200 is bound by memory up to some 200 rows. Sums are integers and exact, so neither the tile
+nor a split of K nor the number of rows changes a bit.
 """
 
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...quantize import QuantizedWeight
 from ..device_info import DeviceInfo, dependent_launch, device_info
+from ..moe_route import ExpertTiles
 from .few_rows import MIN_SPLIT_BYTES, PROGRAMS_PER_MULTIPROCESSOR, add_splits, finish
 from .fp8_linear import round_rows
 
@@ -40,7 +41,7 @@ class Config(NamedTuple):
 
 
 def choose_config(num_rows: int, num_outputs: int, gpu: DeviceInfo) -> Config:
-    """Choose the tile. Few rows: few_rows.py's in e4m3, 8 KiB of weights a step. Untuned."""
+    """Choose the tile, of experts with 0 outputs. Few rows: few_rows.py's in e4m3, 8 KiB of weights a step. Untuned."""
     is_small = gpu.shared_memory < 128 * 1024
     if num_rows <= 16:
         return Config(16, 32, 256, 4, 4 if is_small else 5)
@@ -59,23 +60,34 @@ def choose_num_splits(num_programs: int, num_inputs: int, config: Config, gpu: D
     return max(min(wanted, num_inputs // MIN_SPLIT_BYTES, 8), 1)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_outs"])
 def _int8_linear(
-    x_ptr, x_scales_ptr, w_ptr, w_scales_ptr, bias_ptr, out_ptr, num_rows, NUM_N: tl.constexpr, NUM_K: tl.constexpr,
-    SPLIT_K: tl.constexpr, IS_SPLIT: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    x_ptr, x_scales_ptr, w_ptr, w_scales_ptr, bias_ptr, out_ptr, pairs_ptr, tile_experts_ptr, num_outs,
+    OUTS_PER_ROW: tl.constexpr, NUM_N: tl.constexpr, NUM_K: tl.constexpr, SPLIT_K: tl.constexpr,
+    IS_SPLIT: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Write out [rows, NUM_N], if split bare sums [splits, rows, NUM_N] int32."""
+    """Write out [outs, NUM_N], if split bare sums [splits, outs, NUM_N] int32; out p is of row p // OUTS_PER_ROW.
+
+    With experts the outs are the pairs of a tile, and w [NUM_N, NUM_K] is that of the tile's expert.
+    """
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     # Programs of equal outputs run concurrently, so that weights which one program reads are in L2 for the others.
-    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    tile = tl.program_id(0)
+    outs, expert = tile * BLOCK_M + tl.arange(0, BLOCK_M), tile.to(tl.int64) * 0
+    if pairs_ptr is not None:
+        expert = tl.load(tile_experts_ptr + tile).to(tl.int64)
+        if expert < 0:
+            return
+        outs = tl.load(pairs_ptr + outs)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     split, ks = tl.program_id(2), tl.arange(0, BLOCK_K)
-    row_inside, column_inside = rows < num_rows, columns < NUM_N
+    row_inside, column_inside = outs < num_outs, columns < NUM_N
+    rows, weights = outs // OUTS_PER_ROW, expert * NUM_N + columns
     x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * NUM_K + ks[None, :]
-    w_ptrs = w_ptr + columns.to(tl.int64)[:, None] * NUM_K + ks[None, :]
+    w_ptrs = w_ptr + weights[:, None] * NUM_K + ks[None, :]
     sums = tl.full([BLOCK_M, BLOCK_N], 0, tl.int32)
     for start in range(split * SPLIT_K, tl.minimum(split * SPLIT_K + SPLIT_K, NUM_K), BLOCK_K):
         x_mask, w_mask = row_inside[:, None], column_inside[:, None]
@@ -85,12 +97,12 @@ def _int8_linear(
         w = tl.load(w_ptrs + start, mask=w_mask, other=0)
         sums = tl.dot(x, tl.trans(w), sums, out_dtype=tl.int32)
     mask = row_inside[:, None] & column_inside[None, :]
-    out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * NUM_N + columns[None, :]
+    out_ptrs = out_ptr + outs.to(tl.int64)[:, None] * NUM_N + columns[None, :]
     if IS_SPLIT:
-        tl.store(out_ptrs + split.to(tl.int64) * num_rows * NUM_N, sums, mask=mask)
+        tl.store(out_ptrs + split.to(tl.int64) * num_outs * NUM_N, sums, mask=mask)
     else:
         x_scale = tl.load(x_scales_ptr + rows, mask=row_inside, other=0.0)
-        out = finish(sums.to(tl.float32), w_scales_ptr, bias_ptr, x_scale, columns, column_inside)
+        out = finish(sums.to(tl.float32), w_scales_ptr, bias_ptr, x_scale, weights, column_inside)
         tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
@@ -124,7 +136,8 @@ def multiply(x: Tensor, packed: Int8Linear, *, config: Config | None = None, num
     if num_splits > 1:
         sums = torch.empty((num_splits, num_rows, num_outputs), dtype=torch.int32, device=x.device)
     _int8_linear[(*tiles, num_splits)](
-        rounded, x_scales, packed.values, packed.scales, packed.bias, sums, num_rows,
+        rounded, x_scales, packed.values, packed.scales, packed.bias, sums, None, None, num_rows,
+        OUTS_PER_ROW=1,
         NUM_N=num_outputs,
         NUM_K=num_inputs,
         SPLIT_K=split_k,
@@ -134,4 +147,24 @@ def multiply(x: Tensor, packed: Int8Linear, *, config: Config | None = None, num
     )  # fmt: skip
     if num_splits > 1:
         add_splits(sums, packed.bias, out, x_scales=x_scales, w_scales=packed.scales)
+    return out
+
+
+def multiply_pairs(
+    x: Tensor, packed: Int8Linear, tiles: ExpertTiles, *, num_pairs: int, num_experts: int, config: Config
+) -> Tensor:
+    """Multiply x [rows, K], `num_pairs // rows` pairs a row, by weights stacked to [E · N, K] → [num_pairs, N]."""
+    num_outputs = len(packed.values) // num_experts
+    rounded, x_scales = round_rows(x, dtype=torch.int8)
+    out, gpu = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device), device_info(x.device)
+    _int8_linear[(len(tiles.experts), triton.cdiv(num_outputs, config.BLOCK_N), 1)](
+        rounded, x_scales, packed.values, packed.scales, packed.bias, out, tiles.pairs, tiles.experts, num_pairs,
+        OUTS_PER_ROW=num_pairs // len(x),
+        NUM_N=num_outputs,
+        NUM_K=x.shape[1],
+        SPLIT_K=x.shape[1],
+        IS_SPLIT=False,
+        **dependent_launch(gpu),
+        **config._asdict(),
+    )  # fmt: skip
     return out

@@ -6,9 +6,9 @@ n tokens per expert 2 · n / (bits / 8) operations per byte are done, so memory 
 The activation is a kernel of its own, because gate and up in one program would need twice the registers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -20,15 +20,19 @@ from ...quantize import QuantizedWeight
 from ...reference import clamped_swiglu
 from .. import quantized_linear
 from ..activation import gelu_tanh_mul, silu_mul
-from ..device_info import device_info
+from ..device_info import DeviceInfo, device_info
 from ..moe_route import ExpertTiles, group_by_expert
 from ..quantized_linear import Config, QuantizedLinear, prepare, with_scale_of_each
+from . import int8_linear
+from .int8_linear import Int8Linear
 from .quantized_tile import add_offsets, load_scales, multiply_steps, unit
+
+AnyPacked = QuantizedLinear | Int8Linear
 
 
 class QuantizedExperts(NamedTuple):
-    gate_up: QuantizedLinear  # [E · 2·I, H]
-    down: QuantizedLinear  # [E · H, I]
+    gate_up: AnyPacked  # [E · 2·I, H]
+    down: AnyPacked  # [E · H, I], of gate_up's class
     num_experts: int
     gate_up_bias: Tensor | None = None  # [E, 2·I]
     down_bias: Tensor | None = None  # [E, H]
@@ -37,14 +41,20 @@ class QuantizedExperts(NamedTuple):
     args: ExpertArgs = SWIGLU_EXPERTS
 
 
-def choose_config(num_pairs: int, element_size: int, weight: QuantizedLinear, num_experts: int, gpu: int) -> Config:
-    """Choose the tile for twice an expert's average number of pairs, as moe.py does. `gpu`: its capability. Untuned."""
+def choose_config(
+    num_pairs: int, element_size: int, weight: AnyPacked, num_experts: int, gpu: DeviceInfo
+) -> Config | int8_linear.Config:
+    """Choose the tile for twice an expert's average number of pairs, as moe.py does. Untuned."""
+    if isinstance(weight, Int8Linear):
+        return int8_linear.choose_config(2 * num_pairs // num_experts, 0, gpu)
     if element_size > 2:
         return Config(16, 32, 4, 1)
     is_small = 2 * num_pairs <= 16 * num_experts
-    if is_small or (weight.bits == 4 and gpu != 90):  # without wgmma x takes registers: 32 rows of 4 bits spill
-        return Config(16, 64, 4 if 0 < weight.group < 64 and gpu < 89 else 2, 4)
-    return Config(32, 64, 2, 2) if 100 <= gpu < 120 else Config(32, 128, 4, 2)
+    if is_small or (
+        weight.bits == 4 and gpu.capability != 90
+    ):  # without wgmma x takes registers: 32 rows of 4 bits spill
+        return Config(16, 64, 4 if 0 < weight.group < 64 and gpu.capability < 89 else 2, 4)
+    return Config(32, 64, 2, 2) if 100 <= gpu.capability < 120 else Config(32, 128, 4, 2)
 
 
 @triton.jit(do_not_specialize=["num_pairs", "num_rows", "padded_rows"])
@@ -99,15 +109,19 @@ def _quantized_experts(
 
 def _multiply(
     x: Tensor,
-    weight: QuantizedLinear,
+    weight: AnyPacked,
     bias: Tensor | None,
     tiles: ExpertTiles,
     *,
     num_pairs: int,
     num_experts: int,
-    config: Config,
+    config: Config | int8_linear.Config,
 ) -> Tensor:
     """Multiply x [rows, in], `num_pairs // rows` pairs a row → [num_pairs, out]."""
+    if isinstance(weight, Int8Linear):
+        assert isinstance(config, int8_linear.Config)
+        weight = weight._replace(bias=None if bias is None else bias.flatten())
+        return int8_linear.multiply_pairs(x, weight, tiles, num_pairs=num_pairs, num_experts=num_experts, config=config)
     rows, num_outputs = prepare(x, weight, multiple=1), len(weight.values) // num_experts
     out = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
     _quantized_experts[(len(tiles.experts), triton.cdiv(num_outputs, config.BLOCK_N))](
@@ -128,12 +142,12 @@ def _multiply(
     return out
 
 
-def multiply(x: Tensor, expert_ids: Tensor, packed: QuantizedExperts, *, config: Config | None = None) -> Tensor:
+def multiply(x: Tensor, expert_ids: Tensor, packed: QuantizedExperts) -> Tensor:
     """x [T, H], or a row for each pair, rows contiguous; expert_ids [T, K] int32 → outputs of all pairs, [T · K, H]."""
     gate_up, down, num_experts, gate_up_bias, down_bias, gate_up_order, down_order, args = packed
-    num_pairs, capability = expert_ids.numel(), device_info(x.device).capability
+    num_pairs = expert_ids.numel()
     assert len(x) in (len(expert_ids), num_pairs)
-    config = config or choose_config(num_pairs, x.element_size(), gate_up, num_experts, capability)
+    config = choose_config(num_pairs, x.element_size(), gate_up, num_experts, device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
     product = partial(_multiply, num_pairs=num_pairs, num_experts=num_experts, config=config)
     inner = product(_in_order(x, expert_ids, gate_up_order), gate_up, gate_up_bias, tiles)
@@ -159,14 +173,19 @@ def pack(
     *,
     num_experts: int,
     args: ExpertArgs = SWIGLU_EXPERTS,
+    is_int8: bool = False,
 ) -> QuantizedExperts:
-    """Pack experts (gate_up [2·I, H], down [H, I], their biases), all of one form, one at a time."""
-    stacks: list[QuantizedLinear] = []
+    """Pack experts (gate_up [2·I, H], down [H, I], their biases), all of one form, one at a time.
+
+    `is_int8`: for products in int8, whose layout all have.
+    """
+    stacks: list[AnyPacked] = []
     tensors: list[Tensor | None] = [None] * 4
     for index, (gate_up, down, *biases) in enumerate(experts):
         assert gate_up is not None
         assert down is not None
-        parts = [quantized_linear.pack(weight, None) for weight in (gate_up, down)]
+        weights = (gate_up, down)
+        parts = [int8_linear.pack(w, None) if is_int8 else quantized_linear.pack(w, None) for w in weights]
         stacks = stacks or [_empty_stack(part, num_experts) for part in parts]
         stacks = [_filled(stack, part, index) for stack, part in zip(stacks, parts, strict=True)]
         for place, part in enumerate((*biases, gate_up.order, down.order)):
@@ -181,27 +200,36 @@ def pack(
     )
 
 
-def _empty_stack(part: QuantizedLinear, num_experts: int) -> QuantizedLinear:
-    num_outputs = num_experts * len(part.values)
-    return part._replace(
-        values=part.values.new_empty((num_outputs, part.values.shape[1])),
-        scales=part.scales.new_empty((len(part.scales), num_experts * part.scales.shape[1])),
-        offsets=None if part.offsets is None else part.offsets.new_empty((len(part.offsets), num_outputs)),
-    )
+def _parts(packed: AnyPacked) -> Iterator[tuple[str, Tensor, int]]:
+    """Yield the weight's tensors: name, tensor, dimension of the outputs."""
+    for name, part in packed._asdict().items():
+        if isinstance(part, Tensor):
+            yield name, part, 0 if name == "values" else part.ndim - 1
 
 
-def _filled(stack: QuantizedLinear, part: QuantizedLinear, index: int) -> QuantizedLinear:
+def _empty_stack(packed: AnyPacked, num_experts: int) -> AnyPacked:
+    stacks: dict[str, Any] = {}
+    for name, part, dim in _parts(packed):
+        shape = list(part.shape)
+        shape[dim] *= num_experts
+        stacks[name] = part.new_empty(shape)
+    return packed._replace(**stacks)
+
+
+def _filled(stack: AnyPacked, packed: AnyPacked, index: int) -> AnyPacked:
     """Write an expert's weight into the stack. By chance only some experts may have equal scales in blocks."""
-    if part.scale_rows > stack.scale_rows:
-        part = with_scale_of_each(part)
-    elif part.scale_rows < stack.scale_rows:
-        stack = with_scale_of_each(stack)
-    assert (part[4:], part.scales.dtype) == (stack[4:], stack.scales.dtype), "experts of different forms"
-    num_outputs, num_scales = len(part.values), part.scales.shape[1]
-    outputs = slice(index * num_outputs, (index + 1) * num_outputs)
-    stack.values[outputs] = part.values
-    stack.scales[:, index * num_scales : (index + 1) * num_scales] = part.scales
-    if stack.offsets is not None:
-        assert part.offsets is not None
-        stack.offsets[:, outputs] = part.offsets
+    if isinstance(stack, QuantizedLinear) and isinstance(packed, QuantizedLinear):
+        if packed.scale_rows > stack.scale_rows:
+            packed = with_scale_of_each(packed)
+        elif packed.scale_rows < stack.scale_rows:
+            stack = with_scale_of_each(stack)
+    assert _form(stack) == _form(packed), "experts of different forms"
+    wholes = {name: whole for name, whole, _ in _parts(stack)}
+    for name, part, dim in _parts(packed):
+        size = part.shape[dim]
+        wholes[name].narrow(dim, index * size, size).copy_(part)
     return stack
+
+
+def _form(packed: AnyPacked) -> list[object]:
+    return [part.dtype if isinstance(part, Tensor) else part for part in packed]

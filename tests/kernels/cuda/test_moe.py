@@ -15,11 +15,13 @@ from kernel_cases import (
 from quantized_cases import FORMS, Form, random_weight
 from torch import Tensor
 
-from splitfuse.kernels import ops, quantize, reference
+from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import moe, moe_route, quantized_linear
 from splitfuse.kernels.cuda.device_info import H100
+from splitfuse.kernels.cuda.linear.int8_linear import Int8Linear
 from splitfuse.kernels.cuda.linear.quantized_experts import QuantizedExperts
+from splitfuse.kernels.quantize import QuantizedWeight
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -259,30 +261,50 @@ def test_experts_of_fp8_blocks_keep_a_scale_for_each_block() -> None:
     for place in range(3):
         parts = list(each)
         gate = parts[place].gate_up[0]
-        assert isinstance(gate, quantize.QuantizedWeight)
+        assert isinstance(gate, QuantizedWeight)
         fine = gate._replace(scales=gate.scales * (1 + torch.arange(256, device=DEVICE) % 2))
         parts[place] = parts[place]._replace(gate_up=[fine, parts[place].gate_up[1]])
         got = cuda.pack_experts(parts, num_experts=3, dtype=torch.float16)
         assert isinstance(got, QuantizedExperts)
         assert got.gate_up.scale_rows == 1
         expected = torch.cat(
-            [
-                half.dequantized()
-                for expert in parts
-                for half in expert.gate_up
-                if isinstance(half, quantize.QuantizedWeight)
-            ]
+            [half.dequantized() for expert in parts for half in expert.gate_up if isinstance(half, QuantizedWeight)]
         )
         torch.testing.assert_close(quantized_linear.widen(got.gate_up, torch.float32), expected)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_experts_that_round_their_inputs_have_equal_bits_in_any_batch(has_bias: bool) -> None:
+    each = []
+    for index in range(3):
+        expert = _expert(FORMS["int8 per channel"], 10 * index, has_bias=has_bias)
+        halves = [half._replace(rounds_inputs=True) for half in expert.gate_up if isinstance(half, QuantizedWeight)]
+        assert isinstance(expert.down, QuantizedWeight)
+        each.append(expert._replace(gate_up=halves, down=expert.down._replace(rounds_inputs=True)))
+    packed = cuda.pack_experts(each, num_experts=3, dtype=torch.float32)
+    assert isinstance(packed, QuantizedExperts)
+    assert isinstance(packed.gate_up, Int8Linear)
+    ids, weights = random_routing(60, 2, 3), torch.rand(60, 2).to(DEVICE)
+    x = _view_of(random_tensor(60, 256, seed=3, dtype=torch.float32) / 16)
+    whole = cuda.experts(x, weights, ids, packed)
+    in_float = [
+        expert._replace(gate_up_bias=expert.gate_up_bias.float(), down_bias=expert.down_bias.float())
+        if expert.gate_up_bias is not None and expert.down_bias is not None
+        else expert
+        for expert in each
+    ]
+    wide = reference.pack_experts(in_float, num_experts=3, dtype=torch.float32)
+    expected = reference.experts(x, weights, ids, wide)
+    assert (whole - expected).abs().max() <= 0.005 * expected.abs().max()  # an input may round to the next integer
+    for rows in (slice(0, 1), slice(3, 25)):
+        assert torch.equal(cuda.experts(x[rows], weights[rows], ids[rows], packed), whole[rows])
 
 
 def test_experts_with_an_order_of_inputs_stay_packed() -> None:
     def ordered(expert: ops.ExpertWeights, seed: int) -> ops.ExpertWeights:
         orders = [torch.randperm(256, generator=torch.Generator().manual_seed(seed + k)).to(DEVICE) for k in (0, 1)]
-        halves = [
-            half._replace(order=orders[0]) for half in expert.gate_up if isinstance(half, quantize.QuantizedWeight)
-        ]
-        assert isinstance(expert.down, quantize.QuantizedWeight)
+        halves = [half._replace(order=orders[0]) for half in expert.gate_up if isinstance(half, QuantizedWeight)]
+        assert isinstance(expert.down, QuantizedWeight)
         return expert._replace(gate_up=halves, down=expert.down._replace(order=orders[1]))
 
     each = [ordered(_expert(FORMS["AWQ"], 10 * index), index) for index in range(3)]
