@@ -232,7 +232,7 @@ def _packed_experts(shape: Shape) -> None:
         _empty(num_experts * 2 * inner, hidden, dtype=torch.int8),
         _empty(num_experts * hidden, inner, dtype=torch.int8),
     )
-    int8 = (int8_linear.Int8Linear(each, _empty(len(each), dtype=torch.float32), None) for each in values)
+    int8 = (int8_linear.Int8Linear(matrix, _empty(len(matrix), dtype=torch.float32), None) for matrix in values)
     packed = quantized_experts.QuantizedExperts(*int8, num_experts)
     cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
 

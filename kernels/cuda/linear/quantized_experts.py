@@ -54,6 +54,8 @@ def choose_config(
         weight.bits == 4 and gpu.capability != 90
     ):  # without wgmma x takes registers: 32 rows of 4 bits spill
         return Config(16, 64, 4 if 0 < weight.group < 64 and gpu.capability < 89 else 2, 4)
+    if gpu.capability == 90 and weight.bits == 8 and num_pairs > 32 * num_experts:
+        return Config(64, 128, 8 if 0 < weight.group < 64 else 4, 2)  # a prompt decodes the weights half as often
     return Config(32, 64, 2, 2) if 100 <= gpu.capability < 120 else Config(32, 128, 4, 2)
 
 
