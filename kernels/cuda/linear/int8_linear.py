@@ -54,8 +54,13 @@ def choose_config(num_rows: int, num_outputs: int, gpu: DeviceInfo) -> Config:
     return Config(128, 128, 128, 8, 2 if is_small else 3)
 
 
-def choose_num_splits(num_programs: int, num_inputs: int, config: Config, gpu: DeviceInfo) -> int:
-    """Return the number of parts of K that are summed concurrently; with larger tiles sums would outweigh weights."""
+def choose_num_splits(num_rows: int, num_outputs: int, num_inputs: int, config: Config, gpu: DeviceInfo) -> int:
+    """Return the number of parts of K that are summed concurrently; with larger tiles sums would outweigh weights.
+
+    A part's length is compiled in, so tiles of rows count as a power of two, which a rehearsal at load has.
+    """
+    num_tiles = triton.next_power_of_2(triton.cdiv(num_rows, config.BLOCK_M))
+    num_programs = num_tiles * triton.cdiv(num_outputs, config.BLOCK_N)
     wanted = (PROGRAMS_PER_MULTIPROCESSOR if config.BLOCK_M == 16 else 1) * gpu.num_multiprocessors // num_programs
     return max(min(wanted, num_inputs // MIN_SPLIT_BYTES, 8), 1)
 
@@ -128,14 +133,14 @@ def multiply(x: Tensor, packed: Int8Linear, *, config: Config | None = None, num
     gpu = device_info(x.device)
     config = config or choose_config(num_rows, num_outputs, gpu)
     rounded, x_scales = round_rows(x, dtype=torch.int8)
-    tiles = triton.cdiv(num_rows, config.BLOCK_M), triton.cdiv(num_outputs, config.BLOCK_N)
-    num_splits = num_splits or choose_num_splits(tiles[0] * tiles[1], num_inputs, config, gpu)
+    num_splits = num_splits or choose_num_splits(num_rows, num_outputs, num_inputs, config, gpu)
     split_k = triton.cdiv(triton.cdiv(num_inputs, config.BLOCK_K), num_splits) * config.BLOCK_K
     num_splits = triton.cdiv(num_inputs, split_k)
     sums = out
     if num_splits > 1:
         sums = torch.empty((num_splits, num_rows, num_outputs), dtype=torch.int32, device=x.device)
-    _int8_linear[(*tiles, num_splits)](
+    grid = (triton.cdiv(num_rows, config.BLOCK_M), triton.cdiv(num_outputs, config.BLOCK_N), num_splits)
+    _int8_linear[grid](
         rounded, x_scales, packed.values, packed.scales, packed.bias, sums, None, None, num_rows,
         OUTS_PER_ROW=1,
         NUM_N=num_outputs,

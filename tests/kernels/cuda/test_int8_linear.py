@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from kernel_cases import DEVICE, DTYPES, assert_near, random_tensor
 from torch import Tensor
 
@@ -114,3 +115,15 @@ def test_an_order_of_inputs_is_applied_before() -> None:
     values, scales = round_rows(x, dtype=torch.int8)
     expected = (values.double() * scales.double()[:, None]) @ weight.dequantized().double().T
     assert_near(cuda.linear(x, packed), expected)
+
+
+def test_few_outputs_are_split_and_powers_of_two_have_all_kernels() -> None:
+    """A length of parts that no power of two has would be compiled while requests wait."""
+
+    def num_splits(num_rows: int) -> int:
+        config = int8_linear.choose_config(num_rows, 4096, H100)
+        return int8_linear.choose_num_splits(num_rows, 4096, 14336, config, H100)
+
+    assert [num_splits(2**power) for power in range(12)] == [4] * 5 + [2] * 2 + [4, 2] + [1] * 3
+    for num_rows in range(1, 2049):
+        assert num_splits(num_rows) == num_splits(triton.next_power_of_2(num_rows))
