@@ -88,7 +88,7 @@ def choose_config(
         return Config(8, 64, 4, 4)
     is_fine = 0 < group < 64
     if num_rows <= 16:
-        return Config(16, 64, 4 if is_fine and gpu.capability < 89 else 2, 4)
+        return Config(16, 64, 4 if is_fine and gpu.capability < (90 if is_e2m1 else 89) else 2, 4)
     stages = 3 if gpu.shared_memory >= 160 * 1024 else 2
     if is_e2m1:
         return Config(32, 64, 2, stages)  # wider tiles spill

@@ -59,8 +59,8 @@ def choose_num_splits(num_rows: int, num_outputs: int, num_inputs: int, config: 
 
     A part's length is compiled in, so tiles of rows count as a power of two, which a rehearsal at load has.
     """
-    num_tiles = triton.next_power_of_2(triton.cdiv(num_rows, config.BLOCK_M))
-    num_programs = num_tiles * triton.cdiv(num_outputs, config.BLOCK_N)
+    num_tiles: int = triton.next_power_of_2(triton.cdiv(num_rows, config.BLOCK_M))
+    num_programs = num_tiles * -(-num_outputs // config.BLOCK_N)
     wanted = (PROGRAMS_PER_MULTIPROCESSOR if config.BLOCK_M == 16 else 1) * gpu.num_multiprocessors // num_programs
     return max(min(wanted, num_inputs // MIN_SPLIT_BYTES, 8), 1)
 
