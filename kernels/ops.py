@@ -588,7 +588,7 @@ def pack_experts(
 ) -> Any:
     """Pack the MLPs of `num_experts` experts in this device's fastest layout, for `experts` on inputs of `dtype`.
 
-    Matrices are packed like by `pack_linear` (`pack_fp8` if `is_fp8`) and `pack_quantized`; a GPU widens them. Experts
+    Matrices are packed like by `pack_linear` (`pack_fp8` if `is_fp8`) and `pack_quantized`. Experts
     are taken from the iterable one at a time, so at most one expert is in memory twice.
     """
     return _backend(torch.empty(0, device=device)).pack_experts(

@@ -50,7 +50,9 @@ class EngineConfig:
     )
     model_impl: str = setting("auto", choices=("auto", "native", "transformers", "vllm"), help="code of the layers")
     quantization_activations: str = setting(
-        "none", choices=("none", "int8"), help="int8: round the inputs of quantized weights, token by token (CPU)"
+        "none",
+        choices=("none", "int8"),
+        help="int8: round the inputs of quantized weights, token by token (CPU; on a GPU those of int8)",
     )
     kv_cache_dtype: str = setting(
         "auto",

@@ -43,9 +43,10 @@ from .latent.attention import latent_attention
 from .latent.queries import head_linear as head_linear
 from .latent.queries import latent_and_cache as latent_and_cache
 from .latent.queries import pack_heads as pack_heads
-from .linear import exact_linear, few_rows, fp8_linear, quantized_experts
+from .linear import exact_linear, few_rows, fp8_linear, int8_linear, quantized_experts
 from .linear.adapters import add_adapters as add_adapters
 from .linear.fp8_linear import Fp8Linear
+from .linear.int8_linear import Int8Linear
 from .linear.quantized_experts import QuantizedExperts
 from .moe import experts as experts
 from .norm import add_layer_norm as add_layer_norm
@@ -85,7 +86,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
 class PreparedLinear(NamedTuple):
     """Weight whose inputs are reordered or rounded to int8 before the product."""
 
-    linear: "PackedLinear | QuantizedLinear"
+    linear: "PackedLinear | QuantizedLinear | Int8Linear"
     order: Tensor | None
     rounds_inputs: bool
 
@@ -103,14 +104,14 @@ class Table(NamedTuple):
     dtype: torch.dtype
 
 
-AnyLinear = PackedLinear | QuantizedLinear | Fp8Linear | PreparedLinear | StackedLinear | Table
+AnyLinear = PackedLinear | QuantizedLinear | Fp8Linear | Int8Linear | PreparedLinear | StackedLinear | Table
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> AnyLinear:
-    """Pack a weight; `input_bits` has no effect, because inputs are not rounded for speed here."""
+    """Pack a weight; with `input_bits` 8, inputs of 8-bit weights are rounded for the tensor cores."""
     if bits == 16 or not can_quantize(weight, bits):
         return PackedLinear(weight, bias)
-    return quantized_linear.pack(quantize(weight, bits), bias)
+    return _pack_kind(quantize(weight, bits), bias, weight.dtype, input_bits=input_bits)
 
 
 def pack_quantized(
@@ -118,7 +119,7 @@ def pack_quantized(
 ) -> AnyLinear:
     kinds = merged(parts)
     biases = [None] * len(kinds) if bias is None else torch.split(bias, [len(kind.values) for kind in kinds])
-    packed = [_pack_kind(kind, part, dtype) for kind, part in zip(kinds, biases, strict=True)]
+    packed = [_pack_kind(kind, part, dtype, input_bits=input_bits) for kind, part in zip(kinds, biases, strict=True)]
     return packed[0] if len(packed) == 1 else StackedLinear(packed)
 
 
@@ -126,12 +127,21 @@ def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear | Fp8Li
     return fp8_linear.pack(weight, bias) if fp8_linear.can_round(weight) else PackedLinear(weight, bias)
 
 
-def _pack_kind(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> AnyLinear:
-    packed = _pack_in_order(weight, bias, dtype)
-    rounds_inputs = weight.rounds_inputs and isinstance(packed, PackedLinear)  # QuantizedLinear rounds by itself
+def _pack_kind(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, *, input_bits: int) -> AnyLinear:
+    packed: PackedLinear | QuantizedLinear | Int8Linear
+    if _is_int8(weight, input_bits):
+        packed = int8_linear.pack(weight, bias)
+    else:
+        packed = _pack_in_order(weight, bias, dtype)
+    rounds_inputs = weight.rounds_inputs and isinstance(packed, PackedLinear)  # the others round by themselves
     if weight.order is None and not rounds_inputs:
         return packed
     return PreparedLinear(packed, weight.order, rounds_inputs)
+
+
+def _is_int8(weight: QuantizedWeight, input_bits: int) -> bool:
+    """True if inputs are rounded, too: the file does so, or the user lets it be done."""
+    return (weight.rounds_inputs or input_bits == 8) and int8_linear.has_layout(weight)
 
 
 def _pack_in_order(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> PackedLinear | QuantizedLinear:
@@ -152,6 +162,8 @@ def linear(x: Tensor, packed: AnyLinear) -> Tensor:
         return quantized_linear.multiply(x, packed)
     if isinstance(packed, Fp8Linear):
         return fp8_linear.multiply(x, packed)
+    if isinstance(packed, Int8Linear):
+        return int8_linear.multiply(x, packed)
     if isinstance(packed, Table):
         return linear(x, packed.linear)
     if isinstance(packed, StackedLinear):
@@ -200,7 +212,7 @@ def _quantized(parts: Sequence[Tensor | QuantizedWeight], bits: int, is_fp8: boo
     plain = [part for part in parts if isinstance(part, Tensor)]
     if packed:
         kinds = merged(packed)
-        is_packed = not plain and len(kinds) == 1 and kinds[0].order is None and quantized_linear.has_layout(kinds[0])
+        is_packed = not plain and len(kinds) == 1 and quantized_linear.has_layout(kinds[0])
         return kinds[0] if is_packed else None
     weight = torch.cat(plain)
     if is_fp8:
@@ -224,17 +236,14 @@ def pack_experts(
     rest = iter(experts)
     first = next(rest)
     experts = chain([first], rest)
-    is_plain = args == ExpertArgs(args.limit)
-    if (
-        is_plain
-        and _quantized(first.gate_up, bits, is_fp8) is not None
-        and _quantized([first.down], bits, is_fp8) is not None
-    ):
+    weights = [_quantized(parts, bits, is_fp8) for parts in (first.gate_up, [first.down])]
+    if all(weight is not None for weight in weights):
         quantized = (
             (_quantized(expert.gate_up, bits, is_fp8), _quantized([expert.down], bits, is_fp8), *expert[2:])
             for expert in experts
         )
-        return quantized_experts.pack(quantized, num_experts=num_experts, limit=args.limit)
+        is_int8 = all(weight is not None and _is_int8(weight, input_bits) for weight in weights)
+        return quantized_experts.pack(quantized, num_experts=num_experts, args=args, is_int8=is_int8)
 
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])

@@ -191,11 +191,11 @@ def experts(
     assert x.stride(1) == 1
     assert weights.shape == expert_ids.shape
     assert weights.is_contiguous()
-    if isinstance(packed, QuantizedExperts):
-        return _weighed(quantized_experts.multiply(x, expert_ids, packed), weights, x.dtype)
     if packed.args.weighs_inputs:
         x = (x.float()[:, None] * weights[:, :, None]).to(x.dtype).flatten(0, 1)  # a row for each pair
         weights = torch.ones_like(weights)
+    if isinstance(packed, QuantizedExperts):
+        return _weighed(quantized_experts.multiply(x, expert_ids, packed), weights, x.dtype)
     return _weighed(_pairs(x, expert_ids, packed, config), weights, x.dtype)
 
 

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Products with quantized weights (quantize.py): y = x wᵀ, w = scale · (u - zero) + offset, or scale · e4m3.
+"""Products with quantized weights (quantize.py): y = x wᵀ, w = scale · (u - zero) + offset, or scale · e4m3
+or e2m1.
 
 Few rows: one program takes BLOCK_N outputs and BLOCK_M rows, and multiplies codes as they are stored, in float16
 (linear/quantized_tile.py). Scale and offset are applied after the dots, per output or per output and group: Σ x · w =
@@ -22,7 +23,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..quantize import QuantizedWeight, multiplied, round_rows
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .linear.few_rows import add_splits
-from .linear.quantized_tile import add_offsets, multiply_steps, prepare_rows, unit
+from .linear.quantized_tile import E2M1_UNIT, add_offsets, from_bits, load_scales, multiply_steps, prepare_rows, unit
 
 # Number of rows from which a widened copy and cuBLAS are used. Untuned.
 MIN_ROWS_TO_WIDEN = 257
@@ -30,6 +31,7 @@ MIN_ROWS_TO_WIDEN = 257
 PROGRAMS_PER_MULTIPROCESSOR = 2
 MIN_SPLIT_STEPS = 4
 _GROUPS = (16, 32, 64, 128)  # possible numbers of inputs with one scale
+_SCALE_ROWS = 128  # outputs that share a scale in FP8 files' blocks
 _MAX_BLOCK_K = 32  # twice that would need twice the shared memory for x, and inputs in multiples of 512
 
 
@@ -37,15 +39,17 @@ class QuantizedLinear(NamedTuple):
     """Weight [N, K] of codes of 8 or 4 bits, laid out for `multiply`."""
 
     values: Tensor  # [N, steps · block] int32, codes in the order of quantized_tile.py; beyond K they are 0
-    scales: Tensor  # [G, N] float32 or float16; groups beyond K are 0
-    offsets: Tensor | None  # [G, N] in the dtype of scales
+    # [G, ⌈N / scale_rows⌉] float32, float16, or uint8 for exponents of e8m0; groups beyond K are 0
+    scales: Tensor
+    offsets: Tensor | None  # [G, N] float32 or float16
     bias: Tensor | None  # [N]
     num_inputs: int  # K
     block: int  # inputs of a dot
     bits: int
     zero: int = 0  # subtracted from codes
-    is_float: bool = False  # True: codes are e4m3
+    is_float: bool = False  # True: codes are e4m3 or e2m1
     rounds_inputs: bool = False  # True: rows are rounded to int8 first (W8A8)
+    scale_rows: int = 1  # number of neighbouring outputs that share a scale; more than 1: no zero, no offsets
 
     @property
     def step(self) -> int:
@@ -69,7 +73,9 @@ class Config(NamedTuple):
     num_stages: int
 
 
-def choose_config(num_rows: int, num_outputs: int, element_size: int, group: int, gpu: DeviceInfo) -> Config:
+def choose_config(
+    num_rows: int, num_outputs: int, element_size: int, group: int, gpu: DeviceInfo, *, is_e2m1: bool = False
+) -> Config:
     """Choose the tile: few instructions, no spills (tests/gpu/compile_report.py), on 9.0 the best of 7 to 9 on an H200.
 
     A warp takes 32 outputs where it can: then fewer instructions than weights are left for what is not the weights'.
@@ -82,8 +88,10 @@ def choose_config(num_rows: int, num_outputs: int, element_size: int, group: int
         return Config(8, 64, 4, 4)
     is_fine = 0 < group < 64
     if num_rows <= 16:
-        return Config(16, 64, 4 if is_fine and gpu.capability < 89 else 2, 4)
+        return Config(16, 64, 4 if is_fine and gpu.capability < (90 if is_e2m1 else 89) else 2, 4)
     stages = 3 if gpu.shared_memory >= 160 * 1024 else 2
+    if is_e2m1:
+        return Config(32, 64, 2, stages)  # wider tiles spill
     if 100 <= gpu.capability < 120:
         return Config(32, 64, 2, stages)  # with 4 warps the weights would go through tensor memory, and not fit
     if num_rows <= 32 or gpu.capability != 90:
@@ -102,8 +110,6 @@ def choose_num_splits(num_outputs: int, num_steps: int, config: Config, gpu: Dev
 
 def has_layout(weight: QuantizedWeight) -> bool:
     """True if the weight's groups can be those of a dot; 5 and 6 bits are stored in 8."""
-    if weight.is_float4:
-        return False
     return _is_plain(weight) or _dot_group(weight) in _GROUPS
 
 
@@ -118,7 +124,8 @@ def _dot_group(weight: QuantizedWeight) -> int:
 
 def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
     """Pack weight.values [N, K] into words. `order` is dropped."""
-    is_float, bits = weight.values.dtype == torch.float8_e4m3fn, 4 if weight.bits == 4 else 8
+    is_float = weight.is_float4 or weight.values.dtype == torch.float8_e4m3fn
+    bits = 4 if weight.bits == 4 else 8
     (num_outputs, num_inputs), is_plain = weight.values.shape, _is_plain(weight)
     group = 0 if is_plain else _dot_group(weight)
     per_step = 32 // bits
@@ -131,6 +138,9 @@ def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
         for lower, upper in ((weight.scales, weight.super_scales), (weight.offsets, weight.super_offsets))
     )
     assert scales is not None
+    if weight.is_float4:
+        scales = _exponents(scales)
+    scale_rows = _SCALE_ROWS if is_float and _is_shared(scales) else 1
     zero = 2 ** (bits - 1) if weight.values.dtype == torch.int8 else 0
     codes = F.pad(weight.values.view(torch.uint8), (0, padded - num_inputs)) + zero  # uint8 wraps around
     if bits == 4:
@@ -140,8 +150,29 @@ def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
     for index in range(per_step):
         words |= parts[:, :, index].to(torch.int32) << _shift(index, bits)
     return QuantizedLinear(
-        words.flatten(1), scales, offsets, bias, num_inputs, block, bits, zero, is_float, weight.rounds_inputs
-    )
+        words.flatten(1), scales[:, ::scale_rows].contiguous(), offsets, bias, num_inputs, block, bits, zero, is_float,
+        weight.rounds_inputs, scale_rows,
+    )  # fmt: skip
+
+
+def _is_shared(scales: Tensor) -> bool:
+    """True if scales [G, N] are equal in runs of _SCALE_ROWS outputs: 8.002 instead of 8.25 bits a weight."""
+    runs = scales[:, ::_SCALE_ROWS].repeat_interleave(_SCALE_ROWS, dim=1)
+    return torch.equal(runs[:, : scales.shape[1]], scales)
+
+
+def _exponents(scales: Tensor) -> Tensor:
+    """Return powers of two as exponents of e8m0, 4.25 bits a weight; other scales unchanged."""
+    bits = scales.float().view(torch.int32)
+    is_power = (bits & -0x7F800001) == 0
+    smallest = bits == 1 << 22  # 2^-127 becomes 0: no sum of a float32 would show it
+    return (bits >> 23).to(torch.uint8) if bool((is_power | smallest).all()) else scales
+
+
+def with_scale_of_each(packed: QuantizedLinear) -> QuantizedLinear:
+    """Return the weight with a scale for each output."""
+    scales = packed.scales.repeat_interleave(packed.scale_rows, dim=1)[:, : len(packed.values)]
+    return packed._replace(scales=scales.contiguous(), scale_rows=1)
 
 
 def _shift(index: int, bits: int) -> int:
@@ -165,8 +196,8 @@ def _level(lower: Tensor, upper: Tensor | None) -> Tensor:
 def _quantized_matmul(
     x_ptr, sums_ptr, factors_ptr, w_ptr, scales_ptr, offsets_ptr, bias_ptr, out_ptr, num_rows, padded_rows,
     NUM_N: tl.constexpr, NUM_K: tl.constexpr, SPLIT_STEPS: tl.constexpr, IS_SPLIT: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, IS_FLOAT: tl.constexpr, DEPENDENT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, IS_FLOAT: tl.constexpr, SCALE_ROWS: tl.constexpr,
+    DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Write out [rows, NUM_N], if split sums without a bias, [splits, rows, NUM_N]. x is that of `prepare_rows`."""
     if DEPENDENT:
@@ -184,16 +215,18 @@ def _quantized_matmul(
     end_step = tl.minimum(first_step + SPLIT_STEPS, NUM_K // STEP)
     x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * NUM_K + ks[:, None]
     w_ptrs = w_ptr + readable.to(tl.int64)[:, None] * (NUM_K * BITS // 32) + ks[None, :]
+    scale_ptrs = scales_ptr + readable // SCALE_ROWS
+    NUM_SCALES: tl.constexpr = (NUM_N + SCALE_ROWS - 1) // SCALE_ROWS
     out = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
     out = multiply_steps(
-        out, x_ptrs, w_ptrs, scales_ptr + readable, first_step, end_step, NUM_N, GROUP, BLOCK_K, BITS, IS_FLOAT, IS_WIDE
+        out, x_ptrs, w_ptrs, scale_ptrs, first_step, end_step, NUM_SCALES, GROUP, BLOCK_K, BITS, IS_FLOAT, IS_WIDE
     )
     if GROUP:
         first_group, end_group = first_step * STEP // GROUP, end_step * STEP // GROUP
         sum_ptrs = sums_ptr + rows
         if ZERO:
             out = add_offsets(
-                out, scales_ptr + readable, sum_ptrs, first_group, end_group, -ZERO * 1.0, NUM_N, padded_rows, IS_WIDE
+                out, scale_ptrs, sum_ptrs, first_group, end_group, -ZERO * 1.0, NUM_N, padded_rows, IS_WIDE
             )
         if offsets_ptr is not None:
             out = add_offsets(
@@ -202,8 +235,8 @@ def _quantized_matmul(
     else:
         if ZERO and split == 0:
             out -= ZERO * tl.load(sums_ptr + rows)[None, :]
-        out *= tl.load(scales_ptr + readable).to(tl.float32)[:, None]
-    out = out * unit(IS_FLOAT, IS_WIDE) * tl.load(factors_ptr + rows)[None, :]
+        out *= load_scales(scale_ptrs)[:, None]
+    out = out * unit(BITS, IS_FLOAT, IS_WIDE) * tl.load(factors_ptr + rows)[None, :]
     out_ptrs = out_ptr + rows.to(tl.int64)[None, :] * NUM_N + columns[:, None]
     if IS_SPLIT:
         out_ptrs += split.to(tl.int64) * num_rows * NUM_N
@@ -216,7 +249,7 @@ def _quantized_matmul(
 def _widen_weight(
     w_ptr, scales_ptr, offsets_ptr, out_ptr, NUM_N: tl.constexpr, NUM_K: tl.constexpr, WORDS: tl.constexpr,
     GROUP: tl.constexpr, BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, IS_FLOAT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out [NUM_N, NUM_K] = w: reads bits/8 bytes per weight and writes 2."""
     row, ks = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -226,12 +259,12 @@ def _widen_weight(
     words = tl.load(w_ptr + row * WORDS + ks // STEP * BLOCK_K + ks % BLOCK_K, mask=inside, other=0)
     code = (words >> (part // 2 * BITS + part % 2 * 16)) & ((1 << BITS) - 1)
     if IS_FLOAT:
-        bits = ((code & 0x80) << 8) | ((code & 0x7F) << 7)
-        u = bits.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+        u = from_bits(code, BITS) * unit(BITS, IS_FLOAT, False)
     else:
         u = (code - ZERO).to(tl.float32)
-    group = ks // GROUP if GROUP else ks * 0
-    w = u * tl.load(scales_ptr + group * NUM_N + row, mask=inside, other=0.0).to(tl.float32)
+    group = tl.minimum(ks, NUM_K - 1) // GROUP if GROUP else ks * 0
+    scale_ptrs = scales_ptr + group * ((NUM_N + SCALE_ROWS - 1) // SCALE_ROWS) + row // SCALE_ROWS
+    w = u * load_scales(scale_ptrs)
     if offsets_ptr is not None:
         w += tl.load(offsets_ptr + group * NUM_N + row, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + row * NUM_K + ks, w.to(out_ptr.dtype.element_ty), mask=inside)
@@ -244,7 +277,7 @@ def widen(packed: QuantizedLinear, dtype: torch.dtype) -> Tensor:
     _widen_weight[(num_outputs, triton.cdiv(packed.num_inputs, 1024))](
         packed.values, packed.scales, packed.offsets, out, NUM_N=num_outputs, NUM_K=packed.num_inputs, WORDS=num_words,
         GROUP=packed.group, BLOCK_K=packed.block, BITS=packed.bits, ZERO=packed.zero, IS_FLOAT=packed.is_float,
-        BLOCK=1024,
+        SCALE_ROWS=packed.scale_rows, BLOCK=1024,
     )  # fmt: skip
     return out
 
@@ -287,7 +320,8 @@ def multiply(
     if config is None and num_rows >= MIN_ROWS_TO_WIDEN:
         return F.linear(_rounded(x, packed), widen(packed, x.dtype), packed.bias)
     gpu = device_info(x.device)
-    config = config or choose_config(num_rows, num_outputs, x.element_size(), packed.group, gpu)
+    is_e2m1 = packed.is_float and packed.bits == 4
+    config = config or choose_config(num_rows, num_outputs, x.element_size(), packed.group, gpu, is_e2m1=is_e2m1)
     rows = prepare(x, packed, multiple=config.BLOCK_M)
     num_steps = packed.padded_inputs // packed.step
     num_splits = num_splits or choose_num_splits(num_outputs, num_steps, config, gpu)
@@ -310,6 +344,7 @@ def multiply(
         BITS=packed.bits,
         ZERO=packed.zero,
         IS_FLOAT=packed.is_float,
+        SCALE_ROWS=packed.scale_rows,
         **dependent_launch(gpu),
         **config._asdict(),
     )  # fmt: skip
@@ -326,14 +361,27 @@ def _rounded(x: Tensor, packed: QuantizedLinear) -> Tensor:
     return (values * scales).to(x.dtype)
 
 
+def _from_e2m1(codes: Tensor) -> Tensor:
+    """Return codes as float32, without a table: in a CUDA graph nothing can be copied from the host."""
+    values = ((codes & 8) << 12 | (codes & 7) << 9).to(torch.int16).view(torch.float16)
+    return values.float() * float(E2M1_UNIT.value)
+
+
 def rows(token_ids: Tensor, packed: QuantizedLinear, *, dtype: torch.dtype) -> Tensor:
     """Return rows token_ids [T] of the weight, [T, K] in `dtype`. In torch: `widen` compiles for a number of rows."""
     words = packed.values.index_select(0, token_ids).view(len(token_ids), -1, 1, packed.block)
     shifts = [_shift(index, packed.bits) for index in range(32 // packed.bits)]
     codes = (words >> torch.tensor(shifts, dtype=torch.int32, device=words.device)[:, None]) & (2**packed.bits - 1)
     codes = codes.flatten(1)
-    wide = codes.to(torch.uint8).view(torch.float8_e4m3fn).float() if packed.is_float else (codes - packed.zero).float()
-    grouped = wide.view(len(token_ids), len(packed.scales), -1) * packed.scales.index_select(1, token_ids).T[:, :, None]
+    if packed.is_float:
+        is_e4m3 = packed.bits == 8
+        wide = codes.to(torch.uint8).view(torch.float8_e4m3fn).float() if is_e4m3 else _from_e2m1(codes)
+    else:
+        wide = (codes - packed.zero).float()
+    scales = packed.scales.index_select(1, token_ids // packed.scale_rows).T
+    if scales.dtype == torch.uint8:
+        scales = (scales.to(torch.int32) << 23).view(torch.float32)
+    grouped = wide.view(len(token_ids), len(packed.scales), -1) * scales[:, :, None]
     if packed.offsets is not None:
         grouped = grouped + packed.offsets.index_select(1, token_ids).T[:, :, None]
     wide_rows: Tensor = grouped.flatten(1)[:, : packed.num_inputs].to(dtype)

@@ -21,7 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 from splitfuse.kernels import ops, quantize, reference
 from splitfuse.kernels.cuda import attention_decode, moe, quantized_linear
 from splitfuse.kernels.cuda import backend as cuda
-from splitfuse.kernels.cuda.linear import few_rows, fp8_linear
+from splitfuse.kernels.cuda.linear import few_rows, fp8_linear, int8_linear
+from splitfuse.kernels.cuda.linear.quantized_experts import QuantizedExperts
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = (4, 2, 64, 16) if INTERPRETED else (32, 8, 128, 16)  # Llama-3.1-8B
 HIDDEN, MLP = (256, 512) if INTERPRETED else (4096, 14336)
@@ -204,7 +205,7 @@ class Mixture:
         tensors = (torch.randn(self.num_experts, *shape, device=DEVICE, dtype=DTYPE) for shape in shapes)
         return moe.PackedExperts(*(tensor.mul_(tensor.shape[2] ** -0.5) for tensor in tensors))
 
-    def ours(self, x: Tensor, logits: Tensor, packed: moe.PackedExperts) -> Tensor:
+    def ours(self, x: Tensor, logits: Tensor, packed: moe.PackedExperts | QuantizedExperts) -> Tensor:
         return cuda.experts(x, *cuda.route(logits, ops.RouteArgs(self.top_k, True)), packed)
 
     def torchs(self, x: Tensor, logits: Tensor, packed: moe.PackedExperts) -> Tensor:
@@ -346,6 +347,73 @@ def time_fp8_linear(bench: Bench, num_rows: int) -> None:
     )
 
 
+def time_int8_linear(bench: Bench, num_rows: int, num_outputs: int, num_inputs: int) -> None:
+    """Time W8A8 beside 16 bits; and its integers alone beside cuBLAS's, which takes no fewer than 17 rows."""
+    weight = torch.randn(num_outputs, num_inputs, device=DEVICE, dtype=DTYPE) * num_inputs**-0.5
+    x = torch.randn(num_rows, num_inputs, device=DEVICE, dtype=DTYPE)
+    packed = int8_linear.pack(quantize.quantize(weight, 8), None)
+    (rounded, scales), run = fp8_linear.round_rows(x, dtype=torch.int8), partial(int8_linear.multiply, x, packed)
+    expected = (rounded.float() * scales[:, None]) @ (packed.values.float() * packed.scales[:, None]).T
+    work = {"num_bytes": packed.values.nbytes, "error": difference(run(), expected)}
+    name = f"W8A8 {num_rows} x {num_inputs} -> {num_outputs}"
+    goal = Goal(times_rival=1.3)
+    bench.time(name, run, **work, rival=("16 bits, cuBLAS", partial(F.linear, x, weight)), goal=goal)
+    if num_rows > 16:
+        integers = partial(torch._int_mm, rounded, packed.values.T)
+        bench.time(f"{name}, integers", run, **work, rival=("cuBLAS, no scales", integers))
+
+
+def in_fp8_blocks(weight: Tensor) -> quantize.QuantizedWeight:
+    """Round a weight [N, K] to e4m3 in blocks of 128 x 128, or smaller ones."""
+    rows, columns = (min(side, 128) for side in weight.shape)
+    blocks = weight.float().view(-(-len(weight) // rows), rows, -1, columns)
+    scales = blocks.abs().amax(dim=(1, 3), keepdim=True) / 448
+    values = (blocks / scales).view(weight.shape).to(torch.float8_e4m3fn)
+    spread = scales[:, 0, :, 0].T.repeat_interleave(rows, dim=1).contiguous()
+    return quantize.QuantizedWeight(values, spread, None, 8)
+
+
+def in_mxfp4(weight: Tensor) -> quantize.QuantizedWeight:
+    """Return codes of chance with scales near the weight's size: speed does not depend on values."""
+    num_outputs, num_inputs = weight.shape
+    codes = torch.randint(0, 16, weight.shape, dtype=torch.uint8, device=DEVICE)
+    scales = torch.full((num_inputs // 32, num_outputs), 2.0**-8, device=DEVICE)
+    return quantize.QuantizedWeight(codes, scales, None, 4, is_float4=True)
+
+
+FORMATS: dict[str, tuple[Callable[[Tensor], quantize.QuantizedWeight], float]] = {  # with the bytes of a weight
+    "fp8 blocks": (in_fp8_blocks, 1.0),
+    "mxfp4": (in_mxfp4, 17 / 32),
+    "int4": (partial(quantize.quantize, bits=4), 0.5625),
+}
+
+
+def time_packed_experts(bench: Bench, mixture: Mixture, name: str, token_counts: Iterable[int]) -> None:
+    """Time packed experts beside experts of 16 bits with the same values."""
+    (rounded, bytes_each), plain = FORMATS[name], mixture.build()
+    each = [
+        ops.ExpertWeights([rounded(gate_up)], rounded(down))
+        for gate_up, down in zip(plain.gate_up, plain.down, strict=True)
+    ]
+    packed = cuda.pack_experts(each, num_experts=mixture.num_experts, dtype=DTYPE)
+    for index, expert in enumerate(each):
+        plain.gate_up[index] = quantize.dequantized([*expert.gate_up], DTYPE)  # type: ignore[list-item]
+        plain.down[index] = quantize.dequantized([expert.down], DTYPE)  # type: ignore[list-item]
+    for num_tokens in token_counts:
+        x = torch.randn(num_tokens, mixture.hidden, device=DEVICE, dtype=DTYPE)
+        logits = torch.randn(num_tokens, mixture.num_experts, device=DEVICE, dtype=DTYPE)
+        num_hit = len(cuda.route(logits, ops.RouteArgs(mixture.top_k, True))[1].unique())
+        ours, wide = (partial(mixture.ours, x, logits, weights) for weights in (packed, plain))
+        bench.time(
+            f"{name} {mixture.top_k} of {mixture.num_experts} experts, {num_tokens} tokens",
+            ours,
+            num_bytes=3 * mixture.hidden * mixture.inner * bytes_each * num_hit,
+            error=difference(ours(), wide()),
+            rival=("16 bits", wide),
+            goal=Goal(times_rival=1.0) if num_tokens <= 256 else None,
+        )
+
+
 def run(bench: Bench) -> None:
     """Run all cases, those with a goal first."""
     if INTERPRETED:
@@ -379,6 +447,12 @@ def run(bench: Bench) -> None:
         time_rope(bench, num_tokens)
     for mixture in (Mixture(4096, 14336, 8, 2), Mixture(2048, 768, 128, 8)):  # Mixtral-8x7B, Qwen3-30B-A3B
         time_experts(bench, mixture, [1, 32, 256, 4096])
+    for num_rows in (1, 16, 64, 256, 2048):
+        time_int8_linear(bench, num_rows, 28672, 4096)
+    time_int8_linear(bench, 1, 4096, 14336)
+    for name in ("fp8 blocks", "int4"):
+        time_packed_experts(bench, Mixture(2048, 768, 128, 8), name, [1, 32, 256, 4096])
+    time_packed_experts(bench, Mixture(2880, 2880, 32, 4), "mxfp4", [1, 32, 256, 4096])  # gpt-oss-20b
 
 
 def _run_tiny(bench: Bench) -> None:
@@ -397,3 +471,7 @@ def _run_tiny(bench: Bench) -> None:
     time_elementwise(bench, 4)
     time_rope(bench, 4)
     time_experts(bench, Mixture(64, 48, 5, 2), [3])
+    for num_rows in (2, 20):
+        time_int8_linear(bench, num_rows, 96, 256)
+    for name in FORMATS:
+        time_packed_experts(bench, Mixture(128, 64, 3, 2), name, [3])

@@ -30,7 +30,7 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import device_info, moe, quantized_linear
 from splitfuse.kernels.cuda.compile_ahead import compile_ahead
 from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, DeviceInfo
-from splitfuse.kernels.cuda.linear import few_rows, fp8_linear, quantized_experts
+from splitfuse.kernels.cuda.linear import few_rows, fp8_linear, int8_linear, quantized_experts
 
 DEVICES = {
     80: DeviceInfo(80, 108, 166_912),  # A100
@@ -58,7 +58,7 @@ class Shape:
     block_size: int = 16
     window: int = 0
     softcap: float = 0.0
-    cache_dtype: str = ""  # empty: like dtype
+    cache_dtype: str = ""  # empty: like dtype; for quantized weights: their values' dtype, if another than usual
     num_tokens: int = 2048  # query tokens of a prefill, rows of all others
     experts: tuple[int, int, int, int] = (0, 0, 0, 0)  # hidden and MLP size, experts, experts per token
 
@@ -207,25 +207,38 @@ def _experts(shape: Shape) -> None:
 
 
 def _packed_experts(shape: Shape) -> None:
-    """Launch experts of e4m3 in blocks of 128 x 128, and of int4 of 128."""
+    """Launch experts of e4m3 in blocks of 128 x 128, int4 of 128 and W8A8; with gpt-oss's sizes those of MXFP4."""
     (hidden, inner, num_experts, top_k), dtype = shape.experts, getattr(torch, shape.dtype)
     logits = _empty(shape.num_tokens, num_experts, dtype=dtype)
     routing = cuda.route(logits, ops.RouteArgs(top_k, True))
 
     def stack(outputs: int, inputs: int, bits: int) -> quantized_linear.QuantizedLinear:
-        words = _empty(num_experts * outputs, inputs * bits // 32, dtype=torch.int32)
+        padded = -(-inputs // 128) * 128
+        words = _empty(num_experts * outputs, padded * bits // 32, dtype=torch.int32)
+        if hidden % 256:
+            scales = _empty(padded // 32, len(words), dtype=torch.uint8)
+            return quantized_linear.QuantizedLinear(words, scales, None, None, inputs, 16, 4, is_float=True)
         scales = _empty(inputs // 128, len(words), dtype=torch.float32)
-        offsets = scales if bits == 4 else None
-        return quantized_linear.QuantizedLinear(words, scales, offsets, None, inputs, 32, bits, 0, is_float=bits == 8)
+        packed = quantized_linear.QuantizedLinear(words, scales, None, None, inputs, 32, bits, is_float=bits == 8)
+        if bits == 4:
+            return packed._replace(offsets=scales)
+        return packed._replace(scales=scales[:, ::128].contiguous(), scale_rows=128)
 
-    for bits in (8, 4):
+    for bits in (4,) if hidden % 256 else (8, 4):
         matrices = (stack(2 * inner, hidden, bits), stack(hidden, inner, bits))
         packed = quantized_experts.QuantizedExperts(*matrices, num_experts)
         cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
+    values = (
+        _empty(num_experts * 2 * inner, hidden, dtype=torch.int8),
+        _empty(num_experts * hidden, inner, dtype=torch.int8),
+    )
+    int8 = (int8_linear.Int8Linear(matrix, _empty(len(matrix), dtype=torch.float32), None) for matrix in values)
+    packed = quantized_experts.QuantizedExperts(*int8, num_experts)
+    cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
 
 
 def _quantized(shape: Shape) -> None:
-    """Launch Llama-3.1-8B's down projection: own formats of 8 and 4 bits; with groups of 32 a file's Q8_0 and Q4_0."""
+    """Launch Llama-3.1-8B's down projection: own 8 and 4 bits; with groups of 32 Q8_0 and Q4_0, or e2m1."""
     dtype = getattr(torch, shape.dtype)
     x, bias = _empty(shape.num_tokens, 14336, dtype=dtype), _empty(4096, dtype=dtype)
     scales = _empty(14336 // 128, 4096, dtype=torch.float32)
@@ -234,9 +247,12 @@ def _quantized(shape: Shape) -> None:
     four = quantized_linear.QuantizedLinear(words[:, : 14336 // 8].contiguous(), scales, scales, None, 14336, 32, 4)
     groups = eight._replace(scales=scales.repeat_interleave(4, dim=0).half())  # Q8_0
     signed = four._replace(scales=groups.scales, offsets=None, zero=8)  # Q4_0
-    e4m3 = eight._replace(scales=scales, zero=0, is_float=True)  # blocks of 128 x 128
-    per_row = e4m3._replace(scales=scales[:1])
-    for packed in (groups, signed) if shape.group == 32 else (eight, four, e4m3, per_row):
+    blocks = scales[:, ::128].contiguous()  # of 128 x 128
+    e4m3 = eight._replace(scales=blocks, zero=0, is_float=True, scale_rows=128)
+    per_row = e4m3._replace(scales=scales[:1], scale_rows=1)
+    e2m1 = signed._replace(scales=groups.scales.to(torch.uint8), zero=0, is_float=True)
+    plain = (groups, signed) if shape.group == 32 else (eight, four, e4m3, per_row)
+    for packed in (e2m1,) if shape.cache_dtype else plain:
         if shape.num_tokens < quantized_linear.MIN_ROWS_TO_WIDEN:
             quantized_linear.multiply(x, packed)
         else:
@@ -253,6 +269,14 @@ def _few(shape: Shape) -> None:
             cuda.linear(x, packed)
             cuda.linear_silu_mul(x, packed)
     few_rows.multiply(x, few_rows.Weight(weight, None, weight[:, 0].contiguous()), dtype=x.dtype)
+
+
+def _int8(shape: Shape) -> None:
+    """Launch Llama-3.1-8B's down projection and gate_up in W8A8."""
+    for num_outputs, num_inputs in ((4096, 14336), (28672, 4096)):
+        scales = _empty(num_outputs, dtype=torch.float32)
+        packed = int8_linear.Int8Linear(_empty(num_outputs, num_inputs, dtype=torch.int8), scales, None)
+        cuda.linear(_empty(shape.num_tokens, num_inputs, dtype=getattr(torch, shape.dtype)), packed)
 
 
 def _adapters(shape: Shape) -> None:
@@ -331,13 +355,14 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "packed experts": _packed_experts,
     "quantized": _quantized,
     "few": _few,
+    "int8": _int8,
     "recurrent": _recurrent,
     "adapters": _adapters,
     "blocks": _blocks,
     "sampling": _sampling,
 }
 
-MIXTRAL_8X7B, QWEN3_30B_A3B = (4096, 14336, 8, 2), (2048, 768, 128, 8)
+MIXTRAL_8X7B, QWEN3_30B_A3B, GPT_OSS_20B = (4096, 14336, 8, 2), (2048, 768, 128, 8), (2880, 2880, 32, 4)
 SHAPES = [
     *(Shape("prefill", head_dim=dim, group=group) for dim in (64, 128) for group in (1, 4, 8)),
     *(Shape("prefill", "float16", num_tokens=tokens) for tokens in (3, 256, 2048)),
@@ -373,9 +398,12 @@ SHAPES = [
     Shape("experts", experts=(1000, 392, 60, 4), num_tokens=2048),  # cut tiles in both directions
     Shape("experts", "float32", experts=QWEN3_30B_A3B, num_tokens=1),
     *(Shape("packed experts", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 2048)),
+    *(Shape("packed experts", experts=GPT_OSS_20B, num_tokens=tokens) for tokens in (1, 2048)),
     *(Shape("quantized", num_tokens=tokens, group=group) for tokens in (1, 16, 32, 256, 2048) for group in (4, 32)),
+    *(Shape("quantized", cache_dtype="e2m1", num_tokens=tokens, group=32) for tokens in (1, 16, 256)),
     Shape("quantized", "float16", num_tokens=1),
     Shape("few", num_tokens=8),
+    *(Shape("int8", num_tokens=tokens) for tokens in (1, 64, 256, 2048)),
     Shape("recurrent"),
     Shape("blocks"),
     Shape("sampling", "float32", num_tokens=32),

@@ -55,9 +55,11 @@ def budget(kernel: Any) -> Budget | None:
 
 
 def constants(kernel: Any) -> dict[str, Any]:
-    """Return the kernel's compile-time arguments by name; a pointer that is None counts as one."""
+    """Return the kernel's compile-time arguments by name, and SCALE_BYTES; a pointer that is None counts as one."""
     names = kernel.src.fn.arg_names
-    return {names[path[0]]: value for path, value in kernel.src.constants.items()}
+    values = {names[path[0]]: value for path, value in kernel.src.constants.items()}
+    bits = re.search(r"\d+$", kernel.src.signature.get("scales_ptr", ""))
+    return values | ({"SCALE_BYTES": int(bits[0]) // 8} if bits else {})
 
 
 def bytes_per_step(name: str, values: dict[str, Any]) -> int:
@@ -68,6 +70,8 @@ def bytes_per_step(name: str, values: dict[str, Any]) -> int:
     if name == "few_rows":
         element = 1 if values["FP8"] else 2
         return element * values["BLOCK_N"] * values["BLOCK_K"] * (2 if values["IS_GATED"] else 1)
+    if name == "int8_linear" and values["BLOCK_M"] <= 64:
+        return int(values["BLOCK_N"] * values["BLOCK_K"])
     if name == "decode":
         element = 1 if values["FP8"] else 2
         return 2 * element * values["BLOCK_N"] * values["HEAD_DIM"]
@@ -76,8 +80,8 @@ def bytes_per_step(name: str, values: dict[str, Any]) -> int:
     if name in ("quantized_matmul", "quantized_experts"):
         words = values["BLOCK_N"] * values["BLOCK_K"]
         num_groups = 32 // values["BITS"] * values["BLOCK_K"] // values["GROUP"] if values["GROUP"] else 0
-        size = 2 if num_groups and values["BLOCK_K"] * 32 // values["BITS"] // num_groups < 128 else 4  # files' scales
-        return 4 * words + num_groups * values["BLOCK_N"] * size * (1 if "offsets_ptr" in values else 2)
+        scales = num_groups * -(-values["BLOCK_N"] // values["SCALE_ROWS"]) * values["SCALE_BYTES"]
+        return 4 * words + scales * (1 if "offsets_ptr" in values else 2)
     return 0
 
 

@@ -19,6 +19,7 @@ class Form(NamedTuple):
     is_float8: bool = False
     scale_dtype: torch.dtype = torch.float16
     is_float4: bool = False
+    block_rows: int = 1  # outputs that share a scale
 
 
 FORMS = {
@@ -37,6 +38,7 @@ FORMS = {
     "float8 of 128": Form(8, 128, is_float8=True, scale_dtype=torch.float32),
     "MXFP4": Form(4, 32, is_signed=False, is_float4=True, scale_dtype=torch.float32),
     "float8 per channel": Form(8, 0, is_float8=True, scale_dtype=torch.float32),
+    "float8 in blocks": Form(8, 128, is_float8=True, scale_dtype=torch.float32, block_rows=128),
 }
 
 
@@ -57,7 +59,9 @@ def random_weight(form: Form, num_outputs: int, num_inputs: int, *, seed: int = 
         exponents = torch.randint(120, 126, (num_groups, num_outputs), generator=generator, dtype=torch.uint8)
         return QuantizedWeight(codes, powers_of_two(exponents), None, 4, is_float4=True)
     if not form.super_group:
-        scales = positive(num_groups, num_outputs).to(form.scale_dtype)
+        num_blocks = -(-num_outputs // form.block_rows)
+        scales = positive(num_groups, num_blocks).to(form.scale_dtype)
+        scales = scales.repeat_interleave(form.block_rows, dim=1)[:, :num_outputs].contiguous()
         offsets = (-positive(num_groups, num_outputs) * 2 ** (form.bits - 1)).to(form.scale_dtype)
         return QuantizedWeight(codes, scales, offsets if form.has_offsets else None, form.bits)
     lower = [torch.randint(1, 64, (num_groups, num_outputs), generator=generator) for _ in range(2)]

@@ -30,7 +30,7 @@ _CPU_MULTIPLE = 32  # the CPU's layout pads outputs and inputs to a multiple of 
 # level of float32 scales instead of two levels.
 _GGUF_BITS = {
     "Q4_0": (4.5, 4.5), "Q4_1": (5.0, 5.0), "Q5_0": (5.5, 8.5), "Q5_1": (6.0, 9.0), "Q8_0": (8.5, 8.5),
-    "Q4_K": (4.625, 6.0), "Q5_K": (5.625, 10.0), "Q6_K": (6.5625, 10.0), "IQ4_NL": (8.5, 8.5), "MXFP4": (4.25, 16.0),
+    "Q4_K": (4.625, 6.0), "Q5_K": (5.625, 10.0), "Q6_K": (6.5625, 10.0), "IQ4_NL": (8.5, 8.5), "MXFP4": (4.25, 4.25),
 }  # fmt: skip
 
 
@@ -162,9 +162,7 @@ def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[st
         return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places.items()}
     if config.quantization is None:
         return {}
-    return _safetensors_bytes(
-        folder, is_gpu=is_gpu, is_symmetric=config.hf_config["quantization_config"].get("sym", False)
-    )
+    return _safetensors_bytes(folder, is_symmetric=config.hf_config["quantization_config"].get("sym", False))
 
 
 def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
@@ -173,7 +171,7 @@ def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
     return prod(shape) * _GGUF_BITS[place.info.type.name][is_gpu] / 8 if is_kept else None
 
 
-def _safetensors_bytes(folder: Path, *, is_gpu: bool, is_symmetric: bool) -> dict[str, float | None]:
+def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float | None]:
     """Like _stored_bytes, of safetensors: a weight is several tensors (NAME.qweight, NAME.scales) or one byte a value.
 
     Zeros become offsets; offsets and scales become float32. Symmetric zeros take no memory.
@@ -183,7 +181,7 @@ def _safetensors_bytes(folder: Path, *, is_gpu: bool, is_symmetric: bool) -> dic
     with_offsets = {entry.name.rpartition(".")[0] for entry in entries if entry.name.endswith(_ZEROS)}
     sums: dict[str, float] = defaultdict(float)
     for entry in entries:
-        if entry.name.endswith(_PARTS_OF_EXPERTS) and not is_gpu:
+        if entry.name.endswith(_PARTS_OF_EXPERTS):
             sums |= {name: sums[name] + size for name, size in _expert_bytes(entry)}
             continue
         stem, _, part = entry.name.rpartition(".")

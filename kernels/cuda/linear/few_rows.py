@@ -51,8 +51,8 @@ def choose_num_splits(num_outputs: int, row_bytes: int, config: Config, gpu: Dev
 
 
 @triton.jit
-def _finish(out, w_scales_ptr, bias_ptr, x_scale, columns, inside):
-    """Apply the scales of e4m3 and the bias, if there are any, to out [rows, columns]."""
+def finish(out, w_scales_ptr, bias_ptr, x_scale, columns, inside):
+    """Apply the scales of e4m3 or int8 and the bias, if there are any, to out [rows, columns]."""
     if w_scales_ptr is not None:
         out *= x_scale[:, None] * tl.load(w_scales_ptr + columns, mask=inside, other=0.0)[None, :]
     if bias_ptr is not None:
@@ -102,9 +102,9 @@ def _few_rows(
             tl.store(out_ptrs + num_rows * NUM_N, up, mask=mask)
     else:
         x_scale = tl.load(x_scales_ptr + rows, mask=row_inside, other=0.0) if FP8 else 0.0
-        out = _finish(out, w_scales_ptr, bias_ptr, x_scale, columns, column_inside)
+        out = finish(out, w_scales_ptr, bias_ptr, x_scale, columns, column_inside)
         if IS_GATED:
-            up = _finish(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, column_inside)
+            up = finish(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, column_inside)
             out = _gated(out, up)
         tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -112,7 +112,7 @@ def _few_rows(
 @triton.jit(do_not_specialize=["num_splits"])
 def _add_splits(
     partial_ptr, x_scales_ptr, w_scales_ptr, bias_ptr, out_ptr, num_splits, NUM_N: tl.constexpr,
-    IS_GATED: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK_N: tl.constexpr,
+    IS_GATED: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Write out [rows, NUM_N], adding the sums one split after the other."""
     if DEPENDENT:
@@ -121,7 +121,7 @@ def _add_splits(
     row, num_rows = tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = columns < NUM_N
-    out = tl.full([1, BLOCK_N], 0.0, tl.float32)
+    out = tl.full([1, BLOCK_N], 0, partial_ptr.dtype.element_ty)
     up = out
     partial_ptrs = partial_ptr + row * NUM_N + columns[None, :]
     for _ in range(num_splits):
@@ -130,10 +130,10 @@ def _add_splits(
         if IS_GATED:
             up += tl.load(partial_ptrs, mask=inside[None, :], other=0.0)
             partial_ptrs += num_rows * NUM_N
-    x_scale = tl.load(x_scales_ptr + row + tl.arange(0, 1)) if FP8 else 0.0
-    out = _finish(out, w_scales_ptr, bias_ptr, x_scale, columns, inside)
+    x_scale = tl.load(x_scales_ptr + row + tl.arange(0, 1)) if x_scales_ptr is not None else 0.0
+    out = finish(out.to(tl.float32), w_scales_ptr, bias_ptr, x_scale, columns, inside)
     if IS_GATED:
-        up = _finish(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, inside)
+        up = finish(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, inside)
         out = _gated(out, up)
     tl.store(out_ptr + row * NUM_N + columns[None, :], out.to(out_ptr.dtype.element_ty), mask=inside[None, :])
 
@@ -196,7 +196,7 @@ def multiply(
         **config._asdict(),
     )  # fmt: skip
     if num_splits > 1:
-        add_splits(sums, bias, out, x_scales=x_scales, w_scales=w_scales, is_gated=is_gated, fp8=fp8)
+        add_splits(sums, bias, out, x_scales=x_scales, w_scales=w_scales, is_gated=is_gated)
     return out
 
 
@@ -208,11 +208,10 @@ def add_splits(
     x_scales: Tensor | None = None,
     w_scales: Tensor | None = None,
     is_gated: bool = False,
-    fp8: int = 0,
 ) -> None:
-    """Write out [T, N]: sums [splits, T, N] float32, with a gate [splits, 2, T, N], one after the other, and a bias."""
+    """Write out [T, N]: sums [splits, T, N] float32 or int32, with a gate [splits, 2, T, N], in order, and a bias."""
     num_rows, num_outputs = out.shape
     _add_splits[(triton.cdiv(num_outputs, 1024), num_rows)](
-        sums, x_scales, w_scales, bias, out, len(sums), NUM_N=num_outputs, IS_GATED=is_gated, FP8=fp8,
-        BLOCK_N=1024, num_warps=4, **dependent_launch(device_info(out.device)),
+        sums, x_scales, w_scales, bias, out, len(sums), NUM_N=num_outputs, IS_GATED=is_gated, BLOCK_N=1024,
+        num_warps=4, **dependent_launch(device_info(out.device)),
     )  # fmt: skip

@@ -32,7 +32,7 @@ class Fp8Linear(NamedTuple):
 def _round_rows(
     x_ptr, y_ptr, scales_ptr, x_stride, NUM_K: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
 ):  # fmt: skip
-    """Write y [rows, NUM_K], bytes of x / scale, with the scale that turns a row's largest value into 448."""
+    """Write y [rows, NUM_K], bytes of x / scale, with the scale that turns a row's largest value into 448 or 127."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -40,9 +40,15 @@ def _round_rows(
     inside = ks < NUM_K
     x = tl.load(x_ptr + row * x_stride + ks, mask=inside, other=0.0).to(tl.float32)
     # A row of zeros stays zero. The sum is 0, or NaN if x is not finite, which a maximum might hide.
-    scale = tl.maximum(tl.max(tl.abs(x), axis=0) * (1.0 / 448.0), 1e-30) + tl.sum(x * 0.0, axis=0)
+    IS_INT8: tl.constexpr = y_ptr.dtype.element_ty == tl.int8
+    scale = tl.maximum(tl.max(tl.abs(x), axis=0) * (1.0 / (127.0 if IS_INT8 else 448.0)), 1e-30) + tl.sum(
+        x * 0.0, axis=0
+    )
     tl.store(scales_ptr + row, scale)
-    tl.store(y_ptr + row * NUM_K + ks, to_e4m3(x / scale), mask=inside)
+    y = (
+        ((x / scale + 12582912.0) - 12582912.0).to(tl.int8) if IS_INT8 else to_e4m3(x / scale)
+    )  # to nearest, ties to even
+    tl.store(y_ptr + row * NUM_K + ks, y, mask=inside)
 
 
 def can_round(weight: Tensor) -> bool:
@@ -56,18 +62,22 @@ def pack(weight: Tensor, bias: Tensor | None) -> Fp8Linear:
     return Fp8Linear(values, scales, bias)
 
 
-def round_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Round x [T, K], contiguous rows → (x / scale [T, K] in e4m3, to nearest, ties to even; scales [T] float32)."""
+def round_rows(x: Tensor, *, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple[Tensor, Tensor]:
+    """Round x [T, K], contiguous rows → (x / scale [T, K] in `dtype`, to nearest, ties to even; scales [T] float32).
+
+    `dtype`: float8_e4m3fn or int8.
+    """
     num_rows, num_inputs = x.shape
     assert x.stride(1) == 1
-    values = torch.empty((num_rows, num_inputs), dtype=torch.uint8, device=x.device)
+    stored = torch.int8 if dtype == torch.int8 else torch.uint8
+    values = torch.empty((num_rows, num_inputs), dtype=stored, device=x.device)
     scales = torch.empty(num_rows, dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(num_inputs)
     _round_rows[(num_rows,)](
         x, values, scales, x.stride(0), NUM_K=num_inputs, BLOCK=block, num_warps=min(max(block // 512, 1), 16),
         **dependent_launch(device_info(x.device)),
     )  # fmt: skip
-    return values.view(torch.float8_e4m3fn), scales
+    return values.view(dtype), scales
 
 
 def multiply(x: Tensor, packed: Fp8Linear, *, is_gated: bool = False) -> Tensor:

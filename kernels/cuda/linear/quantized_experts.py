@@ -6,9 +6,9 @@ n tokens per expert 2 · n / (bits / 8) operations per byte are done, so memory 
 The activation is a kernel of its own, because gate and up in one program would need twice the registers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -16,43 +16,59 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ...arguments import SWIGLU_EXPERTS, ExpertArgs
 from ...quantize import QuantizedWeight
 from ...reference import clamped_swiglu
 from .. import quantized_linear
-from ..activation import silu_mul
-from ..device_info import dependent_launch, device_info
+from ..activation import gelu_tanh_mul, silu_mul
+from ..device_info import DeviceInfo, dependent_launch, device_info
 from ..moe_route import ExpertTiles, group_by_expert, load_tile
-from ..quantized_linear import Config, QuantizedLinear, prepare
-from .quantized_tile import add_offsets, multiply_steps, unit
+from ..quantized_linear import Config, QuantizedLinear, prepare, with_scale_of_each
+from . import int8_linear
+from .int8_linear import Int8Linear
+from .quantized_tile import add_offsets, load_scales, multiply_steps, unit
+
+AnyPacked = QuantizedLinear | Int8Linear
 
 
 class QuantizedExperts(NamedTuple):
-    gate_up: QuantizedLinear  # [E · 2·I, H]
-    down: QuantizedLinear  # [E · H, I]
+    gate_up: AnyPacked  # [E · 2·I, H]
+    down: AnyPacked  # [E · H, I], of gate_up's class
     num_experts: int
     gate_up_bias: Tensor | None = None  # [E, 2·I]
     down_bias: Tensor | None = None  # [E, H]
-    limit: float = 0.0  # clamped_swiglu's; 0: silu_mul
+    gate_up_order: Tensor | None = None  # [E, H] int64: each expert's QuantizedWeight.order
+    down_order: Tensor | None = None  # [E, I] int64
+    args: ExpertArgs = SWIGLU_EXPERTS
 
 
-def choose_config(num_pairs: int, element_size: int, weight: QuantizedLinear, num_experts: int, gpu: int) -> Config:
-    """Choose the tile for twice an expert's average number of pairs, as moe.py does. `gpu`: its capability. Untuned."""
+def choose_config(
+    num_pairs: int, element_size: int, weight: AnyPacked, num_experts: int, gpu: DeviceInfo
+) -> Config | int8_linear.Config:
+    """Choose the tile for twice an expert's average number of pairs, as moe.py does. Untuned."""
+    if isinstance(weight, Int8Linear):
+        return int8_linear.choose_config(2 * num_pairs // num_experts, 0, gpu)
     if element_size > 2:
         return Config(16, 32, 4, 1)
     is_small = 2 * num_pairs <= 16 * num_experts
-    if is_small or (weight.bits == 4 and gpu != 90):  # without wgmma x takes registers: 32 rows of 4 bits spill
-        return Config(16, 64, 4 if 0 < weight.group < 64 and gpu < 89 else 2, 4)
-    return Config(32, 64, 2, 2) if 100 <= gpu < 120 else Config(32, 128, 4, 2)
+    if is_small or (
+        weight.bits == 4 and gpu.capability != 90
+    ):  # without wgmma x takes registers: 32 rows of 4 bits spill
+        return Config(16, 64, 4 if 0 < weight.group < 64 and gpu.capability < 89 else 2, 4)
+    if gpu.capability == 90 and weight.bits == 8 and num_pairs > 32 * num_experts:
+        return Config(64, 128, 8 if 0 < weight.group < 64 else 4, 2)  # a prompt decodes the weights half as often
+    return Config(32, 64, 2, 2) if 100 <= gpu.capability < 120 else Config(32, 128, 4, 2)
 
 
 @triton.jit(do_not_specialize=["num_pairs", "num_rows", "padded_rows"])
 def _quantized_experts(
     x_ptr, sums_ptr, factors_ptr, w_ptr, scales_ptr, offsets_ptr, bias_ptr, out_ptr, pairs_ptr, tile_experts_ptr,
-    num_pairs, num_rows, padded_rows, NUM_N: tl.constexpr, NUM_OUTPUTS: tl.constexpr, NUM_K: tl.constexpr,
+    num_pairs, num_rows, padded_rows, NUM_N: tl.constexpr, NUM_EXPERTS: tl.constexpr, NUM_K: tl.constexpr,
     TOP_K: tl.constexpr, PAIRS_PER_ROW: tl.constexpr, GROUP: tl.constexpr, BLOCK_K: tl.constexpr, BITS: tl.constexpr,
-    ZERO: tl.constexpr, IS_FLOAT: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ZERO: tl.constexpr, IS_FLOAT: tl.constexpr, SCALE_ROWS: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """out[p] = w x[p // PAIRS_PER_ROW], where w [NUM_N, NUM_K] is the tile's expert's. NUM_OUTPUTS: of all experts."""
+    """out[p] = w x[p // PAIRS_PER_ROW], where w [NUM_N, NUM_K] is the tile's expert's."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -64,21 +80,23 @@ def _quantized_experts(
     # Padding has any row, because it is not stored.
     rows = tl.minimum(pairs // PAIRS_PER_ROW, num_rows - 1)
     columns, ks = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
-    outputs = expert * NUM_N + tl.minimum(columns, NUM_N - 1)
+    readable = tl.minimum(columns, NUM_N - 1)
+    outputs = expert * NUM_N + readable
+    NUM_SCALES: tl.constexpr = (NUM_N + SCALE_ROWS - 1) // SCALE_ROWS
+    scale_ptrs = scales_ptr + expert * NUM_SCALES + readable // SCALE_ROWS
     x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * NUM_K + ks[:, None]
     w_ptrs = w_ptr + outputs[:, None] * (NUM_K * BITS // 32) + ks[None, :]
     out = tl.full([BLOCK_N, BLOCK_M], 0.0, tl.float32)
     out = multiply_steps(
-        out, x_ptrs, w_ptrs, scales_ptr + outputs, 0, NUM_K // STEP, NUM_OUTPUTS, GROUP, BLOCK_K, BITS, IS_FLOAT,
+        out, x_ptrs, w_ptrs, scale_ptrs, 0, NUM_K // STEP, NUM_EXPERTS * NUM_SCALES, GROUP, BLOCK_K, BITS, IS_FLOAT,
         IS_WIDE,
     )  # fmt: skip
     if GROUP:
         NUM_GROUPS: tl.constexpr = NUM_K // GROUP
+        NUM_OUTPUTS: tl.constexpr = NUM_EXPERTS * NUM_N
         sum_ptrs = sums_ptr + rows
         if ZERO:
-            out = add_offsets(
-                out, scales_ptr + outputs, sum_ptrs, 0, NUM_GROUPS, -ZERO * 1.0, NUM_OUTPUTS, padded_rows, IS_WIDE
-            )
+            out = add_offsets(out, scale_ptrs, sum_ptrs, 0, NUM_GROUPS, -ZERO * 1.0, NUM_OUTPUTS, padded_rows, IS_WIDE)
         if offsets_ptr is not None:
             out = add_offsets(
                 out, offsets_ptr + outputs, sum_ptrs, 0, NUM_GROUPS, 1.0, NUM_OUTPUTS, padded_rows, IS_WIDE
@@ -86,8 +104,8 @@ def _quantized_experts(
     else:
         if ZERO:
             out -= ZERO * tl.load(sums_ptr + rows)[None, :]
-        out *= tl.load(scales_ptr + outputs).to(tl.float32)[:, None]
-    out = out * unit(IS_FLOAT, IS_WIDE) * tl.load(factors_ptr + rows)[None, :]
+        out *= load_scales(scale_ptrs)[:, None]
+    out = out * unit(BITS, IS_FLOAT, IS_WIDE) * tl.load(factors_ptr + rows)[None, :]
     if bias_ptr is not None:
         out += tl.load(bias_ptr + outputs).to(tl.float32)[:, None]
     out_ptrs = out_ptr + pairs.to(tl.int64)[None, :] * NUM_N + columns[:, None]
@@ -96,23 +114,28 @@ def _quantized_experts(
 
 def _multiply(
     x: Tensor,
-    weight: QuantizedLinear,
+    weight: AnyPacked,
     bias: Tensor | None,
     tiles: ExpertTiles,
     *,
     num_pairs: int,
     top_k: int,
     num_experts: int,
-    config: Config,
+    config: Config | int8_linear.Config,
 ) -> Tensor:
     """Multiply x [rows, in], `num_pairs // rows` pairs a row → [num_pairs, out]."""
+    if isinstance(weight, Int8Linear):
+        assert isinstance(config, int8_linear.Config)
+        weight = weight._replace(bias=None if bias is None else bias.flatten())
+        sizes = {"num_pairs": num_pairs, "top_k": top_k, "num_experts": num_experts}
+        return int8_linear.multiply_pairs(x, weight, tiles, **sizes, config=config)
     rows, num_outputs = prepare(x, weight, multiple=1), len(weight.values) // num_experts
     out = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
     _quantized_experts[(len(tiles.experts), triton.cdiv(num_outputs, config.BLOCK_N))](
         rows.values, rows.sums, rows.factors, weight.values, weight.scales, weight.offsets, bias, out, tiles.pairs,
         tiles.experts, num_pairs, len(x), len(rows.values),
         NUM_N=num_outputs,
-        NUM_OUTPUTS=len(weight.values),
+        NUM_EXPERTS=num_experts,
         NUM_K=weight.padded_inputs,
         TOP_K=top_k,
         PAIRS_PER_ROW=num_pairs // len(x),
@@ -121,63 +144,101 @@ def _multiply(
         BITS=weight.bits,
         ZERO=weight.zero,
         IS_FLOAT=weight.is_float,
+        SCALE_ROWS=weight.scale_rows,
         **dependent_launch(device_info(x.device)),
         **config._asdict(),
     )  # fmt: skip
     return out
 
 
-def multiply(x: Tensor, expert_ids: Tensor, packed: QuantizedExperts, *, config: Config | None = None) -> Tensor:
-    """x [T, H] with contiguous rows, expert_ids [T, K] int32 → outputs of all pairs, [T · K, H]."""
-    gate_up, down, num_experts, gate_up_bias, down_bias, limit = packed
-    assert len(x) == len(expert_ids)
-    num_pairs, capability = expert_ids.numel(), device_info(x.device).capability
-    config = config or choose_config(num_pairs, x.element_size(), gate_up, num_experts, capability)
+def multiply(x: Tensor, expert_ids: Tensor, packed: QuantizedExperts) -> Tensor:
+    """x [T, H], or a row for each pair, rows contiguous; expert_ids [T, K] int32 → outputs of all pairs, [T · K, H]."""
+    gate_up, down, num_experts, gate_up_bias, down_bias, gate_up_order, down_order, args = packed
+    num_pairs = expert_ids.numel()
+    assert len(x) in (len(expert_ids), num_pairs)
+    config = choose_config(num_pairs, x.element_size(), gate_up, num_experts, device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
     product = partial(_multiply, num_pairs=num_pairs, top_k=expert_ids.shape[1], num_experts=num_experts, config=config)
-    inner = product(x, gate_up, gate_up_bias, tiles)
-    activated = clamped_swiglu(inner.float(), limit=limit).to(x.dtype) if limit else silu_mul(inner)
-    return product(activated, down, down_bias, tiles)
+    inner = product(_in_order(x, expert_ids, gate_up_order), gate_up, gate_up_bias, tiles)
+    return product(_in_order(_activated(inner, args), expert_ids, down_order), down, down_bias, tiles)
+
+
+def _activated(gate_up: Tensor, args: ExpertArgs) -> Tensor:
+    if args.limit:
+        return clamped_swiglu(gate_up.float(), limit=args.limit).to(gate_up.dtype)
+    return gelu_tanh_mul(gate_up) if args.is_gelu else silu_mul(gate_up)
+
+
+def _in_order(x: Tensor, expert_ids: Tensor, order: Tensor | None) -> Tensor:
+    """Return a row for each pair, in its expert's order of inputs (act-order, which few mixtures have)."""
+    if order is None:
+        return x
+    pairs = x[:, None].expand(-1, expert_ids.numel() // len(x), -1).flatten(0, 1)
+    return pairs.gather(1, order.index_select(0, expert_ids.flatten()))
 
 
 def pack(
     experts: Iterable[tuple[QuantizedWeight | None, QuantizedWeight | None, Tensor | None, Tensor | None]],
     *,
     num_experts: int,
-    limit: float = 0.0,
+    args: ExpertArgs = SWIGLU_EXPERTS,
+    is_int8: bool = False,
 ) -> QuantizedExperts:
-    """Pack experts (gate_up [2·I, H], down [H, I], their biases), all of one form, one at a time."""
-    stacks: list[QuantizedLinear] = []
-    biases: list[Tensor | None] = [None, None]
-    for index, (gate_up, down, *each) in enumerate(experts):
+    """Pack experts (gate_up [2·I, H], down [H, I], their biases), all of one form, one at a time.
+
+    `is_int8`: for products in int8, whose layout all have.
+    """
+    stacks: list[AnyPacked] = []
+    tensors: list[Tensor | None] = [None] * 4
+    for index, (gate_up, down, *biases) in enumerate(experts):
         assert gate_up is not None
         assert down is not None
-        parts = [quantized_linear.pack(weight, None) for weight in (gate_up, down)]
+        weights = (gate_up, down)
+        parts = [int8_linear.pack(w, None) if is_int8 else quantized_linear.pack(w, None) for w in weights]
         stacks = stacks or [_empty_stack(part, num_experts) for part in parts]
-        for stack, part in zip(stacks, parts, strict=True):
-            _fill(stack, part, index)
-        for place, bias in enumerate(each):
-            if bias is not None:
-                whole = biases[place]
-                whole = bias.new_empty((num_experts, *bias.shape)) if whole is None else whole
-                whole[index], biases[place] = bias, whole
+        stacks = [_filled(stack, part, index) for stack, part in zip(stacks, parts, strict=True)]
+        for place, part in enumerate((*biases, gate_up.order, down.order)):
+            if part is not None:
+                whole = tensors[place]
+                whole = part.new_empty((num_experts, *part.shape)) if whole is None else whole
+                whole[index], tensors[place] = part, whole
     gate_up_stack, down_stack = stacks
-    return QuantizedExperts(gate_up_stack, down_stack, num_experts, biases[0], biases[1], limit)
-
-
-def _empty_stack(part: QuantizedLinear, num_experts: int) -> QuantizedLinear:
-    num_outputs = num_experts * len(part.values)
-    return part._replace(
-        values=part.values.new_empty((num_outputs, part.values.shape[1])),
-        scales=part.scales.new_empty((len(part.scales), num_outputs)),
-        offsets=None if part.offsets is None else part.offsets.new_empty((len(part.offsets), num_outputs)),
+    gate_up_bias, down_bias, gate_up_order, down_order = tensors
+    return QuantizedExperts(
+        gate_up_stack, down_stack, num_experts, gate_up_bias, down_bias, gate_up_order, down_order, args
     )
 
 
-def _fill(stack: QuantizedLinear, part: QuantizedLinear, index: int) -> None:
-    assert part[4:] == stack[4:], "experts of different forms"
-    outputs = slice(index * len(part.values), (index + 1) * len(part.values))
-    stack.values[outputs], stack.scales[:, outputs] = part.values, part.scales
-    if stack.offsets is not None:
-        assert part.offsets is not None
-        stack.offsets[:, outputs] = part.offsets
+def _parts(packed: AnyPacked) -> Iterator[tuple[str, Tensor, int]]:
+    """Yield the weight's tensors: name, tensor, dimension of the outputs."""
+    for name, part in packed._asdict().items():
+        if isinstance(part, Tensor):
+            yield name, part, 0 if name == "values" else part.ndim - 1
+
+
+def _empty_stack(packed: AnyPacked, num_experts: int) -> AnyPacked:
+    stacks: dict[str, Any] = {}
+    for name, part, dim in _parts(packed):
+        shape = list(part.shape)
+        shape[dim] *= num_experts
+        stacks[name] = part.new_empty(shape)
+    return packed._replace(**stacks)
+
+
+def _filled(stack: AnyPacked, packed: AnyPacked, index: int) -> AnyPacked:
+    """Write an expert's weight into the stack. By chance only some experts may have equal scales in blocks."""
+    if isinstance(stack, QuantizedLinear) and isinstance(packed, QuantizedLinear):
+        if packed.scale_rows > stack.scale_rows:
+            packed = with_scale_of_each(packed)
+        elif packed.scale_rows < stack.scale_rows:
+            stack = with_scale_of_each(stack)
+    assert _form(stack) == _form(packed), "experts of different forms"
+    wholes = {name: whole for name, whole, _ in _parts(stack)}
+    for name, part, dim in _parts(packed):
+        size = part.shape[dim]
+        wholes[name].narrow(dim, index * size, size).copy_(part)
+    return stack
+
+
+def _form(packed: AnyPacked) -> list[object]:
+    return [part.dtype if isinstance(part, Tensor) else part for part in packed]

@@ -10,7 +10,8 @@ operand as it is loaded, and its inputs are neighbours in x:
 
 One shift and one mask give two blocks as halves of a word. An unsigned code u in the low bits of a float16 is the
 subnormal number u · 2^-24, which tensor cores multiply exactly; one that begins at bit 4 is 16 times larger, and x is
-divided by 16 there. e4m3 becomes float16 by its bits (Micikevicius et al. 2022): w · 2^-8. x is scaled by a power of
+divided by 16 there. e4m3 becomes float16 by its bits (Micikevicius et al. 2022): w · 2^-8; e2m1 (OCP Microscaling
+Formats 1.0) too: w · 2^-14. x is scaled by a power of
 two into float16's range, so x in bfloat16 keeps all its bits but for values below 2^-25 of the row's largest.
 
 Outputs are the rows of the dot: the weights are the operand that stays in registers. Per weight: 0.2 shifts, 0.5 masks,
@@ -22,14 +23,19 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.language.target_info import is_hip
 
-# What a product of float16 operands lacks: 2^24 or 2^8. Applied last, because with scales it might leave float32.
-INTEGER_UNIT = tl.constexpr(16777216.0)
-FLOAT_UNIT = tl.constexpr(256.0)
+# What a product of float16 operands lacks. Applied last, because with scales it might leave float32.
+INTEGER_UNIT = tl.constexpr(2.0**24)
+E4M3_UNIT = tl.constexpr(2.0**8)
+E2M1_UNIT = tl.constexpr(2.0**14)
 
 
 @triton.jit
 def _pair(words, INDEX: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr):
     """Return blocks 2 · INDEX and 2 · INDEX + 1 as the halves of words."""
+    if IS_FLOAT and BITS == 4:
+        # The codes at bits 4 · INDEX and 16 bits above: sign to 15 and 31, magnitude to 9 .. 11 and 25 .. 27.
+        magnitudes = words << (9 - 4 * INDEX) if INDEX < 3 else words >> 3
+        return ((words << (12 - 4 * INDEX)) & -0x7FFF8000) | (magnitudes & 0x0E000E00)
     if IS_FLOAT:
         # The codes at bits 0 and 16, or 8 and 24: sign to 15 and 31, magnitude to 7 .. 13 and 23 .. 29.
         if INDEX == 0:
@@ -44,18 +50,34 @@ def _pair(words, INDEX: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr
 
 @triton.jit
 def _wide(words, SHIFT: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr):
-    """Return the codes at bit SHIFT as float32: u, or w · 2^-8."""
+    """Return the codes at bit SHIFT as float32: u, or w without its unit."""
     code = (words >> SHIFT) & ((1 << BITS) - 1)
-    if IS_FLOAT:
-        return (((code & 0x80) << 8) | ((code & 0x7F) << 7)).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
-    return code.to(tl.float32)
+    return from_bits(code, BITS) if IS_FLOAT else code.to(tl.float32)
+
+
+@triton.jit
+def from_bits(code, BITS: tl.constexpr):
+    """Return codes of e4m3 or e2m1 as float32, without their unit."""
+    bits = ((code & 0x8) << 12) | ((code & 0x7) << 9) if BITS == 4 else ((code & 0x80) << 8) | ((code & 0x7F) << 7)
+    return bits.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def load_scales(ptrs):
+    """Load scales as float32; uint8 is exponents of e8m0, where 0 is 0 instead of 2^-127."""
+    scales = tl.load(ptrs)
+    if ptrs.dtype.scalar.element_ty == tl.uint8:
+        wide = (scales.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+    else:
+        wide = scales.to(tl.float32)
+    return wide
 
 
 @triton.jit
 def blocks(words, INDEX: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr, IS_WIDE: tl.constexpr):
     """Return blocks 2 · INDEX and 2 · INDEX + 1 of a step, each in the shape of `words`: float16, or float32 if wide.
 
-    float16 lacks the factor of `unit`; at 4 bits and odd INDEX it is 16 times larger, as `prepare_rows` knows.
+    float16 lacks the factor of `unit`; integers of 4 bits and odd INDEX are 16 times larger, as `prepare_rows` knows.
     """
     if IS_WIDE:
         low, high = _wide(words, INDEX * BITS, BITS, IS_FLOAT), _wide(words, INDEX * BITS + 16, BITS, IS_FLOAT)
@@ -87,7 +109,7 @@ def multiply_steps(
             x = tl.load(x_ptrs + step * (NUM_BLOCKS * BLOCK_K) + block * BLOCK_K)
             if GROUP and block % PER_GROUP == 0:
                 group = step * (NUM_BLOCKS // PER_GROUP) + block // PER_GROUP
-                scale = tl.load(scale_ptrs + group * SCALE_STRIDE).to(tl.float32)
+                scale = load_scales(scale_ptrs + group * SCALE_STRIDE)
                 dots = tl.zeros_like(out)
             dots = tl.dot(low if block % 2 == 0 else high, x, dots, input_precision="ieee")
             if GROUP and block % PER_GROUP == PER_GROUP - 1:
@@ -119,10 +141,10 @@ def add_offsets(
 
 
 @triton.jit
-def unit(IS_FLOAT: tl.constexpr, IS_WIDE: tl.constexpr):
+def unit(BITS: tl.constexpr, IS_FLOAT: tl.constexpr, IS_WIDE: tl.constexpr):
     """Return the factor that products of `blocks` lack."""
     if IS_FLOAT:
-        return FLOAT_UNIT
+        return E2M1_UNIT if BITS == 4 else E4M3_UNIT
     return 1.0 if IS_WIDE else INTEGER_UNIT
 
 
@@ -153,7 +175,7 @@ def prepare_rows(
         x = x * ((268 - exponent) << 23).to(tl.float32, bitcast=True)
     tl.store(factors_ptr + row, factor)
     y = x.to(y_ptr.dtype.element_ty)
-    UNIT: tl.constexpr = 1.0 if IS_WIDE else 1.0 / 256.0 if IS_FLOAT else 1.0 / 16777216.0
+    UNIT: tl.constexpr = 1.0 if IS_WIDE or IS_FLOAT else 1.0 / 16777216.0  # floats need no sums
     sums = y.to(tl.float32) * UNIT
     if GROUP:
         groups = tl.arange(0, BLOCK // GROUP)
@@ -161,6 +183,6 @@ def prepare_rows(
         tl.store(sums_ptr + groups * tl.num_programs(0) + row, sums, mask=groups < PADDED_K // GROUP)
     else:
         tl.store(sums_ptr + row, tl.sum(sums, axis=0))
-    if BITS == 4 and not IS_WIDE:
+    if BITS == 4 and not IS_WIDE and not IS_FLOAT:
         y = tl.where(ks // (2 * BLOCK_K) % 2 == 1, x / 16.0, x).to(y_ptr.dtype.element_ty)
     tl.store(y_ptr + row * PADDED_K + ks, y, mask=ks < PADDED_K)

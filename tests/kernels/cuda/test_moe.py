@@ -19,7 +19,9 @@ from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import device_info, moe, moe_route, quantized_linear
 from splitfuse.kernels.cuda.device_info import H100
+from splitfuse.kernels.cuda.linear.int8_linear import Int8Linear
 from splitfuse.kernels.cuda.linear.quantized_experts import QuantizedExperts
+from splitfuse.kernels.quantize import QuantizedWeight
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -221,18 +223,32 @@ def _expert(form: Form, seed: int, *, has_bias: bool = False) -> ops.ExpertWeigh
     )
 
 
-@pytest.mark.parametrize("name", ["float8 of 128", "float8 per channel", "AWQ", "Q4_0", "Q6_K", "int8 per channel"])
-@pytest.mark.parametrize(("num_tokens", "limit"), [(1, 0.0), (5, 2.0), (50, 0.0)])
-def test_experts_of_quantized_files_stay_packed(name: str, num_tokens: int, limit: float) -> None:
+PACKED_FORMS = ["float8 of 128", "float8 in blocks", "float8 per channel", "AWQ", "Q4_0", "MXFP4"]
+PACKED_FORMS += ["Q6_K", "int8 per channel"]
+
+
+@pytest.mark.parametrize("name", PACKED_FORMS)
+@pytest.mark.parametrize(
+    ("num_tokens", "args"),
+    [
+        (1, ops.SWIGLU_EXPERTS),
+        (5, ops.ExpertArgs(limit=2.0)),
+        (50, ops.SWIGLU_EXPERTS),
+        (3, ops.ExpertArgs(is_gelu=True)),
+        (3, ops.ExpertArgs(weighs_inputs=True)),
+    ],
+    ids=str,
+)
+def test_experts_of_quantized_files_stay_packed(name: str, num_tokens: int, args: ops.ExpertArgs) -> None:
+    limit = args.limit
     each = [_expert(FORMS[name], 10 * index, has_bias=bool(limit)) for index in range(3)]
     dtype = torch.float32 if limit else torch.float16  # biases make sums larger than float16's tolerance is for
-    args = ops.ExpertArgs(limit=limit)
     packed = cuda.pack_experts(each, num_experts=3, dtype=dtype, args=args)
     assert isinstance(packed, QuantizedExperts)
     assert packed.gate_up.values.dtype == torch.int32
     assert packed.gate_up.values.nbytes == 3 * 2 * 256 * 256 * packed.gate_up.bits // 8
     ids = random_routing(num_tokens, 2, 3)
-    x = random_tensor(num_tokens, 256, seed=3, dtype=dtype) / 16  # sums near 1, where tolerances are relative
+    x = _view_of(random_tensor(num_tokens, 256, seed=3, dtype=dtype) / 16)  # sums near 1: tolerances are relative
     weights = torch.rand(num_tokens, 2).to(DEVICE)
     in_double = [
         expert._replace(gate_up_bias=expert.gate_up_bias.double(), down_bias=expert.down_bias.double())
@@ -244,6 +260,79 @@ def test_experts_of_quantized_files_stay_packed(name: str, num_tokens: int, limi
     assert_near(
         cuda.experts(x, weights, ids, packed), reference.experts(x.double(), weights, ids, wide), tolerance=1e-4
     )
+
+
+def _view_of(x: Tensor) -> Tensor:
+    """Return x as a view of a wider tensor of NaN."""
+    wide = torch.full((len(x), x.shape[1] + 24), float("nan"), dtype=x.dtype, device=DEVICE)
+    wide[:, : x.shape[1]] = x
+    return wide[:, : x.shape[1]]
+
+
+def test_experts_of_fp8_blocks_keep_a_scale_for_each_block() -> None:
+    """Check the bytes, and an expert whose scales differ in a block: then all get a scale for each output."""
+    each = [_expert(FORMS["float8 in blocks"], 10 * index) for index in range(3)]
+    packed = cuda.pack_experts(each, num_experts=3, dtype=torch.float16)
+    assert isinstance(packed, QuantizedExperts)
+    assert packed.gate_up.scales.shape == (2, 3 * 4)
+    assert packed.down.scales.shape == (2, 3 * 2)
+    for place in range(3):
+        parts = list(each)
+        gate = parts[place].gate_up[0]
+        assert isinstance(gate, QuantizedWeight)
+        fine = gate._replace(scales=gate.scales * (1 + torch.arange(256, device=DEVICE) % 2))
+        parts[place] = parts[place]._replace(gate_up=[fine, parts[place].gate_up[1]])
+        got = cuda.pack_experts(parts, num_experts=3, dtype=torch.float16)
+        assert isinstance(got, QuantizedExperts)
+        assert got.gate_up.scale_rows == 1
+        expected = torch.cat(
+            [half.dequantized() for expert in parts for half in expert.gate_up if isinstance(half, QuantizedWeight)]
+        )
+        torch.testing.assert_close(quantized_linear.widen(got.gate_up, torch.float32), expected)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_experts_that_round_their_inputs_have_equal_bits_in_any_batch(has_bias: bool) -> None:
+    each = []
+    for index in range(3):
+        expert = _expert(FORMS["int8 per channel"], 10 * index, has_bias=has_bias)
+        halves = [half._replace(rounds_inputs=True) for half in expert.gate_up if isinstance(half, QuantizedWeight)]
+        assert isinstance(expert.down, QuantizedWeight)
+        each.append(expert._replace(gate_up=halves, down=expert.down._replace(rounds_inputs=True)))
+    packed = cuda.pack_experts(each, num_experts=3, dtype=torch.float32)
+    assert isinstance(packed, QuantizedExperts)
+    assert isinstance(packed.gate_up, Int8Linear)
+    ids, weights = random_routing(60, 2, 3), torch.rand(60, 2).to(DEVICE)
+    x = _view_of(random_tensor(60, 256, seed=3, dtype=torch.float32) / 16)
+    whole = cuda.experts(x, weights, ids, packed)
+    in_float = [
+        expert._replace(gate_up_bias=expert.gate_up_bias.float(), down_bias=expert.down_bias.float())
+        if expert.gate_up_bias is not None and expert.down_bias is not None
+        else expert
+        for expert in each
+    ]
+    wide = reference.pack_experts(in_float, num_experts=3, dtype=torch.float32)
+    expected = reference.experts(x, weights, ids, wide)
+    assert (whole - expected).abs().max() <= 0.005 * expected.abs().max()  # an input may round to the next integer
+    for rows in (slice(0, 1), slice(3, 25)):
+        assert torch.equal(cuda.experts(x[rows], weights[rows], ids[rows], packed), whole[rows])
+
+
+def test_experts_with_an_order_of_inputs_stay_packed() -> None:
+    def ordered(expert: ops.ExpertWeights, seed: int) -> ops.ExpertWeights:
+        orders = [torch.randperm(256, generator=torch.Generator().manual_seed(seed + k)).to(DEVICE) for k in (0, 1)]
+        halves = [half._replace(order=orders[0]) for half in expert.gate_up if isinstance(half, QuantizedWeight)]
+        assert isinstance(expert.down, QuantizedWeight)
+        return expert._replace(gate_up=halves, down=expert.down._replace(order=orders[1]))
+
+    each = [ordered(_expert(FORMS["AWQ"], 10 * index), index) for index in range(3)]
+    packed = cuda.pack_experts(each, num_experts=3, dtype=torch.float16)
+    assert isinstance(packed, QuantizedExperts)
+    ids, weights = random_routing(5, 2, 3), torch.rand(5, 2).to(DEVICE)
+    x = random_tensor(5, 256, seed=3, dtype=torch.float16) / 16
+    wide = reference.pack_experts(each, num_experts=3, dtype=torch.float64)
+    got = cuda.experts(x, weights, ids, packed)
+    assert_near(got, reference.experts(x.double(), weights, ids, wide), tolerance=1e-4)
 
 
 @pytest.mark.parametrize(("options", "bits"), [({"bits": 8}, 8), ({"bits": 4}, 4), ({"is_fp8": True}, 8)])

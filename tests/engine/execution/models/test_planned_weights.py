@@ -1,5 +1,6 @@
 """The planned bytes of weights are the bytes that the loaded model holds."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,21 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
 from held_bytes import held_bytes
+from quantized_cases import FORMS, random_weight
 from quantized_checkpoints import Case, awq, fp8, gptq, save_quantized
 from real_configs import REAL_CONFIGS
 from tiny_models import CONFIGS, HYBRIDS, save_model
 
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.execution.models.planned_weights import WeightLayout, planned_weight_bytes
-from splitfuse.engine.execution.models.registry import parse_model_config, read_model_config
+from splitfuse.engine.execution.models.planned_weights import (
+    _GGUF_BITS,
+    ShapeSource,
+    WeightLayout,
+    planned_weight_bytes,
+)
+from splitfuse.engine.execution.models.registry import model_class, parse_model_config, read_model_config
 from splitfuse.engine.serving.loading import load_runner
+from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
 
 MAX_LEN = 32  # short, so that weights outweigh tables of angles
@@ -90,3 +98,47 @@ def test_ranks_share_the_matrices(tmp_path: Path) -> None:
     config = read_model_config(tmp_path)
     one, two = (planned_weight_bytes(tmp_path, config, GPU, max_model_len=2, num_ranks=size) for size in (1, 2))
     assert one / 2 < two < 0.52 * one
+
+
+@pytest.mark.parametrize("name", sorted(_GGUF_BITS.keys() & FORMS.keys()))
+def test_packed_weights_have_the_planned_bits_on_a_gpu(name: str) -> None:
+    """Check linears and experts: packing is torch's work, so no GPU is needed."""
+    cuda = pytest.importorskip("splitfuse.kernels.cuda.backend")
+    planned, weight = _GGUF_BITS[name][1], random_weight(FORMS[name], 256, 512)
+    assert 8 * held_bytes(cuda.pack_quantized([weight], dtype=torch.bfloat16)) / (256 * 512) == planned
+    expert = ops.ExpertWeights([weight, weight], random_weight(FORMS[name], 512, 256))
+    packed = cuda.pack_experts([expert] * 3, num_experts=3, dtype=torch.bfloat16)
+    assert 8 * held_bytes(packed) / (3 * 3 * 256 * 512) == planned
+
+
+def test_qwen3_30b_in_fp8_takes_31_gb_of_a_gpu(tmp_path: Path) -> None:
+    """Plan with headers like the published files', over a sparse file; and pack one matrix as a GPU does."""
+    fp8_config = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    fields = {**REAL_CONFIGS["Qwen/Qwen3-30B-A3B"], "quantization_config": fp8_config}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    config = read_model_config(tmp_path)
+    source = ShapeSource(None, dtype=torch.bfloat16)
+    model_class(config.architecture, impl=config.impl)(
+        config, source, device=torch.device("meta"), max_model_len=2, dtype=torch.bfloat16
+    )
+    header, size = {}, 0
+    for name, shape in source.shapes.items():
+        tensors = {name: ("BF16", 2, shape)}
+        if name.endswith("_proj.weight"):
+            scales = tuple(-(-side // 128) for side in shape)
+            tensors = {name: ("F8_E4M3", 1, shape), f"{name}_scale_inv": ("BF16", 2, scales)}
+        for part, (dtype, itemsize, sides) in tensors.items():
+            end = size + itemsize * torch.Size(sides).numel()
+            header[part] = {"dtype": dtype, "shape": sides, "data_offsets": [size, end]}
+            size = end
+    text = json.dumps(header).encode()
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + size)
+    planned = planned_weight_bytes(tmp_path, config, GPU, max_model_len=4096)
+    assert planned == pytest.approx(31.2e9, rel=0.005)
+    cuda = pytest.importorskip("splitfuse.kernels.cuda.backend")
+    weight = random_weight(FORMS["float8 in blocks"], 768, 2048)
+    expert = ops.ExpertWeights([weight, weight], random_weight(FORMS["float8 in blocks"], 2048, 768))
+    packed = cuda.pack_experts([expert], num_experts=1, dtype=torch.bfloat16)
+    assert held_bytes(packed) == 3 * 768 * 2048 + 3 * 6 * 16 * torch.float32.itemsize

@@ -80,10 +80,11 @@ def test_every_exponent() -> None:
     assert powers_of_two(exponents).tolist() == [2.0 ** (number - 127) for number in range(255)]
 
 
-def test_planned_memory_counts_four_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_gpu", [False, True])
+def test_planned_memory_counts_four_bits(is_gpu: bool, tmp_path: Path) -> None:
     save_mxfp4(tmp_path)
     config = read_model_config(tmp_path)
-    layout = WeightLayout(dtype=torch.bfloat16, quantization=None, is_gpu=False)
+    layout = WeightLayout(dtype=torch.bfloat16, quantization=None, is_gpu=is_gpu)
     four = planned_weight_bytes(tmp_path, config, layout, max_model_len=EngineConfig().block_size)
     save_model("gpt-oss", tmp_path / "plain")
     plain = read_model_config(tmp_path / "plain")
