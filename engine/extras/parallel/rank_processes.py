@@ -209,6 +209,7 @@ def _live(state: _State, rank: int, spec: Group, memory: int, pipe: Connection) 
     state.add(process)
     pipe.close()  # only the rank has this end now, so rank 0 sees when it closes
     state.lost(f"rank {rank} {_watch(process)}")
+    process.wait()  # a stopped one has been killed now
 
 
 def _watch(process: "subprocess.Popen[bytes]") -> str:
