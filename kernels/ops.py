@@ -485,24 +485,24 @@ def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> Any:
     return _backend(weight).pack_fp8(weight, bias)
 
 
-def rank_group(memory: int, *, rank: int, num_ranks: int, limit_s: float) -> Any:
-    """Return this rank's RankGroup (kernels/cpu/rank_group.py), for the sums of a tensor-parallel model.
+def rank_group(
+    memory: int, *, rank: int, num_ranks: int, limit_s: float, backend: str = "memory", in_order: bool = True
+) -> Any:
+    """Return this rank's group for the sums of a tensor-parallel model. `memory`: descriptor of the ranks' empty file.
 
-    None without a native library. `memory`: a file descriptor of `group_bytes`.
+    `backend`: memory, a RankGroup (kernels/cpu/rank_group.py), None without a native library; nccl or gloo, a
+    ProcessGroup (kernels/process_group.py).
     """
+    if backend != "memory":
+        from .process_group import ProcessGroup
+
+        return ProcessGroup(memory, backend=backend, rank=rank, num_ranks=num_ranks, in_order=in_order)
     from .cpu import build
     from .cpu.rank_group import RankGroup
 
     if build.library() is None:
         return None
     return RankGroup(memory, rank=rank, num_ranks=num_ranks, limit_s=limit_s)
-
-
-def group_bytes(num_ranks: int) -> int:
-    """Return the number of bytes that the ranks share."""
-    from .cpu.rank_group import group_bytes as num_bytes
-
-    return num_bytes(num_ranks)
 
 
 def pack_row_parallel(
@@ -521,6 +521,11 @@ def pack_row_parallel(
     `linear` takes this rank's inputs [T, …] and returns the sum over all ranks. The weight is quantized like by
     `pack_linear` and `pack_fp8` before it is cut. Only one rank passes `bias`.
     """
+    device = (weight if isinstance(weight, Tensor) else weight.values).device
+    if device.type == "cuda":
+        from .cuda.linear.row_parallel import pack_row_parallel as on_gpu
+
+        return on_gpu(weight, bias, columns, group, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8)
     from .cpu.row_parallel import pack_row_parallel as packed
 
     return packed(weight, bias, columns, group, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8)

@@ -135,7 +135,7 @@ class EngineConfig:
         None, above=0, help="refuse (429) when the predicted time to a first token is longer"
     )
     async_scheduling: bool | None = setting(None, help="schedule a step while the last one runs; nothing = on a GPU")
-    tensor_parallel_size: int = setting(1, at_least=1, help="processes that share each matrix (CPU, Linux)")
+    tensor_parallel_size: int = setting(1, at_least=1, help="processes, or GPUs, that share each matrix (Linux)")
     tensor_parallel_slices: int | None = setting(
         None, at_least=1, help="slices of a matrix in its sums: equal bits for any number of processes that divides it"
     )
@@ -295,10 +295,6 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     (
         lambda c: (c.tensor_parallel_slices or c.tensor_parallel_size) % c.tensor_parallel_size,
         "tensor_parallel_slices must be a multiple of tensor_parallel_size",
-    ),
-    (
-        lambda c: c.tensor_parallel_size > 1 and c.async_scheduling,
-        "tensor_parallel_size above 1 is not built with async_scheduling; leave one of them out",
     ),
     (
         lambda c: c.prefix_cache_dir is not None and (not c.enable_prefix_caching or c.record is not None),

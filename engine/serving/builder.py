@@ -27,7 +27,7 @@ from ..extension import has_extra, load_extra
 from ..text.tokenizer import Tokenizer
 from .constraint_compiler import ConstraintCompiler
 from .input_processor import InputProcessor
-from .loading import load_launcher, load_runner, runs_ahead
+from .loading import load_runner, runs_ahead
 from .output_processor import OutputProcessor
 from .workers.heap import return_freed_memory
 
@@ -60,7 +60,11 @@ class EngineParts:
         config = config.for_device(loaded.device.type)
         is_async = runs_ahead(config, loaded.device)
         max_steps_in_flight = 2 if is_async else 1
-        launcher = load_launcher(self.runner, config) if is_async else None
+        launcher = None
+        if is_async:
+            from ..execution.runner.launching import load_launcher  # a server on a CPU has none
+
+            launcher = load_launcher(self.runner, config)
         new_scheduler = partial(self._scheduler, config, max_steps_in_flight=max_steps_in_flight)
         disk = self._disk_cache(config)
         test_core = EngineCore(config, new_scheduler(), OutputProcessor(None))

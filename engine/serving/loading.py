@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,11 +13,10 @@ from ..config import EngineConfig
 from ..config.cores import default_num_threads
 from ..core.block_allocator import num_blocks_for
 from ..core.block_manager import CacheSpec
-from ..core.policies import BATCHING_POLICIES
 from ..core.state_places import StateSpec
 from ..errors import ConfigError
 from ..execution.models.config import ModelConfig
-from ..execution.models.device_memory import DeviceMemory, memory_of, refusing_out_of_memory
+from ..execution.models.device_memory import memory_of, refusing_out_of_memory
 from ..execution.models.kv_cache import (
     KVCache,
     StatePool,
@@ -32,9 +31,6 @@ from ..execution.models.tensor_parallel import ALONE, TensorParallel
 from ..execution.models.weights import WeightSource, weight_source
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import load_extra
-
-if TYPE_CHECKING:
-    from ..execution.runner.async_runner import AsyncRunner
 
 _WEIGHT_BITS = {"int8": 8, "int4": 4}
 _INPUT_BITS = {"none": 16, "int8": 8}
@@ -67,7 +63,8 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
     choices = _choose(config, folder)
     ops.be_exact(choices.device, bool(config.exact))
     model, ranks, make_cache, cached = _load_shares(choices)
-    cache, spec, states = _allocate_cache(choices, model, make_cache, cached, draft)
+    sizes = _cache_budget(choices, model, ranks, cached)
+    cache, spec, states = _allocate_cache(choices, sizes, make_cache, cached, draft)
     loaded = LoadedModel(
         model_config=choices.model,
         device=choices.device,
@@ -94,34 +91,15 @@ def _inexact_reason(choices: _Choices) -> str | None:
         return "a GPU's products with quantized weights add in an order that depends on the batch"
     if model.is_recurrent:
         return "nobody has compared a GPU's recurrent layers in different batches"
+    if config.tensor_parallel_size > 1:
+        return "nobody has compared the sums of several GPUs in different batches"
     return ops.inexact_reason(choices.device, choices.dtype, head_dim=model.head_dim)
-
-
-def load_launcher(runner: ModelRunner, config: EngineConfig) -> "AsyncRunner":
-    """Create the launcher of a runner's steps. On a GPU its kernels are compiled and its graphs captured now."""
-    loaded = runner.loaded
-    launcher = runner.new_launcher(**_step_limits(config, loaded.max_model_len))
-    if loaded.device.type != "cuda":
-        return launcher
-    # No graph pads state slots or tiles of adapters yet.
-    if not config.enforce_eager and not config.enable_lora and not loaded.model_config.is_recurrent:
-        from ..execution.runner.cuda_graphs import CudaGraphCapturer, graph_sizes
-
-        launcher.use_graphs(
-            CudaGraphCapturer(loaded.device),
-            sizes=graph_sizes(config.step_limits.num_seqs),
-            hidden_size=loaded.model_config.hidden_size,
-            dtype=loaded.dtype,
-        )
-    launcher.compile_kernels()
-    launcher.capture_graphs()
-    return launcher
 
 
 def _choose(config: EngineConfig, folder: Path) -> _Choices:
     model = read_model_config(folder, rope_scaling=config.rope_scaling, impl=config.model_impl)
     check_quantization(config, model)
-    check_parallel(config.tensor_parallel_slices or config.tensor_parallel_size, model)
+    check_parallel(config.tensor_parallel_size, model, num_slices=config.tensor_parallel_slices)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, model, device)
     cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
@@ -132,7 +110,7 @@ def _choose(config: EngineConfig, folder: Path) -> _Choices:
 def _load_shares(choices: _Choices) -> tuple[Any, Any, Callable[..., KVCache], ModelConfig]:
     """Load the model, with other ranks if there are several.
 
-    Returns the model, the ranks or None, the maker of the cache, and a config with the KV heads of all ranks.
+    Returns the model, the ranks or None, the maker of the cache, and a config with the KV heads that share its memory.
     """
     config, folder, model_config, device, dtype, _, max_model_len = choices
     parallel = _parallel_extra(config)
@@ -150,17 +128,26 @@ def _load_shares(choices: _Choices) -> tuple[Any, Any, Callable[..., KVCache], M
     )
     if ranks is None:
         return model, None, KVCache, model_config
-    cached = parallel.cached_config(model_config, ranks.parallel)
+    cached = parallel.cached_config(model_config, ranks.parallel, device)
     return parallel.ParallelModel(model, ranks), ranks, partial(parallel.ParallelCache, ranks=ranks), cached
 
 
+def _cache_budget(choices: _Choices, model: Any, ranks: Any, cached: ModelConfig) -> tuple[int, int]:
+    """Return the bytes of a GPU's largest step, which is measured, and those for the cache. Raises ConfigError."""
+    config, memory = choices.config, memory_of(choices.device)
+    if memory is None:
+        return 0, cache_budget(config, None, 0)
+    from ..execution.runner.launching import measured_budget
+
+    options = {"device": choices.device, "dtype": choices.dtype, "cache_dtype": choices.cache_dtype, "cached": cached}
+    return measured_budget(config, model, memory, ranks=ranks, max_model_len=choices.max_model_len, **options)
+
+
 def _allocate_cache(
-    choices: _Choices, model: Any, make_cache: Callable[..., KVCache], cached: ModelConfig, draft: ModelConfig | None
+    choices: _Choices, sizes: tuple[int, int], make_cache: Any, cached: ModelConfig, draft: ModelConfig | None
 ) -> tuple[KVCache, CacheSpec, StateSpec | None]:
-    """Allocate a cache of the configured size, or of the memory that weights and steps leave. Raises ConfigError."""
-    config, device, memory = choices.config, choices.device, memory_of(choices.device)
-    step_bytes = 0 if memory is None else _step_bytes(choices, model, memory)
-    budget = cache_budget(config, memory, step_bytes)
+    """Allocate a cache of the configured size, or of the `sizes` of `_cache_budget`. Raises ConfigError."""
+    config, device, (step_bytes, budget) = choices.config, choices.device, sizes
     token_bytes = max(1, kv_bytes_per_token(cached, choices.cache_dtype))  # 0 if no layer has attention
     useful = config.step_limits.num_seqs * num_blocks_for(choices.max_model_len, config.block_size)  # at full length
     states = state_spec(
@@ -229,23 +216,6 @@ def runs_ahead(config: EngineConfig, device: torch.device) -> bool:
     return device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
 
 
-def _step_bytes(choices: _Choices, model: Any, memory: DeviceMemory) -> int:
-    """Measure the memory of a GPU's largest step. Raises ConfigError."""
-    from ..execution.runner.step_memory import measure_step_bytes
-
-    config = choices.config
-    return measure_step_bytes(
-        model,
-        memory,
-        device=choices.device,
-        dtype=choices.dtype,
-        cache_dtype=choices.cache_dtype,
-        block_size=config.block_size,
-        enforce_eager=config.enforce_eager,
-        **_step_limits(config, choices.max_model_len),
-    )
-
-
 def _parallel_extra(config: EngineConfig) -> Any:
     """Return the module that starts ranks; None if one process has the whole model. Raises ConfigError."""
     if (config.tensor_parallel_slices or config.tensor_parallel_size) == 1:
@@ -312,13 +282,6 @@ def build_model(
         )
 
 
-def _step_limits(config: EngineConfig, max_model_len: int) -> dict[str, int]:
-    """Return the largest numbers of a step, as AsyncRunner takes them."""
-    limits, whole_prompts = config.step_limits, BATCHING_POLICIES[config.batching_policy].whole_prompts
-    num_tokens = max(limits.num_batched_tokens, max_model_len if whole_prompts else 0)
-    return {"max_num_tokens": num_tokens, "max_num_seqs": limits.num_seqs, "max_model_len": max_model_len}
-
-
 def resolve_device(name: str) -> torch.device:
     """Return the device for --device. Raises ConfigError if CUDA is requested and missing, or the GPU not supported."""
     if name == "auto":
@@ -374,14 +337,18 @@ def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
         )
 
 
-def check_parallel(num_ranks: int, model_config: ModelConfig) -> None:
-    """Raise ConfigError if several ranks would share a model whose layers do not all keep KV of one shape."""
+def check_parallel(num_ranks: int, model_config: ModelConfig, *, num_slices: int | None = None) -> None:
+    """Raise ConfigError for a model whose heads ranks cannot share, or whose layers do not all keep KV of one shape."""
     states = model_config.layer_states
-    if num_ranks > 1 and (model_config.is_recurrent or len({*states}) > 1 or isinstance(states[0], LatentKV)):
+    if (num_slices or num_ranks) == 1:
+        return
+    if model_config.is_recurrent or len({*states}) > 1 or isinstance(states[0], LatentKV):
         raise ConfigError(
             f"--tensor-parallel-size above 1 is not built for {model_config.architecture}, "
             "whose layers keep a latent or different states; leave it out"
         )
+    heads = model_config.num_heads, model_config.num_kv_heads, model_config.head_dim
+    TensorParallel(size=num_ranks).qkv_rows(*heads)
 
 
 def resolve_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

@@ -26,6 +26,7 @@ from .loading import (
 
 # A process beside weights and cache: Python and torch's libraries; on a GPU its CUDA context.
 _CPU_PROCESS_BYTES, _GPU_PROCESS_BYTES = 350 * 2**20, 500 * 2**20
+_NCCL_BYTES = 500 * 2**20  # buffers of a rank on a GPU: an estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,9 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     rank = model.with_kv_heads(max(1, model.num_kv_heads // num_ranks))
     token_bytes = max(1, kv_bytes_per_token(rank, resolve_cache_dtype(config.kv_cache_dtype, dtype, device)))
     useful = config.step_limits.num_seqs * num_blocks_for(max_model_len, config.block_size)
-    if (budget := config.kv_cache_memory_bytes) is None:
+    if config.kv_cache_memory_bytes is not None:  # for each GPU; on a CPU all ranks share it
+        budget = config.kv_cache_memory_bytes // (1 if is_gpu else num_ranks)
+    else:
         room = _gpu_room if is_gpu else _cpu_room
         budget = room(config, memory, weight_bytes + step_bytes, num_ranks=num_ranks)
     states = state_spec(config, model, dtype, device, token_bytes=token_bytes, budget=budget, useful=useful)
@@ -108,7 +111,7 @@ def _cpu_room(config: EngineConfig, memory: int | None, rank_bytes: int, *, num_
 
 def _gpu_room(config: EngineConfig, memory: int | None, rank_bytes: int, *, num_ranks: int) -> int:
     total = torch.cuda.mem_get_info()[1] if memory is None else memory  # each rank has a GPU
-    return int(total * config.gpu_memory_utilization) - rank_bytes - _GPU_PROCESS_BYTES
+    return int(total * config.gpu_memory_utilization) - rank_bytes - _GPU_PROCESS_BYTES - _NCCL_BYTES * (num_ranks > 1)
 
 
 def _step_bytes(config: EngineConfig, model: ModelConfig, itemsize: int) -> int:

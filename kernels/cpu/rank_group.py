@@ -1,7 +1,9 @@
 """RankGroup: sums over the ranks of a tensor-parallel model, which are processes, through shared memory."""
 
 import mmap
+import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,22 +16,19 @@ _AREA_BYTES = 2 * 2**20
 _STOPPED = -1
 
 
-def group_bytes(num_ranks: int) -> int:
-    """Return the bytes of memory that the ranks of a group share; all must be zero at first."""
-    return _HEADER + 2 * num_ranks * _AREA_BYTES
-
-
 class RankGroup:
     """One rank's end of the group. All ranks make equal calls in one order. For one thread, except `stop`."""
 
     def __init__(self, memory: int, *, rank: int, num_ranks: int, limit_s: float) -> None:
-        """`memory`: a file descriptor of `group_bytes`. `limit_s`: longest wait for another rank, 0: forever."""
+        """`memory`: descriptor of the ranks' empty file. `limit_s`: longest wait for another rank, 0: forever."""
         library = build.library()
         assert library is not None, "`ops.rank_group` has looked"
         self._library = library
-        self._memory = torch.frombuffer(mmap.mmap(memory, group_bytes(num_ranks)), dtype=torch.uint8)
+        num_bytes = _HEADER + 2 * num_ranks * _AREA_BYTES  # zeros at first
+        os.ftruncate(memory, num_bytes)
+        self._memory = torch.frombuffer(mmap.mmap(memory, num_bytes), dtype=torch.uint8)
         self._state = torch.zeros(2, dtype=torch.int64)
-        self._fields = {
+        self._fields: dict[str, Any] = {
             "shared": self._memory, "state": self._state, "rank": rank, "num_ranks": num_ranks,
             "capacity": _AREA_BYTES, "limit_ns": int(limit_s * 1e9),
         }  # fmt: skip
@@ -56,6 +55,16 @@ class RankGroup:
         out = x.new_empty(len(x), sum(widths)) if wanted else None
         self._library["gather_ranks"](x=x, out=out, starts=starts, num_rows=len(x), **self._fields)
         return x if out is None else out
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        """Return rank 0's x; the other ranks' have the same shape and dtype."""
+        rank, flat = self._fields["rank"], x[:, None].flatten(1)
+        widths = [flat.shape[1], *[0] * (self._fields["num_ranks"] - 1)]
+        found = self.gather(flat[:, : widths[rank]], widths, wanted=rank > 0)
+        return found.view_as(x) if rank else x
+
+    def connect(self) -> None:
+        """Do nothing: the ranks meet in their memory."""
 
     def failure(self) -> str | None:
         """Return the reason why results are invalid, None if all are valid. After a failure no call waits."""

@@ -25,6 +25,7 @@ from .checks.finding import Finding, remark
 from .checks.network import hub, port
 from .checks.processor import processor
 from .checks.storage import cache, disk, hub_folder
+from .plan import NEVER_RUN
 
 # Name, module, packages, and the feature that needs them.
 _EXTRAS = (
@@ -46,6 +47,7 @@ SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 def doctor(model: str | None, *, as_json: bool = False, builds: bool = False) -> int:
     """Print the report. Returns 0 if everything needed is there, else 1. `builds`: build the CPU library first."""
     checks: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler]
+    checks += [_nccl] * (_num_gpus() > 1)
     checks += [functools.partial(_cpu_library, builds=builds), processor, _memory, _cores]
     checks += [lambda: disk(hub_folder()), lambda: cache("models", hub_folder()), _built_libraries]
     checks += [lambda: port(_port()), hub, _sqlite]
@@ -98,6 +100,21 @@ def _cuda() -> Finding:
         return remark("CUDA", "a driver is there, but this torch is for CPU", fix="pip install torch")
     fix = "compare `nvidia-smi` with torch.version.cuda; in a container start it with --gpus all"
     return remark("CUDA", "a driver is there, but torch sees no device", fix=fix)
+
+
+def _num_gpus() -> int:
+    try:
+        return int(importlib.import_module("torch").cuda.device_count())
+    except Exception:
+        return 0
+
+
+def _nccl() -> Finding:
+    distributed = importlib.import_module("torch.distributed")
+    if distributed.is_available() and distributed.is_nccl_available():
+        text = f"for --tensor-parallel-size up to {_num_gpus()}, {NEVER_RUN}"
+        return Finding("NCCL", text)
+    return remark("NCCL", "not in this torch: --tensor-parallel-size has one GPU", fix="pip install torch, on Linux")
 
 
 def _triton() -> Finding:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ...engine.serving.memory_plan import MemoryPlan
 
 DOES_NOT_FIT = 1
+NEVER_RUN = "written and tested without cards: never run on two GPUs"
 
 
 def memory_size(text: str) -> int:
@@ -53,6 +54,8 @@ def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]
     description = f" ({model.description})" if model.description else ""
     yield "model", f"{config.model_name}, {model.architecture}{description}"
     yield "device", f"{found.device}, {found.dtype}" + (f", weights {quantized}" if quantized else "")
+    if found.num_ranks > 1 and found.device == "cuda":
+        yield "GPUs", f"{found.num_ranks}, one for each rank; {NEVER_RUN}"
     yield "weights", f"{shown(found.weight_bytes)}{per_rank}"
     if found.step_bytes:
         yield "a step", f"{shown(found.step_bytes)}{per_rank}, estimated; `serve` measures it"

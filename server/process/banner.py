@@ -37,7 +37,7 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
         "try": curl(settings, url),
     }
     if settings.tensor_parallel_size > 1:
-        rows["device"] += f", {settings.tensor_parallel_size} processes"
+        rows["device"] += f", {settings.tensor_parallel_size} {'GPUs' if loaded.device.type == 'cuda' else 'processes'}"
     if loaded.model_config.quantization is not None:
         rows["device"] += f", weights {loaded.model_config.quantization.name}"
     if loaded.op_by_op is not None:

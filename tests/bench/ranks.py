@@ -45,7 +45,6 @@ def sums(memory: int, rank: int, num_ranks: int, num_rows: int) -> float:
 def print_sums(num_ranks: int) -> None:
     for num_rows in (1, 32, 256):
         memory = os.memfd_create("ranks")
-        os.ftruncate(memory, ops.group_bytes(num_ranks))
         context = multiprocessing.get_context("fork")
         others = [
             context.Process(target=sums, args=(memory, rank, num_ranks, num_rows)) for rank in range(1, num_ranks)

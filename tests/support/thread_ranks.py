@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from splitfuse.engine.execution.models.tensor_parallel import TensorParallel
 from splitfuse.engine.extras.parallel import rank_process, rank_processes
-from splitfuse.kernels import ops
+from splitfuse.engine.extras.parallel.group import Group
 
 
 def use_thread_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,8 +15,8 @@ def use_thread_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_processes, "_live", _live)
 
 
-def _live(state: Any, rank: int, size: int, num_slices: int, memory: int, pipe: Connection) -> None:
-    group = ops.rank_group(memory, rank=rank, num_ranks=size, limit_s=0)
+def _live(state: Any, rank: int, spec: Group, memory: int, pipe: Connection) -> None:
+    parallel = spec.join(memory, rank=rank, limit_s=0)
     state.add(None)
     with contextlib.suppress(SystemExit):  # SystemExit would end a process
-        rank_process._follow(pipe, TensorParallel(rank=rank, size=size, num_slices=num_slices, group=group))
+        rank_process._follow(pipe, parallel)

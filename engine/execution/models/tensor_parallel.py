@@ -84,7 +84,11 @@ class TensorParallel:
         return total
 
     def embed(self, lookup: Any, token_ids: Tensor, *, vocab_size: int) -> Tensor:
-        """Look up rows of a table that is split by `vocabulary`; `lookup` reads this rank's part."""
+        """Look up rows of a table that is split by `vocabulary`; `lookup` reads this rank's part.
+
+        Rank 0 alone may know the ids: the last step has sampled some of them there.
+        """
+        token_ids = self.group.broadcast(token_ids)
         rows = self.vocabulary(vocab_size)
         places = token_ids - rows.start
         is_elsewhere = (places < 0) | (places >= rows.stop - rows.start)

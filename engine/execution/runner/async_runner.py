@@ -26,7 +26,7 @@ from .pending_outputs import PendingOutputs
 from .rehearsal import StepLimits, compile_kernels, rehearse, rehearse_largest
 from .stages import Stages
 from .state_arrays import largest_states
-from .step import Step
+from .step import Ranks, Step
 from .transfer import TransferBuffers, layout_of, num_bytes
 
 
@@ -45,6 +45,7 @@ class AsyncRunner:
         max_model_len: int,
         sampler: Sampler | None = None,
         planner: Any = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """Make room for steps of `max_num_tokens` in `max_num_seqs` rows. `model` is a Decoder.
 
@@ -71,6 +72,7 @@ class AsyncRunner:
             sampler=sampler or Sampler(device),
             tokens=torch.zeros(most_samples, dtype=torch.int64, device=device),
             planner=planner,
+            ranks=ranks,
         )
         self.graphs = self.stages.graphs
 

@@ -116,6 +116,11 @@ class StepGraphs:
         self._num_eager = 0  # steps that could have had a graph of their size
 
     @property
+    def is_mixed(self) -> bool:
+        """True for graphs of mixed batches."""
+        return self._num_rows is not None
+
+    @property
     def sizes_at_load(self) -> list[int]:
         """Sizes to capture before the first request, falling: with these no step is padded to twice its size."""
         return [size for size in self._sizes if size == self._sizes[0] or size & (size - 1) == 0]

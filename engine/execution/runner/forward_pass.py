@@ -8,14 +8,14 @@ from torch import Tensor
 from ...device import Stream
 from ..models.forward_inputs import Inputs
 from ..models.kv_cache import KVCache
-from .step import Step
+from .step import Ranks, Step
 
 
 class ForwardPass:
     """Forward passes of one model over one cache."""
 
     def __init__(
-        self, model: Any, cache: KVCache, stream: Stream, *, device: torch.device, tokens: Tensor | None
+        self, model: Any, cache: KVCache, stream: Stream, *, device: torch.device, tokens: Tensor | None, ranks: Ranks
     ) -> None:
         """`model` is a Decoder; tokens [most samples of a step] int64 hold the last step's samples on the device."""
         self.device = device
@@ -23,10 +23,12 @@ class ForwardPass:
         self._cache = cache
         self._stream = stream
         self._tokens = tokens
+        self._ranks = ranks
 
     def run(self, step: Step) -> None:
         """Queue the forward pass of a step."""
-        self._stream.run(lambda: self._compute(step))
+        with self._ranks.forward(step):
+            self._stream.run(lambda: self._compute(step))
 
     def _compute(self, step: Step) -> None:
         if step.graph is None:

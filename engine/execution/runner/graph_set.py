@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...device import Stream
+from .step import Ranks
 
 if TYPE_CHECKING:
     from .cuda_graphs import StepGraph, StepGraphs
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
 class GraphSet:
     """Graphs of both kinds of batches; empty until `use`."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, ranks: Ranks) -> None:
         self.num_captured = 0
+        self._ranks = ranks
         self._stream = stream
         self.decodes: StepGraphs | None = None
         self.mixed: StepGraphs | None = None
@@ -22,6 +24,10 @@ class GraphSet:
     def use(self, *, decodes: "StepGraphs", mixed: "StepGraphs") -> None:
         """Find graphs among these from now on."""
         self.decodes, self.mixed = decodes, mixed
+
+    def of_kind(self, is_mixed: bool) -> "StepGraphs | None":
+        """Return the graphs of mixed batches, or of decodes."""
+        return self.mixed if is_mixed else self.decodes
 
     def find(self, *, num_tokens: int, num_rows: int, num_logits: int) -> "StepGraph | None":
         """Return a captured graph for a batch; None if there is none. Captures a graph if one is due."""
@@ -42,7 +48,8 @@ class GraphSet:
     def capture(self, size: int, graphs: "StepGraphs") -> None:
         """Capture one graph."""
         self.num_captured += 1
-        self._stream.run(torch.inference_mode()(lambda: graphs.capture(size)))
+        with self._ranks.capture(size, is_mixed=graphs.is_mixed):
+            self._stream.run(torch.inference_mode()(lambda: graphs.capture(size)))
 
     def capture_at_load(self) -> None:
         """Capture the graphs that are wanted from the first request on; the others follow as steps miss them."""

@@ -64,16 +64,17 @@ class ModelRunner:
         self.model = model
         self.cache = cache
         self._sampler = Sampler(device, logprobs_mode=logprobs_mode)
-        self._stages = Stages(
+        self.stages = Stages(
             model,
             cache,
             device=device,
             stream=stream_of(device),
             transfer=DirectTransfer(device),
             sampler=self._sampler,
+            ranks=ranks,
         )
 
-    def new_launcher(self, **limits: int) -> "AsyncRunner":
+    def new_launcher(self, **limits: Any) -> "AsyncRunner":
         """Create the launcher of this model's steps. From now on `run` uses its stages, and so its graphs.
 
         `limits`: max_num_tokens, max_num_seqs and max_model_len of a step.
@@ -82,10 +83,9 @@ class ModelRunner:
 
         device = self.loaded.device
         planner = decode_planner(self.model.config, self.cache, dtype=self.loaded.dtype, device=device)
-        launcher = AsyncRunner(
-            self.model, self.cache, stream_of(device), device=device, sampler=self._sampler, planner=planner, **limits
-        )
-        self._stages = launcher.stages
+        limits |= {"sampler": self._sampler, "planner": planner, "ranks": self.ranks}
+        launcher = AsyncRunner(self.model, self.cache, stream_of(device), device=device, **limits)
+        self.stages = launcher.stages
         return launcher
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[RowOutput]:
         """Compute the batch and sample. Rows that run again give equal outputs: they write the same cache slots."""
-        stages = self._stages
+        stages = self.stages
         step = stages.preparation.prepare(batch)
         stages.forward_pass.run(step)
         stages.sampling_pass.run(step)

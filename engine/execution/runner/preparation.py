@@ -5,7 +5,7 @@ from typing import Any
 
 from ...core.batch import Batch
 from ...core.request import Request
-from ..models.forward_inputs import Inputs, with_plans
+from ..models.forward_inputs import Arrays, Inputs, with_plans
 from ..sampling.logits_processors import LogitsProcessors
 from ..sampling.samples import list_samples
 from .batch_arrays import lay_out, token_sources
@@ -52,13 +52,13 @@ class Preparation:
         rows = [row for row in batch.rows if row.needs_sampling and row.request.params.pooling is None]
         samples = list_samples(rows, self._processors, vocab_size=self._vocab_size)
         graph = self._graphs.find(num_tokens=batch.num_tokens, num_rows=len(batch.rows), num_logits=num_logits)
-        padded, more = None if graph is None else graph.pad(arrays), samples.more
+        padded = None if graph is None else graph.pad(arrays)
         if padded is None:
             graph, padded = None, with_plans(arrays, self._planner)
+        plans: Arrays = {}
         if padded is None:  # work lists larger than a step's memory
-            padded = arrays
-            more = more | self._planner(arrays["query_start_loc"], arrays["seq_lens"], is_fixed=False)
-        fields, host = self._transfer.send({**padded, **samples.arrays}, more)
+            padded, plans = arrays, self._planner(arrays["query_start_loc"], arrays["seq_lens"], is_fixed=False)
+        fields, host = self._transfer.send({**padded, **samples.arrays}, {**samples.more, **plans})
         return Step(
             batch.rows,
             samples,
@@ -68,4 +68,5 @@ class Preparation:
             host,
             graph,
             feeds_next=sample_indices is not None,
+            arrays=(padded, plans),
         )

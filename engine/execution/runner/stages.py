@@ -13,6 +13,7 @@ from .graph_set import GraphSet
 from .pending_outputs import Collection
 from .preparation import Preparation
 from .sampling_pass import SamplingPass
+from .step import Ranks
 from .transfer import Transfer
 
 
@@ -30,13 +31,14 @@ class Stages:
         sampler: Sampler,
         tokens: Tensor | None = None,
         planner: Any = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """`model` is a Decoder or a ParallelModel.
 
         tokens [most samples of a step] int64: a step's tokens, which stay on the device and feed the next step.
         `planner`: ops.decode_planner's.
         """
-        self.graphs = GraphSet(stream)
+        self.graphs = GraphSet(stream, ranks or Ranks())
         self.preparation = Preparation(
             transfer,
             sampler.processors,
@@ -45,6 +47,6 @@ class Stages:
             vocab_size=model.config.vocab_size,
             planner=planner,
         )
-        self.forward_pass = ForwardPass(model, cache, stream, device=device, tokens=tokens)
+        self.forward_pass = ForwardPass(model, cache, stream, device=device, tokens=tokens, ranks=ranks or Ranks())
         self.sampling_pass = SamplingPass(model, stream, sampler.masks, tokens, logprobs_mode=sampler.logprobs_mode)
         self.collection = Collection(model, stream, device)

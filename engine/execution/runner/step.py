@@ -1,12 +1,13 @@
 """Step: a batch on its way through the four stages of a runner: prepare, forward, sample, collect."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ...core.batch import BatchRow
-from ..models.forward_inputs import Inputs
+from ..models.forward_inputs import Arrays, Inputs
 from ..sampling.sampled import Sampled
 from ..sampling.samples import Samples
 from .transfer import HostBuffer
@@ -31,3 +32,16 @@ class Step:
     feeds_next: bool  # the next step is launched before this one's tokens are known
     hidden: Tensor | None = None  # [L, hidden_size]
     sampled: Sampled | None = None
+    arrays: tuple[Arrays, Arrays] = ({}, {})  # those of the model on the host: in the step's buffer, and others
+
+
+class Ranks:
+    """Other processes with shares of the model: once told, they do the work of a block, too. Here there are none."""
+
+    def forward(self, step: Step) -> AbstractContextManager[None]:
+        """Tell them of a forward pass."""
+        return nullcontext()
+
+    def capture(self, size: int, *, is_mixed: bool) -> AbstractContextManager[None]:
+        """Tell them of the capture of a graph."""
+        return nullcontext()

@@ -1,29 +1,36 @@
 """Program of a rank other than 0 (rank_processes.py starts it): it repeats rank 0's calls on its own share."""
 
-import contextlib
 import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ....kernels import ops
+from ...core.block_manager import CacheSpec
+from ...device import stream_of
 from ...errors import SplitfuseError
 from ...execution.models.config import ModelConfig
-from ...execution.models.forward_inputs import Inputs
+from ...execution.models.device_memory import memory_of
+from ...execution.models.forward_inputs import Arrays, Bounds, Inputs
 from ...execution.models.kv_cache import KVCache
 from ...execution.models.registry import read_model_config
 from ...execution.models.tensor_parallel import TensorParallel
+from ...execution.runner.model_runner import LoadedModel, ModelRunner
+from ...execution.runner.stages import Stages
+from ...execution.runner.transfer import DirectTransfer, Transfer
 from ...serving.loading import load_model
 from .cores import bind
-from .parallel_model import Setup, own_config, unpacked
+from .group import Group
+from .parallel_model import RankModel, Setup, own_config
 
 _PR_SET_PDEATHSIG = 1
+# Kinds of messages whose answers rank 0 waits for.
+_ANSWERED = ("make_cache", "measure", "load_launcher")
 
 
 class RankRunner:
@@ -32,58 +39,98 @@ class RankRunner:
     def __init__(self, setup: Setup, parallel: TensorParallel) -> None:
         """Load the rank's share of the model. Raises ConfigError."""
         self._setup = setup
+        ops.be_exact(setup.device, bool(setup.config.exact))
         self._config: ModelConfig = read_model_config(
             setup.folder, rope_scaling=setup.config.rope_scaling, impl=setup.config.model_impl
         )
-        self._model = load_model(
-            setup.config, setup.folder, self._config, device=torch.device("cpu"), dtype=setup.dtype,
+        model = load_model(
+            setup.config, setup.folder, self._config, device=setup.device, dtype=setup.dtype,
             max_model_len=setup.max_model_len, parallel=parallel,
         )  # fmt: skip
-        self._parallel = parallel
-        self._cache: KVCache
-        self._hidden: Tensor
+        self._model = RankModel(model, parallel)
+        self._own_config = own_config(self._config, parallel)
+        self._transfer: Transfer = DirectTransfer(setup.device)
+        self._runner: ModelRunner
+        self._stages: Stages
+
+    def measure(self, cache_dtype: torch.dtype) -> int:
+        """Return the bytes that this rank's GPU has for its cache. Raises ConfigError."""
+        from ...execution.runner.launching import measured_budget
+
+        setup, memory = self._setup, memory_of(self._setup.device)
+        assert memory is not None
+        return measured_budget(
+            setup.config, self._model, memory, max_model_len=setup.max_model_len, device=setup.device,
+            dtype=setup.dtype, cache_dtype=cache_dtype, cached=self._own_config,
+        )[1]  # fmt: skip
 
     def make_cache(self, num_blocks: int, num_host_blocks: int, dtype: torch.dtype) -> None:
         """Create the rank's share of the cache. Raises ConfigError."""
-        self._cache = KVCache(
-            own_config(self._config, self._parallel), num_blocks=num_blocks, num_host_blocks=num_host_blocks,
-            block_size=self._setup.config.block_size, dtype=dtype, device=torch.device("cpu"),
+        setup = self._setup
+        cache = KVCache(
+            self._own_config, num_blocks=num_blocks, num_host_blocks=num_host_blocks,
+            block_size=setup.config.block_size, dtype=dtype, device=setup.device,
         )  # fmt: skip
+        spec = CacheSpec(num_blocks, setup.config.block_size, num_host_blocks, None)
+        loaded = LoadedModel(self._config, setup.device, setup.dtype, setup.max_model_len, spec)
+        self._runner = ModelRunner(self._model, cache, loaded)
+        self._stages = self._runner.stages
+
+    def load_launcher(self) -> None:
+        """Create the launcher of steps, with the graphs that rank 0 has."""
+        from ...execution.runner.launching import load_launcher
+
+        launcher = load_launcher(self._runner, self._setup.config)
+        self._transfer, self._stages = launcher.buffers, launcher.stages
 
     def copy_blocks(self, moves: dict[str, Any]) -> None:
-        self._cache.copy_blocks(**moves)
+        self._runner.cache.copy_blocks(**moves)
 
-    def forward(self, inputs: Inputs) -> None:
-        self._hidden = self._model.forward(inputs, self._cache)
+    def capture(self, size: int, is_mixed: bool) -> None:
+        """Capture a graph."""
+        graphs = self._stages.graphs.of_kind(is_mixed)
+        assert graphs is not None, "rank 0 has some"
+        self._stages.graphs.capture(size, graphs)
 
-    def logits(self, first: int, count: int) -> None:
-        """Compute the logits of adjacent rows of the last hidden states."""
-        self._model.logits(self._hidden[first : first + count])
+    def forward(self, arrays: Arrays, plans: Arrays, bounds: tuple[Any, ...], graph: tuple[bool, int] | None) -> None:
+        """Compute a step, by a graph if rank 0 does. Tokens that only rank 0 knows come with the first exchange."""
+        fields, host = self._transfer.send(arrays, plans)
+        if graph is None:
+            self._stages.forward_pass.forward(fields.get("sources"), Inputs.of(fields, Bounds(*bounds)))
+        else:
+            graphs = self._stages.graphs.of_kind(graph[0])
+            assert graphs is not None, "rank 0 has some"
+            graphs.replay(graph[1], fields["block_tables"])
+        if host is not None:
+            host.event = stream_of(self._setup.device).record()
+
+    def logits(self, shape: tuple[int, int], dtype: torch.dtype) -> None:
+        """Compute the logits of rank 0's hidden states."""
+        self._model.logits(torch.empty(shape, dtype=dtype, device=self._setup.device))
 
 
 def main() -> None:
-    """Run with the numbers from `_live`, until rank 0 ends."""
-    rank, size, num_slices, parent, memory, pipe = map(int, sys.argv[1:])
+    """Run with the arguments from `_live`, until rank 0 ends."""
+    rank, parent, memory, pipe = map(int, sys.argv[1:5])
+    group = Group.of_arguments(sys.argv[5:])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return  # rank 0 ended before prctl was called
-    bind(rank, size)
-    group = ops.rank_group(memory, rank=rank, num_ranks=size, limit_s=0)
-    _follow(Connection(pipe), TensorParallel(rank=rank, size=size, num_slices=num_slices, group=group))
+    if group.backend != "nccl":
+        bind(rank, group.size)
+    _follow(Connection(pipe), group.join(memory, rank=rank, limit_s=0))
 
 
 @torch.inference_mode()
 def _follow(pipe: Connection, parallel: TensorParallel) -> None:
-    with _answer(pipe):
-        setup = Setup(*_received(pipe))
-        torch.set_num_threads(setup.num_threads)
-        runner = RankRunner(setup, parallel)
-    with _answer(pipe):
-        runner.make_cache(*_received(pipe))
+    setup = Setup(*_received(pipe))
+    torch.set_num_threads(setup.num_threads)
+    runner = _answered(pipe, RankRunner, setup, parallel, answers=False)
+    parallel.group.connect()
     while not parallel.group.failure():
         kind, *arguments = _received(pipe)
-        if kind == "forward":
-            runner.forward(unpacked(arguments))
+        if kind in _ANSWERED:
+            _answered(pipe, getattr(runner, kind), *arguments)
         else:
             getattr(runner, kind)(*arguments)
 
@@ -96,17 +143,17 @@ def _received(pipe: Connection) -> Any:
         sys.exit()
 
 
-@contextlib.contextmanager
-def _answer(pipe: Connection) -> Iterator[None]:
-    """Answer rank 0 that the block is done; after an error, answer its text and end this process."""
+def _answered(pipe: Connection, call: Any, *arguments: Any, answers: bool = True) -> Any:
+    """Make a call and send rank 0 its result, if it `answers`; after an error, send its text and end this process."""
     try:
-        yield
+        result = call(*arguments)
     except (SplitfuseError, RuntimeError, OSError, MemoryError) as exc:
-        _send(pipe, str(exc) or type(exc).__name__)
+        _send(pipe, str(exc) or type(exc).__name__, None)
         sys.exit(1)
-    _send(pipe, None)
+    _send(pipe, None, result if answers else None)
+    return result
 
 
-def _send(pipe: Connection, answer: str | None) -> None:
-    with contextlib.suppress(OSError):  # rank 0 may be gone
-        pipe.send(answer)
+def _send(pipe: Connection, error: str | None, result: Any) -> None:
+    with suppress(OSError):  # rank 0 may be gone
+        pipe.send((error, result))

@@ -10,75 +10,119 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from ....kernels import ops
 from ...errors import ConfigError, RankLostError
-from ...execution.models.tensor_parallel import TensorParallel
+from ...execution.runner.step import Ranks, Step
+from .gpus import environment
+from .group import Group
 
 # Longest wait for a slow rank in a sum; a rank that has ended or is stopped is noticed at once (_watch).
 _LIMIT_S = 10.0
 # A rank may be stopped for a moment, perhaps together with this process.
 _STOPPED_S = 1.0
+# A step that fails because a rank has ended fails some moments before the watcher says which.
+_NOTICE_S = 1.0
 _WAYS = os.WEXITED | os.WSTOPPED | os.WNOWAIT if hasattr(os, "WEXITED") else 0
 _PROGRAM = "from splitfuse.engine.extras.parallel.rank_process import main; main()"
 
 
-class RankProcesses:
+class RankProcesses(Ranks):
     """Processes of ranks 1 to `size` - 1, which end with this object or process. For one thread, except `on_lost`."""
 
-    def __init__(self, *, size: int, num_slices: int) -> None:
+    def __init__(self, spec: Group) -> None:
         """Start the ranks. Raises ConfigError if this system cannot run them."""
         if sys.platform != "linux":
             raise ConfigError("tensor_parallel_size above 1 is built for Linux only; leave it out")
         memory = os.memfd_create("splitfuse-ranks")
-        os.ftruncate(memory, ops.group_bytes(size))
-        group = ops.rank_group(memory, rank=0, num_ranks=size, limit_s=_LIMIT_S)
-        if group is None:
+        self.parallel = spec.join(memory, rank=0, limit_s=_LIMIT_S)
+        if self.parallel.group is None:
             raise ConfigError("tensor parallelism needs the native CPU library: install g++, then start again")
-        self.parallel = TensorParallel(size=size, num_slices=num_slices, group=group)
-        self._state = _State(group)
+        self._state = _State(self.parallel.group)
+        self._is_together = False
         self._pipes: list[Connection] = []
-        for rank in range(1, size):
+        for rank in range(1, spec.size):
             ours, theirs = Pipe()
             self._pipes.append(ours)
             watcher = threading.Thread(
-                target=_live, args=(self._state, rank, size, num_slices, memory, theirs), daemon=True,
+                target=_live, args=(self._state, rank, spec, memory, theirs), daemon=True,
                 name=f"splitfuse-rank-{rank}",
             )  # fmt: skip
             watcher.start()
-        self._state.started(size - 1)
+        self._state.started(spec.size - 1)
         os.close(memory)
         self.end: Callable[[], object] = weakref.finalize(self, self._state.end)
 
     def tell(self, *message: Any) -> None:
-        """Send a message to all ranks. Raises RankLostError."""
+        """Send a message to all ranks, except within `together`. Raises RankLostError."""
+        if self._is_together:
+            return
+        data = ForkingPickler.dumps(message)
         try:
             for pipe in self._pipes:
-                pipe.send(message)
+                pipe.send_bytes(data)
         except OSError as exc:
             raise self._state.lost("a rank reads nothing any more") from exc
 
-    def wait_ready(self) -> None:
+    def connect(self) -> None:
+        """Wait until all ranks have loaded, and meet them. Raises RankLostError."""
+        self.answers()
+        with self._failing("the ranks cannot meet"):
+            self.parallel.group.connect()
+
+    def answers(self) -> list[Any]:
         """Wait until all ranks have answered the last message. Raises RankLostError with a rank's error."""
+        found = []
         for rank, pipe in enumerate(self._pipes, 1):
             try:
-                answer = pipe.recv()
+                error, answer = pipe.recv()
             except (OSError, EOFError) as exc:
                 raise self._state.lost(f"rank {rank} has ended") from exc
-            if answer is not None:
-                raise self._state.lost(f"rank {rank}: {answer}")
+            if error is not None:
+                raise self._state.lost(f"rank {rank}: {error}")
+            found.append(answer)
+        return found
 
-    def check(self) -> None:
-        """Raise RankLostError if the sums exchanged until now cannot be trusted."""
+    def forward(self, step: Step) -> AbstractContextManager[None]:
+        """Tell the ranks of a forward pass: the arrays that the model reads, and the graph that serves it."""
+        ragged, graph = step.inputs.ragged, None
+        if step.graph is not None:
+            graph = step.graph.graphs.is_mixed, step.graph.size
+        return self.step("forward", *step.arrays, (ragged.num_decodes, ragged.max_query_len, ragged.max_seq_len), graph)
+
+    def capture(self, size: int, *, is_mixed: bool) -> AbstractContextManager[None]:
+        """Tell the ranks of the capture of a graph."""
+        return self.step("capture", size, is_mixed)
+
+    @contextmanager
+    def step(self, *message: Any) -> Iterator[None]:
+        """Have the ranks do the same work as the block. Raises RankLostError, also if the block fails."""
+        self.tell(*message)
+        with self._failing("rank 0 failed within a step"):
+            yield
         if reason := self.parallel.group.failure():
             raise self._state.lost(reason)
 
-    def lost(self, reason: str) -> RankLostError:
-        """End the ranks and return the error that all later calls raise, too; the first reason counts."""
-        return self._state.lost(reason)
+    @contextmanager
+    def together(self, *message: Any) -> Iterator[None]:
+        """Have the ranks make the same call as the block, with all calls in it, of which they are not told."""
+        self.tell(*message)
+        self._is_together = True
+        try:
+            yield
+        finally:
+            self._is_together = False
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as exc:
+            raise self._state.failed(f"{what} ({type(exc).__name__}: {exc})") from exc
 
     def on_lost(self, call: Callable[[RankLostError], object]) -> None:
         """Have `call` called when a rank is lost, in any thread, perhaps at once."""
@@ -94,6 +138,7 @@ class _State:
         self._start = threading.Semaphore(0)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._error: RankLostError | None = None
+        self._is_lost = threading.Event()
         self._is_ending = False
         self._calls: list[Callable[[RankLostError], object]] = []
 
@@ -112,12 +157,18 @@ class _State:
         with self._lock:
             is_first, error = self._error is None, self._error or RankLostError(f"{reason}; the engine stops")
             self._error, calls = error, self._calls
+            self._is_lost.set()
         if is_first:
             self._kill()
             if not self._is_ending:
                 for call in calls:
                     call(error)
         return error
+
+    def failed(self, reason: str) -> RankLostError:
+        """Like `lost`, after a failure of rank 0, for which a lost rank may be the reason."""
+        self._is_lost.wait(_NOTICE_S)
+        return self.lost(reason)
 
     def on_lost(self, call: Callable[[RankLostError], object]) -> None:
         with self._lock:
@@ -132,18 +183,20 @@ class _State:
         self._kill()
 
     def _kill(self) -> None:
-        self._group.stop()
         with self._lock:
             for process in self._processes:
                 process.kill()
+        self._group.stop()
 
 
-def _live(state: _State, rank: int, size: int, num_slices: int, memory: int, pipe: Connection) -> None:
+def _live(state: _State, rank: int, spec: Group, memory: int, pipe: Connection) -> None:
     """Start a rank and watch it to its end. The kernel ends the rank together with this thread, which started it."""
-    numbers = [rank, size, num_slices, os.getpid(), memory, pipe.fileno()]
+    numbers = [rank, os.getpid(), memory, pipe.fileno()]
+    own = environment(rank) if spec.backend == "nccl" else {}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, *map(str, numbers)],
+            [sys.executable, "-P", "-c", _PROGRAM, *map(str, numbers), *spec.to_arguments()],
+            env={**os.environ, **own},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(memory, pipe.fileno()),
@@ -156,6 +209,7 @@ def _live(state: _State, rank: int, size: int, num_slices: int, memory: int, pip
     state.add(process)
     pipe.close()  # only the rank has this end now, so rank 0 sees when it closes
     state.lost(f"rank {rank} {_watch(process)}")
+    process.wait()  # a stopped one has been killed now
 
 
 def _watch(process: "subprocess.Popen[bytes]") -> str:

@@ -21,12 +21,13 @@ class LocalPlacement:
         self._gpus = gpus
 
     @classmethod
-    def of_machine(cls, count: int, *, device: str) -> "LocalPlacement":
+    def of_machine(cls, count: int, *, device: str, num_gpus_each: int = 1) -> "LocalPlacement":
         """Create the placement for `count` replicas on this `--device`. Raises ConfigError if there are fewer GPUs."""
         gpus = () if device == "cpu" else visible_gpus()
-        if 0 < len(gpus) < count:
-            raise ConfigError(f"{count} replicas need a GPU each, and {len(gpus)} can be used: --replicas {len(gpus)}")
-        return cls(gpus)
+        if 0 < len(gpus) < count * num_gpus_each:
+            each, most = "a GPU" if num_gpus_each == 1 else f"{num_gpus_each} GPUs", len(gpus) // num_gpus_each
+            raise ConfigError(f"{count} replicas need {each} each, and {len(gpus)} can be used: --replicas {most}")
+        return cls([",".join(gpus[first : first + num_gpus_each]) for first in range(0, len(gpus), num_gpus_each)])
 
     @property
     def has_gpus(self) -> bool:

@@ -55,7 +55,9 @@ def serve_replicas(settings: ReplicaSettings, signals: StopSignals) -> None:
 def _placement(settings: ReplicaSettings) -> Placement:
     assert settings.replicas is not None
     if settings.ray_address is None:
-        return LocalPlacement.of_machine(settings.replicas, device=settings.device)
+        return LocalPlacement.of_machine(
+            settings.replicas, device=settings.device, num_gpus_each=settings.tensor_parallel_size
+        )
     return RayPlacement(
         settings.ray_address,
         device=settings.device,

@@ -17,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
-from served import Served
+from served import SERVE, Served
 
 RANK_LOST_EXIT = 4
+_GLOO = Path(__file__).parents[2] / "support/gloo_ranks.py"
 # Seconds from the signal until streams have ended, with some for a busy machine.
 LIMITS = {"kill": 1.0, "stop": 2.0, "kill rank 0": 1.0}
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -101,18 +102,20 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--size", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gloo", action="store_true", help="ranks as on GPUs, with steps that run ahead")
     args = parser.parse_args()
     rng, faults = random.Random(args.seed), []
     with tempfile.TemporaryDirectory() as folder:
         options = (
             "--device", "cpu", "--dtype", "float32", "--num-kv-blocks", "500", "--tensor-parallel-size", str(args.size),
-            "--results", f"{folder}/results.db",
+            "--results", f"{folder}/results.db", *["--async-scheduling", "--max-num-seqs", "8"] * args.gloo,
         )  # fmt: skip
-        with Served(*options) as server:
+        program = (sys.executable, str(_GLOO)) if args.gloo else SERVE
+        with Served(*options, program=program) as server:
             expected = list(tokens(server, submit(server)))
         earlier: list[str] = []
         for trial in range(args.trials + 1):
-            with Served(*options) as server:
+            with Served(*options, program=program) as server:
                 if list(tokens(server, earlier)) != expected[: len(earlier)]:
                     faults.append(f"trial {trial}: other tokens after the restart")
                 if trial == args.trials:

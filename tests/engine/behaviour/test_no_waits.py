@@ -1,12 +1,12 @@
 """No step waits for the device on its way: neither `launch` nor the capture of a graph."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from no_waits import Wait, no_waits
 from overlapped_llm import SAMPLING_FIELDS, SPECIAL_FIELDS, launcher_of, within
+from repeating_capturer import RepeatingCapturer
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.execution.runner.cuda_graphs import graph_sizes
@@ -14,21 +14,6 @@ from splitfuse.engine.execution.sampling import sampler
 
 # Grammars wait for the last step's tokens, behind this step's forward pass.
 FIELDS = [fields for fields in SAMPLING_FIELDS + SPECIAL_FIELDS if "structured_outputs" not in fields]
-
-
-class RepeatingCapturer:
-    """Does the work when it captures, and again when it replays."""
-
-    num_replayed = 0
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        work()
-
-        def replay() -> None:
-            self.num_replayed += 1
-            work()
-
-        return replay
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
 from quantized_checkpoints import awq, fp8, gptq, save_quantized
 from random_schedule import Arrival, random_llm, run_schedule
+from rank_answers import PARAMS, PROMPTS, answer
 from thread_ranks import use_thread_ranks
 from tiny_models import CONFIGS, VARIANTS, VOCAB_SIZE, greedy, save_model
 
@@ -25,13 +26,6 @@ pytestmark = pytest.mark.sampled(2)
 # Refused: every rank would hold the same latents, or the layers keep caches of several shapes.
 UNDIVIDED = ("deepseek", "glm4-moe-lite", "gemma3n", "gemma4")
 DTYPES = ["float32", "bfloat16"]
-RNG = random.Random(3)
-PROMPTS = [[RNG.randrange(VOCAB_SIZE) for _ in range(length)] for length in (1, 5, 33, 80)]
-PARAMS = [
-    SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=4, prompt_logprobs=2),
-    *(SamplingParams(temperature=0.9, seed=seed, max_tokens=8, ignore_eos=True, logprobs=4) for seed in range(3)),
-]
-Answer = tuple[list[list[int]], list[Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -39,15 +33,6 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     if build.library() is None:
         pytest.skip("needs a C++ compiler for the native CPU library")
     use_thread_ranks(monkeypatch)
-
-
-def answer(path: Path | str, size: int = 1, slices: int | None = None, **options: Any) -> Answer:
-    """Return token ids, and all logprobs to the bit."""
-    settings = {"device": "cpu", "dtype": "float32", "num_kv_blocks": 60, **options}
-    with LLM(str(path), tensor_parallel_size=size, tensor_parallel_slices=slices, **settings) as llm:
-        outputs = llm.generate(PROMPTS, PARAMS)
-    logprobs = [[*(output.prompt_logprobs or ()), *(output.outputs[0].logprobs or ())] for output in outputs]
-    return [output.outputs[0].token_ids for output in outputs], logprobs
 
 
 @pytest.mark.parametrize("name", sorted(name for name in CONFIGS if not name.startswith(UNDIVIDED)))
@@ -192,7 +177,6 @@ def test_gguf_files_are_cut_as_they_are(name: str, kind: Type, tmp_path: Path) -
     [
         (3, {}, "num_attention_heads 4 .* tensor_parallel_size 3"),
         (4, {"tensor_parallel_slices": 6}, "multiple of tensor_parallel_size"),
-        (2, {"async_scheduling": True}, "async_scheduling"),
     ],
 )
 def test_what_cannot_be_is_refused(size: int, options: dict[str, Any], words: str, tmp_path: Path) -> None:

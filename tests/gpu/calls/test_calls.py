@@ -61,3 +61,11 @@ def test_the_third_call_serves_and_comes_back(tmp_path: Path) -> None:
     assert done.stdout.count("Successful requests:                     6") == 3
     assert 'kernels_compiled_total{model_name="splitfuse-demo-5m"} 0' in done.stdout
     assert len(list(tmp_path.iterdir())) <= 8
+
+
+@pytest.mark.thorough
+def test_the_call_for_two_gpus(tmp_path: Path) -> None:
+    _, outcomes = call("ranks.py", tmp_path, "--dry", "--seconds", "1000")
+    assert set(outcomes.values()) == {"ok"}
+    assert json.loads((tmp_path / "ranks-answers.json").read_text())[-1]["replays"] > 10
+    assert len(list(tmp_path.iterdir())) <= 8

@@ -24,7 +24,6 @@ def library() -> None:
 
 def groups(num_ranks: int, *, limit_s: float = 60.0) -> list[Any]:
     memory = os.memfd_create("test")
-    os.ftruncate(memory, ops.group_bytes(num_ranks))
     ranks = [ops.rank_group(memory, rank=rank, num_ranks=num_ranks, limit_s=limit_s) for rank in range(num_ranks)]
     os.close(memory)
     return ranks

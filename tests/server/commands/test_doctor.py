@@ -122,6 +122,21 @@ def test_a_gpu_that_cannot_serve_is_named(capfd, monkeypatch):
     assert "not supported: Tesla T4 has compute capability 7.5" in line
 
 
+@pytest.mark.parametrize(
+    ("has_nccl", "words"),
+    [
+        (True, "ok      for --tensor-parallel-size up to 2, written and tested without cards: never run on two GPUs"),
+        (False, "not in this torch: --tensor-parallel-size has one GPU"),
+    ],
+)
+def test_several_gpus_need_nccl(capfd, monkeypatch, has_nccl, words):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: has_nccl)
+    main(["doctor", "some/name"])
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("NCCL")]
+    assert words in line
+
+
 def test_an_intel_gpu_is_refused_in_a_sentence(capfd, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("shutil.which", lambda name: None)

@@ -50,6 +50,7 @@ def test_a_rounded_cache_is_a_way_out(capfd, device, name):
 def test_ranks_are_named(capfd):
     _, out = printed(capfd, "demo", "--memory", "24GB", "--device", "cuda", "--tensor-parallel-size", "2")
     assert re.search(r"weights +[\d.]+ MiB on each rank", out)
+    assert "GPUs      2, one for each rank; written and tested without cards: never run on two GPUs" in out
 
 
 def test_a_wrong_size_and_a_model_that_is_not_here_are_one_line(one_line_here):

@@ -1,0 +1,115 @@
+"""Launching: the launcher of a runner's steps, and the memory that steps take of a GPU, before the first request."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from ...config import EngineConfig
+from ...core.policies import BATCHING_POLICIES
+from ...device import stream_of
+from ..models.config import ModelConfig
+from ..models.device_memory import DeviceMemory, refusing_out_of_memory
+from ..models.kv_cache import KVCache, StatePool, cache_budget
+from .async_runner import AsyncRunner, decode_planner
+from .cuda_graphs import CudaGraphCapturer, GraphCapturer, graph_bytes, graph_sizes, mixed_graph_sizes
+from .model_runner import ModelRunner
+from .rehearsal import compile_kernels
+
+
+def load_launcher(runner: ModelRunner, config: EngineConfig) -> AsyncRunner:
+    """Create the launcher of a runner's steps. On a GPU its kernels are compiled and its graphs captured now."""
+    if runner.ranks is None:
+        return _load_launcher(runner, config)
+    with runner.ranks.together("load_launcher"):
+        launcher = _load_launcher(runner, config)
+    runner.ranks.answers()
+    return launcher
+
+
+def _load_launcher(runner: ModelRunner, config: EngineConfig) -> AsyncRunner:
+    loaded = runner.loaded
+    launcher = runner.new_launcher(**_step_limits(config, loaded.max_model_len))
+    capturer = _capturer(loaded.device)
+    if capturer is None:
+        return launcher
+    # No graph pads state slots or tiles of adapters yet.
+    if not config.enforce_eager and not config.enable_lora and not loaded.model_config.is_recurrent:
+        launcher.use_graphs(
+            capturer,
+            sizes=graph_sizes(config.step_limits.num_seqs),
+            hidden_size=loaded.model_config.hidden_size,
+            dtype=loaded.dtype,
+        )
+    launcher.compile_kernels()
+    launcher.capture_graphs()
+    return launcher
+
+
+def _capturer(device: torch.device) -> GraphCapturer | None:
+    return CudaGraphCapturer(device) if device.type == "cuda" else None
+
+
+def measured_budget(
+    config: EngineConfig, model: Any, memory: DeviceMemory, *, ranks: Any = None, max_model_len: int, **options: Any
+) -> tuple[int, int]:
+    """Measure the bytes of a GPU's largest step, and return the bytes for its cache, too. Raises ConfigError.
+
+    With `ranks` the cache is that of the GPU with the least memory. `options`: device, dtype, cache_dtype and cached of
+    `measure_step_bytes`.
+    """
+    with nullcontext() if ranks is None else ranks.together("measure", options["cache_dtype"]):
+        step_bytes = measure_step_bytes(
+            model,
+            memory,
+            block_size=config.block_size,
+            enforce_eager=config.enforce_eager,
+            **options,
+            **_step_limits(config, max_model_len),
+        )
+    budget = cache_budget(config, memory, step_bytes)
+    return step_bytes, budget if ranks is None else min(budget, *ranks.answers())
+
+
+def _step_limits(config: EngineConfig, max_model_len: int) -> dict[str, Any]:
+    """Return the largest numbers of a step, as AsyncRunner takes them."""
+    limits, whole_prompts = config.step_limits, BATCHING_POLICIES[config.batching_policy].whole_prompts
+    num_tokens = max(limits.num_batched_tokens, max_model_len if whole_prompts else 0)
+    return {"max_num_tokens": num_tokens, "max_num_seqs": limits.num_seqs, "max_model_len": max_model_len}
+
+
+def measure_step_bytes(
+    model: Any,
+    memory: DeviceMemory,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    block_size: int,
+    cached: ModelConfig,
+    enforce_eager: bool,
+    **sizes: Any,
+) -> int:
+    """Return the bytes of the largest step, which runs over padding with a cache of one block.
+
+    `model` is a Decoder, `cached` has the KV heads of this process, `sizes` are AsyncRunner's: max_num_tokens,
+    max_num_seqs, max_model_len. Raises ConfigError if the step does not fit.
+    """
+
+    def largest_step() -> None:
+        pool = StatePool(1, dtype)
+        cache = KVCache(cached, num_blocks=1, block_size=block_size, dtype=cache_dtype, device=device, states=pool)
+        planner = decode_planner(model.config, cache, dtype=dtype, device=device)
+        AsyncRunner(model, cache, stream_of(device), device=device, planner=planner, **sizes).rehearse_largest()
+
+    way_out = (
+        f"a step of {sizes['max_num_tokens']} tokens and {sizes['max_num_seqs']} sequences does not fit beside the "
+        "weights; lower --max-num-batched-tokens, --max-num-seqs or --max-model-len"
+    )
+    with refusing_out_of_memory(way_out):
+        compile_kernels(largest_step, device)
+        num_bytes = memory.peak(largest_step)
+    if enforce_eager:
+        return num_bytes
+    num_graphs = len(graph_sizes(sizes["max_num_seqs"])) + len(mixed_graph_sizes(sizes["max_num_tokens"]))
+    return 2 * num_bytes + graph_bytes(num_graphs)  # graphs have a memory pool of the largest graph's size

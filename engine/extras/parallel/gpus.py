@@ -1,0 +1,39 @@
+"""GPUs of the ranks: each rank has one, and sees no other."""
+
+import os
+
+import torch
+
+from ...errors import ConfigError
+
+
+def check_gpus(size: int) -> None:
+    """Raise ConfigError if this machine cannot run so many ranks on GPUs."""
+    import torch.distributed as dist
+
+    if size == 1:
+        return
+    setting = f"--tensor-parallel-size {size}"
+    if not (dist.is_available() and dist.is_nccl_available()):
+        raise ConfigError(
+            f"{setting} on GPUs needs NCCL, which torch {torch.__version__} lacks; "
+            "install a torch for Linux that is built for CUDA, or leave it out"
+        )
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    if len(names) < size:
+        raise ConfigError(f"{setting} needs {size} GPUs, torch sees {len(names)}; lower it, or --device cpu works")
+    if len(set(names[:size])) > 1:
+        raise ConfigError(
+            f"{setting}: the first {size} GPUs differ ({', '.join(dict.fromkeys(names[:size]))}); "
+            "CUDA_VISIBLE_DEVICES chooses GPUs that are alike"
+        )
+
+
+def environment(rank: int) -> dict[str, str]:
+    """Return the variable that leaves a rank its GPU alone, as device 0.
+
+    So threads that compile kernels or read weights, whose current device is 0, use that GPU. NCCL copies between GPUs
+    that their processes do not see.
+    """
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return {"CUDA_VISIBLE_DEVICES": visible[rank] if visible else str(rank)}

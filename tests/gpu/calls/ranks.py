@@ -1,0 +1,34 @@
+"""Call for a machine with two GPUs: nothing of this has run on one. Ten minutes, at most eight files in $OUT.
+
+    python3 tests/gpu/calls/ranks.py [--seconds 580] [--dry]
+
+| part | must come back | if not |
+|---|---|---|
+| the GPUs | NV or PIX between them | PHB, SYS: exchanges go through the host; figures will be poor |
+| answers | three paths 1.0, replays above 0 | plain alone wrong: row_parallel.py or process_group.py; asynchronous: the
+  broadcast of ids; graphs alone: NCCL in a capture (`--enforce-eager` serves meanwhile); a hang: NCCL_DEBUG=INFO |
+| exact | 0.0 changed | the order of sums: process_group.py, in_order; until it is 0.0 the banner says inexact |
+| a lost rank | the rank's name within 10 s | NCCL's abort does not return: the server still ends, llm.generate hangs |
+| figures | an 8B on two GPUs below 0.65 of one's ms | 65 exchanges a step: step_profile.py, then a kernel of our own |
+"""
+
+from steps import Steps
+
+
+def main() -> None:
+    steps = Steps(__doc__.splitlines()[0], seconds=580)
+    if not steps.is_dry:
+        steps.run("the GPUs", "nvidia-smi", "topo", "-m", limit=20)
+    tiny = ["--device", "cpu", "--shape", "tiny"] if steps.is_dry else []
+    for name, part, limit in (
+        ("answers", "answers", 180),
+        ("a lost rank", "lost", 60),
+        ("figures", "figures", 150),
+        ("exact", "exact", 180),
+    ):
+        steps.python(name, "two_gpus.py", part, *tiny, limit=limit)
+    steps.keep("ranks-answers.json", "ranks-lost.json", "ranks-figures.json", "ranks-exact.json")
+
+
+if __name__ == "__main__":
+    main()
