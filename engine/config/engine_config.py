@@ -143,6 +143,9 @@ class EngineConfig:
     exact: bool | None = setting(
         None, help="the schedule changes no bit of an answer, where that can be had; nothing = on a CPU"
     )
+    attention_backend: str | None = setting(
+        None, choices=("flash-attn",), help="package that attends to prompts from 4,096 tokens on a GPU; nothing = none"
+    )
     logprobs_mode: str = setting(
         "raw_logprobs",
         choices=("raw_logprobs", "processed_logprobs"),
@@ -282,6 +285,7 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
         lambda c: c.model is not None and not c.model.strip(),
         "model is an empty string; name a folder or hub id, or leave it out for the demo model",
     ),
+    (lambda c: c.attention_backend and c.exact, "attention_backend has no one order of sums; leave out exact"),
     (lambda c: c.preemption_mode == "swap" and not c.swap_space, "preemption_mode swap needs swap_space, some GiB"),
     (lambda c: c.tenant_weights and c.scheduling_policy != "fair", "tenant_weights need scheduling_policy fair"),
     (

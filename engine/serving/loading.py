@@ -62,6 +62,8 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
     torch.set_num_threads(max(1, num_threads // config.tensor_parallel_size))
     choices = _choose(config, folder)
     ops.be_exact(choices.device, bool(config.exact))
+    if reason := ops.choose_attention(choices.device, config.attention_backend):
+        raise ConfigError(f"attention_backend: {reason}; leave the setting out")
     model, ranks, make_cache, cached = _load_shares(choices)
     sizes = _cache_budget(choices, model, ranks, cached)
     cache, spec, states = _allocate_cache(choices, sizes, make_cache, cached, draft)

@@ -34,6 +34,7 @@ from .activation import relu as relu
 from .activation import relu_squared as relu_squared
 from .activation import silu_mul as silu_mul
 from .activation import softcap as softcap
+from .attention import flash_attention
 from .attention_decode import decode_attention
 from .attention_prefill import prefill_attention
 from .copy_blocks import copy_blocks as copy_blocks
@@ -78,7 +79,8 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if ragged.num_decodes is None or ragged.num_decodes:
         decode_attention(q, cache, ragged, args, out)
-    if ragged.num_decodes is None or len(ragged.seq_lens) > ragged.num_decodes:
+    has_prefills = ragged.num_decodes is None or len(ragged.seq_lens) > ragged.num_decodes
+    if has_prefills and not flash_attention.prefill_attention(q, cache, ragged, args, out):
         prefill_attention(q, cache, ragged, args, out)
     return out
 

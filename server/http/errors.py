@@ -3,6 +3,7 @@
 `describe` turns any exception into a Problem; a bug becomes a 500 that carries only an id, which is in the log.
 """
 
+import asyncio
 import logging
 import math
 import secrets
@@ -171,6 +172,8 @@ class ErrorResponse(JsonResponse):
 
 def describe(exc: BaseException) -> Problem:
     """Convert an exception to a Problem, and log what the user must not see."""
+    if isinstance(exc, asyncio.CancelledError):  # the server ends sooner than the request
+        exc = NotReadyError("the request was cancelled before its answer was complete", code="cancelled")
     if isinstance(exc, SplitfuseError):
         return _describe_own(exc)
     if isinstance(exc, HTTPException):
@@ -208,9 +211,7 @@ def _describe_own(exc: SplitfuseError) -> Problem:
             headers = {"Retry-After": str(max(1, math.ceil(exc.retry_after_s)))}
             return Problem(429, text, "rate_limit_error", code=which, headers=headers)
         case UnavailableError():
-            code, retry_after = None, RETRY_AFTER_S
-            if isinstance(exc, NotReadyError):
-                code, retry_after = exc.code, exc.retry_after_s
+            code, retry_after = getattr(exc, "code", None), getattr(exc, "retry_after_s", RETRY_AFTER_S)
             return Problem(503, text, "service_unavailable", code=code, headers={"Retry-After": str(retry_after)})
         case ConstraintError():
             return Problem(400, text, param=exc.param, code="constraint_not_met")

@@ -4,6 +4,7 @@ An unexpected exception becomes a 500. The id is a label that the client may cho
 key to anything.
 """
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 from urllib.parse import quote
@@ -68,7 +69,7 @@ class ResponseMiddleware:
             await self._app(scope, receive, labelled_send)
         except ClientDisconnect:
             pass  # there is no client left to answer
-        except Exception as exc:
+        except (Exception, asyncio.CancelledError) as exc:
             if started:
                 raise
             await describe(exc).response()(scope, receive, labelled_send)

@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from ....engine.core.outputs import OutputDelta
-from ....engine.errors import RequestFailedError, new_error_id
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
+from ...http.errors import NotReadyError
 from ...service import Service, service_of
 
 _MANY = 32  # inputs of one request, from which on it is background work
@@ -94,9 +94,9 @@ class _Run:
 
     def abort(self) -> None:
         """End the requests that are left."""
-        for request_id in self._running:
+        running, self._running = self._running, set()  # the sink of an aborted request changes its own set
+        for request_id in running:
             self._engine.abort(request_id)
-        self._running = set()
 
     async def _wait(self) -> None:
         await self._changed.wait()
@@ -115,8 +115,8 @@ class _Run:
             if delta.error is not None:
                 self._failure = self._failure or delta.error
             elif delta.finish_reason != "stop":
-                reason = f"an input was not computed: {delta.finish_reason}"
-                self._failure = self._failure or RequestFailedError(reason, error_id=new_error_id())
+                reason = "the request was cancelled before all inputs were computed"
+                self._failure = self._failure or NotReadyError(reason, code="cancelled")
             self._changed.set()
 
         params = replace(prompt.params, is_background=self._is_background)

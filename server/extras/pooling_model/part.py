@@ -1,5 +1,6 @@
 """PoolingModel: hands requests for embeddings, rerank and scores on to the second model's process."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,6 +37,7 @@ class PoolingModel(Part):
         super().__init__(service)
         settings = service.settings.section(PoolingModelSettings)
         self.server = PoolingServer(settings)
+        self._finishing: asyncio.Task[None] | None = None
 
     def middleware(self) -> Sequence[Middleware]:
         """Answer requests for the second model before the first model's routes do."""
@@ -53,13 +55,22 @@ class PoolingModel(Part):
         """Wait until the second model answers. Raises ConfigError if it cannot be loaded."""
         await self.server.is_up()
 
+    async def drain(self) -> None:
+        """Give requests the time that the first model's have, meanwhile."""
+        self._finishing = asyncio.create_task(self.server.finish(self.service.settings.drain_timeout))
+
+    async def stop(self, *, has_crashed: bool = False) -> None:
+        """Wait for the requests, if the server drains."""
+        if self._finishing is not None:
+            await self._finishing
+
     async def close(self) -> None:
-        """End the process, after the requests that it still answers."""
+        """End the process."""
         await self.server.stop()
 
     async def answer(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
         """Return the second model's answer. Raises NotReadyError."""
-        if self.service.state != "ready":
+        if self.service.state not in ("ready", "stalled"):  # a stalled engine is the first model's
             raise self.service.lifecycle.not_ready()
         return await self.server.post(path, body, headers)
 

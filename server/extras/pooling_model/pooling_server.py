@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
 _ASK_S = 0.1
+_REST_S = 1.0  # from a refusal to the next try
 _USAGE_ERROR = 2  # wrong setting or model that cannot be loaded: another start would end the same way
 _PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 _LIVED_S = 60.0  # lifetime after which a server is started again at once
@@ -43,6 +44,10 @@ class PoolingServer:
             timeout=httpx.Timeout(None, connect=5.0), limits=httpx.Limits(max_connections=None), trust_env=False
         )
         self._process: ServerProcess | None = None
+        self._num_posts = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._is_ending = False
         # Of a server that answers.
         self._address: asyncio.Future[Address] | None = None
         self._running: asyncio.Task[None] | None = None
@@ -58,33 +63,67 @@ class PoolingServer:
             self._address = asyncio.get_running_loop().create_future()
             self._running = asyncio.create_task(self._run())
 
-    async def is_up(self) -> None:
-        """Return when the server answers. Raises ConfigError if the model cannot be loaded."""
+    async def is_up(self) -> Address:
+        """Return the address when the server answers. Raises ConfigError if the model cannot be loaded, NotReadyError
+        at the end.
+        """
         assert self._address is not None
         assert self._running is not None
-        ends: list[asyncio.Future[Any]] = [self._address, self._running]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        if self._running.done():
-            self._running.result()
+        while not self._address.done():
+            ends: list[asyncio.Future[Any]] = [self._address, self._running]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self._is_ending:
+                raise _ending()
+            if self._running.done():
+                self._running.result()
+        return self._address.result()
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
-        """Send a POST, once the server answers. Without a key of a client it brings our own. Raises NotReadyError."""
+        """Send a POST, once the server answers. Without a key of a client it brings our own. Raises NotReadyError.
+
+        A refusal is tried again: the process ends, or was stopped or without a core for so long that it looks stalled.
+        """
         own = {} if headers or self._key is None else {"authorization": f"Bearer {self._key}"}
-        await self.is_up()
-        assert self._address is not None
-        address = await asyncio.shield(self._address)
+        headers = {"accept-encoding": "identity", **own, **headers}
+        self._num_posts += 1
+        self._is_idle.clear()
         try:
-            return await self._client.post(
-                f"http://{address}{path}", content=body, headers={"accept-encoding": "identity", **own, **headers}
-            )
-        except httpx.HTTPError as exc:
+            while True:
+                answer = await self._post(path, body, headers)
+                if answer is not None and answer.status_code != 503:
+                    return answer
+                await asyncio.sleep(_REST_S)
+        finally:
+            self._num_posts -= 1
+            if not self._num_posts:
+                self._is_idle.set()
+
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response | None:
+        """Return the answer, None if no connection could be made."""
+        address = await self.is_up()
+        try:
+            return await self._client.post(f"http://{address}{path}", content=body, headers=headers)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            return None
+        except httpx.HTTPError as exc:  # not sent again: this request may be what has ended the process
+            if self._is_ending:
+                raise _ending() from exc
             raise NotReadyError("the embedding model's process has ended; it starts again", code="failing") from exc
 
+    async def finish(self, seconds: float) -> None:
+        """End the server once the POSTs so far are answered, or after this time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_idle.wait()
+        await self.stop()
+
     async def stop(self) -> None:
-        """End the server."""
+        """End the server. POSTs that wait raise NotReadyError."""
+        self._is_ending = True
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+        await self._is_idle.wait()
         await self._client.aclose()
 
     async def _run(self) -> None:
@@ -142,6 +181,10 @@ class PoolingServer:
         for name in ("log_format", "max_body_bytes", "num_threads", "strict_fields", "drain_timeout"):
             values[name] = getattr(settings, name)
         return json.dumps(values)
+
+
+def _ending() -> NotReadyError:
+    return NotReadyError("the server is shutting down", code="draining")
 
 
 def _give_way(pid: int) -> None:

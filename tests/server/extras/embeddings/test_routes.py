@@ -16,6 +16,8 @@ from serving import serving
 from tiny_encoders import save_pooled
 from tiny_models import save_model
 
+from splitfuse.engine.serving.async_engine import AsyncEngine
+from splitfuse.engine.serving.submitted_request import SubmittedRequest
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 
@@ -113,6 +115,36 @@ async def test_a_disconnect_aborts(embedder: Path) -> None:
         engine = app.state.service.engine
         await asyncio.wait_for(engine._idle.wait(), 20)
         assert (await client.post("/v1/embeddings", json={"input": "rain"})).status_code == 200
+
+
+async def test_an_input_that_finds_no_place_ends_the_others(embedder: Path) -> None:
+    async with served(embedder, max_queue_size=1) as (client, app):
+        engine = app.state.service.engine
+        async with engine.between_steps():  # the first input waits
+            answer = await client.post("/v1/embeddings", json={"input": ["rain", "bread"]})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+            assert engine.num_unfinished == 0
+
+
+async def test_an_end_of_the_server_is_a_503(embedder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(embedder) as (client, app):
+        engine, submit, num_left, is_submitted = app.state.service.engine, AsyncEngine.submit, 2, asyncio.Event()
+
+        async def noted(*args: Any, **fields: Any) -> SubmittedRequest:
+            nonlocal num_left
+            num_left -= 1
+            if not num_left:
+                is_submitted.set()
+            return await submit(*args, **fields)
+
+        monkeypatch.setattr(AsyncEngine, "submit", noted)
+        async with engine.between_steps():
+            asked = asyncio.create_task(client.post("/v1/embeddings", json={"input": ["rain", "bread"]}))
+            await is_submitted.wait()
+            engine.abort_all()  # like a drain that takes too long
+            answer = await asked
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "cancelled")
+        assert "retry-after" in answer.headers
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])

@@ -108,6 +108,61 @@ async def test_the_process_gives_way_and_starts_again(embedder: Path) -> None:
     assert part.server.pid is None
 
 
+@contextlib.asynccontextmanager
+async def asking_a_stopped_process(embedder: Path, **settings: Any) -> AsyncIterator[tuple[Any, PoolingModel]]:
+    """Yield a request that has been sent to the process, which is stopped meanwhile."""
+    async with served(embedder, **settings) as (client, part):
+        await client.post("/v1/embeddings", json={"input": "rain"})
+        is_sent = asyncio.Event()
+
+        async def note(_: httpx.Request) -> None:
+            is_sent.set()
+
+        part.server._client.event_hooks = {"request": [note]}
+        assert part.server.pid is not None
+        os.kill(part.server.pid, signal.SIGSTOP)
+        asked = asyncio.create_task(client.post("/v1/embeddings", json={"input": "rain"}))
+        await is_sent.wait()
+        yield asked, part
+
+
+async def test_a_drain_waits_for_a_stopped_process(embedder: Path) -> None:
+    async with asking_a_stopped_process(embedder) as (asked, part):
+        pid, draining = part.server.pid, asyncio.create_task(part.service.lifecycle.drain())
+        await asyncio.sleep(0)
+        assert part.service.state == "draining"
+        assert pid is not None
+        os.kill(pid, signal.SIGCONT)
+        assert (await asked).status_code == 200
+        await draining
+        assert part.server.pid is None
+
+
+async def test_a_drain_that_takes_too_long_is_a_503(embedder: Path) -> None:
+    async with asking_a_stopped_process(embedder, drain_timeout=0) as (asked, part):
+        await part.service.lifecycle.drain()
+        answer = await asked
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+        assert "retry-after" in answer.headers
+
+
+async def test_requests_wait_while_the_process_refuses(embedder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(embedder) as (client, part):
+        monkeypatch.setattr("splitfuse.server.extras.pooling_model.pooling_server._REST_S", 0)
+        answers: list[httpx.ConnectError | httpx.Response] = [httpx.ConnectError("refused")]
+        answers += [httpx.Response(status, json={}) for status in (503, 200)]
+
+        async def refuse(*_: Any, **__: Any) -> httpx.Response:
+            answer = answers.pop(0)
+            if isinstance(answer, httpx.ConnectError):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(part.server._client, "post", refuse)
+        assert (await client.post("/v1/embeddings", json={"input": "rain"})).status_code == 200
+        assert answers == []
+
+
 async def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
     app = build_app(Settings(model="demo", num_threads=1, embedding_model=str(tmp_path)))
     async with app.router.lifespan_context(app):
