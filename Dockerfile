@@ -6,7 +6,7 @@
 #
 # The demo model is part of the package; other models are named as the last argument of `docker run … serve MODEL`.
 
-# Any image with this Python, its venv and apt. A release resolves the tag to a digest first (.github/workflows/release.yml).
+# any image with this Python, its venv and apt; .github/workflows/release.yml resolves the tag to a digest
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
