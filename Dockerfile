@@ -6,7 +6,7 @@
 #
 # The demo model is part of the package; other models are named as the last argument of `docker run … serve MODEL`.
 
-# any image with this Python, its venv and apt
+# any image with this Python, its venv and apt; .github/workflows/release.yml resolves the tag to a digest
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
@@ -49,10 +49,12 @@ COPY docker/finish_venv.sh ./
 RUN sh finish_venv.sh /opt/venv && splitfuse --version
 
 FROM ${BASE} AS runtime
+ARG BASE
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="splitfuse" \
       org.opencontainers.image.description="LLM inference server: Dynamic SplitFuse over a paged KV cache" \
+      org.opencontainers.image.base.name="${BASE}" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

@@ -1,13 +1,17 @@
 """Public names: `from splitfuse import LLM`, and the exports of `splitfuse.client` and `splitfuse.engine`."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import splitfuse
 from splitfuse import client, engine
@@ -64,3 +68,22 @@ def bound_names(statements: list[ast.stmt]) -> Iterator[str]:
 def order(name: str) -> tuple[int, str]:
     """Sort constants first, then classes, then functions, like ruff's RUF022."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+def test_every_dependency_ends_before_an_untested_major_version() -> None:
+    """pyproject.toml says why two have no end. The pinned versions are within the ranges."""
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name not in {"test", "dev"}}
+    needs = {
+        canonicalize_name(need.name): need.specifier
+        for need in map(Requirement, sum(extras.values(), project["dependencies"]))
+    }
+    endless = {name for name, versions in needs.items() if not any(part.operator == "<" for part in versions)}
+    assert endless == {"cryptography", "jsonschema-specifications"}
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", (root / "constraints.txt").read_text(), re.M))
+    assert [
+        name
+        for name, pin in pins.items()
+        if pin not in needs.get(canonicalize_name(name), Requirement("any").specifier)
+    ] == []

@@ -5,9 +5,11 @@ import os
 import shlex
 import subprocess
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 USER = 10001
+_CONTAINER = "splitfuse-check"
 
 # For buildah, which mounts an image but runs nothing as another user with a read-only root: a mount namespace in which
 # the root except the volumes is read-only, and chroot.
@@ -32,13 +34,13 @@ class Image:
     def num_bytes(self) -> int:
         """Return the bytes of the image's files."""
         if self.builder == "buildah":
-            return int(subprocess.check_output(["du", "-sb", self._mounted()], text=True).split()[0])
+            return int(subprocess.check_output(["du", "-sb", self._root], text=True).split()[0])
         return int(self._output("image", "inspect", "--format", "{{.Size}}", self.name))
 
     def file(self, path: str) -> str:
         """Return the text of a file in the image."""
         if self.builder == "buildah":
-            return Path(self._mounted() + path).read_text()
+            return Path(self._root + path).read_text()
         return self._output("run", "--rm", "--entrypoint", "cat", self.name, path)
 
     def command(self, volumes: Path, *args: str) -> list[str]:
@@ -51,13 +53,19 @@ class Image:
             hardened = ["--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--network=host", "--init", *mounts]
             return [self.builder, "run", "--rm", *hardened, self.name, *args]
         config = json.loads(self._output("inspect", "--type", "image", self.name))["OCIv1"]["config"]
-        root = self._mounted()
+        root = self._root
         inside = ["env", "-i", "-C", config["WorkingDir"], *config["Env"], *config["Entrypoint"], *args]
         return ["unshare", "--mount", "sh", "-c", _HARDENED, "sh", root, str(volumes), *inside]
 
-    def _mounted(self) -> str:
-        name = self._output("from", "--pull-never", self.name)
-        return self._output("mount", name)
+    @cached_property
+    def _root(self) -> str:
+        """Folder of buildah's one container of the image: with its driver vfs each is a copy, 1.6 GB."""
+        return self._output("mount", self._output("from", "--pull-never", f"--name={_CONTAINER}", self.name))
+
+    def close(self) -> None:
+        """Remove what buildah mounted."""
+        if "_root" in vars(self):
+            self._output("rm", _CONTAINER)
 
     def _output(self, *args: str) -> str:
         done = subprocess.run([self.builder, *args], capture_output=True, text=True, check=False)

@@ -12,6 +12,7 @@ from socketserver import TCPServer
 from threading import Thread
 
 import pytest
+import yaml
 
 from .dockerfile import Instruction, Stage, ancestry, read_dockerfile
 
@@ -90,6 +91,22 @@ def test_labels_name_the_project(target: str) -> None:
     assert labels["org.opencontainers.image.licenses"] == project["license"]
     (version,) = (found.text for found in ancestry(STAGES, target)[0].all("ARG") if found.text.startswith("VERSION"))
     assert version == f"VERSION={project['version']}"
+
+
+def test_a_release_builds_on_a_base_named_by_digest(tmp_path: Path) -> None:
+    steps = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]["image"]["steps"]
+    names = [step.get("id") for step in steps]
+    resolve, build = (steps[names.index(name)] for name in ("base", "build"))
+    assert names.index("base") < names.index("build")
+    assert "BASE=${{ steps.base.outputs.name }}" in build["with"]["build-args"].splitlines()
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\necho sha256:0123 "$4"\n')
+    docker.chmod(0o755)
+    files = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    variables = {**os.environ, **files, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-e", "-c", resolve["run"]], cwd=ROOT, env=variables, check=True)
+    for file in files.values():
+        assert Path(file).read_text() == "name=python:3.11-slim@sha256:0123 python:3.11-slim\n"
 
 
 def copies() -> list[tuple[Stage, Instruction]]:

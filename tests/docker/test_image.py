@@ -48,6 +48,12 @@ class Container:
         raise AssertionError(self.process.communicate()[0])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def image() -> Iterator[Image]:
+    yield IMAGE
+    IMAGE.close()
+
+
 @pytest.fixture(scope="module")
 def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     volumes = tmp_path_factory.mktemp("volumes")

@@ -15,7 +15,7 @@ _BIN = Path(sys.executable).parent
 _PACKAGES = ("client", "engine", "kernels", "server")
 # bandit's findings of medium and high severity: (test, beginning of the path) -> number, reason.
 _READ = {
-    ("B610", "engine/"): (5, "a method of ours is called `extra`; it is not Django's"),
+    ("B610", "engine/"): (6, "a method of ours is called `extra`; it is not Django's"),
     ("B608", "server/extras/durable/sqlite_store.py"): (15, "joins constants and question marks, never a value"),
     ("B608", "server/extras/shared/"): (20, "joins constants and placeholders, never a value"),
     ("B104", "client/hosts.py"): (1, "compares with 0.0.0.0, binds nothing"),
