@@ -13,7 +13,7 @@ from typing import Generic
 from ...core.cost_model import CPU_SECONDS, CostModel
 from ...core.ports import Drafted
 from .acceptance import AcceptanceTracker, Key
-from .length_search import Costs, best_lengths
+from .length_search import Costs, best_lengths, draft_length
 from .overhead_budget import OverheadBudget
 from .step_cost import StepTimes
 
@@ -97,7 +97,12 @@ class DraftLengths(Generic[Key]):
             counts = Counter(levels.values())
             self._found = best_lengths(counts, num_decodes=len(requests), costs=costs, max_length=self._max_length)
             self._next_search = self._num_steps + _SEARCH_EVERY
-        best, rate = self._found
+        found, rate = self._found
+        most = max(found.values(), default=0)
+        best = {  # a draft's outcome moves its request to a level that the last search did not see
+            level: found[level] if level in found else draft_length(level, rate * costs.token, most)
+            for level in set(levels.values())
+        }
         # Value of one token less to decode, times the expected share of such tokens.
         worth = (rate * costs.plain / len(requests) - 1) * _REMAINING * costs.plain / len(requests)
         allows_reading = self._budget.allows_reading(costs.plain)
@@ -109,7 +114,7 @@ class DraftLengths(Generic[Key]):
         return {
             request: length
             for request, level in levels.items()
-            if (length := best.get(level, 0)) and request not in too_costly
+            if (length := best[level]) and request not in too_costly
         }
 
     def _probes(self, requests: Sequence[Key], costs: Costs) -> dict[Key, int]:

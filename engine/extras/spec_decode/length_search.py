@@ -39,7 +39,7 @@ def best_lengths(
     for cap in range(1, max_length + 1) if costs.round else (max_length,):
         rate = num_decodes / costs.plain
         for _ in range(4):
-            lengths = {level: _length(level, rate * costs.token, cap) for level in counts}
+            lengths = {level: draft_length(level, rate * costs.token, cap) for level in counts}
             num_tokens = num_decodes + sum(n * _expected(level, lengths[level]) for level, n in counts.items())
             num_drafted = sum(n * lengths[level] for level, n in counts.items())
             seconds = costs.plain + costs.start + costs.round * cap + costs.token * num_drafted
@@ -51,7 +51,7 @@ def best_lengths(
     return best, best_rate
 
 
-def _length(level: int, min_probability: float, max_length: int) -> int:
+def draft_length(level: int, min_probability: float, max_length: int) -> int:
     """Return the length of the longest draft whose last token is accepted with at least this probability."""
     p, reached, length = level / NUM_LEVELS, 1.0, 0
     while length < max_length and (reached := reached * p) >= min_probability:

@@ -20,11 +20,13 @@ from cache_file_mutations import SavedFiles
 from tiny_models import save_model
 
 from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.extras.disk_cache import disk_cache
 from splitfuse.engine.extras.weight_updates.restart import restart
 
 _MODELS = ("llama-gqa-tied", "qwen3-next")
 _PARAMS = SamplingParams(temperature=0, max_tokens=3, logprobs=3, ignore_eos=True)
 _NUM_PROMPT = 100
+disk_cache._NAMESPACE_WAIT_S = 60.0  # a busy machine takes longer to hash the weights, and writes nothing until then
 
 
 class Subject:

@@ -113,6 +113,12 @@ def test_what_is_always_right_is_drafted_at_full_length() -> None:
     assert bench.speedup() > 3.5
 
 
+def test_a_draft_whose_outcome_changes_the_acceptance_is_followed_by_another() -> None:
+    bench = Bench(acceptance=0.7)
+    chosen = list(bench.steps(1000))[100:]
+    assert sum(map(bool, chosen)) > 0.9 * len(chosen)
+
+
 def test_what_is_always_wrong_is_only_probed() -> None:
     bench = Bench(acceptance=0.0)
     chosen = list(bench.steps(2000))
