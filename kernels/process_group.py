@@ -36,7 +36,7 @@ class ProcessGroup:
         """
         self._store = os.dup(memory)
         self._backend, self._rank, self._num_ranks, self._in_order = backend, rank, num_ranks, in_order
-        self._group: Any = None  # of one rank: none
+        self._group: Any = None
         self._dist: Any = None
         self._is_stopped = False
 

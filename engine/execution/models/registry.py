@@ -14,6 +14,7 @@ from ...errors import ConfigError
 from ...extension import has_extra, load_extra
 from .checkpoint import other_format, read_json, tokenizer_only
 from .config import ModelConfig
+from .tensor_entry import stored_dtype
 
 if TYPE_CHECKING:
     from .decoder import Decoder
@@ -219,7 +220,8 @@ def read_model_config(
 ) -> ModelConfig:
     """Read the shape of the model in this folder or GGUF file, for --model-impl `impl`. Raises ConfigError.
 
-    A folder's is in config.json, the end tokens in generation_config.json. `rope_scaling` replaces the model's own.
+    A folder's is in config.json, the end tokens in generation_config.json. Some configs name no dtype: then it is that
+    of the weights, as in transformers. `rope_scaling` replaces the model's own.
     """
     if folder.is_file():
         gguf = load_extra("gguf.config_fields", needed_for=str(folder))
@@ -230,9 +232,11 @@ def read_model_config(
     path = folder / "generation_config.json"
     generation = read_json(path) if path.exists() else {}
     source = folder / "config.json"
-    return parse_model_config(
-        read_json(source), generation=generation, source=str(source), rope_scaling=rope_scaling, impl=impl
-    )
+    raw = read_json(source)
+    text = raw.get("text_config")
+    if not any(part.get(name) for part in (raw, text or {}) for name in ("dtype", "torch_dtype")):
+        raw["dtype"] = stored_dtype(folder)
+    return parse_model_config(raw, generation=generation, source=str(source), rope_scaling=rope_scaling, impl=impl)
 
 
 def parse_model_config(

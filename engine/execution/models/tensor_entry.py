@@ -68,6 +68,20 @@ def tensor_entries(path: Path) -> Iterator[TensorEntry]:
         raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
 
 
+def stored_dtype(folder: Path) -> str | None:
+    """Return the name of the dtype that most bytes of 16- and 32-bit floats have in the folder's first file.
+
+    None without such a file or such tensors. Raises ConfigError.
+    """
+    path = min(folder.glob("*.safetensors"), default=None)
+    num_bytes = dict.fromkeys((torch.bfloat16, torch.float16, torch.float32), 0)
+    for entry in tensor_entries(path) if path is not None else ():
+        if entry.dtype in num_bytes:
+            num_bytes[entry.dtype] += entry.num_bytes
+    most = max(num_bytes, key=num_bytes.__getitem__)
+    return str(most).removeprefix("torch.") if num_bytes[most] else None
+
+
 def read_tensor(entry: TensorEntry) -> Tensor:
     """Read a tensor into memory of its own. Raises OSError, ValueError.
 

@@ -1,5 +1,6 @@
 """Published config.json files: our numbers are transformers', and we read exactly the tensors that it has."""
 
+import json
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from real_configs import REAL_CONFIGS
+from safetensors.torch import save_file
 from tiny_models import CONFIGS, HYBRIDS
 from torch import Tensor
 from transformers import (
@@ -26,7 +28,13 @@ from splitfuse.engine.execution.models.falcon_h1 import AttentionBesideMamba
 from splitfuse.engine.execution.models.latent_attention import LatentAttention
 from splitfuse.engine.execution.models.layer_states import SharedKV, paged_parts
 from splitfuse.engine.execution.models.layers import Attention, Normed, Scaled
-from splitfuse.engine.execution.models.registry import MODELS, families_table, model_class, parse_model_config
+from splitfuse.engine.execution.models.registry import (
+    MODELS,
+    families_table,
+    model_class,
+    parse_model_config,
+    read_model_config,
+)
 from splitfuse.engine.execution.models.rope import rope_table
 from splitfuse.engine.execution.models.weights import DummySource
 
@@ -238,3 +246,22 @@ def test_rope_tables_are_theirs(name: str) -> None:
             table = rope_table(rope, num_positions=num_positions, device=torch.device("cpu"))
             expected = rotary(name, positions, kinds[layer] if kinds else "full_attention")
             torch.testing.assert_close(table[positions], expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("named", [{}, {"torch_dtype": "float16"}, {"dtype": "float16"}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, None], ids=str)
+def test_a_config_without_a_dtype_has_that_of_its_weights(
+    dtype: torch.dtype | None, named: dict[str, str], tmp_path: Path
+) -> None:
+    config = REAL_CONFIGS["meta-llama/Llama-3.2-1B"]
+    raw = {key: value for key, value in config.items() if key not in ("dtype", "torch_dtype")}
+    (tmp_path / "config.json").write_text(json.dumps(raw | named))
+    if dtype is not None:
+        tensors = {
+            "norm": torch.ones(4),
+            "packed": torch.ones(100, dtype=torch.int32),
+            "head": torch.ones(9, dtype=dtype),
+        }
+        save_file(tensors, tmp_path / "model.safetensors")
+    expected = "float16" if named else str(dtype or torch.float32).removeprefix("torch.")
+    assert read_model_config(tmp_path).dtype == expected
