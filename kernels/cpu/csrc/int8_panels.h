@@ -113,7 +113,7 @@ inline ints_t dot(ints_t sum, quads_t values, int32_t x) {
 #endif
 }
 
-// Products of some rows with panels, one group of x after the other.
+// Products of some rows with unpacked panels, one group of x after the other.
 template <typename T, int LEVELS>
 struct Int8Sums {
     static constexpr int MANY = V == 2 ? 6 : 2;  // most rows whose sums, integers and floats, fit the registers
@@ -182,39 +182,147 @@ struct Int8Panel : Int8Sums<T, LEVELS> {
     }
 };
 
-// Stored panels, for rows that use them once: values are unpacked in registers.
-template <typename T, int BITS, int LEVELS>
-struct StoredInt8Panels : Int8Sums<T, LEVELS> {
-    static constexpr int MANY = Int8Sums<T, LEVELS>::MANY / LEVELS;
+// A stored panel, whose values are unpacked in registers by every pass over it.
+template <int BITS, int LEVELS>
+struct StoredInt8Panel {
+    static constexpr int MOST = V == 2 ? 6 : LEVELS == 2 ? 1 : 2;  // most rows whose integer sums fit the registers
+    // Most rows that pass over a stored panel. (4 bits, G products/s of both forms: 8 rows 187 and 146, 48 rows of
+    // 2,048 inputs 194 and 183, 1,024 rows of 8,192 inputs 168 and 175. With 16 registers both forms spill.)
+    static constexpr int MANY = V == 2 ? 64 : MOST;
+    static constexpr int GROUP = BITS == 6 ? 16 : 32;  // the usual group, whose loop is unrolled
+    static constexpr int64_t GROUP_BYTES = GROUP * PANEL * (BITS == 8 ? 8 : 4) / 8;
+    // Distance of prefetches for a single pass, in bytes of values. Of one or two rows they pass by the second-level
+    // cache. (One row, where an empty loop reads 54 GB/s: 4 bits read 49 GB/s, 48 through that cache, 8 bits 48 and 42.
+    // A panel ahead through that cache, where the loop reads 51: 44 and 39.)
+    static constexpr int64_t NEAR = BITS == 8 ? 2048 : 4096;
+    const Int8Rows<LEVELS>& x;
     const QuantizedPanels& w;
-    const float* headers;  // like Int8Panel's: taken apart here, gcc 12 would keep the sums in memory (half the speed)
+    int64_t number;
+    const float* headers;  // [groups of x][scales, offsets][PANEL], of form HEADERS alone
 
+    // Forms of scales and offsets. Those of the usual group are converted as the product reads them: converted for a
+    // whole panel before it, they took a third of the time of one row (4 bits, one row: 84 -> 145 G products/s).
+    enum Form { HEADERS, HALVES, BYTES };
+    static Form form(const QuantizedPanels& w, int64_t group) {
+        if (group != GROUP || w.group != GROUP || BITS == FLOAT4_BITS) return HEADERS;
+        if (w.scale_bytes == 2) return BITS == 6 ? HEADERS : HALVES;
+        return w.super_scales && BITS != 8 ? BYTES : HEADERS;
+    }
+
+    // Prefetches of one of several passes over the panel: its share of all lines.
+    struct Ahead {
+        int64_t distance, passes, pass;
+        int64_t next() {
+            const bool is_mine = pass == 0;
+            pass = (is_mine ? passes : pass) - 1;
+            return is_mine ? distance : 0;
+        }
+    };
+
+    // Sums of rows from `row` on, at most M: totals [rows][PANEL].
     template <int M>
-    void multiply(int64_t row, int64_t number, Prefetch) const {
-        const auto& x = this->x;
-        sums_t totals[M][V] = {};
-        for (int64_t i = 0; i < x.num_groups; i++) {
-            ints_t sums[LEVELS][M][V] = {};
+    void multiply_some(int num_rows, int64_t row, Ahead ahead, float* totals) const {
+        if constexpr (M > 1)
+            if (num_rows < M) return multiply_some<M - 1>(num_rows, row, ahead, totals);
+        const Form form = this->form(w, x.group);
+        if constexpr (BITS != 6 && BITS != FLOAT4_BITS)
+            if (form == HALVES) return multiply<M, HALVES>(row, ahead, totals);
+        if constexpr (BITS != 8 && BITS != FLOAT4_BITS)
+            if (form == BYTES) return multiply<M, BYTES>(row, ahead, totals);
+        multiply<M, HEADERS>(row, ahead, totals);
+    }
+
+   private:
+    // Totals stay in memory, because gcc 12 would spill the integers' registers. It unrolls what it is told to.
+    template <int M, Form FORM>
+    __attribute__((noinline)) void multiply(int64_t row, Ahead ahead, float* totals) const {
+        const QuantizedPanels w = this->w;
+        const int64_t number = this->number, width = x.num_inputs, num_groups = x.num_groups, size = x.group;
+        const int8_t* rows = x.row(row, 0);
+        const float* scales = x.scales + row * num_groups;
+        const int32_t* of_rows = x.sums + row * num_groups;
+        const int32_t zero = int32_t(DOT_ZERO - w.zero);  // `dot` subtracts DOT_ZERO, not the weight's zero
+        const int64_t super_group = w.super_group, uppers = number * w.num_super_groups * PANEL;
+        constexpr int LOCALITY = M <= 2 ? 0 : 2;
+        constexpr int64_t LINE = FORM == HALVES ? PANEL * 2 : PANEL;  // bytes of a group's scales
+        const char *scale_of = nullptr, *offset_of = nullptr;
+        if (FORM == HEADERS) scale_of = (const char*)headers, offset_of = w.offsets ? scale_of + PANEL * 4 : nullptr;
+        else scale_of = (const char*)w.scales + number * num_groups * LINE;
+        if (FORM != HEADERS && w.offsets) offset_of = (const char*)w.offsets + number * num_groups * LINE;
+        const auto level = [&](const char* from, const uint16_t* upper, int v) __attribute__((always_inline)) {
+            if (FORM == HEADERS) return load_vector<sums_t>((const float*)from + v * WIDTH);
+            if (FORM == HALVES) return floats_of_halves((const uint16_t*)from + v * WIDTH);
+            return floats_of_bytes((const int8_t*)from + v * WIDTH) * floats_of_halves(upper + v * WIDTH);
+        };
+        std::memset(totals, 0, M * PANEL * sizeof(float));
+        for (int64_t k = 0; k < width; scales++, of_rows++) {
+            const int64_t above = FORM == BYTES ? uppers + k / super_group * PANEL : 0;
+            ints_t sums[LEVELS][M][V];
+#pragma GCC unroll 8
             for (int m = 0; m < M; m++)
-                for (int v = 0; v < V; v++) sums[LEVELS - 1][m][v] = this->at_zero(row + m, i);
-            for (int64_t k = i * x.group; k < this->end_of(i); k += HALF)
-                w.template each_quad<BITS>(number, k, [&](int v, int quad, quads_t lanes) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+                for (int v = 0; v < V; v++) {
+                    sums[0][m][v] = ints_t{};
+                    sums[LEVELS - 1][m][v] = ints_t{} + zero * of_rows[m * num_groups];
+                }
+            const int64_t distance = ahead.next();
+            const auto add_half = [&](int64_t k) __attribute__((always_inline)) {
+                const auto add_quad = [&](int quad, const quads_t(&lanes)[V]) __attribute__((always_inline)) {
+#pragma GCC unroll 8
                     for (int m = 0; m < M; m++)
+#pragma GCC unroll 2
                         for (int level = 0; level < LEVELS; level++) {
                             int32_t four;
-                            std::memcpy(&four, x.row(row + m, level) + k + quad * 4, 4);
-                            sums[level][m][v] = dot(sums[level][m][v], lanes, four);
+                            std::memcpy(&four, rows + (m * LEVELS + level) * width + k + quad * 4, 4);
+#pragma GCC unroll 4
+                            for (int v = 0; v < V; v++) sums[level][m][v] = dot(sums[level][m][v], lanes[v], four);
                         }
-                });
+                };
+                w.template each_quad<BITS, LOCALITY>(number, k, distance, add_quad);
+            };
+            if (FORM != HEADERS) {
+                add_half(k);
+                if (GROUP > HALF) add_half(k + HALF);
+                k += GROUP;
+                fetch<LOCALITY>(scale_of + distance * LINE / GROUP_BYTES);
+                if (offset_of) fetch<LOCALITY>(offset_of + distance * LINE / GROUP_BYTES);
+            } else {
+                for (const int64_t end = k + size < width ? k + size : width; k < end; k += HALF) add_half(k);
+            }
+#pragma GCC unroll 4
             for (int v = 0; v < V; v++) {
-                const float* header = headers + i * 2 * PANEL + v * WIDTH;
-                const sums_t scale = load_vector<sums_t>(header), offset = load_vector<sums_t>(header + PANEL);
+                const sums_t scale = level(scale_of, w.super_scales + above, v);
+#pragma GCC unroll 8
                 for (int m = 0; m < M; m++) {
                     const ints_t sum = LEVELS == 2 ? (sums[0][m][v] << 7) + sums[LEVELS - 1][m][v] : sums[0][m][v];
-                    this->join(totals[m][v], sum, row + m, i, scale, offset);
+                    const sums_t product = __builtin_convertvector(sum, sums_t) * scales[m * num_groups];
+                    add(totals + m * PANEL + v * WIDTH, product, scale);
                 }
             }
+            if (offset_of) {
+#pragma GCC unroll 4
+                for (int v = 0; v < V; v++) {
+                    const sums_t offset = level(offset_of, w.super_offsets + above, v);
+#pragma GCC unroll 8
+                    for (int m = 0; m < M; m++) {
+                        const sums_t sum = sums_t{} + scales[m * num_groups] * float(of_rows[m * num_groups]);
+                        add(totals + m * PANEL + v * WIDTH, offset, sum);
+                    }
+                }
+                offset_of += FORM == HEADERS ? PANEL * 8 : LINE;
+            }
+            scale_of += FORM == HEADERS ? PANEL * 8 : LINE;
         }
-        for (int m = 0; m < M; m++) this->finish(row + m, number, totals[m]);
+    }
+
+    // Inlined early: see QuantizedPanels.
+    template <int LOCALITY>
+    __attribute__((always_inline)) static inline void fetch(const char* from) {
+        __builtin_prefetch(from, 0, LOCALITY);
+    }
+
+    static void add(float* total, sums_t a, sums_t b) {
+        const sums_t sum = multiply_add_once(a, b, load_vector<sums_t>(total));
+        std::memcpy(total, &sum, sizeof sum);
     }
 };

@@ -264,28 +264,37 @@ struct QuantizedPanels {
         return to;
     }
 
-    // Calls f(v, quad, values of the quad) for the HALF of a panel at k.
-    template <int BITS, typename Function>
-    __attribute__((always_inline)) inline void each_quad(int64_t number, int64_t k, Function f) const {
+    // Calls f(quad, values of the quad [V]) for the HALF of a panel at k, and prefetches what is `distance` ahead: into
+    // the second-level cache, or with LOCALITY 0 into the first alone.
+    template <int BITS, int LOCALITY = 2, typename Function>
+    __attribute__((always_inline)) inline void each_quad(int64_t number, int64_t k, int64_t distance,
+                                                         Function f) const {
         const int64_t at = number * num_inputs + k;
         const uint32_t* low = (const uint32_t*)values + at * (BITS == 8 ? PANEL / 4 : PANEL / 8);
         const uint32_t* up = (const uint32_t*)high;
         if (BITS == 5) up += (at & -32) * (PANEL / 32);
         if (BITS == 6) up += at * (PANEL / 16);
         const int shift = k % 32 ? QUADS : 0;
-        for (int quad = 0; quad < QUADS; quad++)
+#pragma GCC unroll 4
+        for (int quad = 0; quad < QUADS; quad++) {
+            quads_t lanes[V];
             for (int v = 0; v < V; v++) {
-                if (BITS == 8 || quad % 2 == 0) fetch(low + (BITS == 8 ? quad : quad / 2) * PANEL + v * WIDTH, ahead);
-                if (BITS == 5 && quad == 0 && !shift) fetch(up + v * WIDTH, ahead / 4);
-                if (BITS == 6 && quad == 0) fetch(up + v * WIDTH, ahead / 2);
-                f(v, quad, quad_of<BITS>(low + v * WIDTH, up + v * WIDTH, quad, shift));
+                const bool is_line = v * WIDTH % 16 == 0;  // begins a line of the cache
+                if (is_line && (BITS == 8 || quad % 2 == 0))
+                    fetch<LOCALITY>(low + (BITS == 8 ? quad : quad / 2) * PANEL + v * WIDTH, distance);
+                if (is_line && BITS == 5 && quad == 0 && !shift) fetch<LOCALITY>(up + v * WIDTH, distance / 4);
+                if (is_line && BITS == 6 && quad == 0) fetch<LOCALITY>(up + v * WIDTH, distance / 2);
+                lanes[v] = quad_of<BITS>(low + v * WIDTH, up + v * WIDTH, quad, shift);
             }
+            f(quad, lanes);
+        }
     }
 
    private:
     // Inlined early, because gcc 12 drops calls of a function that only prefetches.
+    template <int LOCALITY = 2>
     __attribute__((always_inline)) inline void fetch(const uint32_t* here, int64_t distance) const {
-        __builtin_prefetch((const char*)here + distance, 0, 2);
+        __builtin_prefetch((const char*)here + distance, 0, LOCALITY);
     }
 
     // Scales or offsets of a panel, each `parts` times.
@@ -354,23 +363,27 @@ struct QuantizedPanels {
 #ifdef __AVX512F__
         if constexpr (KIND == BITS_4 || KIND == FLOAT4) return each_nibble<KIND>(number, k, put);
 #endif
-        each_quad<bits_of(KIND)>(number, k, [&](int v, int quad, quads_t quads) __attribute__((always_inline)) {
-            put(v, quad, [&](int j) __attribute__((always_inline)) {
-                const ints_t code = (ints_t)(j < 3 ? (quads >> 8 * j) & 255 : quads >> 24);
-                return KIND == FLOAT8 ? floats_of_float8(code) : __builtin_convertvector(code, sums_t);
-            });
-        });
+        const auto put_quad = [&](int quad, const quads_t(&lanes)[V]) __attribute__((always_inline)) {
+            for (int v = 0; v < V; v++)
+                put(v, quad, [quads = lanes[v]](int j) __attribute__((always_inline)) {
+                    const ints_t code = (ints_t)(j < 3 ? (quads >> 8 * j) & 255 : quads >> 24);
+                    return KIND == FLOAT8 ? floats_of_float8(code) : __builtin_convertvector(code, sums_t);
+                });
+        };
+        each_quad<bits_of(KIND)>(number, k, ahead, put_quad);
     }
 
 #ifdef __AVX512BF16__
     template <Kind KIND, typename Function>
     __attribute__((always_inline)) inline void each_of_half(int64_t number, int64_t k, const Levels<pair, KIND>& levels,
                                                             Function f) const {
-        each_quad<bits_of(KIND)>(number, k, [&](int v, int quad, quads_t quads) __attribute__((always_inline)) {
-            for (int j = 0; j < 4; j += 2)
-                f(v, k + 4 * quad + j,
-                  (uvec)_mm512_cvtne2ps_pbh(levels.floats(quads, v, 1, j), levels.floats(quads, v, 0, j)));
-        });
+        const auto put_quad = [&](int quad, const quads_t(&lanes)[V]) __attribute__((always_inline)) {
+            for (int v = 0; v < V; v++)
+                for (int j = 0; j < 4; j += 2)
+                    f(v, k + 4 * quad + j,
+                      (uvec)_mm512_cvtne2ps_pbh(levels.floats(lanes[v], v, 1, j), levels.floats(lanes[v], v, 0, j)));
+        };
+        each_quad<bits_of(KIND)>(number, k, ahead, put_quad);
     }
 #endif
 
@@ -384,8 +397,8 @@ struct QuantizedPanels {
     template <int BITS>
     void take_quads(int64_t number, uint32_t* to) const {
         for (int64_t k = 0; k < num_inputs; k += HALF, to += QUADS * PANEL)
-            each_quad<BITS>(number, k, [&](int v, int quad, quads_t codes) __attribute__((always_inline)) {
-                std::memcpy(to + quad * PANEL + v * WIDTH, &codes, sizeof codes);
+            each_quad<BITS>(number, k, ahead, [&](int quad, const quads_t(&lanes)[V]) __attribute__((always_inline)) {
+                for (int v = 0; v < V; v++) std::memcpy(to + quad * PANEL + v * WIDTH, &lanes[v], sizeof lanes[v]);
             });
     }
 };
