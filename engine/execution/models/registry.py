@@ -14,7 +14,6 @@ from ...errors import ConfigError
 from ...extension import has_extra, load_extra
 from .checkpoint import other_format, read_json, tokenizer_only
 from .config import ModelConfig
-from .tensor_entry import stored_dtype
 
 if TYPE_CHECKING:
     from .decoder import Decoder
@@ -235,6 +234,8 @@ def read_model_config(
     raw = read_json(source)
     text = raw.get("text_config")
     if not any(part.get(name) for part in (raw, text or {}) for name in ("dtype", "torch_dtype")):
+        from .tensor_entry import stored_dtype  # here: it imports torch
+
         raw["dtype"] = stored_dtype(folder)
     return parse_model_config(raw, generation=generation, source=str(source), rope_scaling=rope_scaling, impl=impl)
 

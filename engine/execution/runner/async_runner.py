@@ -22,11 +22,12 @@ from ..models.forward_inputs import Arrays, with_plans
 from ..models.kv_cache import KVCache
 from ..sampling.sampler import Sampler
 from .cuda_graphs import GraphCapturer, StepGraphs, mixed_graph_sizes, num_tokens_of_a_launch, padding
+from .forward_pass import Ranks
 from .pending_outputs import PendingOutputs
 from .rehearsal import StepLimits, compile_kernels, rehearse, rehearse_largest
 from .stages import Stages
 from .state_arrays import largest_states
-from .step import Ranks, Step
+from .step import Step
 from .transfer import TransferBuffers, layout_of, num_bytes
 
 

@@ -1,5 +1,6 @@
 """ForwardPass, the second stage of a step: from tokens to hidden states, perhaps by a CUDA graph."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -8,7 +9,19 @@ from torch import Tensor
 from ...device import Stream
 from ..models.forward_inputs import Inputs
 from ..models.kv_cache import KVCache
-from .step import Ranks, Step
+from .step import Step
+
+
+class Ranks:
+    """Other processes with shares of the model: once told, they do the work of a block, too. Here there are none."""
+
+    def forward(self, step: Step) -> AbstractContextManager[None]:
+        """Tell them of a forward pass."""
+        return nullcontext()
+
+    def capture(self, size: int, *, is_mixed: bool) -> AbstractContextManager[None]:
+        """Tell them of the capture of a graph."""
+        return nullcontext()
 
 
 class ForwardPass:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...device import Stream
-from .step import Ranks
+from .forward_pass import Ranks
 
 if TYPE_CHECKING:
     from .cuda_graphs import StepGraph, StepGraphs

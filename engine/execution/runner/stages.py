@@ -8,12 +8,11 @@ from torch import Tensor
 from ...device import Stream
 from ..models.kv_cache import KVCache
 from ..sampling.sampler import Sampler
-from .forward_pass import ForwardPass
+from .forward_pass import ForwardPass, Ranks
 from .graph_set import GraphSet
 from .pending_outputs import Collection
 from .preparation import Preparation
 from .sampling_pass import SamplingPass
-from .step import Ranks
 from .transfer import Transfer
 
 

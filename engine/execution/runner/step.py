@@ -1,6 +1,5 @@
 """Step: a batch on its way through the four stages of a runner: prepare, forward, sample, collect."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,15 +32,3 @@ class Step:
     hidden: Tensor | None = None  # [L, hidden_size]
     sampled: Sampled | None = None
     arrays: tuple[Arrays, Arrays] = ({}, {})  # those of the model on the host: in the step's buffer, and others
-
-
-class Ranks:
-    """Other processes with shares of the model: once told, they do the work of a block, too. Here there are none."""
-
-    def forward(self, step: Step) -> AbstractContextManager[None]:
-        """Tell them of a forward pass."""
-        return nullcontext()
-
-    def capture(self, size: int, *, is_mixed: bool) -> AbstractContextManager[None]:
-        """Tell them of the capture of a graph."""
-        return nullcontext()

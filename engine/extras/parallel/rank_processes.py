@@ -17,7 +17,8 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ...errors import ConfigError, RankLostError
-from ...execution.runner.step import Ranks, Step
+from ...execution.runner.forward_pass import Ranks
+from ...execution.runner.step import Step
 from .gpus import environment
 from .group import Group
 
