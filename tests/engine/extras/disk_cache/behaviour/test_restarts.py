@@ -39,6 +39,12 @@ def tokens(seed: int, count: int = 200) -> list[int]:
 PROMPT = tokens(3)
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the hash of the weights, without which nothing is written: a busy machine may take longer than 0.3 s."""
+    monkeypatch.setattr(disk_cache, "_NAMESPACE_WAIT_S", 60.0)
+
+
 @pytest.fixture(scope="module")
 def hybrid_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("hybrid")
@@ -255,6 +261,8 @@ def test_a_second_engine_reads_what_the_first_writes(tiny_folder: str, tmp_path:
 _KILLED = """
 import sys
 from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.extras.disk_cache import disk_cache
+disk_cache._NAMESPACE_WAIT_S = 60.0
 llm = LLM(sys.argv[1], dtype="float32", device="cpu", num_kv_blocks=128, max_num_seqs=4, num_threads=1,
           prefix_cache_dir=sys.argv[2])
 for seed in range(10**6):
