@@ -96,7 +96,7 @@ def tune(results: list[Result], *, seconds: float) -> list[Tuned]:
 
 def _choices_for(name: str) -> tuple[str, Callable[[Any], object], list[Any]] | None:
     words = name.replace(",", "").split()
-    if words[0] in ("int8", "int4"):
+    if words[0] in ("int8", "int4") and words[2] == "x":
         product = QuantizedMatmul(int(words[1]), int(words[5]), int(words[3]), int(words[0][3:]))
         xs, packed = product.build()
         return (
