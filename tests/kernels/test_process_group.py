@@ -2,13 +2,11 @@
 
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from rank_sums import in_order, on_all, terms_of
 
 from splitfuse.kernels import ops
 
@@ -24,22 +22,6 @@ def groups(num_ranks: int, *, in_order: bool = False) -> list[Any]:
     os.close(memory)
     on_all(found, lambda group, rank: group.connect())
     return found
-
-
-def on_all(ranks: list[Any], call: Callable[[Any, int], Any]) -> list[Any]:
-    with ThreadPoolExecutor(len(ranks)) as pool:
-        return list(pool.map(call, ranks, range(len(ranks))))
-
-
-def terms_of(num: int, *shape: int, dtype: torch.dtype) -> list[Tensor]:
-    return [torch.randn(shape, generator=torch.Generator().manual_seed(n)).to(dtype) for n in range(num)]
-
-
-def in_order(terms: list[Tensor]) -> Tensor:
-    total = terms[0].float()
-    for term in terms[1:]:
-        total = total + term.float()
-    return total.to(terms[0].dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -2,13 +2,11 @@
 
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from rank_sums import in_order, on_all, terms_of
 
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
@@ -29,29 +27,13 @@ def groups(num_ranks: int, *, limit_s: float = 60.0) -> list[Any]:
     return ranks
 
 
-def on_all(ranks: list[Any], call: Callable[[Any, int], Tensor]) -> list[Tensor]:
-    with ThreadPoolExecutor(len(ranks)) as pool:
-        return list(pool.map(call, ranks, range(len(ranks))))
-
-
-def partials(num: int, *shape: int, dtype: torch.dtype) -> list[Tensor]:
-    return [torch.randn(shape, generator=torch.Generator().manual_seed(n)).to(dtype) for n in range(num)]
-
-
-def in_order(terms: list[Tensor]) -> Tensor:
-    total = terms[0].float()
-    for term in terms[1:]:
-        total = total + term.float()
-    return total.to(terms[0].dtype)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_a_sum_is_that_of_the_terms_in_order_on_every_rank(num_ranks: int, dtype: torch.dtype) -> None:
     ranks = groups(num_ranks)
     # One row of few numbers; rows whose width is no multiple of a vector; more than an area holds at once.
     for rows, width, count in ((1, 5, 1), (7, 75, 2), (3000, 520, 1), (1, 4096, 3)):
-        terms = partials(num_ranks * count, rows, width, dtype=dtype)
+        terms = terms_of(num_ranks * count, rows, width, dtype=dtype)
         parts = [torch.cat(terms[rank * count : (rank + 1) * count], dim=1) for rank in range(num_ranks)]
         sums = on_all(ranks, lambda group, rank, parts=parts, width=width: group.sum(parts[rank], width=width))
         assert all(torch.equal(total, in_order(terms)) for total in sums)
@@ -59,7 +41,7 @@ def test_a_sum_is_that_of_the_terms_in_order_on_every_rank(num_ranks: int, dtype
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_same_slices_give_the_same_bits_on_any_number_of_ranks(dtype: torch.dtype) -> None:
-    terms, totals = partials(4, 9, 200, dtype=dtype), []
+    terms, totals = terms_of(4, 9, 200, dtype=dtype), []
     for num_ranks in (1, 2, 4):
         count = 4 // num_ranks
         parts = [torch.cat(terms[rank * count : (rank + 1) * count], dim=1) for rank in range(num_ranks)]
@@ -69,7 +51,7 @@ def test_the_same_slices_give_the_same_bits_on_any_number_of_ranks(dtype: torch.
 
 def test_a_row_has_the_same_sum_alone_and_in_company() -> None:
     """With gloo's all_reduce 21 % of the sums would differ, from three ranks on."""
-    terms, ranks = partials(3, 64, 1024, dtype=torch.float32), groups(3)
+    terms, ranks = terms_of(3, 64, 1024, dtype=torch.float32), groups(3)
     together = on_all(ranks, lambda group, rank: group.sum(terms[rank], width=1024))[0]
     alone = on_all(ranks, lambda group, rank: group.sum(terms[rank][17:18], width=1024))[0]
     assert torch.equal(together[17:18], alone)
