@@ -39,12 +39,16 @@ class SymmetricSums:
         """Meet the other ranks through torch's `store`. Raises RuntimeError if a GPU's memory cannot be shared."""
         import torch.distributed as dist
 
-        memory: Any = torch._C._distributed_c10d._SymmetricMemory
+        number = next(_NUMBERS)
+        if number and device.type == "cuda":  # torch names its meetings by a count, which other ranks' must equal
+            raise RuntimeError("symmetric memory is for one engine of a process; the backend nccl sums for any number")
+        c10d: Any = torch._C._distributed_c10d
         # Each rank sees its GPU as device 0, which torch takes for one GPU of all ranks.
         os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
-        self._name: Any = f"splitfuse-{next(_NUMBERS)}"
+        self._name: Any = f"splitfuse-{number}"
         self._group = dist.ProcessGroup(store, rank, num_ranks)  # torch looks the store up by this group's name
-        dist.distributed_c10d._register_process_group(self._name, self._group)
+        c10d._register_process_group(self._name, self._group)
+        memory = c10d._SymmetricMemory
         self._buffer: Tensor = memory.empty_strided_p2p((MAX_BYTES // 4,), (1,), torch.float32, device)
         memory.rendezvous(self._buffer, self._name)
 

@@ -1,5 +1,6 @@
 """Sums in symmetric memory, with a stand-in for torch's on a CPU, beside sums in the order of the ranks."""
 
+import itertools
 import os
 from typing import Any
 
@@ -70,3 +71,9 @@ def test_what_is_missing_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert symmetric_memory.missing(4) == "GPUs that read each other's memory, which 0 and 2 do not"
     monkeypatch.setattr(torch, "__version__", "2.10.1+cu128")
     assert symmetric_memory.missing(2) == "torch 2.11 or newer, not 2.10.1+cu128"
+
+
+def test_a_second_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symmetric_memory, "_NUMBERS", itertools.count(1))
+    with pytest.raises(RuntimeError, match="for one engine of a process; the backend nccl sums"):
+        symmetric_memory.SymmetricSums(None, rank=0, num_ranks=2, device=torch.device("cuda", 0))
