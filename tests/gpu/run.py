@@ -70,7 +70,7 @@ class Session:
         """Run a script of this folder in its own process, and show its output at once."""
         start = time.monotonic()
         # The limits are a GPU's: a part takes longer interpreted, and beside other tests.
-        outcome, limit = "out of time", min(limit * 3 if self.is_dry else limit, self.left)
+        outcome, limit = "out of time", min(limit * 10 if self.is_dry else limit, self.left)
         if limit > 0:
             print(f"\n== {name}, {self.left:.0f} s left", flush=True)
             process = subprocess.Popen(
