@@ -88,11 +88,12 @@ class Plan:
         """Allocate all buffers for at least this many rows, rounded up to a power of two."""
         if num_rows <= self._capacity:
             return
-        self._capacity = 1 << (num_rows - 1).bit_length()
-        sizes = [self._capacity * row_bytes + -self._capacity * row_bytes % _LINE for row_bytes in self._row_bytes]
+        capacity = 1 << (num_rows - 1).bit_length()
+        sizes = [capacity * row_bytes + -capacity * row_bytes % _LINE for row_bytes in self._row_bytes]
         self._memory = torch.empty(sum(sizes) + _LINE, dtype=torch.uint8)
         start = self._memory.data_ptr() + -self._memory.data_ptr() % _LINE
         self._variables[len(_NUMBERS) + len(_ARRAYS) :] = start + np.cumsum([0, *sizes])[:-1]
+        self._capacity = capacity  # last: if there is no memory, the step after has the smaller buffers, not none
 
 
 def record(forward: Forward, *, width: int, dtype: torch.dtype) -> Plan | str:

@@ -56,6 +56,7 @@ def _best_chunk(scores_ptr, tokens_ptr, out_ptr, num_chunks, BLOCK_CHUNKS: tl.co
     chunks = tl.arange(0, BLOCK_CHUNKS)
     scores = tl.load(scores_ptr + row * num_chunks + chunks, mask=chunks < num_chunks, other=float("-inf"))
     _, best = tl.max(scores, axis=0, return_indices=True)
+    best = tl.minimum(best, num_chunks - 1)  # a NaN may give the padding
     tl.store(out_ptr + row, tl.load(tokens_ptr + row * num_chunks + best).to(tl.int64))
 
 

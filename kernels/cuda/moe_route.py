@@ -40,7 +40,8 @@ def _route(
     weights = tl.full([BLOCK_K], 0.0, tl.float32)
     ids = tl.full([BLOCK_K], 0, tl.int32)
     for k in tl.static_range(TOP_K):
-        best = tl.argmax(left, axis=0)
+        # Of NaN, argmax may return the padding, an expert that is not there.
+        best = tl.minimum(tl.argmax(left, axis=0), NUM_EXPERTS - 1)
         weights = tl.where(ks == k, tl.max(left, axis=0), weights)
         ids = tl.where(ks == k, best, ids)
         left = tl.where(experts == best, -1.0, left)

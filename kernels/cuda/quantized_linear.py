@@ -11,7 +11,7 @@ Many rows: the weight is widened once into a buffer and cuBLAS multiplies. This 
 0.06 ms of an H100 for 4096 x 14336, where the product of 2048 rows takes 0.3 ms.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -175,8 +175,8 @@ def with_scale_of_each(packed: QuantizedLinear) -> QuantizedLinear:
     return packed._replace(scales=scales.contiguous(), scale_rows=1)
 
 
-def _shift(index: int, bits: int) -> int:
-    """Return the lowest bit of a block's codes in words."""
+def _shift(index: Any, bits: int) -> Any:
+    """Return the lowest bit of a block's codes in words; `index`: an int or a tensor."""
     return index // 2 * bits + index % 2 * 16
 
 
@@ -370,8 +370,9 @@ def _from_e2m1(codes: Tensor) -> Tensor:
 def rows(token_ids: Tensor, packed: QuantizedLinear, *, dtype: torch.dtype) -> Tensor:
     """Return rows token_ids [T] of the weight, [T, K] in `dtype`. In torch: `widen` compiles for a number of rows."""
     words = packed.values.index_select(0, token_ids).view(len(token_ids), -1, 1, packed.block)
-    shifts = [_shift(index, packed.bits) for index in range(32 // packed.bits)]
-    codes = (words >> torch.tensor(shifts, dtype=torch.int32, device=words.device)[:, None]) & (2**packed.bits - 1)
+    # Not from a list: a copy from the host would wait, and no capture of a CUDA graph survives it.
+    shifts = _shift(torch.arange(32 // packed.bits, dtype=torch.int32, device=words.device), packed.bits)
+    codes = (words >> shifts[:, None]) & (2**packed.bits - 1)
     codes = codes.flatten(1)
     if packed.is_float:
         is_e4m3 = packed.bits == 8

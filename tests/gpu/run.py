@@ -70,7 +70,7 @@ class Session:
         """Run a script of this folder in its own process, and show its output at once."""
         start = time.monotonic()
         # The limits are a GPU's: a part takes longer interpreted, and beside other tests.
-        outcome, limit = "out of time", min(limit * 3 if self.is_dry else limit, self.left)
+        outcome, limit = "out of time", min(limit * 10 if self.is_dry else limit, self.left)
         if limit > 0:
             print(f"\n== {name}, {self.left:.0f} s left", flush=True)
             process = subprocess.Popen(
@@ -176,7 +176,7 @@ def table(session: Session) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=480.0)
+    parser.add_argument("--seconds", type=float, help="480 if not given, 1800 of a dry run")
     parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU and the interpreter: a test of this")
     parser.add_argument("--out", type=Path, help="the folder of the results; $OUT, or ./bench-gpu, if not given")
     options = parser.parse_args()
@@ -185,10 +185,13 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:  # files of an earlier run
         (folder / name).unlink(missing_ok=True)
-    session = Session(seconds=options.seconds, folder=folder, is_dry=options.dry)
+    seconds = options.seconds or (1800.0 if options.dry else 480.0)
+    session = Session(seconds=seconds, folder=folder, is_dry=options.dry)
     run_all(session)
     print(f"\n== {folder / 'gpu.json'}", *table(session), sep="\n", flush=True)
-    return int(any(part.outcome.startswith("failed") for part in session.parts))
+    # On a GPU's machine time may end before the last parts; a dry run is to show that each of them works.
+    bad = {part.outcome for part in session.parts} - ({"ok"} if options.dry else {"ok", "out of time"})
+    return int(bool(bad))
 
 
 if __name__ == "__main__":

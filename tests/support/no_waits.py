@@ -1,4 +1,5 @@
-"""NoWaits: refuses what would wait for a GPU: reading a value back, and results whose shape depends on values.
+"""NoWaits: refuses what would wait for a GPU: values that are read back, or copied from a list on the host, and results
+whose shape depends on values.
 
 On a CPU nothing waits, so these are found by their operations. Tensors of the host's own memory are read by numpy,
 which this mode does not see.
@@ -44,6 +45,7 @@ def no_waits() -> Iterator[None]:
     """Refuse waits in the block, also those by methods of tensors that dispatch nothing on a CPU."""
     tensor: Any = torch.Tensor
     originals = {name: getattr(tensor, name) for name in _READERS}
+    makers = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
 
     def refusing(name: str) -> Callable[..., Any]:
         def refuse(self: torch.Tensor, *args: Any) -> Any:
@@ -51,11 +53,23 @@ def no_waits() -> Iterator[None]:
 
         return refuse
 
+    def on_host(name: str) -> Callable[..., Any]:
+        def make(*args: Any, device: Any = None, **options: Any) -> Any:
+            if device is not None:
+                raise Wait(f"torch.{name} copies from memory that is not pinned, and waits for the GPU")
+            return makers[name](*args, **options)
+
+        return make
+
     for name in _READERS:
         setattr(tensor, name, refusing(name))
+    for name in makers:
+        setattr(torch, name, on_host(name))
     try:
         with NoWaits():
             yield
     finally:
         for name, original in originals.items():
             setattr(tensor, name, original)
+        for name, original in makers.items():
+            setattr(torch, name, original)

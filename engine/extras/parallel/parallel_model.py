@@ -22,7 +22,8 @@ from .group import Group
 if TYPE_CHECKING:
     from .rank_processes import RankProcesses
 
-# The ranks' group by their device.
+# The ranks' group by their device. nccl+symmetric has small sums in a kernel of their own: off until two cards have
+# compared both (tests/gpu/two_gpus.py sums).
 _BACKENDS = {"cpu": "memory", "cuda": "nccl"}
 
 
@@ -44,7 +45,7 @@ def start_ranks(setup: Setup) -> "RankProcesses | None":
     if num_slices == 1:
         return None
     if setup.device.type == "cuda":
-        check_gpus(size)
+        check_gpus(size, _BACKENDS["cuda"])
     from .rank_processes import RankProcesses  # its imports are rarely needed
 
     in_order = bool(config.exact) or num_slices > size

@@ -193,7 +193,7 @@ class _State:
 def _live(state: _State, rank: int, spec: Group, memory: int, pipe: Connection) -> None:
     """Start a rank and watch it to its end. The kernel ends the rank together with this thread, which started it."""
     numbers = [rank, os.getpid(), memory, pipe.fileno()]
-    own = environment(rank) if spec.backend == "nccl" else {}
+    own = environment(rank) if spec.backend.startswith("nccl") else {}
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM, *map(str, numbers), *spec.to_arguments()],

@@ -21,7 +21,7 @@ from ..moe_route import ExpertTiles, load_tile
 from .few_rows import MIN_SPLIT_BYTES, PROGRAMS_PER_MULTIPROCESSOR, add_splits, finish
 from .fp8_linear import round_rows
 
-_MAX_INPUTS = 2**31 // 127**2  # beyond, a sum could leave int32
+_MAX_INPUTS = 2**31 // (127 * 128)  # beyond, a sum could leave int32: files may hold -128
 
 
 class Int8Linear(NamedTuple):

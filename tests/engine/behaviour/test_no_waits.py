@@ -62,6 +62,7 @@ def test_launches_do_not_wait(llm: LLM, has_graphs: bool) -> None:
         lambda x: bool((x > 0).any()),
         lambda x: x.tolist(),
         lambda x: x.long().repeat_interleave(x.long()),
+        lambda x: torch.tensor([1, 2], device=x.device),
     ],
 )
 def test_a_wait_is_refused(wait: Any) -> None:

@@ -59,6 +59,24 @@ def test_any_rows_and_threads(num_threads: int) -> None:
         torch.set_num_threads(before)
 
 
+def test_a_step_without_memory_spoils_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a step that fails are computed again, one by one."""
+    forward = layers(2)
+    plan = ops.record(forward, width=WIDTH, dtype=torch.float32, device=CPU)
+    first, second = torch.randn(2, WIDTH), torch.randn(300, WIDTH)
+    expected = [forward(first, arrays([1])), forward(second, arrays([299]))]
+    assert torch.equal(plan.run(first, arrays([1])), expected[0])
+
+    def no_memory(*args: Any, **options: Any) -> Tensor:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", no_memory)
+        with pytest.raises(RuntimeError, match="can't allocate"):
+            plan.run(second, arrays([299]))
+    assert torch.equal(plan.run(second, arrays([299])), expected[1])
+
+
 def test_what_cannot_be_recorded() -> None:
     def record(forward: Any) -> Any:
         return ops.record(forward, width=WIDTH, dtype=torch.float32, device=CPU)

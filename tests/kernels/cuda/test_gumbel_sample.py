@@ -1,7 +1,9 @@
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+import triton.language as tl
 from kernel_cases import DEVICE, INTERPRETED
 
 from splitfuse.kernels import reference
@@ -48,6 +50,23 @@ def test_the_largest_hash_hides_nothing(backend: ModuleType) -> None:
     logits = torch.full((1, 9), -torch.inf, device=DEVICE)
     logits[0, token] = 0.0
     assert backend.gumbel_argmax(logits, keys).tolist() == [token]
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="replaces a function of the interpreter")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's of NaN
+def test_a_row_that_is_nan_reads_its_own_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU compares by >, so the place of a NaN may be any: of 3 chunks padded to 4 that is the next row's first."""
+    largest = tl.max
+
+    def last_of_nan(x: Any, axis: int, return_indices: bool = False) -> Any:
+        value, index = largest(x, axis=axis, return_indices=True)
+        is_nan = largest((x != x).to(tl.int32), axis=0) > 0
+        return value, tl.where(is_nan, x.shape[0] - 1, index)
+
+    monkeypatch.setattr(tl, "max", last_of_nan)
+    logits = torch.zeros(2, 9001, device=DEVICE)
+    logits[0] = float("nan")
+    assert gumbel_sample.gumbel_argmax(logits, random_keys(2))[0] == 3 * gumbel_sample.BLOCK - 1
 
 
 def test_rows_may_lie_apart() -> None:

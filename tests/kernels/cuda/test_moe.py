@@ -3,10 +3,12 @@ from typing import Any
 
 import pytest
 import torch
+import triton.language as tl
 from kernel_cases import (
     DEVICE,
     DOT_DTYPES,
     DTYPES,
+    INTERPRETED,
     NUM_RANDOM_CASES,
     TOLERANCES,
     assert_near,
@@ -178,6 +180,28 @@ def test_route(num_tokens: int, num_experts: int, top_k: int, renormalize: bool,
     expected, expected_ids = reference.route(logits.double(), ops.RouteArgs(top_k, renormalize))
     assert torch.equal(ids, expected_ids)
     torch.testing.assert_close(weights.double(), expected, rtol=TOLERANCES[torch.float32], atol=1e-7)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="replaces a function of the interpreter")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's of NaN
+def test_a_router_that_is_nan_names_an_expert(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU compares by >, so its argmax of NaN may be any place; of 60 experts padded to 64 that is one of 4 others.
+
+    The weights of such an expert would be read from beyond the last one's.
+    """
+    argmax = tl.argmax
+
+    def last_of_nan(x: Any, axis: int) -> Any:
+        nan = tl.max(tl.where(x == x, -1, tl.arange(0, x.shape[0])), axis=0)
+        return tl.where(nan >= 0, nan, argmax(x, axis=axis))
+
+    monkeypatch.setattr(tl, "argmax", last_of_nan)
+    logits = random_tensor(3, 60, seed=1, dtype=torch.float32)
+    logits[1] = float("nan")
+    weights, ids = moe_route.route(logits, top_k=4, renormalize=True)
+    assert ids.max() < 60
+    assert ids[[0, 2]].tolist() == logits[[0, 2]].topk(4).indices.tolist()
+    assert weights[1].isnan().all()
 
 
 def test_of_equal_experts_none_is_chosen_twice() -> None:
