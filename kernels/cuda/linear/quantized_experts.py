@@ -174,7 +174,7 @@ def _in_order(x: Tensor, expert_ids: Tensor, order: Tensor | None) -> Tensor:
     if order is None:
         return x
     pairs = x[:, None].expand(-1, expert_ids.numel() // len(x), -1).flatten(0, 1)
-    return pairs.gather(1, order.index_select(0, expert_ids.flatten()))
+    return pairs.gather(1, order.index_select(0, expert_ids.flatten().clamp_min(0)))
 
 
 def pack(
