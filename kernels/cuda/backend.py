@@ -247,7 +247,10 @@ def pack_experts(
             for expert in experts
         )
         is_int8 = all(weight is not None and _is_int8(weight, input_bits) for weight in weights)
-        return quantized_experts.pack(quantized, num_experts=num_experts, args=args, is_int8=is_int8)
+        rounds_inputs = is_fp8 or input_bits == 8  # to e4m3, as `linear` does after `pack_fp8`
+        return quantized_experts.pack(
+            quantized, num_experts=num_experts, args=args, is_int8=is_int8, rounds_inputs=rounds_inputs
+        )
 
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])

@@ -48,7 +48,7 @@ class QuantizedLinear(NamedTuple):
     bits: int
     zero: int = 0  # subtracted from codes
     is_float: bool = False  # True: codes are e4m3 or e2m1
-    rounds_inputs: bool = False  # True: rows are rounded to int8 first (W8A8)
+    rounds_inputs: bool = False  # True: rows are rounded first, to int8 (W8A8) or, for experts, to e4m3
     scale_rows: int = 1  # number of neighbouring outputs that share a scale; more than 1: no zero, no offsets
 
     @property

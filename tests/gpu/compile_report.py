@@ -237,6 +237,26 @@ def _packed_experts(shape: Shape) -> None:
     cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
 
 
+def _fp8_experts(shape: Shape) -> None:
+    """Launch experts of e4m3 whose inputs may be rounded, too: in blocks of 128 x 128, and with a scale per output."""
+    (hidden, inner, num_experts, top_k), dtype = shape.experts, getattr(torch, shape.dtype)
+    logits = _empty(shape.num_tokens, num_experts, dtype=dtype)
+    routing = cuda.route(logits, ops.RouteArgs(top_k, True))
+
+    def stack(outputs: int, inputs: int, num_groups: int) -> quantized_linear.QuantizedLinear:
+        words, rows = _empty(num_experts * outputs, inputs // 4, dtype=torch.int32), 128 if num_groups > 1 else 1
+        scales = _empty(num_groups, len(words) // rows, dtype=torch.float32)
+        return quantized_linear.QuantizedLinear(
+            words, scales, None, None, inputs, 32, 8, is_float=True, rounds_inputs=True, scale_rows=rows
+        )
+
+    for has_blocks in (True, False):
+        sides = ((2 * inner, hidden), (hidden, inner))
+        matrices = (stack(outputs, inputs, inputs // 128 if has_blocks else 1) for outputs, inputs in sides)
+        packed = quantized_experts.QuantizedExperts(*matrices, num_experts)
+        cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
+
+
 def _quantized(shape: Shape) -> None:
     """Launch Llama-3.1-8B's down projection: own 8 and 4 bits; with groups of 32 Q8_0 and Q4_0, or e2m1."""
     dtype = getattr(torch, shape.dtype)
@@ -353,6 +373,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "activation": _activations,
     "experts": _experts,
     "packed experts": _packed_experts,
+    "fp8 experts": _fp8_experts,
     "quantized": _quantized,
     "few": _few,
     "int8": _int8,
@@ -398,6 +419,7 @@ SHAPES = [
     Shape("experts", experts=(1000, 392, 60, 4), num_tokens=2048),  # cut tiles in both directions
     Shape("experts", "float32", experts=QWEN3_30B_A3B, num_tokens=1),
     *(Shape("packed experts", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 2048)),
+    *(Shape("fp8 experts", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 512, 2048)),
     *(Shape("packed experts", experts=GPT_OSS_20B, num_tokens=tokens) for tokens in (1, 2048)),
     *(Shape("quantized", num_tokens=tokens, group=group) for tokens in (1, 16, 32, 256, 2048) for group in (4, 32)),
     *(Shape("quantized", cache_dtype="e2m1", num_tokens=tokens, group=32) for tokens in (1, 16, 256)),

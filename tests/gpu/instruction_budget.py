@@ -72,6 +72,9 @@ def bytes_per_step(name: str, values: dict[str, Any]) -> int:
         return element * values["BLOCK_N"] * values["BLOCK_K"] * (2 if values["IS_GATED"] else 1)
     if name == "int8_linear" and values["BLOCK_M"] <= 64:
         return int(values["BLOCK_N"] * values["BLOCK_K"])
+    if name == "fp8_experts" and values["BLOCK_M"] <= 64:
+        num_scales = -(-values["BLOCK_N"] // values["SCALE_ROWS"]) if values["GROUP"] else 0
+        return int(values["BLOCK_N"] * values["BLOCK_K"] + num_scales * values["SCALE_BYTES"])
     if name == "decode":
         element = 1 if values["FP8"] else 2
         return 2 * element * values["BLOCK_N"] * values["HEAD_DIM"]

@@ -3,6 +3,7 @@
 
 All experts' matrices are one QuantizedLinear with E · N outputs. A row of x is prepared once for all of its experts. At
 n tokens per expert 2 · n / (bits / 8) operations per byte are done, so memory is the bound up to some 150 tokens each.
+Where inputs may be rounded, many pairs go through fp8_experts.py or int8_linear.py.
 The activation is a kernel of its own, because gate and up in one program would need twice the registers.
 """
 
@@ -24,11 +25,12 @@ from ..activation import gelu_tanh_mul, silu_mul
 from ..device_info import DeviceInfo, dependent_launch, device_info
 from ..moe_route import ExpertTiles, group_by_expert, load_tile
 from ..quantized_linear import Config, QuantizedLinear, prepare, with_scale_of_each
-from . import int8_linear
+from . import fp8_experts, int8_linear
 from .int8_linear import Int8Linear
 from .quantized_tile import add_offsets, load_scales, multiply_steps, unit
 
 AnyPacked = QuantizedLinear | Int8Linear
+AnyConfig = Config | int8_linear.Config | fp8_experts.Config
 
 
 class QuantizedExperts(NamedTuple):
@@ -42,15 +44,15 @@ class QuantizedExperts(NamedTuple):
     args: ExpertArgs = SWIGLU_EXPERTS
 
 
-def choose_config(
-    num_pairs: int, element_size: int, weight: AnyPacked, num_experts: int, gpu: DeviceInfo
-) -> Config | int8_linear.Config:
+def choose_config(num_pairs: int, element_size: int, weight: AnyPacked, num_experts: int, gpu: DeviceInfo) -> AnyConfig:
     """Choose the tile for twice an expert's average number of pairs, as moe.py does. Untuned."""
     if isinstance(weight, Int8Linear):
         return int8_linear.choose_config(2 * num_pairs // num_experts, 0, gpu)
     if element_size > 2:
         return Config(16, 32, 4, 1)
     is_small = 2 * num_pairs <= 16 * num_experts
+    if weight.rounds_inputs and weight.is_float and gpu.has_fp8_matmul and not is_small:
+        return fp8_experts.choose_config(num_pairs, num_experts, gpu)
     if is_small or (
         weight.bits == 4 and gpu.capability != 90
     ):  # without wgmma x takes registers: 32 rows of 4 bits spill
@@ -121,7 +123,7 @@ def _multiply(
     num_pairs: int,
     top_k: int,
     num_experts: int,
-    config: Config | int8_linear.Config,
+    config: AnyConfig,
 ) -> Tensor:
     """Multiply x [rows, in], `num_pairs // rows` pairs a row → [num_pairs, out]."""
     if isinstance(weight, Int8Linear):
@@ -129,6 +131,9 @@ def _multiply(
         weight = weight._replace(bias=None if bias is None else bias.flatten())
         sizes = {"num_pairs": num_pairs, "top_k": top_k, "num_experts": num_experts}
         return int8_linear.multiply_pairs(x, weight, tiles, **sizes, config=config)
+    if isinstance(config, fp8_experts.Config):
+        sizes = {"num_pairs": num_pairs, "top_k": top_k, "num_experts": num_experts}
+        return fp8_experts.multiply_pairs(x, weight, bias, tiles, **sizes, config=config)
     rows, num_outputs = prepare(x, weight, multiple=1), len(weight.values) // num_experts
     out = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
     _quantized_experts[(len(tiles.experts), triton.cdiv(num_outputs, config.BLOCK_N))](
@@ -183,10 +188,11 @@ def pack(
     num_experts: int,
     args: ExpertArgs = SWIGLU_EXPERTS,
     is_int8: bool = False,
+    rounds_inputs: bool = False,
 ) -> QuantizedExperts:
     """Pack experts (gate_up [2·I, H], down [H, I], their biases), all of one form, one at a time.
 
-    `is_int8`: for products in int8, whose layout all have.
+    `is_int8`: for products in int8, whose layout all have. `rounds_inputs`: inputs of weights in e4m3 are rounded, too.
     """
     stacks: list[AnyPacked] = []
     tensors: list[Tensor | None] = [None] * 4
@@ -203,6 +209,11 @@ def pack(
                 whole = part.new_empty((num_experts, *part.shape)) if whole is None else whole
                 whole[index], tensors[place] = part, whole
     gate_up_stack, down_stack = stacks
+    if isinstance(gate_up_stack, QuantizedLinear) and isinstance(down_stack, QuantizedLinear) and rounds_inputs:
+        rounds_inputs = fp8_experts.has_layout(gate_up_stack) and fp8_experts.has_layout(down_stack)
+        gate_up_stack, down_stack = (
+            stack._replace(rounds_inputs=rounds_inputs or stack.rounds_inputs) for stack in (gate_up_stack, down_stack)
+        )
     gate_up_bias, down_bias, gate_up_order, down_order = tensors
     return QuantizedExperts(
         gate_up_stack, down_stack, num_experts, gate_up_bias, down_bias, gate_up_order, down_order, args

@@ -23,6 +23,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.language.target_info import is_hip
 
+from ..rope_and_cache import to_e4m3
+
 # What a product of float16 operands lacks. Applied last, because with scales it might leave float32.
 INTEGER_UNIT = tl.constexpr(2.0**24)
 E4M3_UNIT = tl.constexpr(2.0**8)
@@ -60,6 +62,19 @@ def from_bits(code, BITS: tl.constexpr):
     """Return codes of e4m3 or e2m1 as float32, without their unit."""
     bits = ((code & 0x8) << 12) | ((code & 0x7) << 9) if BITS == 4 else ((code & 0x80) << 8) | ((code & 0x7F) << 7)
     return bits.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def round_groups(x, GROUP: tl.constexpr, BLOCK: tl.constexpr):
+    """Round x [BLOCK] float32 → (bytes of e4m3 [groups, GROUP], scales [groups]); GROUP 0: all in one group.
+
+    A scale turns its group's largest value into 448. A group of zeros stays zero; one that is not finite has scale NaN.
+    """
+    SIZE: tl.constexpr = GROUP if GROUP else BLOCK
+    grouped = tl.reshape(x, [BLOCK // SIZE, SIZE])
+    largest = tl.max(tl.abs(grouped), axis=1)
+    scales = tl.maximum(largest * (1.0 / 448.0), 1e-30) + tl.sum(grouped * 0.0, axis=1)
+    return to_e4m3(grouped / scales[:, None]), scales
 
 
 @triton.jit
@@ -156,16 +171,20 @@ def prepare_rows(
 ):  # fmt: skip
     """Write a row of y [M, PADDED_K], the row's factor, and sums [groups or 1, M] of y in units. Rows of padding: 0.
 
-    x = y · factor, a power of two. With ROUNDS y is x rounded to int8, and the factor is the scale (W8A8).
+    x = y · factor, a power of two. With ROUNDS y is x rounded to int8, and the factor is the scale (W8A8); for weights
+    in e4m3 x is rounded to e4m3 first, with a scale for each group of the weights.
     """
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     row, ks = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * x_stride + ks, mask=(ks < NUM_K) & (row < num_rows), other=0.0).to(tl.float32)
+    if ROUNDS and IS_FLOAT:
+        values, scales = round_groups(x, GROUP, BLOCK)
+        x = tl.reshape(from_bits(values.to(tl.int32), 8) * E4M3_UNIT * scales[:, None], [BLOCK])
     largest = tl.max(tl.abs(x), axis=0)
     factor = 1.0
-    if ROUNDS:
+    if ROUNDS and not IS_FLOAT:
         factor = tl.maximum(largest / 127.0, 1e-30)
         x = (x / factor + 12582912.0) - 12582912.0  # to nearest, ties to even: float32 has no more bits
     elif not IS_WIDE:
