@@ -216,7 +216,7 @@ def _packed_experts(shape: Shape) -> None:
         padded = -(-inputs // 128) * 128
         words = _empty(num_experts * outputs, padded * bits // 32, dtype=torch.int32)
         if hidden % 256:
-            scales = _empty(padded // 32, len(words), dtype=torch.uint8)
+            scales = _empty(padded // 128, len(words), dtype=torch.int32)
             return quantized_linear.QuantizedLinear(words, scales, None, None, inputs, 16, 4, is_float=True)
         scales = _empty(inputs // 128, len(words), dtype=torch.float32)
         packed = quantized_linear.QuantizedLinear(words, scales, None, None, inputs, 32, bits, is_float=bits == 8)
@@ -228,6 +228,8 @@ def _packed_experts(shape: Shape) -> None:
         matrices = (stack(2 * inner, hidden, bits), stack(hidden, inner, bits))
         packed = quantized_experts.QuantizedExperts(*matrices, num_experts)
         cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
+    if hidden % 256:
+        return
     values = (
         _empty(num_experts * 2 * inner, hidden, dtype=torch.int8),
         _empty(num_experts * hidden, inner, dtype=torch.int8),
@@ -270,7 +272,7 @@ def _quantized(shape: Shape) -> None:
     blocks = scales[:, ::128].contiguous()  # of 128 x 128
     e4m3 = eight._replace(scales=blocks, zero=0, is_float=True, scale_rows=128)
     per_row = e4m3._replace(scales=scales[:1], scale_rows=1)
-    e2m1 = signed._replace(scales=groups.scales.to(torch.uint8), zero=0, is_float=True)
+    e2m1 = signed._replace(scales=scales.to(torch.int32), block=16, zero=0, is_float=True)
     plain = (groups, signed) if shape.group == 32 else (eight, four, e4m3, per_row)
     for packed in (e2m1,) if shape.cache_dtype else plain:
         if shape.num_tokens < quantized_linear.MIN_ROWS_TO_WIDEN:
@@ -420,7 +422,7 @@ SHAPES = [
     Shape("experts", "float32", experts=QWEN3_30B_A3B, num_tokens=1),
     *(Shape("packed experts", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 2048)),
     *(Shape("fp8 experts", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 512, 2048)),
-    *(Shape("packed experts", experts=GPT_OSS_20B, num_tokens=tokens) for tokens in (1, 2048)),
+    *(Shape("packed experts", experts=GPT_OSS_20B, num_tokens=tokens) for tokens in (1, 64, 2048)),
     *(Shape("quantized", num_tokens=tokens, group=group) for tokens in (1, 16, 32, 256, 2048) for group in (4, 32)),
     *(Shape("quantized", cache_dtype="e2m1", num_tokens=tokens, group=32) for tokens in (1, 16, 256)),
     Shape("quantized", "float16", num_tokens=1),

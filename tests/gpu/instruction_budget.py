@@ -58,7 +58,8 @@ def constants(kernel: Any) -> dict[str, Any]:
     """Return the kernel's compile-time arguments by name, and SCALE_BYTES; a pointer that is None counts as one."""
     names = kernel.src.fn.arg_names
     values = {names[path[0]]: value for path, value in kernel.src.constants.items()}
-    bits = re.search(r"\d+$", kernel.src.signature.get("scales_ptr", ""))
+    scales = kernel.src.signature.get("scales_ptr", "")
+    bits = re.search(r"\d+$", "8" if scales == "*i32" else scales)  # exponents of four groups
     return values | ({"SCALE_BYTES": int(bits[0]) // 8} if bits else {})
 
 

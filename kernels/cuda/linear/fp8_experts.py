@@ -95,12 +95,12 @@ def _fp8_experts(
         if GROUP:
             group = start // GROUP
             x_scale = tl.load(x_scale_ptrs + group * num_rows)
-            w_scale = load_scales(w_scale_ptrs + group * (NUM_EXPERTS * NUM_SCALES))
+            w_scale = load_scales(w_scale_ptrs, group, NUM_EXPERTS * NUM_SCALES)
             out += tl.dot(x, tl.trans(w)) * x_scale[:, None] * w_scale[None, :]
         else:
             out = tl.dot(x, tl.trans(w), out, max_num_imprecise_acc=BLOCK_K)
     if not GROUP:
-        out = out * tl.load(x_scale_ptrs)[:, None] * load_scales(w_scale_ptrs)[None, :]
+        out = out * tl.load(x_scale_ptrs)[:, None] * load_scales(w_scale_ptrs, 0, 0)[None, :]
     if bias_ptr is not None:
         out += tl.load(bias_ptr + outputs).to(tl.float32)[None, :]
     out_ptrs = out_ptr + pairs.to(tl.int64)[:, None] * NUM_N + columns[None, :]
