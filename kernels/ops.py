@@ -579,14 +579,16 @@ def linear_silu_mul(x: Tensor, packed: Any) -> Tensor:
     return _backend(x).linear_silu_mul(x, packed)
 
 
-def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
+def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Choose each token's K = `args.top_k` best experts by scores in float32, the best first.
 
     router_logits [T, E], K <= E → (weights [T, K] float32, expert_ids [T, K] int32). A weight is the expert's score
     (Shazeer et al. 2017), divided by the token's sum of chosen ones if `args.renormalize` (Jiang et al. 2024, Mixtral),
     times `args.scale`.
+
+    slot_mapping [T] int64: tokens of slot -1 only pad a CUDA graph, and a GPU routes them to no expert, which is -1.
     """
-    return _backend(router_logits).route(router_logits, args)
+    return _backend(router_logits).route(router_logits, args, slot_mapping)
 
 
 def pack_experts(
@@ -615,6 +617,7 @@ def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: Any) -> Tens
 
     If the experts weigh inputs: Σ_k MLP(weights[t, k] · x[t]), with the product rounded to x's dtype.
     x [T, H], weights [T, K] float32 and expert_ids [T, K] int32 from `route`, packed from `pack_experts` → [T, H].
+    On a GPU pairs of expert -1 count as 0.
     A token's sum is taken in float32 and in the order of k, whatever else is in the batch (Shazeer et al. 2017).
     """
     return _backend(x).experts(x, weights, expert_ids, packed)

@@ -52,7 +52,7 @@ class EngineConfig:
     quantization_activations: str = setting(
         "none",
         choices=("none", "int8"),
-        help="int8: round the inputs of quantized weights, token by token (CPU; on a GPU those of int8)",
+        help="int8: round the inputs of quantized weights, token by token (CPU; on a GPU int8 and FP8 experts)",
     )
     kv_cache_dtype: str = setting(
         "auto",

@@ -202,10 +202,12 @@ def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
     return silu_mul(linear(x, packed))
 
 
-def route(router_logits: Tensor, args: RouteArgs) -> tuple[Tensor, Tensor]:
-    if args != RouteArgs(args.top_k, args.renormalize):
-        return reference.route(router_logits, args)
-    return moe_route.route(router_logits, top_k=args.top_k, renormalize=args.renormalize)
+def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    if args == RouteArgs(args.top_k, args.renormalize):
+        sizes = {"top_k": args.top_k, "renormalize": args.renormalize}
+        return moe_route.route(router_logits, **sizes, slot_mapping=slot_mapping)
+    weights, ids = reference.route(router_logits, args)
+    return weights, ids if slot_mapping is None else ids.masked_fill(slot_mapping[:, None] < 0, -1)
 
 
 def _quantized(parts: Sequence[Tensor | QuantizedWeight], bits: int, is_fp8: bool) -> QuantizedWeight | None:
@@ -245,7 +247,10 @@ def pack_experts(
             for expert in experts
         )
         is_int8 = all(weight is not None and _is_int8(weight, input_bits) for weight in weights)
-        return quantized_experts.pack(quantized, num_experts=num_experts, args=args, is_int8=is_int8)
+        rounds_inputs = is_fp8 or input_bits == 8  # to e4m3, as `linear` does after `pack_fp8`
+        return quantized_experts.pack(
+            quantized, num_experts=num_experts, args=args, is_int8=is_int8, rounds_inputs=rounds_inputs
+        )
 
     def wide(parts: Sequence[Tensor | QuantizedWeight]) -> Tensor:
         return torch.cat([part if isinstance(part, Tensor) else dequantized([part], dtype) for part in parts])

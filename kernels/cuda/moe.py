@@ -128,10 +128,10 @@ def _grouped_matmul(
 
 @triton.jit
 def _weigh(
-    out_ptr, weights_ptr, y_ptr, NUM_COLUMNS: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr,
+    out_ptr, weights_ptr, ids_ptr, y_ptr, NUM_COLUMNS: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """y[t] = Σ_k weights[t, k] · out[t · TOP_K + k] in float32."""
+    """y[t] = Σ_k weights[t, k] · out[t · TOP_K + k] in float32; pairs of expert -1 have no out."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -141,7 +141,8 @@ def _weigh(
     total = tl.full([BLOCK], 0.0, tl.float32)
     for k in tl.static_range(TOP_K):
         pair = token * TOP_K + k
-        out = tl.load(out_ptr + pair * NUM_COLUMNS + columns, mask=inside, other=0.0)
+        is_routed = tl.load(ids_ptr + pair) >= 0
+        out = tl.load(out_ptr + pair * NUM_COLUMNS + columns, mask=inside & is_routed, other=0.0)
         total += tl.load(weights_ptr + pair) * out.to(tl.float32)
     tl.store(y_ptr + token * NUM_COLUMNS + columns, total.to(y_ptr.dtype.element_ty), mask=inside)
 
@@ -187,7 +188,10 @@ def experts(
     *,
     config: Config | None = None,
 ) -> Tensor:
-    """x [T, H] with contiguous rows, weights [T, K] float32, expert_ids [T, K] int32 → [T, H]."""
+    """x [T, H] with contiguous rows, weights [T, K] float32, expert_ids [T, K] int32 → [T, H].
+
+    Pairs of expert -1 count as 0 and read no weights.
+    """
     assert x.stride(1) == 1
     assert weights.shape == expert_ids.shape
     assert weights.is_contiguous()
@@ -195,8 +199,8 @@ def experts(
         x = (x.float()[:, None] * weights[:, :, None]).to(x.dtype).flatten(0, 1)  # a row for each pair
         weights = torch.ones_like(weights)
     if isinstance(packed, QuantizedExperts):
-        return _weighed(quantized_experts.multiply(x, expert_ids, packed), weights, x.dtype)
-    return _weighed(_pairs(x, expert_ids, packed, config), weights, x.dtype)
+        return _weighed(quantized_experts.multiply(x, expert_ids, packed), weights, expert_ids, x.dtype)
+    return _weighed(_pairs(x, expert_ids, packed, config), weights, expert_ids, x.dtype)
 
 
 def _pairs(x: Tensor, expert_ids: Tensor, packed: PackedExperts, config: Config | None) -> Tensor:
@@ -216,13 +220,13 @@ def _pairs(x: Tensor, expert_ids: Tensor, packed: PackedExperts, config: Config 
     return multiply(activated, down, down_bias, tiles, is_gated=False)
 
 
-def _weighed(out: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
+def _weighed(out: Tensor, weights: Tensor, expert_ids: Tensor, dtype: torch.dtype) -> Tensor:
     """Σ_k weights[t, k] · out[t · K + k] → [T, H]."""
     (num_tokens, top_k), hidden = weights.shape, out.shape[1]
     y = torch.empty((num_tokens, hidden), dtype=dtype, device=out.device)
     block = min(triton.next_power_of_2(hidden), 1024)
     _weigh[(num_tokens, triton.cdiv(hidden, block))](
-        out, weights, y, NUM_COLUMNS=hidden, TOP_K=top_k, BLOCK=block, num_warps=4,
+        out, weights, expert_ids, y, NUM_COLUMNS=hidden, TOP_K=top_k, BLOCK=block, num_warps=4,
         **dependent_launch(device_info(out.device)),
     )  # fmt: skip
     return y

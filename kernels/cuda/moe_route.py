@@ -25,7 +25,7 @@ from .device_info import dependent_launch, device_info
 
 @triton.jit
 def _route(
-    logits_ptr, weights_ptr, ids_ptr, logits_stride, NUM_EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
+    logits_ptr, slots_ptr, weights_ptr, ids_ptr, logits_stride, NUM_EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
     RENORMALIZE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     if DEPENDENT:
@@ -47,19 +47,26 @@ def _route(
         left = tl.where(experts == best, -1.0, left)
     if RENORMALIZE:
         weights = weights / tl.sum(weights, axis=0)
+    if slots_ptr is not None:
+        ids = tl.where(tl.load(slots_ptr + token) < 0, -1, ids)
     tl.store(weights_ptr + token * TOP_K + ks, weights, mask=ks < TOP_K)
     tl.store(ids_ptr + token * TOP_K + ks, ids, mask=ks < TOP_K)
 
 
-def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
-    """router_logits [T, E] with contiguous rows → (weights [T, K] float32, expert_ids [T, K] int32)."""
+def route(
+    router_logits: Tensor, *, top_k: int, renormalize: bool, slot_mapping: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """router_logits [T, E] with contiguous rows → (weights [T, K] float32, expert_ids [T, K] int32).
+
+    slot_mapping [T] int64: a token of slot -1 gets experts -1.
+    """
     num_tokens, num_experts = router_logits.shape
     assert 1 <= top_k <= num_experts
     assert router_logits.stride(1) == 1
     weights = torch.empty((num_tokens, top_k), dtype=torch.float32, device=router_logits.device)
     ids = torch.empty((num_tokens, top_k), dtype=torch.int32, device=router_logits.device)
     _route[(num_tokens,)](
-        router_logits, weights, ids, router_logits.stride(0),
+        router_logits, slot_mapping, weights, ids, router_logits.stride(0),
         NUM_EXPERTS=num_experts,
         TOP_K=top_k,
         RENORMALIZE=renormalize,
@@ -113,8 +120,8 @@ def _count_pairs(
         gdc_wait()
     chunk = tl.program_id(0)
     pairs = chunk * BLOCK_P + tl.arange(0, BLOCK_P)
-    inside = pairs < num_pairs
-    counts = tl.histogram(tl.load(ids_ptr + pairs, mask=inside, other=0), BLOCK_E, mask=inside)
+    ids = tl.load(ids_ptr + pairs, mask=pairs < num_pairs, other=-1)
+    counts = tl.histogram(tl.maximum(ids, 0), BLOCK_E, mask=ids >= 0)
     tl.store(counts_ptr + chunk * BLOCK_E + tl.arange(0, BLOCK_E), counts)
 
 
@@ -131,11 +138,10 @@ def _group_by_expert(
     expert, chunk, num_chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     experts, steps = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_P)
     pairs = chunk * BLOCK_P + steps
-    inside = pairs < num_pairs
-    ids = tl.load(ids_ptr + pairs, mask=inside, other=-1)
+    ids = tl.load(ids_ptr + pairs, mask=pairs < num_pairs, other=-1)
     before = tl.full([BLOCK_E], 0, tl.int32)  # pairs in earlier chunks
     if counts_ptr is None:
-        counts = tl.histogram(tl.where(inside, ids, 0), BLOCK_E, mask=inside)
+        counts = tl.histogram(tl.maximum(ids, 0), BLOCK_E, mask=ids >= 0)
     else:
         counts = before
         for start in range(0, num_chunks, BLOCK_C):
@@ -166,7 +172,7 @@ def _group_by_expert(
 def group_by_expert(expert_ids: Tensor, *, num_experts: int, block_m: int) -> ExpertTiles:
     """Sort pairs by expert: contiguous expert_ids [T, K] int32 → an expert's pairs ascend, in tiles of `block_m`.
 
-    The K experts of a token are distinct.
+    The K experts of a token are distinct; pairs of expert -1 are in no tile.
     """
     assert expert_ids.is_contiguous()
     assert expert_ids.dtype == torch.int32

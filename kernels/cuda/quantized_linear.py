@@ -23,7 +23,17 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..quantize import QuantizedWeight, multiplied, round_rows
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .linear.few_rows import add_splits
-from .linear.quantized_tile import E2M1_UNIT, add_offsets, from_bits, load_scales, multiply_steps, prepare_rows, unit
+from .linear.quantized_tile import (
+    E2M1_UNIT,
+    add_offsets,
+    code_of,
+    from_bits,
+    inputs_of_dot,
+    load_scales,
+    multiply_steps,
+    prepare_rows,
+    unit,
+)
 
 # Number of rows from which a widened copy and cuBLAS are used. Untuned.
 MIN_ROWS_TO_WIDEN = 257
@@ -39,7 +49,7 @@ class QuantizedLinear(NamedTuple):
     """Weight [N, K] of codes of 8 or 4 bits, laid out for `multiply`."""
 
     values: Tensor  # [N, steps · block] int32, codes in the order of quantized_tile.py; beyond K they are 0
-    # [G, ⌈N / scale_rows⌉] float32, float16, or uint8 for exponents of e8m0; groups beyond K are 0
+    # [G, ⌈N / scale_rows⌉] float32 or float16; groups beyond K are 0. For e8m0 [steps, …] int32: 4 exponents
     scales: Tensor
     offsets: Tensor | None  # [G, N] float32 or float16
     bias: Tensor | None  # [N]
@@ -48,7 +58,7 @@ class QuantizedLinear(NamedTuple):
     bits: int
     zero: int = 0  # subtracted from codes
     is_float: bool = False  # True: codes are e4m3 or e2m1
-    rounds_inputs: bool = False  # True: rows are rounded to int8 first (W8A8)
+    rounds_inputs: bool = False  # True: rows are rounded first, to int8 (W8A8) or, for experts, to e4m3
     scale_rows: int = 1  # number of neighbouring outputs that share a scale; more than 1: no zero, no offsets
 
     @property
@@ -63,6 +73,8 @@ class QuantizedLinear(NamedTuple):
     @property
     def group(self) -> int:
         """Number of inputs that share a scale; 0: all."""
+        if self.scales.dtype == torch.int32:
+            return self.step // 4
         return 0 if len(self.scales) == 1 and self.offsets is None else self.padded_inputs // len(self.scales)
 
 
@@ -83,15 +95,15 @@ def choose_config(
     if element_size > 2:
         return Config(16, 32, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
     if num_rows <= 8 and not gpu.is_amd:  # AMD's matrix cores take 16 rows
-        if gpu.capability == 90 and num_outputs >= 128 * gpu.num_multiprocessors:
+        if gpu.capability == 90 and not is_e2m1 and num_outputs >= 128 * gpu.num_multiprocessors:
             return Config(8, 64, 4, 5) if group else Config(8, 32, 2, 6)  # 1 x 4096 -> 28672: 39 to 33 us, 47 to 38
-        return Config(8, 64, 4, 4)
+        return Config(8, 64, 2 if is_e2m1 else 4, 4)
     is_fine = 0 < group < 64
     if num_rows <= 16:
         return Config(16, 64, 4 if is_fine and gpu.capability < (90 if is_e2m1 else 89) else 2, 4)
     stages = 3 if gpu.shared_memory >= 160 * 1024 else 2
-    if is_e2m1:
-        return Config(32, 64, 2, stages)  # wider tiles spill
+    if is_e2m1:  # with 64 rows all tiles spill
+        return Config(32, 128, 4, 2) if gpu.capability == 90 else Config(32, 64, 2, stages)
     if 100 <= gpu.capability < 120:
         return Config(32, 64, 2, stages)  # with 4 warps the weights would go through tensor memory, and not fit
     if num_rows <= 32 or gpu.capability != 90:
@@ -129,28 +141,32 @@ def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
     (num_outputs, num_inputs), is_plain = weight.values.shape, _is_plain(weight)
     group = 0 if is_plain else _dot_group(weight)
     per_step = 32 // bits
-    block = min(group or _MAX_BLOCK_K, _MAX_BLOCK_K)
+    # In e2m1 a dot takes two blocks of one group.
+    block = min((group // 2 if weight.is_float4 else group) or _MAX_BLOCK_K, _MAX_BLOCK_K)
     if num_inputs % (per_step * block):
-        block = 16
+        block = min(block, 16)
     padded = triton.cdiv(num_inputs, per_step * block) * per_step * block
     scales, offsets = (
         None if lower is None else _grouped(_level(lower, upper), num_inputs, group, padded)
         for lower, upper in ((weight.scales, weight.super_scales), (weight.offsets, weight.super_offsets))
     )
     assert scales is not None
-    if weight.is_float4:
-        scales = _exponents(scales)
     scale_rows = _SCALE_ROWS if is_float and _is_shared(scales) else 1
+    scales = scales[:, ::scale_rows].contiguous()
+    if weight.is_float4 and per_step * block == 4 * group:
+        scales = _exponents(scales)
     zero = 2 ** (bits - 1) if weight.values.dtype == torch.int8 else 0
     codes = F.pad(weight.values.view(torch.uint8), (0, padded - num_inputs)) + zero  # uint8 wraps around
     if bits == 4:
         codes &= 15
     parts = codes.view(num_outputs, -1, per_step, block)
+    if weight.is_float4:
+        parts = codes.view(num_outputs, -1, per_step // 2, block, 2).transpose(3, 4).flatten(2, 3)
     words = torch.zeros((num_outputs, parts.shape[1], block), dtype=torch.int32, device=codes.device)
     for index in range(per_step):
-        words |= parts[:, :, index].to(torch.int32) << _shift(index, bits)
+        words |= _placed(parts[:, :, index].to(torch.int32), index, bits, is_float)
     return QuantizedLinear(
-        words.flatten(1), scales[:, ::scale_rows].contiguous(), offsets, bias, num_inputs, block, bits, zero, is_float,
+        words.flatten(1), scales, offsets, bias, num_inputs, block, bits, zero, is_float,
         weight.rounds_inputs, scale_rows,
     )  # fmt: skip
 
@@ -162,11 +178,14 @@ def _is_shared(scales: Tensor) -> bool:
 
 
 def _exponents(scales: Tensor) -> Tensor:
-    """Return powers of two as exponents of e8m0, 4.25 bits a weight; other scales unchanged."""
+    """Return powers of two [G, N] as exponents of e8m0 [G / 4, N] int32, 4.25 bits a weight; other scales unchanged."""
     bits = scales.float().view(torch.int32)
     is_power = (bits & -0x7F800001) == 0
     smallest = bits == 1 << 22  # 2^-127 becomes 0: no sum of a float32 would show it
-    return (bits >> 23).to(torch.uint8) if bool((is_power | smallest).all()) else scales
+    if not bool((is_power | smallest).all()):
+        return scales
+    first, second, third, fourth = (bits >> 23).view(-1, 4, bits.shape[1]).unbind(1)
+    return first | second << 8 | third << 16 | fourth << 24
 
 
 def with_scale_of_each(packed: QuantizedLinear) -> QuantizedLinear:
@@ -176,8 +195,22 @@ def with_scale_of_each(packed: QuantizedLinear) -> QuantizedLinear:
 
 
 def _shift(index: Any, bits: int) -> Any:
-    """Return the lowest bit of a block's codes in words; `index`: an int or a tensor."""
+    """Return the lowest bit of a block's codes in words, but for e2m1; `index`: an int or a tensor."""
     return index // 2 * bits + index % 2 * 16
+
+
+def _e2m1_shifts(index: int) -> tuple[int, int]:
+    """Return the bits of a block's magnitudes and signs in words, as `quantized_tile.code_of` has them."""
+    pair, half = index // 2, index % 2 * 16
+    return 9 - 3 * pair + half, 12 + (pair + 3) % 4 + half
+
+
+def _placed(codes: Tensor, index: int, bits: int, is_float: bool) -> Tensor:
+    """Return words with a block's codes alone."""
+    if not (is_float and bits == 4):
+        return codes << _shift(index, bits)
+    magnitude, sign = _e2m1_shifts(index)
+    return (codes & 7) << magnitude | (codes >> 3) << sign
 
 
 def _grouped(level: Tensor, num_inputs: int, group: int, padded: int) -> Tensor:
@@ -213,7 +246,7 @@ def _quantized_matmul(
     readable = tl.minimum(columns, NUM_N - 1)  # instead of masks: outputs beyond the last are not stored
     first_step = split * SPLIT_STEPS
     end_step = tl.minimum(first_step + SPLIT_STEPS, NUM_K // STEP)
-    x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * NUM_K + ks[:, None]
+    x_ptrs = x_ptr + rows.to(tl.int64)[None, :] * NUM_K + inputs_of_dot(BLOCK_K, BITS, IS_FLOAT)[:, None]
     w_ptrs = w_ptr + readable.to(tl.int64)[:, None] * (NUM_K * BITS // 32) + ks[None, :]
     scale_ptrs = scales_ptr + readable // SCALE_ROWS
     NUM_SCALES: tl.constexpr = (NUM_N + SCALE_ROWS - 1) // SCALE_ROWS
@@ -235,7 +268,7 @@ def _quantized_matmul(
     else:
         if ZERO and split == 0:
             out -= ZERO * tl.load(sums_ptr + rows)[None, :]
-        out *= load_scales(scale_ptrs)[:, None]
+        out *= load_scales(scale_ptrs, 0, 0)[:, None]
     out = out * unit(BITS, IS_FLOAT, IS_WIDE) * tl.load(factors_ptr + rows)[None, :]
     out_ptrs = out_ptr + rows.to(tl.int64)[None, :] * NUM_N + columns[:, None]
     if IS_SPLIT:
@@ -255,16 +288,18 @@ def _widen_weight(
     row, ks = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = ks < NUM_K
     STEP: tl.constexpr = 32 // BITS * BLOCK_K
-    part = ks % STEP // BLOCK_K
-    words = tl.load(w_ptr + row * WORDS + ks // STEP * BLOCK_K + ks % BLOCK_K, mask=inside, other=0)
-    code = (words >> (part // 2 * BITS + part % 2 * 16)) & ((1 << BITS) - 1)
+    if IS_FLOAT and BITS == 4:
+        part, place = ks % STEP // (2 * BLOCK_K) * 2 + ks % 2, ks % (2 * BLOCK_K) // 2
+    else:
+        part, place = ks % STEP // BLOCK_K, ks % BLOCK_K
+    words = tl.load(w_ptr + row * WORDS + ks // STEP * BLOCK_K + place, mask=inside, other=0)
+    code = code_of(words, part, BITS, IS_FLOAT)
     if IS_FLOAT:
         u = from_bits(code, BITS) * unit(BITS, IS_FLOAT, False)
     else:
         u = (code - ZERO).to(tl.float32)
     group = tl.minimum(ks, NUM_K - 1) // GROUP if GROUP else ks * 0
-    scale_ptrs = scales_ptr + group * ((NUM_N + SCALE_ROWS - 1) // SCALE_ROWS) + row // SCALE_ROWS
-    w = u * load_scales(scale_ptrs)
+    w = u * load_scales(scales_ptr + row // SCALE_ROWS, group, (NUM_N + SCALE_ROWS - 1) // SCALE_ROWS)
     if offsets_ptr is not None:
         w += tl.load(offsets_ptr + group * NUM_N + row, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + row * NUM_K + ks, w.to(out_ptr.dtype.element_ty), mask=inside)
@@ -361,6 +396,17 @@ def _rounded(x: Tensor, packed: QuantizedLinear) -> Tensor:
     return (values * scales).to(x.dtype)
 
 
+def _codes(words: Tensor, packed: QuantizedLinear) -> Tensor:
+    """Return the codes [T, padded K] of words [T, steps, 1, block]."""
+    if packed.is_float and packed.bits == 4:
+        shifts = map(_e2m1_shifts, range(8))
+        parts = torch.cat([words >> magnitude & 7 | (words >> sign & 1) << 3 for magnitude, sign in shifts], dim=2)
+        return parts.unflatten(2, (4, 2)).transpose(3, 4).flatten(1)
+    # Not from a list: a copy from the host would wait, and no capture of a CUDA graph survives it.
+    shifts = _shift(torch.arange(32 // packed.bits, dtype=torch.int32, device=words.device), packed.bits)
+    return ((words >> shifts[:, None]) & (2**packed.bits - 1)).flatten(1)
+
+
 def _from_e2m1(codes: Tensor) -> Tensor:
     """Return codes as float32, without a table: in a CUDA graph nothing can be copied from the host."""
     values = ((codes & 8) << 12 | (codes & 7) << 9).to(torch.int16).view(torch.float16)
@@ -370,19 +416,17 @@ def _from_e2m1(codes: Tensor) -> Tensor:
 def rows(token_ids: Tensor, packed: QuantizedLinear, *, dtype: torch.dtype) -> Tensor:
     """Return rows token_ids [T] of the weight, [T, K] in `dtype`. In torch: `widen` compiles for a number of rows."""
     words = packed.values.index_select(0, token_ids).view(len(token_ids), -1, 1, packed.block)
-    # Not from a list: a copy from the host would wait, and no capture of a CUDA graph survives it.
-    shifts = _shift(torch.arange(32 // packed.bits, dtype=torch.int32, device=words.device), packed.bits)
-    codes = (words >> shifts[:, None]) & (2**packed.bits - 1)
-    codes = codes.flatten(1)
+    codes = _codes(words, packed)
     if packed.is_float:
         is_e4m3 = packed.bits == 8
         wide = codes.to(torch.uint8).view(torch.float8_e4m3fn).float() if is_e4m3 else _from_e2m1(codes)
     else:
         wide = (codes - packed.zero).float()
     scales = packed.scales.index_select(1, token_ids // packed.scale_rows).T
-    if scales.dtype == torch.uint8:
-        scales = (scales.to(torch.int32) << 23).view(torch.float32)
-    grouped = wide.view(len(token_ids), len(packed.scales), -1) * scales[:, :, None]
+    if scales.dtype == torch.int32:
+        exponents = torch.stack([scales >> shift & 255 for shift in (0, 8, 16, 24)], dim=2).flatten(1)
+        scales = (exponents << 23).view(torch.float32)
+    grouped = wide.view(len(token_ids), scales.shape[1], -1) * scales[:, :, None]
     if packed.offsets is not None:
         grouped = grouped + packed.offsets.index_select(1, token_ids).T[:, :, None]
     wide_rows: Tensor = grouped.flatten(1)[:, : packed.num_inputs].to(dtype)

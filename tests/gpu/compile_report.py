@@ -216,7 +216,7 @@ def _packed_experts(shape: Shape) -> None:
         padded = -(-inputs // 128) * 128
         words = _empty(num_experts * outputs, padded * bits // 32, dtype=torch.int32)
         if hidden % 256:
-            scales = _empty(padded // 32, len(words), dtype=torch.uint8)
+            scales = _empty(padded // 128, len(words), dtype=torch.int32)
             return quantized_linear.QuantizedLinear(words, scales, None, None, inputs, 16, 4, is_float=True)
         scales = _empty(inputs // 128, len(words), dtype=torch.float32)
         packed = quantized_linear.QuantizedLinear(words, scales, None, None, inputs, 32, bits, is_float=bits == 8)
@@ -228,6 +228,8 @@ def _packed_experts(shape: Shape) -> None:
         matrices = (stack(2 * inner, hidden, bits), stack(hidden, inner, bits))
         packed = quantized_experts.QuantizedExperts(*matrices, num_experts)
         cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
+    if hidden % 256:
+        return
     values = (
         _empty(num_experts * 2 * inner, hidden, dtype=torch.int8),
         _empty(num_experts * hidden, inner, dtype=torch.int8),
@@ -235,6 +237,26 @@ def _packed_experts(shape: Shape) -> None:
     int8 = (int8_linear.Int8Linear(matrix, _empty(len(matrix), dtype=torch.float32), None) for matrix in values)
     packed = quantized_experts.QuantizedExperts(*int8, num_experts)
     cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
+
+
+def _fp8_experts(shape: Shape) -> None:
+    """Launch experts of e4m3 whose inputs may be rounded, too: in blocks of 128 x 128, and with a scale per output."""
+    (hidden, inner, num_experts, top_k), dtype = shape.experts, getattr(torch, shape.dtype)
+    logits = _empty(shape.num_tokens, num_experts, dtype=dtype)
+    routing = cuda.route(logits, ops.RouteArgs(top_k, True))
+
+    def stack(outputs: int, inputs: int, num_groups: int) -> quantized_linear.QuantizedLinear:
+        words, rows = _empty(num_experts * outputs, inputs // 4, dtype=torch.int32), 128 if num_groups > 1 else 1
+        scales = _empty(num_groups, len(words) // rows, dtype=torch.float32)
+        return quantized_linear.QuantizedLinear(
+            words, scales, None, None, inputs, 32, 8, is_float=True, rounds_inputs=True, scale_rows=rows
+        )
+
+    for has_blocks in (True, False):
+        sides = ((2 * inner, hidden), (hidden, inner))
+        matrices = (stack(outputs, inputs, inputs // 128 if has_blocks else 1) for outputs, inputs in sides)
+        packed = quantized_experts.QuantizedExperts(*matrices, num_experts)
+        cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
 
 
 def _quantized(shape: Shape) -> None:
@@ -250,7 +272,7 @@ def _quantized(shape: Shape) -> None:
     blocks = scales[:, ::128].contiguous()  # of 128 x 128
     e4m3 = eight._replace(scales=blocks, zero=0, is_float=True, scale_rows=128)
     per_row = e4m3._replace(scales=scales[:1], scale_rows=1)
-    e2m1 = signed._replace(scales=groups.scales.to(torch.uint8), zero=0, is_float=True)
+    e2m1 = signed._replace(scales=scales.to(torch.int32), block=16, zero=0, is_float=True)
     plain = (groups, signed) if shape.group == 32 else (eight, four, e4m3, per_row)
     for packed in (e2m1,) if shape.cache_dtype else plain:
         if shape.num_tokens < quantized_linear.MIN_ROWS_TO_WIDEN:
@@ -353,6 +375,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "activation": _activations,
     "experts": _experts,
     "packed experts": _packed_experts,
+    "fp8 experts": _fp8_experts,
     "quantized": _quantized,
     "few": _few,
     "int8": _int8,
@@ -398,7 +421,8 @@ SHAPES = [
     Shape("experts", experts=(1000, 392, 60, 4), num_tokens=2048),  # cut tiles in both directions
     Shape("experts", "float32", experts=QWEN3_30B_A3B, num_tokens=1),
     *(Shape("packed experts", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 2048)),
-    *(Shape("packed experts", experts=GPT_OSS_20B, num_tokens=tokens) for tokens in (1, 2048)),
+    *(Shape("fp8 experts", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 512, 2048)),
+    *(Shape("packed experts", experts=GPT_OSS_20B, num_tokens=tokens) for tokens in (1, 64, 2048)),
     *(Shape("quantized", num_tokens=tokens, group=group) for tokens in (1, 16, 32, 256, 2048) for group in (4, 32)),
     *(Shape("quantized", cache_dtype="e2m1", num_tokens=tokens, group=32) for tokens in (1, 16, 256)),
     Shape("quantized", "float16", num_tokens=1),

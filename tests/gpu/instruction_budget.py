@@ -58,7 +58,8 @@ def constants(kernel: Any) -> dict[str, Any]:
     """Return the kernel's compile-time arguments by name, and SCALE_BYTES; a pointer that is None counts as one."""
     names = kernel.src.fn.arg_names
     values = {names[path[0]]: value for path, value in kernel.src.constants.items()}
-    bits = re.search(r"\d+$", kernel.src.signature.get("scales_ptr", ""))
+    scales = kernel.src.signature.get("scales_ptr", "")
+    bits = re.search(r"\d+$", "8" if scales == "*i32" else scales)  # exponents of four groups
     return values | ({"SCALE_BYTES": int(bits[0]) // 8} if bits else {})
 
 
@@ -72,6 +73,9 @@ def bytes_per_step(name: str, values: dict[str, Any]) -> int:
         return element * values["BLOCK_N"] * values["BLOCK_K"] * (2 if values["IS_GATED"] else 1)
     if name == "int8_linear" and values["BLOCK_M"] <= 64:
         return int(values["BLOCK_N"] * values["BLOCK_K"])
+    if name == "fp8_experts" and values["BLOCK_M"] <= 64:
+        num_scales = -(-values["BLOCK_N"] // values["SCALE_ROWS"]) if values["GROUP"] else 0
+        return int(values["BLOCK_N"] * values["BLOCK_K"] + num_scales * values["SCALE_BYTES"])
     if name == "decode":
         element = 1 if values["FP8"] else 2
         return 2 * element * values["BLOCK_N"] * values["HEAD_DIM"]

@@ -46,8 +46,7 @@ class Mixture:
 
     def __call__(self, residual: Tensor, dense: Tensor) -> Tensor:
         """Return the sum of the MLP's output, `dense`, and the experts'."""
-        logits = ops.linear(self.router_norm(residual), self.sparse.router)
-        weights, ids = ops.route(logits, self.sparse.routing)
+        weights, ids = self.sparse.route(self.router_norm(residual))
         (packed,) = self.sparse.experts
         return self.mlp_out_norm(dense) + self.out_norm(ops.experts(self.norm(residual), weights, ids, packed))
 
@@ -142,6 +141,7 @@ class Gemma4ForCausalLM(SharedKVGemma, SparseDecoder):
             router=self._small_linear(f"{layer}.router.proj", experts.num_experts),
             experts=self._pack_experts(lambda: self._weighed_experts(layer, experts), experts),
             routing=ops.RouteArgs(top_k=experts.num_experts_per_tok, renormalize=True),
+            slots=self._slots,
         )
         return Mixture(
             router_norm=RMSNorm(scale, config.norm_eps),

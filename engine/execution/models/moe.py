@@ -16,6 +16,8 @@ from ....kernels import ops
 from ...errors import ConfigError
 from .checkpoint import positive_int, positive_number
 from .decoder import Decoder
+from .forward_inputs import Inputs
+from .kv_cache import KVCache
 from .tensor_parallel import ALONE, TensorParallel, take_rows
 
 
@@ -60,6 +62,13 @@ def _groups(fields: Mapping[str, Any], num_experts: int, num_chosen: int) -> dic
     return {"num_groups": groups, "num_kept_groups": kept}
 
 
+@dataclass(slots=True)
+class StepSlots:
+    """Slots of the running step's tokens; tokens of slot -1 only pad a CUDA graph."""
+
+    mapping: Tensor | None = None  # [T] int64
+
+
 @dataclass(frozen=True, slots=True)
 class SparseMLP:
     """Σ weight · MLP over the experts that the router finds likeliest (Shazeer et al. 2017; Fedus et al. 2021)."""
@@ -67,11 +76,16 @@ class SparseMLP:
     router: Any  # packed by `ops.pack_linear`; its logits have the model's dtype, their softmax float32
     experts: Sequence[Any]  # packed by `ops.pack_experts`, one entry for each of this rank's slices
     routing: ops.RouteArgs
+    slots: StepSlots
     parallel: TensorParallel = ALONE
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights, expert_ids = ops.route(ops.linear(x, self.router), self.routing)
+        weights, expert_ids = self.route(x)
         return self.parallel.sum([ops.experts(x, weights, expert_ids, packed) for packed in self.experts])
+
+    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose experts for x [T, H] as `ops.route` does."""
+        return ops.route(ops.linear(x, self.router), self.routing, self.slots.mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +134,14 @@ class SparseDecoder(Decoder):
         """Read the experts; None if the model has none. Raises ConfigError."""
         return ExpertsConfig.from_fields(fields)
 
+    def _load(self) -> None:
+        self._slots = StepSlots()
+        super()._load()
+
+    def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:
+        self._slots.mapping = inputs.slot_mapping
+        return super().forward(inputs, kv_cache)
+
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         config: ExpertsConfig = self.config.hf_config["experts"]
         if index not in config.layers:
@@ -147,6 +169,7 @@ class SparseDecoder(Decoder):
             router=self._small_linear(router, config.num_experts, self._router_bias(router, config.num_experts)),
             experts=self._pack_experts(take, config),
             routing=self._load_routing(block, config),
+            slots=self._slots,
             parallel=self._parallel,
         )
 

@@ -371,6 +371,8 @@ def test_plain_experts_are_rounded(options: dict[str, Any], bits: int) -> None:
     wide = reference.pack_experts(each, num_experts=2, dtype=torch.float64)
     x, ids, weights = random_tensor(3, 128, seed=3, dtype=torch.float16), random_routing(3, 1, 2), torch.ones(3, 1)
     got = cuda.experts(x, weights.to(DEVICE), ids, packed)
-    assert_near(got, reference.experts(x.double(), weights.to(DEVICE), ids, wide))
+    # Beside e4m3 inputs become e4m3, too (test_fp8_experts.py): 3 bits behind the point.
+    expected = reference.experts(x.double(), weights.to(DEVICE), ids, wide)
+    assert_near(got, expected, tolerance=0.1 if "is_fp8" in options else 0.0)
     difference = (gate_up[0] - plain[0].gate_up[0].double()).abs().max()
     assert 0 < difference < (0.2 if bits == 4 else 0.03)

@@ -68,6 +68,23 @@ def test_a_shape_without_a_layout_stays_as_it_is() -> None:
     torch.testing.assert_close(cuda.linear(x, packed), x @ quantize.quantize(weight, 8).dequantized().T)
 
 
+@pytest.mark.parametrize(("group", "num_inputs"), [(16, 128), (32, 320), (32, 512), (64, 256), (128, 256)])
+def test_e2m1_is_exact_at_every_place(group: int, num_inputs: int) -> None:
+    form = Form(4, group, is_signed=False, is_float4=True)
+    weight = random_weight(form, 40, num_inputs).to(torch.device(DEVICE))
+    packed, exact = quantized_linear.pack(weight, None), weight.dequantized()
+    assert packed.group == group
+    assert (packed.scales.dtype == torch.int32) == (group in (16, 32) or (group, num_inputs) == (64, 256))
+    each_input = torch.eye(num_inputs, dtype=torch.float16, device=DEVICE)
+    got = quantized_linear.multiply(each_input, packed, config=Config(32, 64, 2, 2))
+    assert torch.equal(got, exact.T.half())
+    assert torch.equal(quantized_linear.widen(packed, torch.float32), exact)
+    assert torch.equal(quantized_linear.rows(torch.arange(40, device=DEVICE), packed, dtype=torch.float32), exact)
+    other = quantized_linear.pack(weight._replace(scales=weight.scales * 1.5), None)  # no powers of two
+    assert other.scales.dtype == torch.float32
+    assert torch.equal(quantized_linear.widen(other, torch.float32), exact * 1.5)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_stays_packed(name: str) -> None:
     form = FORMS[name]

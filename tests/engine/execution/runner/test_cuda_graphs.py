@@ -14,7 +14,7 @@ import pytest
 import torch
 from engines import collect, running_engine
 from overlapped_llm import compare, launcher_of
-from tiny_models import CONFIGS
+from tiny_models import CONFIGS, save_model
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.core.batch import Batch
@@ -31,6 +31,7 @@ from splitfuse.engine.execution.runner.cuda_graphs import (
     padding,
 )
 from splitfuse.engine.execution.runner.transfer import layout_of
+from splitfuse.kernels import ops
 
 SIZES = (8, 4, 2, 1)
 
@@ -402,3 +403,31 @@ async def test_an_idle_engine_captures_after_its_first_request(tiny_folder: str)
         again = await collect(engine, [30, 40], params)
         assert again[0].token_ids == first[0].token_ids
         assert capturer.num_replayed >= 10
+
+
+def test_the_router_knows_which_tokens_pad_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of decodes and of mixed steps; a GPU routes tokens of slot -1 to no expert."""
+    save_model("qwen3-moe", tmp_path)
+    monkeypatch.setitem(ops._BACKEND_OF_DEVICE, "cpu", "reference")  # op by op: a plan calls no op of Python's
+    llm = LLM(str(tmp_path), dtype="float32", device="cpu", async_scheduling=True, max_num_seqs=8)
+    launcher, capturer = launcher_of(llm), FakeCapturer()
+    launcher.use_graphs(capturer, sizes=graph_sizes(8), hidden_size=64, dtype=torch.float32)
+    launcher.capture_graphs()
+    seen: set[tuple[int, int, int]] = set()  # tokens of a step, of its graph with a slot, of its graph
+    num_real, route, launch = [0], ops.route, launcher.launch
+
+    def counted(logits: torch.Tensor, args: Any, slot_mapping: torch.Tensor | None = None) -> Any:
+        assert slot_mapping is not None
+        seen.add((num_real[0], int((slot_mapping >= 0).sum()), len(logits)))
+        return route(logits, args, slot_mapping)
+
+    def launched(batch: Batch) -> Any:
+        num_real[0] = batch.num_tokens
+        return launch(batch)
+
+    monkeypatch.setattr(ops, "route", counted)
+    monkeypatch.setattr(launcher, "launch", launched)
+    llm.generate([[30] * length for length in (1, 2, 9, 17, 5)], SamplingParams(temperature=0, max_tokens=4))
+    assert all(num_tokens == num_with_slots for num_tokens, num_with_slots, _ in seen)
+    assert any(num_tokens == 5 and size == 8 for num_tokens, _, size in seen), "decodes"
+    assert any(num_tokens > 8 and size > num_tokens for num_tokens, _, size in seen), "mixed"
