@@ -35,7 +35,8 @@ class Speculation:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Create a manager. `max_drafts`: most tokens of a draft; without `adaptive` every draft has that many."""
-        self.lengths: DraftLengths[Request] = DraftLengths(max_drafts)
+        self._confidence = drafter.confidence
+        self.lengths: DraftLengths[Request] = DraftLengths(max_drafts, ends_drafts=drafter.confidence is not None)
         self._drafter = drafter
         self._max_drafts = max_drafts
         self._vocab_size = vocab_size
@@ -73,6 +74,8 @@ class Speculation:
                 if (num_unread := self._num_unread(request)) > _MANY_READ
             },
         )
+        if self._confidence is not None:
+            self._confidence.least = self.lengths.least_probability
         self._choosing_s = self._clock() - start
         return chosen
 
