@@ -1,7 +1,8 @@
 """Confidence: how often tokens of a kind were right, so that a draft ends where tokens are no longer worth their cost.
 
 A text is certain for ten tokens and then open, which a request's mean acceptance does not show. Candidates are compared
-with what the text became, drafted or not, so kinds that are not drafted at present are judged, too.
+with what the text became, drafted or not, so kinds that are not drafted at present are judged, too. All tenants share
+the counts, which hold no text.
 """
 
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ class _Draft:
 
 
 class Confidence:
-    """Probabilities of candidates by their kind, for one drafter. Knows no text of a request that has ended."""
+    """Probabilities of candidates by their kind, for one drafter."""
 
     def __init__(self) -> None:
         self.least = 0.0  # probability from which on a token is worth its cost; Speculation writes it

@@ -3,9 +3,10 @@
 Oliaro et al. 2025 (arXiv 2411.04975). No model. Where requests resemble earlier ones (turns of an agent, calls of the
 same tool, answers of one form) their ends match long pieces of past text, and long drafts are right.
 
-Whichever match is longer drafts: the own text by NgramIndex, or the past by the most frequent next tokens, as many as
-`max_spec_factor` times the match and as long as their joint frequency is `min_token_prob` or more. Tenants, and salts
-of one tenant, have trees of their own: nothing that others said or asked is drafted, so it cannot be seen in times.
+Two sources draft: the own text by NgramIndex, and the past by the most frequent next tokens, as many as
+`max_spec_factor` times the match and as long as their joint frequency is `min_token_prob` or more. Confidence ends both
+and takes the one with more to gain. Tenants, and salts of one tenant, have trees of their own: nothing that others said
+or asked is drafted, so it cannot be seen in times.
 """
 
 from collections import OrderedDict
