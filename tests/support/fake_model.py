@@ -61,6 +61,8 @@ class Oracle:
 class Seer:
     """Drafter that mostly sees the oracle's tokens, and sometimes fails or drafts nonsense."""
 
+    confidence = None
+
     def __init__(self, seed: float) -> None:
         self._rng = random.Random(seed)
         self._failures = random.Random(-seed)  # a source of its own, so that failures change no draft

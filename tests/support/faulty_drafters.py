@@ -14,6 +14,8 @@ Prompt = tuple[int, ...]
 class Prophet:
     """Drafter that knows the answers, but sometimes drafts a wrong token, fewer tokens than wanted, or none."""
 
+    confidence = None
+
     def __init__(self, answers: Mapping[tuple[Prompt, int], Sequence[int]], *, rng: random.Random, vocab_size: int):
         """Create a prophet; `answers`: output tokens of every (prompt, index)."""
         self._answers = answers
@@ -40,6 +42,8 @@ class Prophet:
 
 class Faulty:
     """Drafter of the tokens of `tokens_of`, which counts its calls."""
+
+    confidence = None
 
     def __init__(self, vocab_size: int) -> None:
         self.rng = random.Random(1)

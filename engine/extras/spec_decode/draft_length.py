@@ -3,7 +3,7 @@
 Three parts decide: the AcceptanceTracker measures how often drafts are right, best_lengths finds the lengths that bring
 the most tokens per second, and the OverheadBudget bounds the cost of wrong estimates. StepTimes learns the times of
 steps that only decode: there one more token costs far less than in a prompt's chunk, whose pass is bound by arithmetic.
-No torch and no clock of its own.
+A drafter with a Confidence is told the least probability of a token that is worth its cost instead of lengths. No torch and no clock of its own.
 """
 
 from collections import Counter
@@ -22,15 +22,24 @@ _MAX_WAIT_IF_HALF_FULL = 8  # like _MAX_WAIT, while more than half of the budget
 _REMAINING = 0.25  # share of an output's possible further tokens that is counted on to repay the cost of reading
 _SEARCH_EVERY = 4  # steps; a search takes 20 to 100 us
 _MAX_IDLE = 8  # steps until requests are considered again, after no draft was worth its cost
+_RATE_DECAY = 0.97  # weight of older steps in the rate that a drafted token must not lower
+_MAX_LEAST = 0.9  # likelier tokens are drafted whatever they seem to cost, so that a wrong estimate is corrected
 _CHECK_EVERY = 32  # one step in 32 has no drafts, to measure its time
 
 
 class DraftLengths(Generic[Key]):
     """Chooser of draft lengths, one per engine. Requests are any keys."""
 
-    def __init__(self, max_length: int, *, prior: tuple[float, float, float] = CPU_SECONDS) -> None:
-        """Create a chooser. `prior`: coefficients of a step's cost model until steps have been seen."""
-        self._max_length = max_length
+    def __init__(
+        self, max_length: int, *, prior: tuple[float, float, float] = CPU_SECONDS, ends_drafts: bool = False
+    ) -> None:
+        """Create a chooser. `prior`: coefficients of a step's cost model until steps have been seen.
+
+        `ends_drafts`: the drafter itself ends drafts at `least_probability`, so lengths are upper limits.
+        """
+        self._max_length, self._ends_drafts = max_length, ends_drafts
+        self.least_probability = 0.0  # of a drafted token that is worth its cost
+        self._num_tokens = self._num_plain = 1.0  # tokens of a row, and the time in plain steps; older ones count less
         self.step_times = StepTimes(prior)
         # Seconds of the drafter: per call, per token read or drafted, per round. Near 0 until measured.
         self.draft_cost = CostModel((1e-5, 1e-6, 1e-6))
@@ -69,6 +78,10 @@ class DraftLengths(Generic[Key]):
             self._next_choice = self._num_steps + min(max(num_steps, _MAX_IDLE), _MAX_WAIT)
             return {}
         costs = self._costs(len(requests), plain)
+        if self._ends_drafts:
+            rate = self._num_tokens / self._num_plain * len(requests) / plain
+            self.least_probability = min(rate * costs.token, _MAX_LEAST)
+            return dict.fromkeys(requests, self._max_length)
         unread = unread or {}
         chosen = self._worth_drafting(requests, costs, unread)
         idle = [request for request in requests if request not in chosen and request not in unread]
@@ -156,8 +169,11 @@ class DraftLengths(Generic[Key]):
                 self._acceptance.observe(request, outcome, step=self._num_steps, max_wait=max_wait)
                 num_tokens += outcome.num_drafted
                 saved += outcome.num_accepted * plain / num_decodes
-        if num_tokens:
-            saved -= self.step_times.added(num_decodes, num_tokens, plain, seconds)
+        added = self.step_times.added(num_decodes, num_tokens, plain, seconds) if num_tokens else 0.0
+        num_accepted = sum(outcome.num_accepted for outcome in drafted.values())
+        self._num_tokens = _RATE_DECAY * self._num_tokens + 1 + num_accepted / num_decodes
+        self._num_plain = _RATE_DECAY * self._num_plain + 1 + (added + draft_s) / plain
+        saved -= added
         if seconds is not None:
             self.step_times.observe(num_decodes, num_tokens, context, seconds)
         num_steps, self._num_skipped = 1 + self._num_skipped, 0

@@ -48,6 +48,8 @@ class _Read:
 class DraftModel:
     """Drafter with a model, which loads on construction; raises ConfigError. For the step's thread."""
 
+    confidence = None
+
     def __init__(self, config: EngineConfig, folder: Path, target: LoadedModel) -> None:
         """Load the model, with the target's sizes, dtype and device."""
         model_config = read_model_config(folder)

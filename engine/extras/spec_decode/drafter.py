@@ -7,10 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ...core.request import Request
+from .confidence import Confidence
 
 
 class Drafter(Protocol):
     """Proposer of tokens. All calls come from the step's thread, one at a time."""
+
+    @property
+    def confidence(self) -> Confidence | None:
+        """What ends drafts where tokens are no longer worth their cost; None if DraftLengths alone does."""
 
     def draft(self, wanted: Mapping[Request, int]) -> Mapping[Request, Sequence[int]]:
         """Return the proposed next tokens, at most `wanted` for each request; fewer or none are allowed."""

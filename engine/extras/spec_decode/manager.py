@@ -18,6 +18,7 @@ from .draft_length import DraftLengths
 from .drafter import Drafter
 
 _MANY_READ = 8
+_LEARN_ALL, _LEARN_EVERY = 64, 8  # after 64 calls the drafter's cost is learned from one in eight: it takes 10 to 40 us
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -35,13 +36,14 @@ class Speculation:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Create a manager. `max_drafts`: most tokens of a draft; without `adaptive` every draft has that many."""
-        self.lengths: DraftLengths[Request] = DraftLengths(max_drafts)
+        self._confidence = drafter.confidence
+        self.lengths: DraftLengths[Request] = DraftLengths(max_drafts, ends_drafts=drafter.confidence is not None)
         self._drafter = drafter
         self._max_drafts = max_drafts
         self._vocab_size = vocab_size
         self._adaptive = adaptive
         self._clock = clock
-        self._has_drafted = False
+        self._num_calls = 0  # of the drafter
         self._ended: list[Request] = []  # requests to forget when the step's thread is not drafting
         self._sizes_seen: set[int] = set()  # sizes of passes; the first of a size builds its kernels: 1 ms on a CPU
         self._draft_s = self._choosing_s = 0.0  # seconds of the step in flight
@@ -73,6 +75,8 @@ class Speculation:
                 if (num_unread := self._num_unread(request)) > _MANY_READ
             },
         )
+        if self._confidence is not None:
+            self._confidence.least = self.lengths.least_probability
         self._choosing_s = self._clock() - start
         return chosen
 
@@ -85,8 +89,8 @@ class Speculation:
         seconds = self._clock() - start
         self.draft_s += seconds
         # The first call may build kernels, so its time says nothing about the next call.
-        self._draft_s = seconds if self._has_drafted else 0.0
-        self._has_drafted = True
+        self._draft_s = seconds if self._num_calls else 0.0
+        self._num_calls += 1
         rows = [row.with_drafts(drafts[row.request]) if row.num_drafts else row for row in batch.rows]
         rows.sort(key=lambda row: row.num_tokens > 1)
         return batch.subset(rows)
@@ -131,7 +135,7 @@ class Speculation:
         num_tokens = len(decoding) + num_drafted
         only_decodes = len(decoding) == len(batch.rows) and not any(batch.moves) and num_tokens in self._sizes_seen
         self._sizes_seen.add(num_tokens)
-        if self._draft_s:
+        if self._draft_s and (self._num_calls <= _LEARN_ALL or self._num_calls % _LEARN_EVERY == 0):
             rounds = max((outcome.num_drafted for outcome in drafted.values()), default=0)
             self.lengths.draft_cost.observe(num_drafted + self._num_read, rounds, self._draft_s)
         # Every draft begins with a few unread tokens.

@@ -75,10 +75,12 @@ class NgramIndex:
         return best, best_n
 
     def propose(self, count: int) -> list[int]:
-        """Return `count` tokens that followed the longest match; past the sequence's end the repetition goes on."""
+        """Return `count` tokens that followed the longest match; none without a match."""
         position, n = self.find()
-        if not n:
-            return []
+        return self.following(position, count) if n else []
+
+    def following(self, position: int, count: int) -> list[int]:
+        """Return `count` tokens from a position on; past the sequence's end the repetition goes on."""
         draft = list(self._token_ids[position : position + count])
         period = len(self._token_ids) - position
         while len(draft) < count:
@@ -88,6 +90,8 @@ class NgramIndex:
 
 class NgramDrafter:
     """Drafter with an index per request, built at its first draft."""
+
+    confidence = None
 
     def __init__(self, *, min_n: int, max_n: int) -> None:
         self._min_n = min_n

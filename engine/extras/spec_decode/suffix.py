@@ -3,16 +3,19 @@
 Oliaro et al. 2025 (arXiv 2411.04975). No model. Where requests resemble earlier ones (turns of an agent, calls of the
 same tool, answers of one form) their ends match long pieces of past text, and long drafts are right.
 
-Whichever match is longer drafts: the own text by NgramIndex, or the past by the most frequent next tokens, as many as
-`max_spec_factor` times the match and as long as their joint frequency is `min_token_prob` or more. Tenants, and salts
-of one tenant, have trees of their own: nothing that others said or asked is drafted, so it cannot be seen in times.
+Two sources draft: the own text by NgramIndex, and the past by the most frequent next tokens, as many as
+`max_spec_factor` times the match and as long as their joint frequency is `min_token_prob` or more. Confidence ends both
+and takes the one with more to gain. Tenants, and salts of one tenant, have trees of their own: nothing that others said
+or asked is drafted, so it cannot be seen in times.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import count as count_from
+from itertools import islice, repeat
 
 from ...core.request import Request
+from .confidence import Candidate, Confidence
 from .ngram import NgramDrafter
 from .suffix_tree import SuffixTree
 
@@ -41,6 +44,7 @@ class SuffixDrafter:
         """`max_cached_tokens`: of all tenants together; about 200 bytes each."""
         self._max_depth = max_tree_depth
         self._max_tokens, self._factor, self._least = max_cached_tokens, max_spec_factor, min_token_prob
+        self.confidence = Confidence()
         self._own = NgramDrafter(min_n=_MIN_MATCH, max_n=_MAX_MATCH)
         self._trees: OrderedDict[Owner, SuffixTree] = OrderedDict()
         self._victim: Owner | None = None  # loses its oldest tokens
@@ -49,42 +53,35 @@ class SuffixDrafter:
         self.num_tokens = 0  # suffixes in all trees
 
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
-        """Like Drafter.draft, from the longer match."""
+        """Like Drafter.draft, from the match that has most to gain."""
         self._work(_MAX_WORK)
-        drafts = {}
-        for request, count in wanted.items():
-            if draft := self._proposed(request, count):
-                drafts[request] = draft
-        return drafts
+        return {request: draft for request, count in wanted.items() if (draft := self._drafted(request, count))}
 
-    def _proposed(self, request: Request, count: int) -> list[int]:
+    def _drafted(self, request: Request, count: int) -> list[int]:
         index = self._own.index(request)
-        is_read = index.extend()
-        num_own = index.find()[1] if is_read else 0
-        tree = self._trees.get(_owner(request))
-        if tree is not None and tree.num_suffixes and num_own < _MAX_MATCH:
-            match = tree.match(request.token_ids[-_MAX_MATCH:], _MAX_MATCH)
-            if match is not None and match.num_tokens > max(num_own, _MIN_MATCH - 1):
-                return self._from_past(tree, request.token_ids[-_MAX_MATCH:], count)
-        return index.propose(count) if num_own else []
+        position, num_own = index.find() if index.extend() else (0, 0)
+        own = zip(index.following(position, count) if num_own else (), count_from(num_own), repeat(1.0))
+        return self.confidence.best(request, (own, self._past(request, count)))
 
-    def _from_past(self, tree: SuffixTree, end: Sequence[int], count: int) -> list[int]:
+    def _past(self, request: Request, count: int) -> Iterator[Candidate]:
         """Follow the tree, and match anew where its depth ends."""
-        drafted: list[int] = []
-        probability, text = 1.0, list(end)
-        while len(drafted) < count:
+        tree, text, joint = self._trees.get(_owner(request)), request.token_ids[-_MAX_MATCH:], 1.0
+        while tree is not None and count > 0:
             match = tree.match(text[-_MAX_MATCH:], _MAX_MATCH)
             if match is None or match.num_tokens < _MIN_MATCH:
-                break
-            most = min(count - len(drafted), max(1, int(self._factor * match.num_tokens)))
-            tokens, probability = tree.follow(match, most, probability, self._least)
-            if not tokens:
-                break
-            drafted += tokens
-            text += tokens
-            if len(tokens) == most:
-                break
-        return drafted
+                return
+            most = min(count, max(1, int(self._factor * match.num_tokens)))
+            followed = list[int]()
+            for token_id, frequency in tree.follow(match, most):
+                joint *= frequency
+                if joint < self._least:
+                    return
+                yield token_id, match.num_tokens + len(followed), frequency
+                followed.append(token_id)
+            if not followed or len(followed) == most:
+                return
+            text += followed
+            count -= len(followed)
 
     def num_unread_tokens(self, request: Request) -> int:
         """Return 0: the index is cheap to build."""
@@ -96,6 +93,7 @@ class SuffixDrafter:
         As many suffixes are added at once as it has answered tokens, so answers are there for the next request.
         """
         self._own.forget(request)
+        self.confidence.forget(request)
         num_prompt, num_output = request.num_prompt_tokens, request.num_output_tokens
         if not num_output or not self._max_tokens or self._num_waiting >= _MAX_WAITING_TOKENS:
             return

@@ -9,7 +9,7 @@ one order, first in, first out, a few at a time, so memory is bounded and no cal
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -162,23 +162,19 @@ class SuffixTree:
             node = child
         return None
 
-    def follow(self, match: Match, count: int, probability: float, least: float) -> tuple[list[int], float]:
-        """Return up to `count` most frequent next tokens, while their joint probability is `least` or more.
-
-        `probability`: of what was drafted before. Returns the tokens and their probability.
-        """
-        node, offset, drafted = match.node, match.offset, list[int]()
-        while len(drafted) < count:
-            rest = node.tokens[node.start + offset : node.end]
-            drafted += rest[: count - len(drafted)]
-            if len(drafted) == count or not node.children:
-                break
+    def follow(self, match: Match, count: int) -> Iterator[tuple[int, float]]:
+        """Yield up to `count` most frequent next tokens, each with its frequency among those that followed there."""
+        node, start, frequency = match.node, match.node.start + match.offset, 1.0
+        while count > 0:
+            for token_id in node.tokens[start : min(node.end, start + count)]:
+                yield token_id, frequency
+                frequency = 1.0
+                count -= 1
+            if not node.children:
+                return
             child = max(node.children.values(), key=_by_count)
-            if probability * child.count / node.count < least:
-                break
-            probability *= child.count / node.count
-            node, offset = child, 0
-        return drafted, probability
+            frequency = child.count / node.count
+            node, start = child, child.start
 
     def count(self, token_ids: Sequence[int]) -> int:
         """Return how often these tokens occur, at most `max_depth` of them."""

@@ -2,8 +2,9 @@
 
 import io
 import random
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,24 @@ def test_a_drafter_that_hangs_is_left_alone(tiny_folder: str) -> None:
     assert drafter.num_calls <= 2, "the first call may be slow, a second empties the account"
     assert time.monotonic() - start < 120, "300 calls of 1 s"
     assert facts(speculated) == facts(generate(make(tiny_folder), params, prompts))
+
+
+class Waiting(Forgetful):
+    """Drafter that waits for 50 ms in every call, as if others had the processors."""
+
+    def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
+        threading.Event().wait(0.05)
+        return super().draft(wanted)
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_a_wait_for_a_processor_is_not_charged(tiny_folder: str, method: str) -> None:
+    llm = make(tiny_folder, speculative_config={"method": method, "adaptive": False})
+    speculation: Any = llm.core.speculation.inner  # type: ignore[union-attr]
+    speculation._drafter = drafter = Waiting(VOCAB_SIZE)
+    generate(llm, SamplingParams(max_tokens=10, temperature=0, ignore_eos=True), PROMPTS[:1])
+    assert drafter.num_calls >= 8
+    assert speculation.draft_s < 0.01 * drafter.num_calls
 
 
 def test_random_drafts_are_given_up(tiny_folder: str) -> None:

@@ -1,6 +1,7 @@
 """DraftLengths: the best lengths against a search through all lengths, and the bound on the cost of drafting."""
 
 import itertools
+import operator
 import random
 from collections.abc import Iterator
 
@@ -132,6 +133,32 @@ def test_nothing_is_drafted_where_a_token_more_costs_a_step() -> None:
     """Simulate a CPU at a high load, where arithmetic bounds the pass."""
     bench = Bench(acceptance=0.7, num_decodes=64, token_s=PLAIN)
     assert not any(sum(lengths.values()) > 64 for lengths in list(bench.steps(300))[50:])
+
+
+@pytest.mark.parametrize("token_share", [0.02, 0.15, 0.3, 0.8, 3.0])
+def test_a_drafter_that_ends_drafts_itself_is_told_where(token_share: float) -> None:
+    """Drafts of eight tokens, each with a probability the drafter knows; no fixed threshold brings much more."""
+
+    def rate(threshold: float | None) -> float:
+        rng, lengths = random.Random(1), DraftLengths[int](8, ends_drafts=True)
+        seconds = num_tokens = 0.0
+        for _ in range(3000):
+            least, count = threshold or 0.0, 8
+            if threshold is None:
+                count = lengths.choose([0], context=0).get(0, 0)
+                least = lengths.least_probability
+            chances = [rng.choice((0.98, 0.9, 0.5)) for _ in range(8)]
+            num_drafted = sum(p >= least for p in itertools.accumulate(chances[:count], operator.mul))
+            is_right = [rng.random() < p for p in chances]
+            num_accepted = next((at for at in range(num_drafted) if not is_right[at]), num_drafted)
+            step_s = PLAIN * (1 + token_share * num_drafted)
+            seconds, num_tokens = seconds + step_s, num_tokens + 1 + num_accepted
+            if threshold is None:
+                drafted = {0: Drafted(num_drafted, num_accepted)} if num_drafted else {}
+                lengths.observe(drafted, num_decodes=1, context=0, seconds=step_s, draft_s=1e-5)
+        return num_tokens / seconds
+
+    assert rate(None) >= 0.96 * max(rate(threshold / 20) for threshold in range(1, 21))
 
 
 def test_a_slow_drafter_is_not_called_until_the_budget_is_refilled() -> None:

@@ -56,11 +56,31 @@ def test_a_draft_goes_on_beyond_the_depth_of_the_tree() -> None:
     assert drafted(suffix, request([5], STORY[:8]), 40) == STORY[8:48]
 
 
-def test_the_longer_match_drafts() -> None:
+def test_the_source_drafts_that_was_right_before() -> None:
     suffix = drafter()
     learn(suffix, request([1, 2, 3, 4, 5], [70, 71, 72]))
-    assert drafted(suffix, request([4, 5, 60, 61, 62], [4, 5]), 2) == [60, 61]  # the own text, if equally long
-    assert drafted(suffix, request([4, 5, 60, 61, 62], [3, 4, 5]), 2) == [70, 71]
+    now = request([4, 5, 60, 61, 62], [4, 5])
+    assert drafted(suffix, now, 2) == [60, 61]  # the own text, while nothing is known
+    now.token_ids += [70, 71, 4, 5]
+    assert drafted(suffix, now, 2) == [70, 71]
+    assert drafted(suffix, request([4, 5, 60, 61, 62], [4, 5]), 2) == [70, 71]
+
+
+def test_a_draft_ends_where_a_token_is_not_worth_its_cost() -> None:
+    """After three tokens, of which two follow for sure, the third one is another each time."""
+    suffix = drafter(min_token_prob=0.0)
+    rng = random.Random(2)
+    for _ in range(30):
+        now = request([*STORY[:4]], [*STORY[4:7], rng.randrange(200, 300), *STORY[10:16]])
+        text, now.token_ids = now.token_ids, now.token_ids[:5]
+        suffix.confidence.least = 0.5
+        while len(now.token_ids) < len(text):
+            last, at = drafted(suffix, now), len(now.token_ids)
+            if at == 5:
+                first = last
+            now.token_ids.append(text[at])
+        learn(suffix, now)
+    assert first == STORY[5:7]
 
 
 @pytest.mark.parametrize(
