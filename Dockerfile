@@ -2,12 +2,26 @@
 #
 #   docker build -t splitfuse .                        the CPU image (the last stage)
 #   docker build -t splitfuse:cuda --target cuda .     for NVIDIA GPUs; the driver comes from the container runtime
+#   docker build -t splitfuse:native --target native . a CPU image that compiles its kernels at the first start
 #   docker run --rm -p 127.0.0.1:8000:8000 -v splitfuse-cache:/cache splitfuse
 #
 # The demo model is part of the package; other models are named as the last argument of `docker run … serve MODEL`.
 
 # any image with this Python, its venv and apt; .github/workflows/release.yml resolves the tag to a digest
 ARG BASE=python:3.11-slim
+
+# The CPU kernels for each class of processors. On the machine that builds, if need be by a cross compiler: an emulated
+# compiler takes hours.
+FROM --platform=$BUILDPLATFORM ${BASE} AS kernels
+ARG TARGETARCH
+WORKDIR /src
+COPY docker/kernel_libraries.py docker/
+COPY kernels/ kernels/
+RUN case "$TARGETARCH" in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) machine=$(uname -m) ;; esac \
+    && if [ "$machine" = "$(uname -m)" ]; then compiler=g++; else compiler=g++-$(echo "$machine" | tr _ -)-linux-gnu; fi \
+    && apt-get update \
+    && apt-get install --yes --no-install-recommends "$compiler" \
+    && python docker/kernel_libraries.py /prebuilt --machine "$machine"
 
 FROM ${BASE} AS build
 WORKDIR /src
@@ -27,6 +41,7 @@ COPY __init__.py py.typed pyproject.toml README.md LICENSE ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/
+COPY --from=kernels /prebuilt/ kernels/cpu/prebuilt/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --no-deps . && pip check && splitfuse --version
@@ -58,12 +73,7 @@ LABEL org.opencontainers.image.title="splitfuse" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# A compiler at run time: Triton compiles a launcher for each kernel with it, and the CPU kernels are C++ that is built at
-# the first start for the very processor it runs on (-march=native), so not here. Both go to /cache.
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends g++ \
-    && rm -rf /var/lib/apt/lists/* \
-    && useradd --uid 10001 --user-group --home-dir /cache --no-create-home --shell /usr/sbin/nologin splitfuse \
+RUN useradd --uid 10001 --user-group --home-dir /cache --no-create-home --shell /usr/sbin/nologin splitfuse \
     && install --directory --owner=10001 --group=10001 --mode=0755 /cache \
     && install --directory --owner=10001 --group=10001 --mode=0700 /results
 ENV PATH=/opt/venv/bin:$PATH \
@@ -85,10 +95,24 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=300s --retries=3 \
 ENTRYPOINT ["splitfuse"]
 CMD ["serve"]
 
-FROM runtime AS cuda
+# What is compiled at run time goes to /cache.
+FROM runtime AS compiler
+USER root
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
+USER 10001:10001
+
+# Triton compiles a launcher for each kernel.
+FROM compiler AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=build-cuda /opt/venv /opt/venv
+
+# The kernels for the very processor (-march=native), built at the first start.
+FROM compiler AS native
+ENV SPLITFUSE_NATIVE=build
+COPY --from=build-cpu /opt/venv /opt/venv
 
 FROM runtime AS cpu
 COPY --from=build-cpu /opt/venv /opt/venv

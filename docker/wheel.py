@@ -7,7 +7,6 @@ tracks, so that nothing else gets into the wheel; SOURCE_DATE_EPOCH is the commi
 """
 
 import argparse
-import importlib
 import os
 import platform
 import re
@@ -19,11 +18,11 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+from kernel_libraries import compile_classes  # beside this file
+
 ROOT = Path(__file__).resolve().parents[1]
 # The libraries need nothing newer than glibc 2.17 and gcc 7's libstdc++ (tests/docker/test_wheel.py); torch needs 2.28.
 PLATFORM = "manylinux_2_28"
-# attention_decode.cpp of a class of Arm takes g++ 12 157 s on a core of an EPYC, and 464 s beside other work.
-COMPILER_LIMIT_S = 3600
 
 
 def main() -> None:
@@ -76,30 +75,6 @@ def pack(folder: Path, archive: Path) -> None:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())  # without a time: equal pages, equal archive
             file.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=9)
-
-
-def compile_classes(folder: Path, machine: str, wanted: list[str] | None) -> None:
-    """Compile the library of each of the machine's classes into this folder.
-
-    Does not import the package, which would need torch.
-    """
-    folder.mkdir()
-    kernels = ROOT / "kernels/cpu"
-    sys.path.insert(0, str(kernels.parent))
-    package = sys.modules["cpu"] = type(sys)("cpu")
-    package.__path__ = [str(kernels)]
-    compilation, prebuilt = (importlib.import_module(f"cpu.{name}") for name in ("compilation", "prebuilt"))
-    prefix = "" if machine == platform.machine() else f"{machine}-linux-gnu-"  # of Debian's cross compilers
-    compiler = shutil.which(f"{prefix}g++") if prefix else compilation.find_compiler()
-    if compiler is None:
-        sys.exit(f"needs a C++ compiler: {prefix}g++")
-    for processors in prebuilt.CLASSES:
-        if processors.machine == machine and (wanted is None or processors.name in wanted):
-            with tempfile.TemporaryDirectory() as scratch:
-                options = processors.options
-                library = compilation.compile_library(compiler, Path(scratch), options, limit_s=COMPILER_LIMIT_S)
-                run(f"{prefix}strip", "--strip-unneeded", str(library))
-                shutil.copy(library, folder / prebuilt.file_name(processors))
 
 
 def build(kind: str, tree: Path, out: Path) -> None:

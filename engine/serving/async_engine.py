@@ -73,6 +73,7 @@ class AsyncEngine(EngineState):
         self.is_loaded = True
         if not self.is_draining:  # stopped meanwhile
             self._loop_task = asyncio.create_task(self._loop(), name="splitfuse-engine")
+            self._tick()
 
     def _load(self) -> "tuple[EngineParts, StepPipeline]":
         from .builder import load  # imports torch
@@ -95,6 +96,8 @@ class AsyncEngine(EngineState):
     async def stop(self) -> None:
         """Abort all requests (each output ends with finish_reason "abort") and end all tasks and threads."""
         self.is_draining = True
+        if self._next_tick is not None:
+            self._next_tick.cancel()
         if self._loop_task is not None:
             if self._is_stepping:
                 self.abort_all()
@@ -143,7 +146,7 @@ class AsyncEngine(EngineState):
         predicted_ttft = WaitPrediction(core).admit(requests[0], is_new=is_new)
         self._dispatch.add(requests, sink)
         if not self.has_work:
-            self._last_progress = now
+            self._num_stalled_ticks = 0
         core.add(requests, predicted_ttft=predicted_ttft)
         self._idle.clear()
         self._work.set()
@@ -226,7 +229,7 @@ class AsyncEngine(EngineState):
         if output is None:
             return  # the first step is in flight
         assert output.stats is not None
-        self._last_progress = output.stats.time
+        self._num_stalled_ticks = 0
         self._steps.append(output.stats)
         if self.config.log_steps:
             with contextlib.suppress(OSError):  # a closed pipe or a full disk is no reason to stop

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 STALL_S = 10.0
 _FIRST_STALL_S = 60.0
 _REST_S = 1.0  # time between looks at the clock while paused
+_TICK_S = 1.0  # of the hang check
 _NUM_STEPS_KEPT = 100
 
 
@@ -55,7 +55,8 @@ class EngineState:
         self._turn = asyncio.Lock()  # held for a step, and by `between_steps`
         self._dead = asyncio.Event()
         self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
-        self._last_progress = time.monotonic()
+        self._num_stalled_ticks = 0  # a clock would count the time for which the process was stopped
+        self._next_tick: asyncio.TimerHandle | None = None
         self._queue_limits = QueueLimits(config)
         self._dispatch = DeltaDispatch(on_end=self._queue_limits.note_end)
         self.observers = self._dispatch.observers
@@ -98,7 +99,10 @@ class EngineState:
 
     @property
     def is_healthy(self) -> bool:
-        """False when the loop died, or no step ended for 10 s (or five times the longest one) while work was there."""
+        """False when the loop died, or no step ended for 10 s (or five times the longest one) while work was there.
+
+        Time for which the process was stopped does not count.
+        """
         if not self.is_loaded:
             return True
         if not self._is_stepping and not self.is_draining:
@@ -106,7 +110,12 @@ class EngineState:
         longest = max((step.duration for step in self._steps), default=_FIRST_STALL_S / 5)
         if not self.has_work or self._pipeline.is_paused:
             return True
-        return time.monotonic() - self._last_progress < max(STALL_S, 5 * longest)
+        return self._num_stalled_ticks * _TICK_S < max(STALL_S, 5 * longest)
+
+    def _tick(self) -> None:
+        """Count a tick since the last step or the arrival of work, and come back."""
+        self._num_stalled_ticks += 1
+        self._next_tick = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
     @property
     def is_failing(self) -> bool:
@@ -159,7 +168,7 @@ class EngineState:
             finally:
                 pipeline.is_paused = was_paused
             yield pipeline
-            self._last_progress = time.monotonic()
+            self._num_stalled_ticks = 0
             self._work.set()
 
     async def _take_turn(self) -> None:

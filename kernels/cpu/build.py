@@ -71,7 +71,8 @@ def _library() -> Library | None:
         return _all_bound(cache.load(library_name(compiler), functools.partial(compile_library, compiler)))
     # RuntimeError: the user has no home folder; AttributeError: the library lacks a function.
     except (OSError, RuntimeError, AttributeError) as exc:
-        _log.warning("the native CPU library cannot be used (%s); CPU attention runs on torch ops", exc)
+        hint = "; set XDG_CACHE_HOME to a folder for it" if isinstance(exc, PermissionError) else ""
+        _log.warning("the native CPU library cannot be used (%s); CPU attention runs on torch ops%s", exc, hint)
         return None
 
 

@@ -72,7 +72,7 @@ def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) 
 def _exit_code(exc: Exception) -> int:
     if isinstance(exc, RankLostError):
         return RANK_LOST_EXIT
-    return USAGE_ERROR if isinstance(exc, (ConfigError, InvalidRequestError)) else 1
+    return USAGE_ERROR if isinstance(exc, (ConfigError, InvalidRequestError, PermissionError)) else 1
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -130,6 +130,8 @@ def _broken_pipe() -> int:
 
 def _print_error(exc: Exception) -> None:
     text = one_line(str(exc))
-    if not isinstance(exc, SplitfuseError):
+    if isinstance(exc, PermissionError) and exc.filename:
+        text = f"{exc.filename}: {exc.strerror}; give this user the right to it (chmod, chown), or name another place"
+    elif not isinstance(exc, SplitfuseError):
         text = f"unexpected {type(exc).__name__}: {text}; --debug shows where"
     print(as_line(f"splitfuse: error: {text}", level=logging.ERROR), file=sys.stderr)

@@ -1,9 +1,11 @@
 """Start of the server process, before its slow imports: limits, log, port, warnings, and word of a build."""
 
 import contextlib
+import errno
 import faulthandler
 import ipaddress
 import logging
+import os
 import socket
 import sys
 from pathlib import Path
@@ -65,9 +67,13 @@ def listen(host: str, port: int) -> socket.socket:
     except socket.gaierror as exc:
         raise ConfigError(f"--host {host}: no such address on this machine ({exc.strerror})") from exc
     except OSError as exc:
+        if exc.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError(
+                f"--host {host}: no such address on this machine; 0.0.0.0 stands for all that it has"
+            ) from exc
         free = _free_port(host, port)
         hint = f"; port {free} is free: --port {free}" if free else ""
-        raise ConfigError(f"cannot listen on {host} port {port}: {exc.strerror}{hint}") from exc
+        raise ConfigError(f"cannot listen on {host} port {port}: {os.strerror(exc.errno)}{hint}") from exc
     # asyncio sets this only on sockets that it creates. Without it, a kept connection's answer, written in two parts,
     # waits for the client's delayed acknowledgement: 44 ms instead of 2.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

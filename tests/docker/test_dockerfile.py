@@ -14,11 +14,14 @@ from threading import Thread
 import pytest
 import yaml
 
+from splitfuse.kernels.cpu import prebuilt
+
 from .dockerfile import Instruction, Stage, ancestry, read_dockerfile
 
 ROOT = Path(__file__).parents[2]
 STAGES = read_dockerfile(ROOT / "Dockerfile")
-TARGETS = ("cpu", "cuda")
+TARGETS = ("cpu", "cuda", "native")
+BUILDS = {"cpu": "build-cpu", "cuda": "build-cuda", "native": "build-cpu"}  # of each target's environment
 LOCK = ROOT / "docker/requirements.txt"
 
 
@@ -77,10 +80,21 @@ def test_everything_that_is_written_lies_on_the_volume(target: str) -> None:
     assert variables["SPLITFUSE_HOST"] == "0.0.0.0"
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_compiler_is_there_at_run_time(target: str) -> None:
+@pytest.mark.parametrize(("target", "compiles"), [("cpu", False), ("cuda", True), ("native", True)])
+def test_a_compiler_is_there_where_something_is_compiled(target: str, compiles: bool) -> None:
     commands = [found.text for stage in ancestry(STAGES, target) for found in stage.all("RUN")]
-    assert any("g++" in command and "rm -rf /var/lib/apt/lists" in command for command in commands)
+    assert any("g++" in command and "rm -rf /var/lib/apt/lists" in command for command in commands) == compiles
+    assert (environment(target).get("SPLITFUSE_NATIVE") == "build") == (target == "native")
+
+
+def test_the_cpu_image_brings_the_kernels_of_every_class() -> None:
+    (kernels,) = (stage for stage in STAGES if stage.name == "kernels")
+    assert kernels.all("RUN")[-1].text.endswith('python docker/kernel_libraries.py /prebuilt --machine "$machine"')
+    (build,) = (stage for stage in STAGES if stage.name == "build-cpu")
+    (copy,) = (found for found in build.all("COPY") if found.flags.get("from") == "kernels")
+    assert copy.words == ["/prebuilt/", prebuilt.FOLDER.relative_to(prebuilt.FOLDER.parents[2]).as_posix() + "/"]
+    package = [index for index, found in enumerate(build.instructions) if "pip install --no-deps ." in found.text]
+    assert build.instructions.index(copy) < package[0]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -149,8 +163,8 @@ def test_every_package_is_copied_where_it_is_installed() -> None:
 
 def test_all_but_torch_is_installed_by_hash() -> None:
     """Each build installs the lock, which has what pyproject.toml and constraints.txt ask for."""
-    for target in TARGETS:
-        runs = [run.text for stage in ancestry(STAGES, f"build-{target}") for run in stage.all("RUN")]
+    for build in {*BUILDS.values()}:
+        runs = [run.text for stage in ancestry(STAGES, build) for run in stage.all("RUN")]
         of_torch, of_lock, of_package = (run for run in runs if "pip install" in run)
         assert " torch" in of_torch
         assert of_lock.endswith("pip install --no-deps --require-hashes -r requirements.txt")
@@ -172,7 +186,7 @@ def test_all_but_torch_is_installed_by_hash() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_finished_image_takes_the_environment_of_its_own_build(target: str) -> None:
     (found,) = [found for stage, found in copies() if stage.name == target]
-    assert found.flags["from"] == f"build-{target}"
+    assert found.flags["from"] == BUILDS[target]
     assert found.words == ["/opt/venv", "/opt/venv"]
 
 

@@ -48,6 +48,8 @@ class Sandbox:
             )
         if "unavailable" in reply:
             raise UnavailableError(f"no process can be started to try a grammar ({reply['unavailable']}); try again")
+        if "is_starved" in reply:
+            raise UnavailableError("the machine is too busy to compile the grammar; try again later")
         if reply["error"] is not None:
             raise SandboxError(reply["error"])
         return Trial(reply["num_bytes"], reply["is_slow"])

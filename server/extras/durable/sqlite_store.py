@@ -451,6 +451,10 @@ def _known_version(db: sqlite3.Connection, path: Path | None) -> int:
 
 
 def _connected(path: Path | None) -> sqlite3.Connection:
+    if path is not None and path.is_dir():
+        raise ConfigError(f"--results {path} is a folder; name a file in it: --results {path / 'results.db'}")
+    if path is not None and not path.parent.is_dir():
+        raise ConfigError(f"--results {path}: there is no folder {path.parent}; make it, or name another file")
     if path is not None and not path.exists():  # users' data: only this user may read it
         refuse_link(path, setting="--results")
         with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -306,28 +307,53 @@ async def test_a_broken_loop_is_unhealthy_and_ends_every_request(tiny_folder: st
             await engine.submit([30], GREEDY, Collector())
 
 
+class Hung(Sabotage):
+    """Sabotage whose step hangs until `may_end`."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.entered, self.may_end = threading.Event(), threading.Event()
+        super().__init__(engine, mark=-1)
+
+    def run(self, batch: Batch) -> list[RowOutput]:
+        self.entered.set()
+        self.may_end.wait()
+        return self._runner.run(batch)
+
+
 async def test_an_aborted_request_does_not_hide_a_hung_step(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    entered, may_end = threading.Event(), threading.Event()
-
-    class Hung(Sabotage):
-        def run(self, batch: Batch) -> list[RowOutput]:
-            entered.set()
-            may_end.wait()
-            return self._runner.run(batch)
-
     async with running_engine(tiny_folder) as engine:
-        Hung(engine, mark=-1)
+        hung = Hung(engine)
         handle = await engine.submit([30], GREEDY, Collector())
-        await asyncio.to_thread(entered.wait)
+        await asyncio.to_thread(hung.entered.wait)
         engine.abort(handle.request_id)
         assert (engine.num_unfinished, engine.has_work) == (0, True)
         assert engine.is_healthy
         monkeypatch.setattr("splitfuse.engine.serving.engine_state.STALL_S", 0.0)
         monkeypatch.setattr("splitfuse.engine.serving.engine_state._FIRST_STALL_S", 0.0)
         assert not engine.is_healthy
-        may_end.set()
+        hung.may_end.set()
         await settle(engine)
         assert not engine.has_work
+
+
+async def test_only_time_in_which_the_process_runs_counts_as_a_hang(
+    tiny_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, stopped_s = time.monotonic, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + stopped_s)
+    async with running_engine(tiny_folder) as engine:
+        hung, sink = Hung(engine), Collector()
+        await engine.submit([30], GREEDY, sink)
+        await asyncio.to_thread(hung.entered.wait)
+        stopped_s = 3600.0  # SIGSTOP, or a virtual machine that was paused
+        for _ in range(3):  # until the timers that became due meanwhile have gone off
+            assert engine.is_healthy
+            await asyncio.sleep(0)
+        monkeypatch.setattr("splitfuse.engine.serving.engine_state._TICK_S", 60.0)
+        assert not engine.is_healthy
+        hung.may_end.set()
+        await sink.ended.wait()
+        assert engine.is_healthy
 
 
 async def test_a_failing_sink_costs_no_other_request(tiny_folder: str) -> None:

@@ -11,7 +11,10 @@ import pytest
 from serving import stream_events
 from shared_cores import CpuWait
 
+from splitfuse.engine.extras.structured_output.sandbox_worker import TIME_LIMIT_S, WALL_LIMIT_S
+
 LIMIT_S = 2.0  # on idle cores
+STARVED_S = WALL_LIMIT_S - TIME_LIMIT_S  # more, if the sandbox gets few of their cycles
 STREAM = {"prompt": "Long ago", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True}
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 # What would hang, crash or fill the memory of the compiler, or hold up every step.
@@ -108,6 +111,15 @@ def check_gaps(gaps, quiet_gap, cpu_wait):
     assert max(gaps) < 3 * cpu_wait.factor
 
 
+def check_refused(response):
+    """Check that the grammar is refused, or not judged because the sandbox got too little of the processor."""
+    if response.status_code == 503:
+        assert "too busy to compile the grammar" in response.json()["error"]["message"]
+        assert "Retry-After" in response.headers
+    else:
+        assert response.status_code == 400
+
+
 async def test_one_evil_grammar_after_another(live, quiet_gap, cpu_wait):
     async def attack():
         return {name: await ask(live, outputs) for name, outputs in EVIL.items()}
@@ -115,11 +127,12 @@ async def test_one_evil_grammar_after_another(live, quiet_gap, cpu_wait):
     work = asyncio.create_task(attack())
     gaps = await gaps_beside(live, work)
     for name, (response, seconds) in (await work).items():
-        assert response.status_code == 400, name
-        kind = next(iter(EVIL[name]))
-        assert response.json()["error"]["param"] == f"structured_outputs.{kind}"
-        assert "cannot be used: " in response.json()["error"]["message"]
-        assert seconds < LIMIT_S * cpu_wait.factor, name
+        check_refused(response)
+        if response.status_code == 400:
+            kind = next(iter(EVIL[name]))
+            assert response.json()["error"]["param"] == f"structured_outputs.{kind}"
+            assert "cannot be used: " in response.json()["error"]["message"]
+        assert seconds < LIMIT_S * cpu_wait.factor + STARVED_S, name
     check_gaps(gaps, quiet_gap, cpu_wait)
 
 
@@ -129,7 +142,7 @@ async def test_evil_grammars_all_at_once(live, quiet_gap, cpu_wait):
     good = asyncio.create_task(ask(live, {"json": SCHEMA | {"title": "new"}}))
     gaps = await gaps_beside(live, work)
     for response, _ in await work:
-        assert response.status_code == 400
+        check_refused(response)
     response, seconds = await good
     jsonschema.validate(json.loads(response.json()["text"]), SCHEMA)
     assert seconds < LIMIT_S * cpu_wait.factor
@@ -148,7 +161,10 @@ async def test_an_easy_grammar_waits_for_no_slow_ones(live, quiet_gap, cpu_wait)
     assert max(answers) < LIMIT_S * cpu_wait.factor
     assert len(answers) > 3
     for response, _ in await work:
-        assert response.status_code == 400 or (response.status_code == 429 and "Retry-After" in response.headers)
+        if response.status_code == 429:
+            assert "Retry-After" in response.headers
+        else:
+            check_refused(response)
 
 
 async def test_large_ones_are_served(live, quiet_gap, cpu_wait):
@@ -185,5 +201,6 @@ async def test_evil_tools_and_formats(live, route, cpu_wait):
     for fields, param in zip((output, tools), params, strict=True):
         start = time.monotonic()
         response = await live.post(route, json={**body, **fields})
-        assert time.monotonic() - start < LIMIT_S * cpu_wait.factor
-        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+        assert time.monotonic() - start < LIMIT_S * cpu_wait.factor + STARVED_S
+        check_refused(response)
+        assert response.json()["error"]["param"] == (param if response.status_code == 400 else None)

@@ -1,5 +1,6 @@
 """Wrong command lines: each is answered by one line that names the right thing to type."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,9 @@ WRONG = {
     "explain": ["FILE, ID"],
     "doctor --jsn": ["did you mean --json?"],
     "replay nofile.jsonl": ["nofile.jsonl cannot be read"],
+    "serve --host 192.0.2.1": ["--host 192.0.2.1: no such address on this machine"],
+    "serve --results models": ["--results models is a folder; name a file in it: --results models/results.db"],
+    "serve --results nowhere/r.db": ["there is no folder nowhere; make it"],
     "serve --config nofile.yaml": ["--config nofile.yaml: no such file"],
 }
 
@@ -111,6 +115,14 @@ def test_there_are_forty() -> None:
 @pytest.mark.parametrize("size", ["4 TiB", "12MB"])
 def test_every_unit_is_read(size: str, one_line_here: Callable[..., None]) -> None:
     one_line_here(["serve", "--kv-cache-memory-bytes", size, "--port", "x"], "--port: 'x' is not an integer")
+
+
+def test_a_file_that_may_not_be_read(one_line_here: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:  # tests may run as root, who may read everything
+        raise PermissionError(errno.EACCES, "Permission denied", "models/real")
+
+    monkeypatch.setattr("splitfuse.server.commands.command_line.parse", refuse)
+    one_line_here(["serve", "models/real"], "models/real: Permission denied; give this user the right to it")
 
 
 def test_without_a_network_the_ways_out_are_named(

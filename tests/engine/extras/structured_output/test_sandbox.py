@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from llguidance import LLMatcher
 
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import UnavailableError
+from splitfuse.engine.extras.structured_output import sandbox_worker
 from splitfuse.engine.extras.structured_output.sandbox import Sandbox, SandboxError
 
 GOOD = LLMatcher.grammar_from_regex("[a-z]{3}")
@@ -29,6 +31,7 @@ LARGE = LLMatcher.grammar_from_json_schema({"const": "x", "description": "x" * 1
 TOO_MUCH = {
     "it takes more than 1.2 s to compile; make it smaller",
     "it nests too deeply or takes too much memory to compile; make it smaller",
+    "the machine is too busy to compile the grammar; try again later",
 }
 
 
@@ -45,7 +48,7 @@ def sandbox() -> Sandbox:
 def outcome(sandbox: Sandbox, grammar: str) -> str:
     try:
         assert sandbox.run(grammar).num_bytes >= 0
-    except SandboxError as exc:
+    except (SandboxError, UnavailableError) as exc:
         return str(exc)
     return ""
 
@@ -55,6 +58,24 @@ def test_each_outcome_has_its_message(sandbox: Sandbox) -> None:
     assert outcome(sandbox, BROKEN) == "unclosed group"
     assert outcome(sandbox, CRASHING) == "it nests too deeply or takes too much memory to compile; make it smaller"
     assert outcome(sandbox, GREEDY) in TOO_MUCH
+
+
+@pytest.mark.parametrize(
+    ("limits", "error", "message"),
+    [
+        ("TIME_LIMIT_S, it.WALL_LIMIT_S = 0.25, 600", SandboxError, "it takes more than 0.25 s to compile"),
+        ("TIME_LIMIT_S, it.WALL_LIMIT_S = 600, 0.25", UnavailableError, "the machine is too busy"),
+    ],
+)
+def test_only_its_own_processor_time_condemns_a_grammar(
+    limits: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = str(Path(sandbox_worker.__file__).parent)
+    program = tmp_path / "limited.py"
+    program.write_text(f"import sys; sys.path.append({folder!r}); import sandbox_worker as it; it.{limits}; it.main()")
+    monkeypatch.setattr("splitfuse.engine.extras.structured_output.sandbox._PROGRAM", program)
+    with pytest.raises(error, match=message):
+        new_sandbox().run(SLOW)
 
 
 def test_many_at_once_get_each_their_own_answer(sandbox: Sandbox) -> None:
