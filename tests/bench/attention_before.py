@@ -1,16 +1,17 @@
-"""Compare the speed of the native attention with that of an earlier commit, by turns in one process, one thread.
+"""Compare the speed of the native attention with that of an earlier commit, by turns in one process.
 
-    python tests/bench/attention_before.py COMMIT          # all shapes
-    python tests/bench/attention_before.py COMMIT bfloat16 # lines that contain this
+    python tests/bench/attention_before.py COMMIT             # all shapes
+    python tests/bench/attention_before.py COMMIT bfloat16    # lines that contain this
+    python tests/bench/attention_before.py COMMIT --threads 2 # instead of one
 
 Prints the least time of each, in microseconds, and the ratio of speeds, now to before.
 """
 
+import argparse
 import functools
 import inspect
 import itertools
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,7 +28,8 @@ SOURCES = "kernels/cpu/csrc"
 # (rows, cached tokens, new tokens, query heads per KV head, KV heads, head size)
 SHAPES = [(1, 64, 1, 3, 3, 64), (8, 200, 1, 3, 3, 64), (32, 290, 1, 3, 3, 64), (8, 200, 1, 1, 9, 64),
           (8, 1000, 1, 3, 3, 64), (8, 200, 1, 4, 8, 128), (8, 200, 1, 1, 8, 128), (1, 0, 256, 3, 3, 64),
-          (1, 1000, 256, 3, 3, 64), (1, 256, 256, 1, 8, 128)]  # fmt: skip
+          (1, 1000, 256, 3, 3, 64), (1, 256, 256, 1, 8, 128), (1, 16383, 1, 4, 8, 64), (8, 16383, 1, 4, 8, 64),
+          (32, 16383, 1, 4, 2, 64), (32, 288, 1, 4, 8, 64), (1, 16384, 256, 4, 2, 64)]  # fmt: skip
 
 
 def library_of(commit: str, folder: str) -> build.Library:
@@ -72,7 +74,8 @@ def attention(shape: tuple[int, ...], dtype: torch.dtype, *, is_int8: bool) -> C
     numbers = {
         "num_short": rows if new <= 4 else 0, "num_rows": rows, "max_blocks": per_row, "num_heads": q.shape[1],
         "num_kv_heads": num_kv_heads, "head_dim": dim, "block_size": 16, "q_token": q.stride(0), "q_head": q.stride(1),
-        "window": 0, "lookahead": 0, "is_cache_int8": is_int8, "scale": dim**-0.5, "softcap": 0.0, "sinks": None,
+        "window": 0, "lookahead": 0, "value_dim": 0, "is_cache_int8": is_int8, "scale": dim**-0.5,
+        "softcap": 0.0, "sinks": None,
     }  # fmt: skip
 
     @functools.cache
@@ -96,17 +99,22 @@ def least_us(call: Callable[[], None]) -> float:
     return min(times) * 1e6
 
 
-def main(commit: str, *parts: str) -> None:
-    torch.set_num_threads(1)
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("commit")
+    parser.add_argument("parts", nargs="*")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_intermixed_args()
+    torch.set_num_threads(args.threads)
     now = build.library()
     assert now is not None
     with tempfile.TemporaryDirectory() as folder:
-        before = library_of(commit, folder)
+        before = library_of(args.commit, folder)
     for dtype, is_int8, shape in itertools.product((torch.bfloat16, torch.float32), (False, True), SHAPES):
         line = (
             f"{build.DTYPES[dtype]} cache {'int8' if is_int8 else 'plain'} rows, cached, new, group, heads, D {shape}"
         )
-        if not all(part in line for part in parts):
+        if not all(part in line for part in args.parts):
             continue
         run = attention(shape, dtype, is_int8=is_int8)
         turns = [(least_us(lambda: run(before)), least_us(lambda: run(now))) for _ in range(TURNS)]  # noqa: B023
@@ -115,4 +123,4 @@ def main(commit: str, *parts: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -91,15 +91,27 @@ class Bench:
         return [source.choices(range(self.config.vocab_size), k=point.prompt_len) for _ in range(point.num_seqs)]
 
     def run(
-        self, point: Point, *, pairs: int | None = None, num_warm_ups: int = 1, num_rates: int | None = None
+        self,
+        point: Point,
+        *,
+        pairs: int | None = None,
+        num_warm_ups: int = 1,
+        num_rates: int | None = None,
+        at_once: bool = False,
     ) -> Figures:
-        """Run all pairs of a point; measure the machine's rates after the first `num_rates` of them."""
+        """Run all pairs of a point; measure the machine's rates after the first `num_rates` of them.
+
+        `at_once`: take the time of the prompts from the run of the whole answers, if the peer tells it.
+        """
         figures = Figures(point, {peer: Series() for peer in self.workers})
         for pair in range(-num_warm_ups, pairs or self.args.pairs):
             asks = [(self.prompts(point), 1), (self.prompts(point), self.args.output_len)]
             firsts = {}
             for peer, worker in self.workers.items():
-                (prompt_s, _), (whole_s, outputs) = (worker.ask(*ask) for ask in asks)
+                prompt_s = None if at_once else worker.ask(*asks[0])[0]
+                whole_s, outputs = worker.ask(*asks[1])
+                if prompt_s is None:
+                    prompt_s = worker.first_seconds or worker.ask(*asks[0])[0]
                 worker.rest()
                 firsts[peer] = [output[0] for output in outputs]
                 if pair >= 0:

@@ -5,7 +5,8 @@ weights of these shapes from the folder, written unless they are there. A number
 layers. By default five shapes in 4 bits with brief loads: 1 x 32, 8 x 128, and one prompt of 4,096 with what decoding
 costs behind it; 12 minutes on two quiet cores beside llama.cpp, and no shape begins after --seconds. By turns on equal
 weights (peers.py); workers are loaded anew for each group of loads, whose caches differ in size. Peers that cannot
-share a prefix compute it eight times.
+share a prefix compute it eight times. `--points 1x8192 1x32768 32x256` takes these in the place of the loads, prompts
+from 4,096 tokens on once: `--shapes llama-3.2-1b:2` keeps the shape of a step and shortens 32,768 tokens.
 """
 
 import argparse
@@ -57,9 +58,9 @@ def cells(load: str, result: dict[str, Any], peer: str) -> str:
     return f"{row['tokens_per_s']:.1f}{limit}" + ("" if peer == bench.OURS else ratio)
 
 
-def measure(args: argparse.Namespace, load: str) -> None:
+def measure(args: argparse.Namespace, load: str, points: list[Point]) -> None:
     """Print the rows of one shape and group of loads."""
-    args.points = LOADS[load]
+    args.points = points
     args.settings = {"openvino": {"enable_prefix_caching": True}} if load == "shared" else {}
     output_len, args.output_len = args.output_len, max(args.output_len, _LONG_OUTPUT)
     with ExitStack() as stack:
@@ -69,8 +70,9 @@ def measure(args: argparse.Namespace, load: str) -> None:
         for point in args.points:
             is_long = point.prompt_len >= _LONG
             args.output_len = _LONG_OUTPUT if is_long else output_len
-            times = {"pairs": 1, "num_warm_ups": 0} if is_long and load == "brief" else {}  # half a minute a prompt
-            figures = running.run(point, **times, num_rates=1)
+            is_once = is_long and load in ("brief", "points")  # half a minute a prompt
+            times: dict[str, Any] = {"pairs": 1, "num_warm_ups": 0} if is_once else {}
+            figures = running.run(point, **times, num_rates=1, at_once=is_long and load != "shared")
             result = bench.summary(figures, bench.cost_of(running.config, args), args.output_len)
             rates = f"{result['bandwidth'] / 1e9:.0f} GB/s, {result['matmul'] / 1e9:.0f} GFLOP/s"
             row = " | ".join(cells(load, result, peer) for peer in result["peers"])
@@ -83,6 +85,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", default=DEFAULT_SHAPES)
     parser.add_argument("--bits", type=int, choices=bench.WEIGHT_BITS, default=4)
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=["brief"])
+    parser.add_argument("--points", nargs="+", type=Point.parse, dest="own_points", metavar="POINT")
     parser.add_argument("--seconds", type=float, default=780.0, help="after which no shape begins")
     parser.add_argument("--output-len", type=int, default=32)
     parser.set_defaults(gguf=None, settings={})
@@ -97,6 +100,7 @@ def main() -> None:
     args = parse()
     end_children_on_sigterm()
     start = time.monotonic()
+    loads = {"points": args.own_points} if args.own_points else {load: LOADS[load] for load in args.loads}
     print(f"{args.bits} bits, {args.num_threads} threads, {args.output_len} new tokens, medians of {args.pairs} pairs")
     print("tokens/s, share of the machine's limit, ours/theirs (least to most)")
     print(f"| shape | load | read, matmul | {' | '.join([bench.OURS, *args.peers])} |", flush=True)
@@ -106,8 +110,8 @@ def main() -> None:
             continue
         args.model, _, layers = shape.partition(":")
         args.layers = int(layers) if layers else None
-        for load in args.loads:
-            measure(args, load)
+        for load, points in loads.items():
+            measure(args, load, points)
         print(f"{shape}: after {time.monotonic() - start:.0f} s", flush=True)
 
 

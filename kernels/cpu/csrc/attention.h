@@ -16,6 +16,7 @@
 #include "amx.h"
 #include "arguments.h"
 #include "matmul.h"
+#include "paged_cache.h"
 
 constexpr int TILE = 64;
 
@@ -30,9 +31,30 @@ bool uses_tiles(int64_t dim) {
 #endif
 }
 
-inline uvec as_bf16(vec x) {
-    uvec bits = (uvec)x;
-    return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+// Inlined always: gcc 12 drops calls of a function that only prefetches.
+inline __attribute__((always_inline)) void fetch(const void* from, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)from + i);
+}
+
+// Pairs of bfloat16, of which `low` has the first ones.
+#ifdef __AVX512BF16__
+inline uvec as_pairs(vec low, vec high) {
+    alignas(64) static constexpr uint16_t ORDER[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+    return (uvec)_mm512_permutexvar_epi16(_mm512_load_si512(ORDER), both);
+}
+#else
+uvec as_pairs(vec low, vec high);  // other processors multiply floats
+#endif
+
+// The larger number of each lane, `b` if one is NaN.
+inline vec larger(vec a, vec b) {
+#ifdef __AVX512F__
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return where(a > b, a, b);
+#endif
 }
 
 // Last key that a query at this position of a row of `length` keys sees.
@@ -46,3 +68,35 @@ template <typename Op>
 int64_t first_key(const Op& a, int64_t position) {
     return a.window && position >= a.window ? position - a.window + 1 : 0;
 }
+
+constexpr int64_t MAX_LINE = 1024;  // most numbers of a key or a value
+
+// Lines of a tile of keys in the cache, with the factors of their scores and of their values. The visible keys are
+// [at + from, at + to); the lines of the others are zeros.
+struct Lines {
+    int64_t at, from, to;
+    const void *keys[TILE], *values[TILE];
+    float key_scales[TILE], value_scales[TILE];
+
+    // Finds the lines of keys of [start, stop) in the tile that begins at `tile`.
+    template <typename C, typename Op>
+    void find(const Op& a, int64_t row, int64_t kv_head, int64_t tile, int64_t start, int64_t stop) {
+        static const C nothing[MAX_LINE] = {};
+        const auto key_cache = cache_of<C>(a, a.k_cache), value_cache = cache_of<C>(a, a.v_cache);
+        const int32_t* table = a.block_tables + row * a.max_blocks;
+        at = tile, from = start > at ? start - at : 0, to = stop - at < TILE ? stop - at : TILE;
+        const auto hide = [&](int64_t i) { keys[i] = values[i] = nothing, key_scales[i] = a.scale, value_scales[i] = 0; };
+        for (int64_t i = 0; i < from; i++) hide(i);
+        for (int64_t i = to; i < TILE; i++) hide(i);
+        for (int64_t i = from, end; i < to;) {
+            const int64_t block = table[(at + i) / a.block_size], offset = (at + i) % a.block_size;
+            CachedRun<C> key = key_cache.at(block, kv_head, offset), value = value_cache.at(block, kv_head, offset);
+            end = a.block_size - offset < to - i ? i + a.block_size - offset : to;
+            for (; i < end; i++, key.values += a.head_dim, value.values += a.head_dim) {
+                keys[i] = key.values, values[i] = value.values;
+                key_scales[i] = PagedCache<C>::HAS_SCALES ? a.scale * *key.scales++ : a.scale;
+                value_scales[i] = PagedCache<C>::HAS_SCALES ? float(*value.scales++) : 0;
+            }
+        }
+    }
+};

@@ -11,13 +11,10 @@
 #include <vector>
 
 #include "attention.h"
-#include "paged_cache.h"
 #include "team.h"
 #include "transpose.h"
 
 namespace {
-
-constexpr int64_t MAX_HEAD_DIM = 1024;
 
 // Query tokens [begin, end) of a row, and heads [head, head + num_heads), which share a KV head: at most TILE queries.
 struct Item {
@@ -30,7 +27,13 @@ class Tile {
     typedef typename Operand<T>::Scalar Scalar;
     typedef typename Operand<T>::Vector Vector;
     static constexpr int PACK = Operand<T>::PACK;
-    static constexpr int M = V <= 2 ? 8 : 4;  // accumulators that hide the latency
+    // Accumulators that hide the latency, and fit in the registers.
+#ifdef __AVX512F__
+    static constexpr int M = V <= 2 ? 8 : 4;
+#else
+    static constexpr int M = 4;
+#endif
+    static constexpr int AT_ONCE = 4;         // vectors of weights
 
    public:
     explicit Tile(const PagedAttention<T>& c)
@@ -70,11 +73,17 @@ class Tile {
 #endif
         const int64_t last_query = position + (end - begin) - 1, stop = last_key(c, last_query, length) + 1;
         int64_t start = first_key(c, position);
-        for (int64_t at = start / TILE * TILE; at < stop; at += TILE) {
-            int64_t from = start > at ? start - at : 0, to = stop - at < TILE ? stop - at : TILE;
-            const int64_t kv_head = item.head * c.num_kv_heads / c.num_heads;
-            c.is_cache_int8 ? gather<int8_t>(row, kv_head, at, from, to) : gather<T>(row, kv_head, at, from, to);
-            num_keys = in_tiles ? TILE : (to + M - 1) / M * M;
+        const int64_t kv_head = item.head * c.num_kv_heads / c.num_heads, first = start / TILE * TILE;
+        const auto find = [&](Lines& to, int64_t at) {
+            c.is_cache_int8 ? to.find<int8_t>(c, row, kv_head, at, start, stop) : to.find<T>(c, row, kv_head, at, start, stop);
+        };
+        for (int64_t at = first; at < stop; at += TILE) {
+            tile = &lines[at / TILE % 2], next = &lines[(at / TILE + 1) % 2];
+            if (at == first) find(lines[at / TILE % 2], at);
+            if (at + TILE < stop) find(lines[(at / TILE + 1) % 2], at + TILE);
+            else next = tile;
+            c.is_cache_int8 ? gather<int8_t>() : gather<T>();
+            num_keys = in_tiles ? TILE : (tile->to + LANES - 1) / LANES * LANES;
             score();
             bool is_whole = at + TILE - 1 <= lasts[0][0] && !(c.window && at <= last_query - c.window);
             finish_scores(is_whole ? nullptr : positions, lasts, at);
@@ -92,9 +101,12 @@ class Tile {
     Vector *query, *weights;
     vec *scores, *sums;
     int64_t num_keys;  // visible keys of the tile: none is behind the last key that the last query sees
-    float key_scales[TILE], value_scales[TILE];  // the tile's factors of a score, and of an int8 value
+    Lines lines[2];
+    const Lines *tile, *next;  // the lines of `next` are fetched during the products of `tile`
+    const Scalar* keys[TILE];  // in the cache, or in key_rows
     const bool in_tiles;  // true if the processor's tiles (amx.h) compute both products
-    Scalar *key_rows, *value_rows;  // the tile's rows: [TILE][num_pairs], and [TILE / PACK][value_dim] with PACK keys in a Scalar
+    // Copies of the tile's rows: [TILE][num_pairs], and [TILE / PACK][value_dim] with PACK keys in a Scalar.
+    Scalar *key_rows, *value_rows;
     Scalar* value_columns;  // value_rows transposed, for tiles: [value_dim][TILE / PACK]
 
     template <typename At>
@@ -110,49 +122,41 @@ class Tile {
         transpose((const uint32_t*)rows, V * LANES, num_pairs, (uint32_t*)query);
     }
 
-    // Gathers keys and values [from, to) of the tile; the others become zero, because their slots may hold anything.
+    // Copies keys and values of the tile to the buffers of the products, but for keys that these read in the cache.
     template <typename C>
-    void gather(int64_t row, int64_t kv_head, int64_t at, int64_t from, int64_t to) {
-        const int32_t* table = c.block_tables + row * c.max_blocks;
-        const auto key_cache = cache_of<C>(c, c.k_cache), value_cache = cache_of<C>(c, c.v_cache);
-        static C nothing[MAX_HEAD_DIM] = {};
-        for (int64_t i = 0; i < TILE; i += PACK) {
-            const C *keys[PACK], *values[PACK];
-            for (int p = 0; p < PACK; p++) {
-                CachedRun<C> key = {nothing, nullptr}, value = key;
-                if (i + p >= from && i + p < to) {
-                    const int64_t block = table[(at + i + p) / c.block_size], offset = (at + i + p) % c.block_size;
-                    key = key_cache.at(block, kv_head, offset), value = value_cache.at(block, kv_head, offset);
-                }
-                keys[p] = key.values, values[p] = value.values;
-                key_scales[i + p] = key.scales ? c.scale * *key.scales : c.scale;
-                value_scales[i + p] = value.scales ? float(*value.scales) : 0;
-            }
-            widen(i, keys, values);
+    void gather() {
+        const bool is_copied = in_tiles || !std::is_same<C, T>::value || sizeof(Scalar) != PACK * sizeof(C) || dim % PACK;
+        for (int64_t i = 0; i < TILE; i++) {
+            Scalar* to = key_rows + i * num_pairs;
+            keys[i] = is_copied ? to : (const Scalar*)tile->keys[i];
+            if (is_copied) copy_key(to, (const C*)tile->keys[i]);
+        }
+        for (int64_t i = 0; i < TILE; i += PACK)
+            copy_values(value_rows + i / PACK * value_dim, (const C*)tile->values[i], (const C*)tile->values[i + PACK - 1]);
+    }
+
+    template <typename C>
+    void copy_key(Scalar* to, const C* key) {
+        if constexpr (PACK == 2) {
+            copy((bf16*)to, key, dim);
+            if (dim % 2) ((bf16*)to)[dim] = bf16{};
+        } else {
+            copy(to, key, dim);
         }
     }
 
-    // Copies keys i and i + PACK - 1, and the values of both, to the buffers of the products.
+    // Copies the values of PACK neighbouring keys, from the first to the last.
     template <typename C>
-    void widen(int64_t i, const C* const* keys, const C* const* values) {
+    void copy_values(Scalar* to, const C* first, const C* last) {
+        int64_t d = 0;
         if constexpr (PACK == 2) {
-            for (int p = 0; p < 2; p++) {
-                bf16* to = (bf16*)(key_rows + (i + p) * num_pairs);
-                copy(to, keys[p], dim);
-                if (dim % 2) to[dim] = bf16{};
+            for (; d + LANES <= value_dim; d += LANES) {
+                const uvec both = (uvec)load(first + d) >> 16 | (uvec)load(last + d);
+                std::memcpy(to + d, &both, sizeof both);
             }
-            uint32_t* together = (uint32_t*)(value_rows + i / 2 * value_dim);
-            int64_t d = 0;
-            if constexpr (std::is_same<C, int8_t>::value)
-                for (; d + LANES <= value_dim; d += LANES) {
-                    const uvec low = (uvec)load(values[0] + d), high = (uvec)load(values[1] + d);
-                    const uvec both = low >> 16 | (high & 0xffff0000u);
-                    std::memcpy(together + d, &both, sizeof both);
-                }
-            for (; d < value_dim; d++) together[d] = bits_of(values[0][d]) | uint32_t(bits_of(values[1][d])) << 16;
+            for (; d < value_dim; d++) to[d] = bits_of(first[d]) | uint32_t(bits_of(last[d])) << 16;
         } else {
-            copy((float*)key_rows + i * dim, keys[0], dim);
-            copy((float*)value_rows + i * value_dim, values[0], value_dim);
+            copy(to, first, value_dim);
         }
     }
 
@@ -179,7 +183,7 @@ class Tile {
 #ifdef SPLITFUSE_AMX
         if (in_tiles) {
             amx::multiply<V>((const uint32_t*)key_rows, (const uint32_t*)query, num_pairs, (float*)scores, TILE, false);
-            for (int64_t i = 0; i < TILE * V; i++) scores[i] *= key_scales[i / V];
+            for (int64_t i = 0; i < TILE * V; i++) scores[i] *= tile->key_scales[i / V];
             return;
         }
 #endif
@@ -187,11 +191,15 @@ class Tile {
     }
 
     template <int N>
-    void score_keys(int64_t key) {
-        vec acc[N][V] = {};
-        matmul<N, V, Scalar>([&](int m) { return key_rows + (key + m) * num_pairs; }, 1, query, num_pairs, acc);
-        for (int m = 0; m < N; m++)
-            for (int v = 0; v < V; v++) scores[(key + m) * V + v] = acc[m][v] * key_scales[key + m];
+    __attribute__((noinline)) void score_keys(int64_t key) {
+        const int64_t bytes = c.is_cache_int8 ? 1 : sizeof(T);
+        for (int m = 0; m < N; m++) {
+            fetch(next->keys[key + m], dim * bytes);
+            fetch(next->values[key + m], value_dim * bytes);
+        }
+        matmul<N, V, Scalar>(
+            [&](int m) { return keys[key + m]; }, 1, query, num_pairs, [](int, int) { return vec{}; },
+            [&](int m, int v, vec sum) { scores[(key + m) * V + v] = sum * tile->key_scales[key + m]; });
     }
 
     // Applies the soft-cap (Gemma 2), then hides keys that a query must not see.
@@ -210,30 +218,29 @@ class Tile {
 
     // Merges the tile's softmax into the running one; sums[d][lane] = sums · (old scale) + sum over keys of weight ·
     // value.
-    void weigh(vec* best, vec* total) {
-        vec fade[V];
+    __attribute__((noinline)) void weigh(vec* best, vec* total) {
+        const bool is_int8 = c.is_cache_int8;
+        vec top[V], fade[V];
+        for (int v = 0; v < V; v++) top[v] = best[v];
+        for (int64_t key = 0; key < num_keys; key++)
+            for (int v = 0; v < V; v++) top[v] = larger(scores[key * V + v], top[v]);
         for (int v = 0; v < V; v++) {
-            vec top = best[v];
-            for (int64_t key = 0; key < num_keys; key++) {
-                vec s = scores[key * V + v];
-                ivec more = s > top;
-                top = (vec)((more & (ivec)s) | (~more & (ivec)top));
-            }
-            fade[v] = exp_nonpositive(best[v] - top);
-            best[v] = top;
+            fade[v] = exp_nonpositive(best[v] - top[v]);
+            best[v] = top[v];
             vec chains[LANES] = {};
-            for (int lane = 0; lane < LANES; lane += PACK)
-                for (int64_t key = lane; key < num_keys; key += LANES) {
-                    vec e = exp_nonpositive(scores[key * V + v] - top);
-                    chains[lane] += e;
-                    if (c.is_cache_int8) e *= value_scales[key];
-                    if constexpr (PACK == 2) {
-                        vec next = exp_nonpositive(scores[(key + 1) * V + v] - top);
-                        chains[lane + 1] += next;
-                        if (c.is_cache_int8) next *= value_scales[key + 1];
-                        weights[key / 2 * V + v] = as_bf16(e) | as_bf16(next) << 16;
-                    } else {
-                        weights[key * V + v] = e;
+            for (int64_t key = 0; key < num_keys; key += LANES)
+#pragma GCC unroll 4
+                for (int i = 0; i < LANES; i += AT_ONCE) {
+                    vec e[AT_ONCE];
+                    for (int n = 0; n < AT_ONCE; n++) e[n] = scores[(key + i + n) * V + v] - top[v];
+                    exp_nonpositive(e);
+                    for (int n = 0; n < AT_ONCE; n++) chains[i + n] += e[n];
+                    if (is_int8)
+                        for (int n = 0; n < AT_ONCE; n++) e[n] *= tile->value_scales[key + i + n];
+                    for (int n = 0; n < AT_ONCE; n += PACK) {
+                        Vector& to = weights[(key + i + n) / PACK * V + v];
+                        if constexpr (PACK == 2) to = as_pairs(e[n], e[n + 1]);
+                        else to = e[n];
                     }
                 }
             for (int size = LANES / 2; size; size /= 2)
@@ -254,13 +261,11 @@ class Tile {
     }
 
     template <int N>
-    void add_values(int64_t d, const vec* fade) {
-        vec acc[N][V];
-        for (int m = 0; m < N; m++)
-            for (int v = 0; v < V; v++) acc[m][v] = sums[(d + m) * V + v] * fade[v];
-        matmul<N, V, Scalar>([&](int m) { return value_rows + d + m; }, value_dim, weights, num_keys / PACK, acc);
-        for (int m = 0; m < N; m++)
-            for (int v = 0; v < V; v++) sums[(d + m) * V + v] = acc[m][v];
+    __attribute__((noinline)) void add_values(int64_t d, const vec* fade) {
+        matmul<N, V, Scalar>(
+            [&](int m) { return value_rows + d + m; }, value_dim, weights, num_keys / PACK,
+            [&](int m, int v) { return sums[(d + m) * V + v] * fade[v]; },
+            [&](int m, int v, vec sum) { sums[(d + m) * V + v] = sum; });
     }
 
     void write(T* out, int64_t count, int64_t group, const vec* total) {

@@ -189,19 +189,35 @@ inline float sum(vec x) {
     return (q[0] + q[2]) + (q[1] + q[3]);
 }
 
-// e^x for x <= 0, relative error below 3e-7: x = k·ln2 + r, then a polynomial in r and k put into the exponent.
-inline vec exp_nonpositive(vec x) {
-    ivec small = x < splat(-87.0f);
+// e^x for x <= 0, relative error below 3e-7: x = k·ln2 + r, then a polynomial in r and k put into the exponent. Several
+// vectors go step by step: a processor's window has room for few chains of twenty operations.
+template <int N>
+inline __attribute__((always_inline)) void exp_nonpositive(vec (&x)[N]) {
+    ivec small[N], k[N];
+    vec r[N], p[N];
+    const auto each = [](auto step) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i++) step(i);
+    };
+    each([&](int i) __attribute__((always_inline)) { small[i] = x[i] < splat(-87.0f); });
     // Truncation of a negative number rounds towards zero.
-    ivec k = __builtin_convertvector(fma(x, splat(1.44269504089f), splat(-0.5f)), ivec);
-    vec kf = __builtin_convertvector(k, vec);
-    vec r = fma(kf, splat(2.12194440e-4f), fma(kf, splat(-0.693359375f), x));
-    vec p = splat(1.9875691500e-4f);
+    each([&](int i) __attribute__((always_inline)) {
+        k[i] = __builtin_convertvector(fma(x[i], splat(1.44269504089f), splat(-0.5f)), ivec);
+    });
+    each([&](int i) __attribute__((always_inline)) {
+        const vec kf = __builtin_convertvector(k[i], vec);
+        r[i] = fma(kf, splat(2.12194440e-4f), fma(kf, splat(-0.693359375f), x[i]));
+    });
+    each([&](int i) __attribute__((always_inline)) { p[i] = splat(1.9875691500e-4f); });
     for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
-        p = fma(p, r, splat(c));
-    p = fma(p * r, r, r) + 1.0f;
-    vec out = (vec)((ivec)p + (k << 23));
-    return (vec)(~small & (ivec)out);
+        each([&](int i) __attribute__((always_inline)) { p[i] = fma(p[i], r[i], splat(c)); });
+    each([&](int i) __attribute__((always_inline)) { p[i] = fma(p[i] * r[i], r[i], r[i]) + 1.0f; });
+    each([&](int i) __attribute__((always_inline)) { x[i] = (vec)(~small[i] & ((ivec)p[i] + (k[i] << 23))); });
+}
+inline vec exp_nonpositive(vec x) {
+    vec one[1] = {x};
+    exp_nonpositive(one);
+    return one[0];
 }
 
 inline vec where(ivec condition, vec yes, vec no) { return (vec)((condition & (ivec)yes) | (~condition & (ivec)no)); }

@@ -4,6 +4,7 @@ of a fixed length.
 A peer is imported only when loaded, because this file runs in every peer's own venv.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 Prompts = list[list[int]]
 Generate = Callable[[Prompts, int], list[list[int]]]
+first_seconds: list[float] = []  # seconds of each call until all first tokens, from peers that tell them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,10 @@ def splitfuse(folder: Path, largest: Largest, **settings: Any) -> Generate:
 
     def generate(prompts: Prompts, output_len: int) -> list[list[int]]:
         params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
-        return [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
+        outputs = llm.generate(prompts, params)
+        times = [output.metrics for output in outputs]
+        first_seconds.append(max(one.first_token_time for one in times) - min(one.arrival_time for one in times))
+        return [output.outputs[0].token_ids for output in outputs]
 
     return generate
 
@@ -127,7 +132,9 @@ def llamacpp(folder: Path, largest: Largest, **settings: Any) -> Generate:
 
     def generate(prompts: Prompts, output_len: int) -> list[list[int]]:
         lib.llama_memory_clear(lib.llama_get_memory(context), False)
+        start = time.perf_counter()
         outputs = [[token] for token in step(prompts, 0)]
+        first_seconds.append(time.perf_counter() - start)
         for position in range(len(prompts[0]), len(prompts[0]) + output_len - 1):
             for output, token in zip(outputs, step([output[-1:] for output in outputs], position), strict=True):
                 output.append(token)

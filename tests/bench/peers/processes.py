@@ -128,9 +128,11 @@ class Worker(LineWorker):
 
     def __init__(self, peer: str, folder: Path, largest: Mapping[str, int], settings: Mapping[str, Any]) -> None:
         super().__init__(peer, _WORKER, peer, str(folder), json.dumps(largest), json.dumps(settings))
+        self.first_seconds: float | None = None  # of the last prompts until all first tokens, if the peer tells it
 
     def ask(self, prompts: list[list[int]], output_len: int) -> tuple[float, list[list[int]]]:
         """Run prompts. Returns seconds and outputs. Raises RuntimeError with the log's end if the process ended."""
         answer = self.exchange({"prompts": prompts, "output_len": output_len})
         assert all(len(output) == output_len for output in answer["outputs"]), self.peer
+        self.first_seconds = answer["first_seconds"]
         return answer["seconds"], answer["outputs"]

@@ -1,7 +1,7 @@
 """Worker process of one peer: loads, then answers one JSON line per JSON line until its input ends.
 
 `python worker.py PEER FOLDER LARGEST SETTINGS` (the last two are JSON objects). {"prompts": [[id]], "output_len": n}
-gives {"seconds": s, "outputs": [[id]]}.
+gives {"seconds": s, "outputs": [[id]], "first_seconds": s or null}.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from engines import PEERS, Largest
+from engines import PEERS, Largest, first_seconds
 
 
 def main() -> None:
@@ -23,7 +23,8 @@ def main() -> None:
         start = time.perf_counter()
         outputs = generate(ask["prompts"], ask["output_len"])
         seconds = time.perf_counter() - start
-        print(json.dumps({"seconds": seconds, "outputs": outputs}), file=answers, flush=True)
+        first = first_seconds.pop() if first_seconds else None
+        print(json.dumps({"seconds": seconds, "outputs": outputs, "first_seconds": first}), file=answers, flush=True)
 
 
 if __name__ == "__main__":
