@@ -1,6 +1,6 @@
 // Rows rounded to integers, and their products with the values of quantized weights: exact within a group of inputs,
-// then added as floats, group after group. An integer is an int8, or 128 times one int8 plus another: 15 bits, two
-// products.
+// then added as floats, group after group. An integer is an int8, or 15 bits: 128 times one int8 plus another, two
+// products, or for many rows an int16 if the processor has products of these.
 #pragma once
 
 #include "integer_rounding.h"
@@ -12,30 +12,47 @@
 #include <arm_neon.h>
 #endif
 
+// True if `dot_pairs` is one instruction.
+#ifdef __AVX512VNNI__
+constexpr bool HAS_PAIRS = true;
+#else
+constexpr bool HAS_PAIRS = false;
+#endif
+constexpr int FEWEST_WIDE = 32;
+
 // x [T][K] in groups: integers of LEVELS int8, of which a group's largest is ±127 or ±127 · 128, and the group's scale
-// and sum.
+// and sum. Rows of 15 bits that many share a weight with are int16 instead.
 template <int LEVELS>
 class Int8Rows {
    public:
     int64_t num_inputs, num_groups, group;
-    int8_t* values;   // [T][LEVELS][inputs], the upper level first
+    int64_t stride;   // bytes from row to row: at a power of two all would share few lines of the first-level cache
+    int8_t* values;   // [T][LEVELS][inputs], the upper level first, or int16 [T][inputs]
     float* scales;    // [T][groups]
     int32_t* sums;    // [T][groups]
+    bool* are_wide;   // [T]: int16
 
-    template <typename T>
-    Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, const Team& team)
-        : num_inputs(padded), num_groups((padded + group - 1) / group), group(group) {
-        scales = (float*)team.share(num_rows * (num_groups * 8 + LEVELS * padded));
+    // `num_beside(row)`: number of rows that multiply the same weight, with this one.
+    template <typename T, typename Count>
+    Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, const Team& team, Count num_beside)
+        : num_inputs(padded), num_groups((padded + group - 1) / group), group(group), stride(LEVELS * padded + 64) {
+        scales = (float*)team.share(num_rows * (num_groups * 8 + stride + 1));
         sums = (int32_t*)(scales + num_rows * num_groups);
         values = (int8_t*)(sums + num_rows * num_groups);
+        are_wide = (bool*)(values + num_rows * stride);
+        int64_t last = -1;
+        bool is_wide = false;
         team.each(num_rows * num_groups, [&](int64_t item) {
             const int64_t row = item / num_groups, k = item % num_groups * group, end = k + group < padded ? k + group : padded;
-            round(x + row * width, k, end, width, item, row * LEVELS * padded);
+            if (row != last) is_wide = LEVELS == 2 && HAS_PAIRS && num_beside(row) > FEWEST_WIDE;
+            last = row;
+            if (k == 0) are_wide[row] = is_wide;
+            round(x + row * width, k, end, width, item, row * stride, is_wide);
         });
         team.barrier();
     }
 
-    const int8_t* row(int64_t number, int level) const { return values + (number * LEVELS + level) * num_inputs; }
+    const int8_t* row(int64_t number, int level) const { return values + number * stride + level * num_inputs; }
 
    private:
     template <typename T>
@@ -47,14 +64,16 @@ class Int8Rows {
     }
 
     template <typename T>
-    void round(const T* x, int64_t begin, int64_t end, int64_t width, int64_t index, int64_t to) {
+    void round(const T* x, int64_t begin, int64_t end, int64_t width, int64_t index, int64_t to, bool is_wide) {
         const auto numbers = [&](int64_t k) { return at(x, k, width); };
         const IntegerRounding rounding(numbers, begin, end, LEVELS == 1 ? 127 : 127 * 128);
         scales[index] = rounding.scale;
         ivec sum = {};
         for (int64_t k = begin; k < end; k += LANES) {
             const ivec rounded = rounding(numbers(k));
-            if constexpr (LEVELS == 2) {
+            if (is_wide) {
+                store_shorts((int16_t*)&values[to] + k, rounded);
+            } else if constexpr (LEVELS == 2) {
                 const ivec upper = (rounded + 64) >> 7;
                 store_bytes(&values[to + k], upper);
                 store_bytes(&values[to + num_inputs + k], rounded - (upper << 7));
@@ -113,6 +132,18 @@ inline ints_t dot(ints_t sum, quads_t values, int32_t x) {
 #endif
 }
 
+#ifdef __AVX512VNNI__
+// sum + Σ value · x over the two int16 of each lane.
+inline ints_t dot_pairs(ints_t sum, quads_t values, int32_t x) {
+    return (ints_t)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)values, _mm512_set1_epi32(x));
+}
+#endif
+
+inline void add_to(float* total, sums_t a, sums_t b) {
+    const sums_t sum = multiply_add_once(a, b, load_vector<sums_t>(total));
+    std::memcpy(total, &sum, sizeof sum);
+}
+
 // Products of some rows with unpacked panels, one group of x after the other.
 template <typename T, int LEVELS>
 struct Int8Sums {
@@ -167,7 +198,7 @@ struct Int8Panel : Int8Sums<T, LEVELS> {
                     for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(quads + quad * PANEL + v * WIDTH);
                     for (int m = 0; m < M; m++) {
                         int32_t four;
-                        std::memcpy(&four, rows + m * LEVELS * x.num_inputs + quad * 4, 4);
+                        std::memcpy(&four, rows + m * x.stride + quad * 4, 4);
                         for (int v = 0; v < V; v++) sums[m][v] = dot(sums[m][v], lanes[v], four);
                     }
                 }
@@ -181,6 +212,80 @@ struct Int8Panel : Int8Sums<T, LEVELS> {
         for (int m = 0; m < M; m++) this->finish(row + m, number, totals[m]);
     }
 };
+
+#ifdef __AVX512VNNI__
+// Inputs [begin, end) of a panel, whole groups of x, unpacked for many rows: so few that they stay in the first-level
+// cache.
+template <typename T, int LEVELS>
+struct ChunkPanel : Int8Sums<T, LEVELS> {
+    static constexpr int CHUNK = 512 / LEVELS;  // most inputs
+    const float* headers;    // [groups of x][scales, offsets][PANEL]
+    const uint32_t* values;  // quads or pairs, [inputs · LEVELS / 4][PANEL]
+    int64_t begin, end;
+    float* totals;  // [rows][PANEL], of the inputs before these, too
+    int64_t num_points() const { return 1; }
+
+    // Totals stay in memory, because gcc 12 would spill the integers' registers. It unrolls what it is told to.
+    template <int M>
+    __attribute__((noinline)) void multiply(int64_t row, int64_t, Prefetch) const {
+        const int64_t stride = this->x.stride, num_groups = this->x.num_groups, size = this->x.group, end = this->end;
+        const int32_t zero = int32_t(DOT_ZERO - this->zero);
+        const int8_t* rows[M];
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++) rows[m] = this->x.row(row + m, 0);
+        const float* header = headers + begin / size * 2 * PANEL;
+        const float* scales = this->x.scales + row * num_groups + begin / size;
+        const int32_t* of_rows = this->x.sums + row * num_groups + begin / size;
+        const uint32_t* from = values;
+        float* to = totals + row * PANEL;
+        for (int64_t k = begin; k < end; header += 2 * PANEL, scales++, of_rows++) {
+            ints_t sums[M][V];
+#pragma GCC unroll 8
+            for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+                for (int v = 0; v < V; v++)
+                    sums[m][v] = LEVELS == 2 ? ints_t{} : ints_t{} + zero * of_rows[m * num_groups];
+            for (const int64_t behind = k + size < end ? k + size : end; k < behind; k += HALF) {
+#pragma GCC unroll 8
+                for (int m = 0; m < M; m++) __builtin_prefetch(rows[m] + (M * stride + k * LEVELS));
+#pragma GCC unroll 8
+                for (int i = 0; i < QUADS * LEVELS; i++, from += PANEL) {
+                    quads_t lanes[V];
+#pragma GCC unroll 4
+                    for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(from + v * WIDTH);
+#pragma GCC unroll 8
+                    for (int m = 0; m < M; m++) {
+                        int32_t x;
+                        std::memcpy(&x, rows[m] + k * LEVELS + i * 4, 4);
+#pragma GCC unroll 4
+                        for (int v = 0; v < V; v++)
+                            sums[m][v] = LEVELS == 2 ? dot_pairs(sums[m][v], lanes[v], x) : dot(sums[m][v], lanes[v], x);
+                    }
+                }
+            }
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++) {
+                const sums_t scale = load_vector<sums_t>(header + v * WIDTH);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; m++) {
+                    const sums_t product = __builtin_convertvector(sums[m][v], sums_t) * scales[m * num_groups];
+                    add_to(to + m * PANEL + v * WIDTH, product, scale);
+                }
+            }
+            if (!this->has_offsets) continue;
+            sums_t of_sums[M];
+#pragma GCC unroll 8
+            for (int m = 0; m < M; m++) of_sums[m] = sums_t{} + scales[m * num_groups] * float(of_rows[m * num_groups]);
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++) {
+                const sums_t offset = load_vector<sums_t>(header + PANEL + v * WIDTH);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; m++) add_to(to + m * PANEL + v * WIDTH, offset, of_sums[m]);
+            }
+        }
+    }
+};
+#endif
 
 // A stored panel, whose values are unpacked in registers by every pass over it.
 template <int BITS, int LEVELS>
@@ -237,7 +342,7 @@ struct StoredInt8Panel {
     template <int M, Form FORM>
     __attribute__((noinline)) void multiply(int64_t row, Ahead ahead, float* totals) const {
         const QuantizedPanels w = this->w;
-        const int64_t number = this->number, width = x.num_inputs, num_groups = x.num_groups, size = x.group;
+        const int64_t number = this->number, width = x.num_inputs, stride = x.stride, num_groups = x.num_groups, size = x.group;
         const int8_t* rows = x.row(row, 0);
         const float* scales = x.scales + row * num_groups;
         const int32_t* of_rows = x.sums + row * num_groups;
@@ -273,7 +378,7 @@ struct StoredInt8Panel {
 #pragma GCC unroll 2
                         for (int level = 0; level < LEVELS; level++) {
                             int32_t four;
-                            std::memcpy(&four, rows + (m * LEVELS + level) * width + k + quad * 4, 4);
+                            std::memcpy(&four, rows + m * stride + level * width + k + quad * 4, 4);
 #pragma GCC unroll 4
                             for (int v = 0; v < V; v++) sums[level][m][v] = dot(sums[level][m][v], lanes[v], four);
                         }
@@ -296,7 +401,7 @@ struct StoredInt8Panel {
                 for (int m = 0; m < M; m++) {
                     const ints_t sum = LEVELS == 2 ? (sums[0][m][v] << 7) + sums[LEVELS - 1][m][v] : sums[0][m][v];
                     const sums_t product = __builtin_convertvector(sum, sums_t) * scales[m * num_groups];
-                    add(totals + m * PANEL + v * WIDTH, product, scale);
+                    add_to(totals + m * PANEL + v * WIDTH, product, scale);
                 }
             }
             if (offset_of) {
@@ -306,7 +411,7 @@ struct StoredInt8Panel {
 #pragma GCC unroll 8
                     for (int m = 0; m < M; m++) {
                         const sums_t sum = sums_t{} + scales[m * num_groups] * float(of_rows[m * num_groups]);
-                        add(totals + m * PANEL + v * WIDTH, offset, sum);
+                        add_to(totals + m * PANEL + v * WIDTH, offset, sum);
                     }
                 }
                 offset_of += FORM == HEADERS ? PANEL * 8 : LINE;
@@ -319,10 +424,5 @@ struct StoredInt8Panel {
     template <int LOCALITY>
     __attribute__((always_inline)) static inline void fetch(const char* from) {
         __builtin_prefetch(from, 0, LOCALITY);
-    }
-
-    static void add(float* total, sums_t a, sums_t b) {
-        const sums_t sum = multiply_add_once(a, b, load_vector<sums_t>(total));
-        std::memcpy(total, &sum, sizeof sum);
     }
 };
