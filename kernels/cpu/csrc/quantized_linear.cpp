@@ -87,7 +87,7 @@ class Int8Product {
     // Like DenseProduct's.
     void multiply(const QuantizedLinear<T>& a, QuantizedPanels& w, int64_t number, int64_t begin, int64_t end,
                   const uint8_t* next) const {
-        if (LEVELS == 2 && HAS_PAIRS ? rows.are_wide[begin] : end - begin > StoredInt8Panel<8, LEVELS>::MANY)
+        if (HAS_CHUNKS ? rows.in_chunks[begin] : end - begin > StoredInt8Panel<8, LEVELS>::MANY)
             return multiply_unpacked(a, w, number, begin, end, next);
         w.by_kind([&](auto kind) {
             typedef StoredInt8Panel<bits_of(decltype(kind)::value), LEVELS> Panel;
@@ -115,21 +115,16 @@ class Int8Product {
         const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
         const int64_t headers = rows.num_groups * 2 * PANEL;
 #ifdef __AVX512VNNI__
-        typedef ChunkPanel<T, LEVELS> Panel;
-        const int64_t size = rows.group > Panel::CHUNK ? rows.group : Panel::CHUNK;
-        float* totals = (float*)scratch(((end - begin + size * LEVELS / 4) * PANEL + headers) * 4);
-        float* of_groups = totals + (end - begin) * PANEL;
-        uint32_t* values = (uint32_t*)of_groups + headers;
+        const int64_t size = rows.chunk_size * LEVELS / 4 * PANEL;
+        uint32_t* values = (uint32_t*)scratch((size + headers + (end - begin) * PANEL) * 4);
+        float *of_groups = (float*)values + size, *totals = of_groups + headers;
         w.headers(number, a.input_group, of_groups);
         std::memset(totals, 0, (end - begin) * PANEL * 4);
-        for (int64_t k = 0, behind; k < w.num_inputs; k = behind) {
-            behind = k + size < w.num_inputs ? k + size : w.num_inputs;
-            w.template take_integers<LEVELS>(number, k, behind, values);
-            const Panel panel{sums, of_groups, values, k, behind, totals - begin * PANEL};
-            multiply_panel<Panel::MANY>(panel, number, begin, end, nullptr, 0);
+        for (int64_t k = 0; k < w.num_inputs; k += rows.chunk_size) {
+            w.template take_integers<LEVELS>(number, k, rows.chunk_end(k), values);
+            const ChunkPanel<T, LEVELS> panel{sums, of_groups, values, k, totals - begin * PANEL};
+            multiply_panel<Int8Sums<T, LEVELS>::MANY>(panel, number, begin, end, nullptr, 0);
         }
-        for (int64_t row = begin; row < end; row++)
-            write(a.out + row * a.out_row, a.bias, a.num_outputs, number * PANEL, totals + (row - begin) * PANEL);
 #else
         const int64_t quads = w.num_inputs / 4 * PANEL;
         float* to = (float*)scratch((quads + headers) * 4);
