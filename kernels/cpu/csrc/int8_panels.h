@@ -32,7 +32,7 @@ class Int8Rows {
         int32_t* sums;
     };
 
-        // Most rows that are not in chunks. (4 bits, G products/s without and with: 24 rows 212 and 197, 48 rows 203 and 203,
+    // Most rows that are not in chunks. (4 bits, G products/s without and with: 24 rows 212 and 197, 48 rows 203 and 203,
     // with offsets 176 and 180, 185 and 185; int8 inputs 352 and 321, 341 and 329.)
     static constexpr int FEW = LEVELS == 2 ? 40 : 64;
     int64_t num_rows, num_inputs, num_groups, group, chunk_size;
@@ -246,7 +246,7 @@ struct ChunkPanel : Int8Sums<T, LEVELS> {
     const uint32_t* values;  // quads or pairs, [inputs · LEVELS / 4][PANEL]
     int64_t begin;
     float* totals;  // [rows][PANEL], of the chunks before this one, too
-    // Divisions are done once: before each pass they would cost the time of one dot product in twenty.
+    // Once a chunk: a pass would wait for the divisions.
     const int64_t size = this->x.chunk_end(begin) - begin, bytes = this->x.chunk_bytes(size), index = begin / this->x.group;
     const typename Int8Rows<LEVELS>::Part first = this->x.chunk(0, begin);
     int64_t num_points() const { return 1; }
@@ -320,7 +320,7 @@ struct ChunkPanel : Int8Sums<T, LEVELS> {
 template <int BITS, int LEVELS>
 struct StoredInt8Panel {
     static constexpr int MOST = V == 2 ? 6 : LEVELS == 2 ? 1 : 2;  // most rows whose integer sums fit the registers
-    // Most rows that pass over a stored panel. (4 bits, G products/s of both forms: 8 rows 187 and 146, 48 rows of
+    // Most rows that pass over a stored panel, where there are no chunks. (4 bits, G products/s of both forms: 8 rows 187 and 146, 48 rows of
     // 2,048 inputs 194 and 183, 1,024 rows of 8,192 inputs 168 and 175. With 16 registers both forms spill.)
     static constexpr int MANY = V == 2 ? 64 : MOST;
     static constexpr int GROUP = BITS == 6 ? 16 : 32;  // the usual group, whose loop is unrolled

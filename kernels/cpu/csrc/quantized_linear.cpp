@@ -1,5 +1,5 @@
-// Products with quantized weights on the CPU, and lookup of their rows: a panel is unpacked into the thread's memory
-// and multiplied by all rows there, or by few rows in registers.
+// Products with quantized weights on the CPU, and lookup of their rows: a panel, or a chunk of its inputs, is unpacked
+// into the thread's memory and multiplied by all rows there, or by few rows in registers.
 //
 // With input_bits 8, rows are rounded to int8, input_group inputs at a time, and multiply the integer values. Otherwise
 // rows in bfloat16 keep their 16 bits and multiply weights rounded to bfloat16 if the processor has tiles. Without
