@@ -1,6 +1,8 @@
 // Walk over the weights of several experts: each multiplies its own rows, which are neighbours.
 #pragma once
 
+#include <algorithm>
+
 #include "panels.h"
 
 // Weight: struct in arguments.h of a product. A group's has neither rows nor results; its num_rows is 1, or 0 if the
@@ -21,6 +23,12 @@ class Groups {
         int64_t group = 0;
         while (!weights[group].num_rows) group++;
         return weight(group);
+    }
+
+    // Number of rows of a row's group.
+    int64_t num_beside(int64_t row) const {
+        const int64_t* end = std::upper_bound(a.starts, a.starts + a.num_groups, row);
+        return end[0] - end[-1];
     }
 
     // Calls product(weight, number, begin, end, next) for each panel of each group with rows [begin, end), shared out

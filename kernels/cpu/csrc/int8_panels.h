@@ -1,6 +1,6 @@
 // Rows rounded to integers, and their products with the values of quantized weights: exact within a group of inputs,
-// then added as floats, group after group. An integer is an int8, or 128 times one int8 plus another: 15 bits, two
-// products.
+// then added as floats, group after group. An integer is an int8, or 15 bits: 128 times one int8 plus another, two
+// products, or for many rows an int16 if the processor has products of these.
 #pragma once
 
 #include "integer_rounding.h"
@@ -12,32 +12,74 @@
 #include <arm_neon.h>
 #endif
 
+// True if many rows multiply in chunks (ChunkPanel).
+#ifdef __AVX512VNNI__
+constexpr bool HAS_CHUNKS = true;
+#else
+constexpr bool HAS_CHUNKS = false;
+#endif
+
 // x [T][K] in groups: integers of LEVELS int8, of which a group's largest is ±127 or ±127 · 128, and the group's scale
-// and sum.
+// and sum. Rows of which many multiply the same weight are in chunks, [chunks][T], so that a pass of rows over a chunk
+// of inputs reads neighbouring memory.
 template <int LEVELS>
 class Int8Rows {
    public:
-    int64_t num_inputs, num_groups, group;
-    int8_t* values;   // [T][LEVELS][inputs], the upper level first
-    float* scales;    // [T][groups]
-    int32_t* sums;    // [T][groups]
+    // What belongs to some inputs of a row: integers, upper and lower ones num_inputs apart, or in a chunk int16.
+    struct Part {
+        int8_t* integers;
+        float* scales;  // of its groups
+        int32_t* sums;
+    };
 
-    template <typename T>
-    Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, const Team& team)
-        : num_inputs(padded), num_groups((padded + group - 1) / group), group(group) {
-        scales = (float*)team.share(num_rows * (num_groups * 8 + LEVELS * padded));
+    // Most rows that are not in chunks. (4 bits, G products/s without and with: 24 rows 212 and 197, 48 rows 203 and 203,
+    // with offsets 176 and 180, 185 and 185; int8 inputs 352 and 321, 341 and 329.)
+    static constexpr int FEW = LEVELS == 2 ? 40 : 64;
+    int64_t num_rows, num_inputs, num_groups, group, chunk_size;
+    int8_t *values, *chunks;  // [T][LEVELS][inputs], and the chunks
+    float* scales;            // [T][groups]
+    int32_t* sums;            // [T][groups]
+    bool* in_chunks;          // [T]
+
+    // `num_beside(row)`: number of rows that multiply the same weight, with this one.
+    template <typename T, typename Count>
+    Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, const Team& team, Count num_beside)
+        : num_rows(num_rows), num_inputs(padded), num_groups((padded + group - 1) / group), group(group),
+          chunk_size(group > 512 / LEVELS ? group : 512 / LEVELS) {
+        const int64_t bytes = num_rows * chunk_bytes(padded), num_chunks = (padded + chunk_size - 1) / chunk_size;
+        chunks = (int8_t*)team.share((HAS_CHUNKS ? 2 : 1) * bytes + num_rows);
+        scales = (float*)(HAS_CHUNKS ? chunks + bytes : chunks);
         sums = (int32_t*)(scales + num_rows * num_groups);
         values = (int8_t*)(sums + num_rows * num_groups);
-        team.each(num_rows * num_groups, [&](int64_t item) {
-            const int64_t row = item / num_groups, k = item % num_groups * group, end = k + group < padded ? k + group : padded;
-            round(x + row * width, k, end, width, item, row * LEVELS * padded);
+        in_chunks = (bool*)(values + num_rows * LEVELS * padded);
+        team.each(num_rows * num_chunks, [&](int64_t item) {
+            const int64_t row = item / num_chunks, begin = item % num_chunks * chunk_size, end = chunk_end(begin);
+            const bool is_chunk = HAS_CHUNKS && num_beside(row) > FEW;
+            if (begin == 0) in_chunks[row] = is_chunk;
+            Part to = is_chunk ? chunk(row, begin) : part(row, begin);
+            for (int64_t k = begin; k < end; k += group, to.scales++, to.sums++, to.integers += group * (is_chunk ? LEVELS : 1))
+                round(x + row * width, k, k + group < end ? k + group : end, width, to, is_chunk);
         });
         team.barrier();
     }
 
     const int8_t* row(int64_t number, int level) const { return values + (number * LEVELS + level) * num_inputs; }
+    int64_t chunk_end(int64_t begin) const { return begin + chunk_size < num_inputs ? begin + chunk_size : num_inputs; }
+    int64_t chunk_bytes(int64_t size) const { return size * LEVELS + (size + group - 1) / group * 8; }
+
+    Part chunk(int64_t row, int64_t begin) const {
+        const int64_t size = chunk_end(begin) - begin;
+        int8_t* at = chunks + num_rows * chunk_bytes(begin) + row * chunk_bytes(size);
+        float* scales = (float*)(at + size * LEVELS);
+        return {at, scales, (int32_t*)scales + (size + group - 1) / group};
+    }
 
    private:
+    Part part(int64_t row, int64_t begin) const {
+        const int64_t index = row * num_groups + begin / group;
+        return {values + row * LEVELS * num_inputs + begin, scales + index, sums + index};
+    }
+
     template <typename T>
     static vec at(const T* x, int64_t k, int64_t width) {
         if (k + LANES <= width) return load(x + k);
@@ -47,23 +89,25 @@ class Int8Rows {
     }
 
     template <typename T>
-    void round(const T* x, int64_t begin, int64_t end, int64_t width, int64_t index, int64_t to) {
+    void round(const T* x, int64_t begin, int64_t end, int64_t width, Part to, bool is_chunk) const {
         const auto numbers = [&](int64_t k) { return at(x, k, width); };
         const IntegerRounding rounding(numbers, begin, end, LEVELS == 1 ? 127 : 127 * 128);
-        scales[index] = rounding.scale;
+        *to.scales = rounding.scale;
         ivec sum = {};
         for (int64_t k = begin; k < end; k += LANES) {
             const ivec rounded = rounding(numbers(k));
-            if constexpr (LEVELS == 2) {
-                const ivec upper = (rounded + 64) >> 7;
-                store_bytes(&values[to + k], upper);
-                store_bytes(&values[to + num_inputs + k], rounded - (upper << 7));
-            } else {
-                store_bytes(&values[to + k], rounded);
-            }
             sum += rounded;
+            if (LEVELS == 1) {
+                store_bytes(to.integers + k - begin, rounded);
+            } else if (is_chunk) {
+                store_shorts((int16_t*)to.integers + k - begin, rounded);
+            } else {
+                const ivec upper = (rounded + 64) >> 7;
+                store_bytes(to.integers + k - begin, upper);
+                store_bytes(to.integers + num_inputs + k - begin, rounded - (upper << 7));
+            }
         }
-        sums[index] = across(sum, [](auto a, auto b) { return a + b; });
+        *to.sums = across(sum, [](auto a, auto b) { return a + b; });
     }
 };
 
@@ -111,6 +155,18 @@ inline ints_t dot(ints_t sum, quads_t values, int32_t x) {
     for (int j = 0; j < 4; j++) sum += (ints_t)((values >> 8 * j) & 255) * int32_t(int8_t(x >> 8 * j));
     return sum;
 #endif
+}
+
+#ifdef __AVX512VNNI__
+// sum + Σ value · x over the two int16 of each lane.
+inline ints_t dot_pairs(ints_t sum, quads_t values, int32_t x) {
+    return (ints_t)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)values, _mm512_set1_epi32(x));
+}
+#endif
+
+inline void add_to(float* total, sums_t a, sums_t b) {
+    const sums_t sum = multiply_add_once(a, b, load_vector<sums_t>(total));
+    std::memcpy(total, &sum, sizeof sum);
 }
 
 // Products of some rows with unpacked panels, one group of x after the other.
@@ -182,11 +238,89 @@ struct Int8Panel : Int8Sums<T, LEVELS> {
     }
 };
 
+#ifdef __AVX512VNNI__
+// The chunk of a panel from input `begin` on, unpacked for many rows: so small that it stays in the first-level cache.
+template <typename T, int LEVELS>
+struct ChunkPanel : Int8Sums<T, LEVELS> {
+    const float* headers;    // [groups of x][scales, offsets][PANEL]
+    const uint32_t* values;  // quads or pairs, [inputs · LEVELS / 4][PANEL]
+    int64_t begin;
+    float* totals;  // [rows][PANEL], of the chunks before this one, too
+    // Once a chunk: a pass would wait for the divisions.
+    const int64_t size = this->x.chunk_end(begin) - begin, bytes = this->x.chunk_bytes(size), index = begin / this->x.group;
+    const typename Int8Rows<LEVELS>::Part first = this->x.chunk(0, begin);
+    int64_t num_points() const { return 1; }
+
+    // Totals stay in memory, because gcc 12 would spill the integers' registers. It unrolls what it is told to.
+    template <int M>
+    __attribute__((noinline)) void multiply(int64_t row, int64_t number, Prefetch) const {
+        const int64_t group = this->x.group, size = this->size, bytes = this->bytes;
+        const int32_t zero = int32_t(DOT_ZERO - this->zero);
+        const int8_t* rows[M];
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++) rows[m] = first.integers + (row + m) * bytes;
+        int64_t of_group = size * LEVELS;  // from a row's integers to the group's scale, then to its sum
+        const int64_t to_sum = (const int8_t*)first.sums - (const int8_t*)first.scales;
+        const auto scale_of = [&](int m) __attribute__((always_inline)) { return *(const float*)(rows[m] + of_group); };
+        const auto sum_of = [&](int m) __attribute__((always_inline)) { return *(const int32_t*)(rows[m] + of_group + to_sum); };
+        const float* header = headers + index * 2 * PANEL;
+        const uint32_t* from = values;
+        float* to = totals + row * PANEL;
+        for (int64_t k = 0; k < size; header += 2 * PANEL, of_group += 4) {
+            ints_t sums[M][V];
+#pragma GCC unroll 8
+            for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+                for (int v = 0; v < V; v++) sums[m][v] = LEVELS == 2 ? ints_t{} : ints_t{} + zero * sum_of(m);
+            for (const int64_t behind = k + group < size ? k + group : size; k < behind; k += HALF) {
+                if (k * LEVELS % 64 == 0) {
+#pragma GCC unroll 8
+                    for (int m = 0; m < M; m++) __builtin_prefetch(rows[m] + M * bytes + k * LEVELS);
+                }
+#pragma GCC unroll 8
+                for (int i = 0; i < QUADS * LEVELS; i++, from += PANEL) {
+                    quads_t lanes[V];
+#pragma GCC unroll 4
+                    for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(from + v * WIDTH);
+#pragma GCC unroll 8
+                    for (int m = 0; m < M; m++) {
+                        int32_t x;
+                        std::memcpy(&x, rows[m] + k * LEVELS + i * 4, 4);
+#pragma GCC unroll 4
+                        for (int v = 0; v < V; v++)
+                            sums[m][v] = LEVELS == 2 ? dot_pairs(sums[m][v], lanes[v], x) : dot(sums[m][v], lanes[v], x);
+                    }
+                }
+            }
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++) {
+                const sums_t scale = load_vector<sums_t>(header + v * WIDTH);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; m++)
+                    add_to(to + m * PANEL + v * WIDTH, __builtin_convertvector(sums[m][v], sums_t) * scale_of(m), scale);
+            }
+            if (!this->has_offsets) continue;
+            sums_t of_sums[M];
+#pragma GCC unroll 8
+            for (int m = 0; m < M; m++) of_sums[m] = sums_t{} + scale_of(m) * float(sum_of(m));
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++) {
+                const sums_t offset = load_vector<sums_t>(header + PANEL + v * WIDTH);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; m++) add_to(to + m * PANEL + v * WIDTH, offset, of_sums[m]);
+            }
+        }
+        if (begin + size == this->x.num_inputs)
+            for (int m = 0; m < M; m++) this->finish(row + m, number, (const sums_t*)(to + m * PANEL));
+    }
+};
+#endif
+
 // A stored panel, whose values are unpacked in registers by every pass over it.
 template <int BITS, int LEVELS>
 struct StoredInt8Panel {
     static constexpr int MOST = V == 2 ? 6 : LEVELS == 2 ? 1 : 2;  // most rows whose integer sums fit the registers
-    // Most rows that pass over a stored panel. (4 bits, G products/s of both forms: 8 rows 187 and 146, 48 rows of
+    // Most rows that pass over a stored panel, where there are no chunks. (4 bits, G products/s of both forms: 8 rows 187 and 146, 48 rows of
     // 2,048 inputs 194 and 183, 1,024 rows of 8,192 inputs 168 and 175. With 16 registers both forms spill.)
     static constexpr int MANY = V == 2 ? 64 : MOST;
     static constexpr int GROUP = BITS == 6 ? 16 : 32;  // the usual group, whose loop is unrolled
@@ -296,7 +430,7 @@ struct StoredInt8Panel {
                 for (int m = 0; m < M; m++) {
                     const ints_t sum = LEVELS == 2 ? (sums[0][m][v] << 7) + sums[LEVELS - 1][m][v] : sums[0][m][v];
                     const sums_t product = __builtin_convertvector(sum, sums_t) * scales[m * num_groups];
-                    add(totals + m * PANEL + v * WIDTH, product, scale);
+                    add_to(totals + m * PANEL + v * WIDTH, product, scale);
                 }
             }
             if (offset_of) {
@@ -306,7 +440,7 @@ struct StoredInt8Panel {
 #pragma GCC unroll 8
                     for (int m = 0; m < M; m++) {
                         const sums_t sum = sums_t{} + scales[m * num_groups] * float(of_rows[m * num_groups]);
-                        add(totals + m * PANEL + v * WIDTH, offset, sum);
+                        add_to(totals + m * PANEL + v * WIDTH, offset, sum);
                     }
                 }
                 offset_of += FORM == HEADERS ? PANEL * 8 : LINE;
@@ -319,10 +453,5 @@ struct StoredInt8Panel {
     template <int LOCALITY>
     __attribute__((always_inline)) static inline void fetch(const char* from) {
         __builtin_prefetch(from, 0, LOCALITY);
-    }
-
-    static void add(float* total, sums_t a, sums_t b) {
-        const sums_t sum = multiply_add_once(a, b, load_vector<sums_t>(total));
-        std::memcpy(total, &sum, sizeof sum);
     }
 };

@@ -57,3 +57,13 @@ inline void store_bytes(int8_t* to, ivec x) {
     std::memcpy(to, &bytes, sizeof bytes);
 #endif
 }
+
+inline void store_shorts(int16_t* to, ivec x) {
+#ifdef __AVX512F__
+    _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16((__m512i)x));
+#else
+    typedef int16_t shorts_t __attribute__((vector_size(LANES * 2)));
+    const shorts_t shorts = __builtin_convertvector(x, shorts_t);
+    std::memcpy(to, &shorts, sizeof shorts);
+#endif
+}

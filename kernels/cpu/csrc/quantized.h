@@ -25,6 +25,7 @@ constexpr int QUADS = HALF / 4;
 
 typedef uint32_t quads_t __attribute__((vector_size(sizeof(sums_t)), aligned(4)));
 typedef int32_t ints_t __attribute__((vector_size(sizeof(sums_t)), aligned(4)));
+typedef int16_t shorts_t __attribute__((vector_size(sizeof(sums_t)), aligned(4)));
 
 inline sums_t floats_of_halves(const uint16_t* from) {
 #if defined(__AVX512F__)
@@ -264,6 +265,13 @@ struct QuantizedPanels {
         return to;
     }
 
+    // Unpacks inputs [begin, end) of a panel, whole HALFs, and prefetches as many behind them: with LEVELS 1 quads
+    // [K/4][PANEL], with 2 values less the weight's zero, int16 [K/2][PANEL][2].
+    template <int LEVELS>
+    void take_integers(int64_t number, int64_t begin, int64_t end, uint32_t* to) const {
+        by_kind([&](auto kind) { take_integers<LEVELS, bits_of(decltype(kind)::value)>(number, begin, end, to); });
+    }
+
     // Calls f(quad, values of the quad [V]) for the HALF of a panel at k, and prefetches what is `distance` ahead: into
     // the second-level cache, or with LOCALITY 0 into the first alone.
     template <int BITS, int LOCALITY = 2, typename Function>
@@ -399,6 +407,25 @@ struct QuantizedPanels {
         for (int64_t k = 0; k < num_inputs; k += HALF, to += QUADS * PANEL)
             each_quad<BITS>(number, k, ahead, [&](int quad, const quads_t(&lanes)[V]) __attribute__((always_inline)) {
                 for (int v = 0; v < V; v++) std::memcpy(to + quad * PANEL + v * WIDTH, &lanes[v], sizeof lanes[v]);
+            });
+    }
+
+    template <int LEVELS, int BITS>
+    __attribute__((noinline)) void take_integers(int64_t number, int64_t begin, int64_t end, uint32_t* to) const {
+        const int64_t distance = (end - begin) * PANEL * (BITS == 8 ? 8 : 4) / 8;
+        const int16_t less = int16_t(zero);
+        for (int64_t k = begin; k < end; k += HALF)
+            each_quad<BITS>(number, k, distance, [&](int, const quads_t(&lanes)[V]) __attribute__((always_inline)) {
+#pragma GCC unroll 2
+                for (int level = 0; level < LEVELS; level++, to += PANEL)
+                    for (int v = 0; v < V; v++) {
+                        quads_t four = lanes[v];
+                        if (LEVELS == 2) {
+                            const quads_t two = four >> 16 * level;
+                            four = (quads_t)((shorts_t)((two & 0xff) | (two & 0xff00) << 8) - less);
+                        }
+                        std::memcpy(to + v * WIDTH, &four, sizeof four);
+                    }
             });
     }
 };

@@ -1,5 +1,5 @@
-// Products with quantized weights on the CPU, and lookup of their rows: a panel is unpacked into the thread's memory
-// and multiplied by all rows there, or by few rows in registers.
+// Products with quantized weights on the CPU, and lookup of their rows: a panel, or a chunk of its inputs, is unpacked
+// into the thread's memory and multiplied by all rows there, or by few rows in registers.
 //
 // With input_bits 8, rows are rounded to int8, input_group inputs at a time, and multiply the integer values. Otherwise
 // rows in bfloat16 keep their 16 bits and multiply weights rounded to bfloat16 if the processor has tiles. Without
@@ -80,13 +80,15 @@ class DenseProduct {
 template <typename T, int LEVELS>
 class Int8Product {
    public:
-    Int8Product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team)
-        : rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team) {}
+    template <typename Count>
+    Int8Product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team, Count num_beside)
+        : rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team, num_beside) {}
 
     // Like DenseProduct's.
     void multiply(const QuantizedLinear<T>& a, QuantizedPanels& w, int64_t number, int64_t begin, int64_t end,
                   const uint8_t* next) const {
-        if (end - begin > StoredInt8Panel<8, LEVELS>::MANY) return multiply_unpacked(a, w, number, begin, end, next);
+        if (HAS_CHUNKS ? rows.in_chunks[begin] : end - begin > StoredInt8Panel<8, LEVELS>::MANY)
+            return multiply_unpacked(a, w, number, begin, end, next);
         w.by_kind([&](auto kind) {
             typedef StoredInt8Panel<bits_of(decltype(kind)::value), LEVELS> Panel;
             const bool has_headers = Panel::form(w, rows.group) == Panel::HEADERS;
@@ -109,26 +111,40 @@ class Int8Product {
    private:
     // Not inlined, because gcc 12 would make the other products slower (AVX-VNNI: 5 %).
     __attribute__((noinline)) void multiply_unpacked(const QuantizedLinear<T>& a, QuantizedPanels& w, int64_t number,
-                                                     int64_t begin, int64_t end, const uint8_t* next) const {
+                                                     int64_t begin, int64_t end, [[maybe_unused]] const uint8_t* next) const {
         const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
-        const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
+        const int64_t headers = rows.num_groups * 2 * PANEL;
+#ifdef __AVX512VNNI__
+        const int64_t size = rows.chunk_size * LEVELS / 4 * PANEL;
+        uint32_t* values = (uint32_t*)scratch((size + headers + (end - begin) * PANEL) * 4);
+        float *of_groups = (float*)values + size, *totals = of_groups + headers;
+        w.headers(number, a.input_group, of_groups);
+        std::memset(totals, 0, (end - begin) * PANEL * 4);
+        for (int64_t k = 0; k < w.num_inputs; k += rows.chunk_size) {
+            w.template take_integers<LEVELS>(number, k, rows.chunk_end(k), values);
+            const ChunkPanel<T, LEVELS> panel{sums, of_groups, values, k, totals - begin * PANEL};
+            multiply_panel<Int8Sums<T, LEVELS>::MANY>(panel, number, begin, end, nullptr, 0);
+        }
+#else
+        const int64_t quads = w.num_inputs / 4 * PANEL;
         float* to = (float*)scratch((quads + headers) * 4);
         w.headers(number, a.input_group, to);
         w.ahead = 0;
         const Int8Panel<T, LEVELS> panel{sums, to, w.quads(number, (uint32_t*)to + headers)};
         const int64_t num_bytes = next == w.panel(number) ? 0 : w.num_bytes();
         multiply_panel<Int8Sums<T, LEVELS>::MANY>(panel, number, begin, end, next, num_bytes);
+#endif
     }
 
     Int8Rows<LEVELS> rows;
 };
 
-// Prepares all rows of `a` for products without tiles, and calls f(product).
-template <typename T, typename Function>
-void with_product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team, Function f) {
-    if (a.input_bits == 8) return f(Int8Product<T, 1>(a, w, team));
+// Prepares all rows of `a` for products without tiles, and calls f(product). `num_beside`: see Int8Rows.
+template <typename T, typename Count, typename Function>
+void with_product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team, Count num_beside, Function f) {
+    if (a.input_bits == 8) return f(Int8Product<T, 1>(a, w, team, num_beside));
     if constexpr (std::is_same<T, bf16>::value) {
-        if (HAS_DOT && !a.is_float8) return f(Int8Product<T, 2>(a, w, team));
+        if (HAS_DOT && !a.is_float8) return f(Int8Product<T, 2>(a, w, team, num_beside));
 #ifdef __AVX512BF16__
         return f(DenseProduct<pair, bf16, T>(a, w, team));
 #endif
@@ -152,7 +168,7 @@ void multiply(const QuantizedLinear<T>& a, const Team& team) {
     if constexpr (std::is_same<T, bf16>::value)
         if (takes_tiles(a)) return multiply_tiles(w, a, team);
 #endif
-    with_product(a, w, team, [&](const auto& product) {
+    with_product(a, w, team, [&](int64_t) { return a.num_rows; }, [&](const auto& product) {
         walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
             product.multiply(a, w, number, begin, end, w.panel(next));
         });
@@ -178,7 +194,8 @@ void multiply_groups(const GroupedQuantizedLinear<T>& a, const Team& team) {
             });
         }
 #endif
-    with_product(any, QuantizedPanels(any), team, [&](const auto& product) {
+    const auto num_beside = [&](int64_t row) { return groups.num_beside(row); };
+    with_product(any, QuantizedPanels(any), team, num_beside, [&](const auto& product) {
         groups.walk(team, [&](const QuantizedLinear<T>& weight, int64_t number, int64_t begin, int64_t end, auto next) {
             QuantizedPanels w(weight);
             product.multiply(weight, w, number, begin, end, QuantizedPanels(next.weight).panel(next.number));
