@@ -401,9 +401,10 @@ def _codes(words: Tensor, packed: QuantizedLinear) -> Tensor:
     if packed.is_float and packed.bits == 4:
         shifts = map(_e2m1_shifts, range(8))
         parts = torch.cat([words >> magnitude & 7 | (words >> sign & 1) << 3 for magnitude, sign in shifts], dim=2)
-        return parts.unflatten(2, (4, 2)).transpose(3, 4).flatten(1)
+        return parts.view(len(parts), -1, 4, 2, packed.block).transpose(3, 4).flatten(1)
     places = [_shift(index, packed.bits) for index in range(32 // packed.bits)]
-    codes = (words >> torch.tensor(places, dtype=torch.int32, device=words.device)[:, None]) & (2**packed.bits - 1)
+    shift = torch.tensor(places, dtype=torch.int32, device=words.device)
+    codes: Tensor = (words >> shift[:, None]) & (2**packed.bits - 1)
     return codes.flatten(1)
 
 
