@@ -204,8 +204,7 @@ def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
 
 def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = None) -> tuple[Tensor, Tensor]:
     if args == RouteArgs(args.top_k, args.renormalize):
-        sizes = {"top_k": args.top_k, "renormalize": args.renormalize}
-        return moe_route.route(router_logits, **sizes, slot_mapping=slot_mapping)
+        return moe_route.route(router_logits, top_k=args.top_k, renormalize=args.renormalize, slot_mapping=slot_mapping)
     weights, ids = reference.route(router_logits, args)
     return weights, ids if slot_mapping is None else ids.masked_fill(slot_mapping[:, None] < 0, -1)
 

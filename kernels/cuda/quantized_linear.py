@@ -401,10 +401,11 @@ def _codes(words: Tensor, packed: QuantizedLinear) -> Tensor:
     if packed.is_float and packed.bits == 4:
         shifts = map(_e2m1_shifts, range(8))
         parts = torch.cat([words >> magnitude & 7 | (words >> sign & 1) << 3 for magnitude, sign in shifts], dim=2)
-        return parts.unflatten(2, (4, 2)).transpose(3, 4).flatten(1)
+        return parts.view(len(parts), -1, 4, 2, packed.block).transpose(3, 4).flatten(1)
     # Not from a list: a copy from the host would wait, and no capture of a CUDA graph survives it.
-    shifts = _shift(torch.arange(32 // packed.bits, dtype=torch.int32, device=words.device), packed.bits)
-    return ((words >> shifts[:, None]) & (2**packed.bits - 1)).flatten(1)
+    places = _shift(torch.arange(32 // packed.bits, dtype=torch.int32, device=words.device), packed.bits)
+    codes: Tensor = (words >> places[:, None]) & (2**packed.bits - 1)
+    return codes.flatten(1)
 
 
 def _from_e2m1(codes: Tensor) -> Tensor:
