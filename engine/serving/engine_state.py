@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 # A longer time without a step counts as hung; more if steps have been seen to take long, or no step has been seen.
 STALL_S = 10.0
 _FIRST_STALL_S = 60.0
-_REST_S = 1.0  # time between looks at the clock while paused
-_TICK_S = 1.0  # of the hang check
+_REST_S = 1.0  # time between looks at the clock while paused, and a tick of the hang check
 _NUM_STEPS_KEPT = 100
 
 
@@ -99,10 +98,7 @@ class EngineState:
 
     @property
     def is_healthy(self) -> bool:
-        """False when the loop died, or no step ended for 10 s (or five times the longest one) while work was there.
-
-        Time for which the process was stopped does not count.
-        """
+        """False when the loop died, or no step ended for 10 s (or five times the longest one) while work was there."""
         if not self.is_loaded:
             return True
         if not self._is_stepping and not self.is_draining:
@@ -110,12 +106,12 @@ class EngineState:
         longest = max((step.duration for step in self._steps), default=_FIRST_STALL_S / 5)
         if not self.has_work or self._pipeline.is_paused:
             return True
-        return self._num_stalled_ticks * _TICK_S < max(STALL_S, 5 * longest)
+        return self._num_stalled_ticks * _REST_S < max(STALL_S, 5 * longest)
 
     def _tick(self) -> None:
         """Count a tick since the last step or the arrival of work, and come back."""
         self._num_stalled_ticks += 1
-        self._next_tick = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        self._next_tick = asyncio.get_running_loop().call_later(_REST_S, self._tick)
 
     @property
     def is_failing(self) -> bool:

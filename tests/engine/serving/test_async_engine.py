@@ -349,7 +349,7 @@ async def test_only_time_in_which_the_process_runs_counts_as_a_hang(
         for _ in range(3):  # until the timers that became due meanwhile have gone off
             assert engine.is_healthy
             await asyncio.sleep(0)
-        monkeypatch.setattr("splitfuse.engine.serving.engine_state._TICK_S", 60.0)
+        monkeypatch.setattr("splitfuse.engine.serving.engine_state._REST_S", 60.0)
         assert not engine.is_healthy
         hung.may_end.set()
         await sink.ended.wait()
