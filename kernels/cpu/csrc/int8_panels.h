@@ -32,8 +32,8 @@ class Int8Rows {
         int32_t* sums;
     };
 
-    // Most rows that are not in chunks. (4 bits, G products/s without and with: 24 rows 212 and 197, 48 rows 203 and 203,
-    // with offsets 176 and 180, 185 and 185; int8 inputs 352 and 321, 341 and 329.)
+    // Most rows that are not in chunks. (4 bits, G products/s without and with: 24 rows 212 and 197, 48 rows 203 and
+    // 203, with offsets 176 and 180, 185 and 185; int8 inputs 352 and 321, 341 and 329.)
     static constexpr int FEW = LEVELS == 2 ? 40 : 64;
     int64_t num_rows, num_inputs, num_groups, group, chunk_size;
     int8_t *values, *chunks;  // [T][LEVELS][inputs], and the chunks
@@ -43,7 +43,8 @@ class Int8Rows {
 
     // `num_beside(row)`: number of rows that multiply the same weight, with this one.
     template <typename T, typename Count>
-    Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, const Team& team, Count num_beside)
+    Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, const Team& team,
+             Count num_beside)
         : num_rows(num_rows), num_inputs(padded), num_groups((padded + group - 1) / group), group(group),
           chunk_size(group > 512 / LEVELS ? group : 512 / LEVELS) {
         const int64_t bytes = num_rows * chunk_bytes(padded), num_chunks = (padded + chunk_size - 1) / chunk_size;
@@ -57,8 +58,10 @@ class Int8Rows {
             const bool is_chunk = HAS_CHUNKS && num_beside(row) > FEW;
             if (begin == 0) in_chunks[row] = is_chunk;
             Part to = is_chunk ? chunk(row, begin) : part(row, begin);
-            for (int64_t k = begin; k < end; k += group, to.scales++, to.sums++, to.integers += group * (is_chunk ? LEVELS : 1))
+            for (int64_t k = begin; k < end; k += group, to.scales++, to.sums++) {
                 round(x + row * width, k, k + group < end ? k + group : end, width, to, is_chunk);
+                to.integers += group * (is_chunk ? LEVELS : 1);
+            }
         });
         team.barrier();
     }
@@ -247,7 +250,8 @@ struct ChunkPanel : Int8Sums<T, LEVELS> {
     int64_t begin;
     float* totals;  // [rows][PANEL], of the chunks before this one, too
     // Once a chunk: a pass would wait for the divisions.
-    const int64_t size = this->x.chunk_end(begin) - begin, bytes = this->x.chunk_bytes(size), index = begin / this->x.group;
+    const int64_t size = this->x.chunk_end(begin) - begin, bytes = this->x.chunk_bytes(size);
+    const int64_t index = begin / this->x.group;
     const typename Int8Rows<LEVELS>::Part first = this->x.chunk(0, begin);
     int64_t num_points() const { return 1; }
 
@@ -262,7 +266,9 @@ struct ChunkPanel : Int8Sums<T, LEVELS> {
         int64_t of_group = size * LEVELS;  // from a row's integers to the group's scale, then to its sum
         const int64_t to_sum = (const int8_t*)first.sums - (const int8_t*)first.scales;
         const auto scale_of = [&](int m) __attribute__((always_inline)) { return *(const float*)(rows[m] + of_group); };
-        const auto sum_of = [&](int m) __attribute__((always_inline)) { return *(const int32_t*)(rows[m] + of_group + to_sum); };
+        const auto sum_of = [&](int m) __attribute__((always_inline)) {
+            return *(const int32_t*)(rows[m] + of_group + to_sum);
+        };
         const float* header = headers + index * 2 * PANEL;
         const uint32_t* from = values;
         float* to = totals + row * PANEL;
@@ -287,8 +293,10 @@ struct ChunkPanel : Int8Sums<T, LEVELS> {
                         int32_t x;
                         std::memcpy(&x, rows[m] + k * LEVELS + i * 4, 4);
 #pragma GCC unroll 4
-                        for (int v = 0; v < V; v++)
-                            sums[m][v] = LEVELS == 2 ? dot_pairs(sums[m][v], lanes[v], x) : dot(sums[m][v], lanes[v], x);
+                        for (int v = 0; v < V; v++) {
+                            ints_t& sum = sums[m][v];
+                            sum = LEVELS == 2 ? dot_pairs(sum, lanes[v], x) : dot(sum, lanes[v], x);
+                        }
                     }
                 }
             }
@@ -296,8 +304,10 @@ struct ChunkPanel : Int8Sums<T, LEVELS> {
             for (int v = 0; v < V; v++) {
                 const sums_t scale = load_vector<sums_t>(header + v * WIDTH);
 #pragma GCC unroll 8
-                for (int m = 0; m < M; m++)
-                    add_to(to + m * PANEL + v * WIDTH, __builtin_convertvector(sums[m][v], sums_t) * scale_of(m), scale);
+                for (int m = 0; m < M; m++) {
+                    const sums_t product = __builtin_convertvector(sums[m][v], sums_t) * scale_of(m);
+                    add_to(to + m * PANEL + v * WIDTH, product, scale);
+                }
             }
             if (!this->has_offsets) continue;
             sums_t of_sums[M];
@@ -320,8 +330,8 @@ struct ChunkPanel : Int8Sums<T, LEVELS> {
 template <int BITS, int LEVELS>
 struct StoredInt8Panel {
     static constexpr int MOST = V == 2 ? 6 : LEVELS == 2 ? 1 : 2;  // most rows whose integer sums fit the registers
-    // Most rows that pass over a stored panel, where there are no chunks. (4 bits, G products/s of both forms: 8 rows 187 and 146, 48 rows of
-    // 2,048 inputs 194 and 183, 1,024 rows of 8,192 inputs 168 and 175. With 16 registers both forms spill.)
+    // Most rows that pass over a stored panel, without chunks. (4 bits, G products/s of both forms: 8 rows 187 and 146,
+    // 48 rows of 2,048 inputs 194 and 183, 1,024 rows of 8,192 inputs 168 and 175. With 16 registers both forms spill.)
     static constexpr int MANY = V == 2 ? 64 : MOST;
     static constexpr int GROUP = BITS == 6 ? 16 : 32;  // the usual group, whose loop is unrolled
     static constexpr int64_t GROUP_BYTES = GROUP * PANEL * (BITS == 8 ? 8 : 4) / 8;

@@ -111,7 +111,8 @@ class Int8Product {
    private:
     // Not inlined, because gcc 12 would make the other products slower (AVX-VNNI: 5 %).
     __attribute__((noinline)) void multiply_unpacked(const QuantizedLinear<T>& a, QuantizedPanels& w, int64_t number,
-                                                     int64_t begin, int64_t end, [[maybe_unused]] const uint8_t* next) const {
+                                                     int64_t begin, int64_t end,
+                                                     [[maybe_unused]] const uint8_t* next) const {
         const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
         const int64_t headers = rows.num_groups * 2 * PANEL;
 #ifdef __AVX512VNNI__
@@ -141,7 +142,8 @@ class Int8Product {
 
 // Prepares all rows of `a` for products without tiles, and calls f(product). `num_beside`: see Int8Rows.
 template <typename T, typename Count, typename Function>
-void with_product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team, Count num_beside, Function f) {
+void with_product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team, Count num_beside,
+                  Function f) {
     if (a.input_bits == 8) return f(Int8Product<T, 1>(a, w, team, num_beside));
     if constexpr (std::is_same<T, bf16>::value) {
         if (HAS_DOT && !a.is_float8) return f(Int8Product<T, 2>(a, w, team, num_beside));
