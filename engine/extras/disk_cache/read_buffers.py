@@ -50,4 +50,4 @@ class ReadBuffers:
             return memoryview(bytearray(num_bytes))
         buffer = self._memory[start : start + num_bytes]
         weakref.finalize(buffer, self._free.append, start).atexit = False
-        return memoryview(buffer)
+        return buffer.data
