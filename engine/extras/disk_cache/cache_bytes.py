@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...execution.models.kv_cache import KVCache
+from .read_buffers import touch
 
 Bytes = NDArray[np.uint8]
 
@@ -24,6 +25,11 @@ class CacheBytes:
         self.block_bytes, self.slot_bytes = _width(self._blocks), _width(self._slots)
         tensors = [*cache.block_tensors, *cache.state_tensors]
         self.layout = repr([(tuple(tensor.shape[1:]), str(tensor.dtype)) for tensor in tensors])
+
+    def touch_blocks(self, max_bytes: int) -> None:
+        """Let the first blocks, which are filled first, have their pages now."""
+        for array in self._blocks:
+            touch(array[: max_bytes // self.block_bytes])
 
     def read_block(self, block: int) -> Bytes:
         """Copy a block out."""

@@ -32,11 +32,13 @@ from .entry_folder import EntryFolder
 from .entry_reader import EntryReader, Found
 from .loading_runner import LoadingRunner
 from .namespace import namespace
+from .read_buffers import ReadBuffers
 from .write_behind import Write, WriteBehind
 
 _log = logging.getLogger("splitfuse.engine")
 _STAGED_SHARE = 1 / 16  # share of the free memory when the model is loaded
 _LEAST_STAGED = 64 * 2**20
+_TOUCHED = 64 * 2**20  # bytes of buffers, and of blocks, that are touched before a prompt is read
 _NUM_READERS = 2
 _NAMESPACE_WAIT_S = 0.3  # a file of 300 MB is hashed in this time; a larger one is waited for beside the first requests
 _CLOSE_S = 10.0
@@ -62,8 +64,10 @@ class DiskCache:
         self._writes = WriteBehind(self._folder, config.prefix_cache_disk_bytes, self._activity)
         self._threads = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="splitfuse-prefix-read")
         self._max_staged = max(_LEAST_STAGED, int(available_memory() * _STAGED_SHARE))
+        entry_bytes = EntryCodec(b"", "", self._key).num_bytes(self._memory.block_bytes)
+        self._buffers = ReadBuffers(entry_bytes, max_bytes=_TOUCHED)
         self._reader = EntryReader(
-            self._folder, self._memory, max_bytes=self._max_staged, on_damaged=self._writes.remove
+            self._folder, self._memory, self._buffers, max_bytes=self._max_staged, on_damaged=self._writes.remove
         )
         self._num_staged_bytes = 0
         self._staged: OrderedDict[tuple[bytes, bytes], Bytes] = OrderedDict()  # by kind and block hash
@@ -118,6 +122,12 @@ class DiskCache:
             return
         if generation == self._generation:
             self._namespace = found
+            if self._folder.exists(found.hex()[:32]):
+                self._threads.submit(self._touch)
+
+    def _touch(self) -> None:
+        self._buffers.touch()
+        self._memory.touch_blocks(_TOUCHED)
 
     def _codec(self, tenant: str) -> EntryCodec:
         assert self._namespace is not None

@@ -17,7 +17,7 @@ import importlib
 import os
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
@@ -29,6 +29,7 @@ _PLAIN, _SEALED = 0, 1
 _DIGEST_BYTES = 32
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 BLOCK, STATE = b"block", b"state"
+Memory = Callable[[int], Any]  # makes a writable buffer of so many bytes
 
 
 class DamagedEntryError(Exception):
@@ -81,8 +82,8 @@ class EntryCodec:
         nonce = os.urandom(_NONCE_BYTES)
         return [header, nonce, self._cipher.encrypt(nonce, payload, header + self._bound(identity))]
 
-    def decode(self, identity: Identity, data: Any, payload_bytes: int) -> Any:
-        """Return the payload of a file's contents. Raises DamagedEntryError."""
+    def decode(self, identity: Identity, data: Any, payload_bytes: int, *, memory: Memory = bytearray) -> Any:
+        """Return the payload of a file's contents, decrypted into `memory` if sealed. Raises DamagedEntryError."""
         view = memoryview(data)
         if view.nbytes != self.num_bytes(payload_bytes):
             raise DamagedEntryError(f"has {view.nbytes} bytes, not {self.num_bytes(payload_bytes)}")
@@ -99,8 +100,12 @@ class EntryCodec:
         from cryptography.exceptions import InvalidTag  # installed, because the cipher needs it too
 
         try:
-            nonce, sealed = bytes(rest[:_NONCE_BYTES]), rest[_NONCE_BYTES:]
-            return self._cipher.decrypt(nonce, sealed, header + self._bound(identity))
+            sealed = bytes(rest[:_NONCE_BYTES]), rest[_NONCE_BYTES:], header + self._bound(identity)
+            if not hasattr(self._cipher, "decrypt_into"):  # cryptography before 47
+                return self._cipher.decrypt(*sealed)
+            payload = memory(payload_bytes)
+            self._cipher.decrypt_into(*sealed, payload)
+            return payload
         except InvalidTag as exc:
             raise DamagedEntryError("cannot be decrypted") from exc
 

@@ -85,8 +85,8 @@ class EntryFolder:
         """True if there is a file of this name, good or not."""
         return os.access(self._path / path, os.F_OK)
 
-    def read(self, path: str, num_bytes: int, *, used_ns: int) -> bytearray | None:
-        """Return the contents of a file of `num_bytes`, which count as used at that time; None if there is no file.
+    def read(self, path: str, into: memoryview, *, used_ns: int) -> bool:
+        """Read a file of as many bytes as `into` has, which counts as used at that time; False if there is no file.
 
         Raises DamagedEntryError if it is no private file of ours of that size.
         """
@@ -94,20 +94,19 @@ class EntryFolder:
             # Without O_NONBLOCK, opening a pipe that lies there would wait.
             descriptor = os.open(self._path / path, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
         except FileNotFoundError:
-            return None
+            return False
         except OSError as exc:
             raise DamagedEntryError(f"cannot be opened ({exc.strerror})") from exc
         try:
-            _check(os.fstat(descriptor), num_bytes)
-            data = bytearray(num_bytes)
-            view, num_read = memoryview(data), 0
-            while num_read < num_bytes and (count := os.readv(descriptor, [view[num_read:]])):
+            _check(os.fstat(descriptor), into.nbytes)
+            num_read = 0
+            while num_read < into.nbytes and (count := os.readv(descriptor, [into[num_read:]])):
                 num_read += count
-            if num_read < num_bytes:
-                raise DamagedEntryError(f"ends after {num_read} bytes of {num_bytes}")
+            if num_read < into.nbytes:
+                raise DamagedEntryError(f"ends after {num_read} bytes of {into.nbytes}")
             with contextlib.suppress(OSError):  # a read-only folder serves too
                 os.utime(descriptor, ns=(used_ns, used_ns))
-            return data
+            return True
         except OSError as exc:
             raise DamagedEntryError(f"cannot be read ({exc.strerror})") from exc
         finally:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -11,8 +12,7 @@ import numpy as np
 from .cache_bytes import Bytes, CacheBytes
 from .entry import BLOCK, STATE, DamagedEntryError, EntryCodec, Identity
 from .entry_folder import EntryFolder
-
-_READ_AT_ONCE = 32
+from .read_buffers import ReadBuffers
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -29,10 +29,16 @@ class EntryReader:
     """Reader of one folder. Any number of threads may call it; each chain is read by two."""
 
     def __init__(
-        self, folder: EntryFolder, memory: CacheBytes, *, max_bytes: int, on_damaged: Callable[[str], None]
+        self,
+        folder: EntryFolder,
+        memory: CacheBytes,
+        buffers: ReadBuffers,
+        *,
+        max_bytes: int,
+        on_damaged: Callable[[str], None],
     ) -> None:
         """`max_bytes`: of one prompt. `on_damaged` takes the path of a file that is no good."""
-        self._folder, self._max_bytes, self._on_damaged = folder, max_bytes, on_damaged
+        self._folder, self._buffers, self._max_bytes, self._on_damaged = folder, buffers, max_bytes, on_damaged
         self._block_bytes, self._slot_bytes = memory.block_bytes, memory.slot_bytes
         # SHA-256 and AES are the most of it, and leave the GIL: 2,000 tokens of SmolLM2, 46 MB, take 25 ms, not 45.
         self._second = ThreadPoolExecutor(1, thread_name_prefix="splitfuse-prefix-half")
@@ -49,17 +55,20 @@ class EntryReader:
         most = max(1, self._max_bytes // self._block_bytes)
         now = time.time_ns()
         wanted = [(Identity(BLOCK, *pair), now - 1000 * i) for i, pair in enumerate(pairs[first : first + most])]
-        found = [self._read(codec, folder, *wanted[0])]
-        for start in range(1, len(wanted), _READ_AT_ONCE):
-            if found[-1] is None:
-                break
-            some = wanted[start : start + _READ_AT_ONCE]
-            halves = some[: len(some) // 2], some[len(some) // 2 :]
-            later = self._second.submit(self._read_some, codec, folder, halves[0])
-            second = self._read_some(codec, folder, halves[1])
-            found += [*later.result(), *second]
-            if None in found[start:]:
-                break
+        found: list[Found | None] = [None] * len(wanted)
+        numbers = iter(range(len(wanted)))
+
+        def read_some() -> None:
+            for number in numbers:
+                found[number] = self._read(codec, folder, *wanted[number])
+                if found[number] is None:
+                    deque(numbers, maxlen=0)  # nothing behind it is of use
+
+        found[0] = self._read(codec, folder, *wanted[next(numbers)])
+        if found[0] is not None and len(wanted) > 1:
+            second = self._second.submit(read_some)
+            read_some()
+            second.result()
         end = found.index(None) if None in found else len(found)
         return [item for item in found[:end] if item is not None]
 
@@ -78,18 +87,16 @@ class EntryReader:
                 return [*chain, state] if len(chain) == end else []
         return []
 
-    def _read_some(self, codec: EntryCodec, folder: str, wanted: Sequence[tuple[Identity, int]]) -> list[Found | None]:
-        return [self._read(codec, folder, *one) for one in wanted]
-
     def _read(self, codec: EntryCodec, folder: str, identity: Identity, used_ns: int) -> Found | None:
         """Read an entry; None if it is not there, or no good."""
         path = f"{folder}/{codec.tenant_name}/{codec.name(identity)}"
         num_bytes = self._block_bytes if identity.kind == BLOCK else self._slot_bytes
         try:
-            data = self._folder.read(path, codec.num_bytes(num_bytes), used_ns=used_ns)
-            if data is None:
+            data = self._buffers.take(codec.num_bytes(num_bytes))
+            if not self._folder.read(path, data, used_ns=used_ns):
                 return None
-            return Found(identity, np.frombuffer(codec.decode(identity, data, num_bytes), dtype=np.uint8), path)
+            payload = codec.decode(identity, data, num_bytes, memory=self._buffers.take)
+            return Found(identity, np.frombuffer(payload, dtype=np.uint8), path)
         except DamagedEntryError as exc:
             self.num_damaged += 1
             if self.num_damaged & (self.num_damaged - 1) == 0:  # the first, then more and more rarely

@@ -19,6 +19,7 @@ void run(const RunPlan& plan, const Team& team) {
     typedef void (*Op)(const void* arguments, const Team* team);
     for (int64_t i = 0; i < plan.num_operations; i++) {
         const int64_t* operation = plan.operations + 2 * i;
+        team.part();
         ((Op)operation[0])(plan.arguments + operation[1], &team);
         team.barrier();
     }

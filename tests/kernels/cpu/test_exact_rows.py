@@ -126,6 +126,22 @@ def test_attention_of_one_token_of_few_and_of_many(
             assert not different, (window, softcap, cuts)
 
 
+@pytest.mark.parametrize("num_threads", [2, 3, 5, 8])
+def test_attention_by_several_threads(num_threads: int) -> None:
+    """Their last chunks of work are cut by heads or by tokens."""
+    before = torch.get_num_threads()
+    for group, dtype in ((3, torch.bfloat16), (1, torch.float32)):
+        attended = Attended(dtype, group=group, head_dim=64, block_size=16, is_int8=False)
+        args = ops.AttentionArgs(64**-0.5)
+        whole = attended.attend([0, LENGTH], args)
+        torch.set_num_threads(num_threads)
+        try:
+            for cuts in ([0, LENGTH], [0, 100, 116, 180, LENGTH]):
+                assert torch.equal(attended.attend(cuts, args), whole), (group, cuts)
+        finally:
+            torch.set_num_threads(before)
+
+
 def ops_by_tiles(folder: Path, *stems: str) -> Mapping[str, Any]:
     """Compile these sources for processors with tiles, which are emulated. Takes seconds, minutes on a busy machine."""
     if not torch.cpu._is_avx512_bf16_supported():

@@ -117,3 +117,48 @@ for _ in range(3):
     plan.run(x, step)
 print(time.process_time() - start)
 """
+
+
+def test_threads_that_share_a_processor_part() -> None:
+    """The other processor is busy, so the kernel leaves both threads where they are for some 100 ms."""
+    if not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs Linux and two processors")
+    result = subprocess.run(
+        [sys.executable, "-c", _ON_TWO_CORES], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["parted", "free"]
+
+
+_ON_TWO_CORES = f"""
+import os, subprocess, sys
+from pathlib import Path
+sys.path.insert(0, {str(__file__).rsplit("/", 1)[0]!r})
+import torch
+from test_plan import WIDTH, CPU, arrays, layers
+from splitfuse.kernels import ops
+first, second = sorted(os.sched_getaffinity(0))[:2]
+busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+try:
+    os.sched_setaffinity(busy.pid, [second])
+    before = set(os.listdir("/proc/self/task"))
+    torch.set_num_threads(2)
+    plan = ops.record(layers(60), width=WIDTH, dtype=torch.float32, device=CPU)
+    x, step = torch.zeros(4, WIDTH), arrays([0])
+    plan.run(x, step)
+    others = [int(task) for task in set(os.listdir("/proc/self/task")) - before]
+    os.sched_setaffinity(0, [first])
+    for processors in ([first], [first, second]):
+        for other in others:
+            os.sched_setaffinity(other, processors)
+    places, num_runs = set(), 0
+    while second not in places and num_runs < 3:
+        plan.run(x, step)
+        num_runs += 1
+        stats = [Path(f"/proc/self/task/{{other}}/stat").read_text() for other in others]
+        places = {{int(stat.rsplit(")", 1)[1].split()[36]) for stat in stats}}
+    print("parted" if second in places else "together", end=" ")
+    print("free" if all(os.sched_getaffinity(other) == {{first, second}} for other in others) else "bound")
+finally:
+    busy.kill()
+"""

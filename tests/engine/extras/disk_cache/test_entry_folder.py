@@ -21,8 +21,9 @@ def folder(tmp_path: Path) -> EntryFolder:
     return made
 
 
-def read(folder: EntryFolder) -> bytearray | None:
-    return folder.read(PATH, len(DATA), used_ns=2 * 10**9)
+def read(folder: EntryFolder, *, path: str = PATH, num_bytes: int = len(DATA)) -> bytearray | None:
+    data = bytearray(num_bytes)
+    return data if folder.read(path, memoryview(data), used_ns=2 * 10**9) else None
 
 
 def test_a_file_comes_back_private(folder: EntryFolder, tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_file_comes_back_private(folder: EntryFolder, tmp_path: Path) -> None:
 
 
 def test_no_file_is_a_miss(folder: EntryFolder) -> None:
-    assert folder.read("model/tenant/other", 10, used_ns=0) is None
+    assert read(folder, path="model/tenant/other") is None
     assert folder.exists(PATH)
     folder.remove(PATH)
     assert not folder.exists(PATH)
@@ -43,7 +44,7 @@ def test_no_file_is_a_miss(folder: EntryFolder) -> None:
 def test_what_is_no_private_file_of_that_size_is_refused(folder: EntryFolder, tmp_path: Path) -> None:
     file = tmp_path / "cache" / PATH
     with pytest.raises(DamagedEntryError, match="bytes"):
-        folder.read(PATH, len(DATA) - 1, used_ns=0)
+        read(folder, num_bytes=len(DATA) - 1)
     file.chmod(0o622)
     with pytest.raises(DamagedEntryError, match="others"):
         read(folder)

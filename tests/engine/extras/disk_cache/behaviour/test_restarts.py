@@ -328,7 +328,7 @@ def test_a_disk_that_hangs_costs_one_request_some_time(
 ) -> None:
     release, num_reads = threading.Event(), []
 
-    def hanging(self: EntryFolder, path: str, num_bytes: int, *, used_ns: int) -> None:
+    def hanging(self: EntryFolder, path: str, into: memoryview, *, used_ns: int) -> None:
         num_reads.append(1)
         release.wait(60)
 
