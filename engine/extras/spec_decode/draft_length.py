@@ -3,7 +3,8 @@
 Three parts decide: the AcceptanceTracker measures how often drafts are right, best_lengths finds the lengths that bring
 the most tokens per second, and the OverheadBudget bounds the cost of wrong estimates. StepTimes learns the times of
 steps that only decode: there one more token costs far less than in a prompt's chunk, whose pass is bound by arithmetic.
-A drafter with a Confidence is told the least probability of a token that is worth its cost instead of lengths. No torch and no clock of its own.
+A drafter with a Confidence is told the least probability of a token that is worth its cost instead of lengths. No torch
+and no clock of its own.
 """
 
 from collections import Counter
