@@ -22,7 +22,7 @@ from ...core.request import Request
 from ..models.forward_inputs import Array, Arrays, Bounds
 from .pooled_rows import pooled_indices
 
-_FEW_TOKENS = 64  # of a step, drafts among them, that lists spread faster than numpy
+_FEW_TOKENS = 64  # most tokens of a step, drafts among them, that lists spread faster than numpy
 
 
 def lay_out(rows: Sequence[BatchRow], *, block_size: int) -> tuple[Arrays, Bounds]:

@@ -3,7 +3,8 @@
 Three parts decide: the AcceptanceTracker measures how often drafts are right, best_lengths finds the lengths that bring
 the most tokens per second, and the OverheadBudget bounds the cost of wrong estimates. StepTimes learns the times of
 steps that only decode: there one more token costs far less than in a prompt's chunk, whose pass is bound by arithmetic.
-A drafter with a Confidence is told the least probability of a token that is worth its cost instead of lengths. No torch and no clock of its own.
+A drafter with a Confidence is told the least probability of a token that is worth its cost instead of lengths. No torch
+and no clock of its own.
 """
 
 from collections import Counter
@@ -38,7 +39,7 @@ class DraftLengths(Generic[Key]):
         `ends_drafts`: the drafter itself ends drafts at `least_probability`, so lengths are upper limits.
         """
         self._max_length, self._ends_drafts = max_length, ends_drafts
-        self.least_probability = 0.0  # of a drafted token that is worth its cost
+        self.least_probability = 0.0  # least one of a drafted token that is worth its cost
         self._num_tokens = self._num_plain = 1.0  # tokens of a row, and the time in plain steps; older ones count less
         self.step_times = StepTimes(prior)
         # Seconds of the drafter: per call, per token read or drafted, per round. Near 0 until measured.

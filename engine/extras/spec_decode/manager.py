@@ -43,7 +43,7 @@ class Speculation:
         self._vocab_size = vocab_size
         self._adaptive = adaptive
         self._clock = clock
-        self._num_calls = 0  # of the drafter
+        self._num_calls = 0
         self._ended: list[Request] = []  # requests to forget when the step's thread is not drafting
         self._sizes_seen: set[int] = set()  # sizes of passes; the first of a size builds its kernels: 1 ms on a CPU
         self._draft_s = self._choosing_s = 0.0  # seconds of the step in flight
