@@ -73,7 +73,7 @@ def listen(host: str, port: int) -> socket.socket:
             ) from exc
         free = _free_port(host, port)
         hint = f"; port {free} is free: --port {free}" if free else ""
-        raise ConfigError(f"cannot listen on {host} port {port}: {os.strerror(exc.errno)}{hint}") from exc
+        raise ConfigError(f"cannot listen on {host} port {port}: {os.strerror(exc.errno or 0)}{hint}") from exc
     # asyncio sets this only on sockets that it creates. Without it, a kept connection's answer, written in two parts,
     # waits for the client's delayed acknowledgement: 44 ms instead of 2.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
