@@ -215,7 +215,7 @@ class Waiting(Forgetful):
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_a_wait_for_a_processor_is_not_charged(tiny_folder: str, method: str) -> None:
     llm = make(tiny_folder, speculative_config={"method": method, "adaptive": False})
-    speculation: Any = llm.core.speculation.inner  # type: ignore[union-attr]
+    speculation: Any = llm._replays.inner
     speculation._drafter = drafter = Waiting(VOCAB_SIZE)
     generate(llm, SamplingParams(max_tokens=10, temperature=0, ignore_eos=True), PROMPTS[:1])
     assert drafter.num_calls >= 8
