@@ -585,7 +585,6 @@ def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = 
     router_logits [T, E], K <= E → (weights [T, K] float32, expert_ids [T, K] int32). A weight is the expert's score
     (Shazeer et al. 2017), divided by the token's sum of chosen ones if `args.renormalize` (Jiang et al. 2024, Mixtral),
     times `args.scale`.
-
     slot_mapping [T] int64: tokens of slot -1 only pad a CUDA graph, and a GPU routes them to no expert, which is -1.
     """
     return _backend(router_logits).route(router_logits, args, slot_mapping)

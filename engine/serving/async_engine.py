@@ -80,8 +80,7 @@ class AsyncEngine(EngineState):
 
         parts = load(self.config)
         self.replays = parts.replays()
-        config = self.config.for_streams(str(parts.runner.loaded.device))
-        return parts, parts.pipeline(config, replays=self.replays)
+        return parts, parts.pipeline(self.config.for_streams(str(parts.runner.loaded.device)), replays=self.replays)
 
     async def prepare(self) -> None:
         """Prepare structured output, which start leaves to the first request for it. Best while no request runs."""
@@ -96,8 +95,6 @@ class AsyncEngine(EngineState):
     async def stop(self) -> None:
         """Abort all requests (each output ends with finish_reason "abort") and end all tasks and threads."""
         self.is_draining = True
-        if self._next_tick is not None:
-            self._next_tick.cancel()
         if self._loop_task is not None:
             if self._is_stepping:
                 self.abort_all()

@@ -55,7 +55,6 @@ class EngineState:
         self._dead = asyncio.Event()
         self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
         self._num_stalled_ticks = 0  # a clock would count the time for which the process was stopped
-        self._next_tick: asyncio.TimerHandle | None = None
         self._queue_limits = QueueLimits(config)
         self._dispatch = DeltaDispatch(on_end=self._queue_limits.note_end)
         self.observers = self._dispatch.observers
@@ -109,9 +108,10 @@ class EngineState:
         return self._num_stalled_ticks * _REST_S < max(STALL_S, 5 * longest)
 
     def _tick(self) -> None:
-        """Count a tick since the last step or the arrival of work, and come back."""
+        """Count a tick since the last step or the arrival of work, and come back while the engine's loop runs."""
         self._num_stalled_ticks += 1
-        self._next_tick = asyncio.get_running_loop().call_later(_REST_S, self._tick)
+        if self._is_stepping:
+            asyncio.get_running_loop().call_later(_REST_S, self._tick)
 
     @property
     def is_failing(self) -> bool:

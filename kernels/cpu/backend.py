@@ -119,7 +119,7 @@ def embedding(token_ids: Tensor, packed: "QuantizedLinear | Table") -> Tensor:
     return packed.rows(token_ids)
 
 
-def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def route(router_logits: Tensor, args: RouteArgs, slots: Tensor | None = None) -> tuple[Tensor, Tensor]:
     run = _op("route", build.DTYPES.get(router_logits.dtype))
     if run is None:
         from .. import reference

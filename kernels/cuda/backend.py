@@ -202,11 +202,11 @@ def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
     return silu_mul(linear(x, packed))
 
 
-def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def route(router_logits: Tensor, args: RouteArgs, slots: Tensor | None = None) -> tuple[Tensor, Tensor]:
     if args == RouteArgs(args.top_k, args.renormalize):
-        return moe_route.route(router_logits, top_k=args.top_k, renormalize=args.renormalize, slot_mapping=slot_mapping)
+        return moe_route.route(router_logits, top_k=args.top_k, renormalize=args.renormalize, slot_mapping=slots)
     weights, ids = reference.route(router_logits, args)
-    return weights, ids if slot_mapping is None else ids.masked_fill(slot_mapping[:, None] < 0, -1)
+    return weights, ids if slots is None else ids.masked_fill(slots[:, None] < 0, -1)
 
 
 def _quantized(parts: Sequence[Tensor | QuantizedWeight], bits: int, is_fp8: bool) -> QuantizedWeight | None:

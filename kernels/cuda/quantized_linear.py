@@ -208,7 +208,7 @@ def _e2m1_shifts(index: int) -> tuple[int, int]:
 def _placed(codes: Tensor, index: int, bits: int, is_float: bool) -> Tensor:
     """Return words with a block's codes alone."""
     if not (is_float and bits == 4):
-        return codes << _shift(index, bits)
+        return codes << int(_shift(index, bits))
     magnitude, sign = _e2m1_shifts(index)
     return (codes & 7) << magnitude | (codes >> 3) << sign
 

@@ -68,9 +68,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"--host {host}: no such address on this machine ({exc.strerror})") from exc
     except OSError as exc:
         if exc.errno == errno.EADDRNOTAVAIL:
-            raise ConfigError(
-                f"--host {host}: no such address on this machine; 0.0.0.0 stands for all that it has"
-            ) from exc
+            raise ConfigError(f"--host {host}: no such address on this machine; 0.0.0.0 stands for all it has") from exc
         free = _free_port(host, port)
         hint = f"; port {free} is free: --port {free}" if free else ""
         raise ConfigError(f"cannot listen on {host} port {port}: {os.strerror(exc.errno or 0)}{hint}") from exc

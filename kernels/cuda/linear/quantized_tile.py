@@ -10,18 +10,13 @@ operand as it is loaded, and its inputs are neighbours in x:
     e2m1, block         6 4 2 0 magnitudes  7 5 3 1
                         2 4 6 0 signs       3 5 7 1
 
-In e2m1 blocks 2 · i and 2 · i + 1 are one operand, whose neighbours they have in turn: then a word's halves are
-neighbours, as tensor cores take them, and no byte moves.
 One shift and one mask give two blocks as halves of a word. An unsigned code u in the low bits of a float16 is the
 subnormal number u · 2^-24, which tensor cores multiply exactly; one that begins at bit 4 is 16 times larger, and x is
-divided by 16 there. e4m3 becomes float16 by its bits (Micikevicius et al. 2022): w · 2^-8; e2m1 (OCP Microscaling
-Formats 1.0) too: w · 2^-14, 8 of them in 9 instructions: a shift brings magnitudes and signs of blocks 0 to 3 where
-float16 has them, and a multiplication is two shifts for the others. x is scaled by a power of
+divided by 16 there. e4m3 becomes float16 by its bits (Micikevicius et al. 2022): w · 2^-8; x is scaled by a power of
 two into float16's range, so x in bfloat16 keeps all its bits but for values below 2^-25 of the row's largest.
 
 Outputs are the rows of the dot: the weights are the operand that stays in registers. Per weight: 0.2 shifts, 0.5 masks,
-0.5 byte permutations (a pair of neighbours is in two words), 0.25 of a tensor core's instruction at most; in e2m1 1.1
-of all but the last.
+0.5 byte permutations (a pair of neighbours is in two words), 0.25 of a tensor core's instruction at most.
 """
 
 import triton
@@ -41,7 +36,10 @@ E2M1_UNIT = tl.constexpr(2.0**14)
 def _pair(words, INDEX: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr):
     """Return blocks 2 · INDEX and 2 · INDEX + 1 as the halves of words."""
     if IS_FLOAT and BITS == 4:
-        # Sign to 15 and 31, magnitude to 9 .. 11 and 25 .. 27. Sums of the products' other bits stay between these.
+        # e2m1 (OCP Microscaling Formats 1.0): w · 2^-14. Sign to 15 and 31, magnitude to 9 .. 11 and 25 .. 27; sums of
+        # the products' other bits stay between these. The two blocks are one operand, whose neighbours they have in
+        # turn: so a word's halves are neighbours, as tensor cores take them, and no byte moves. In all 9 instructions
+        # for 8 weights.
         if INDEX == 0:
             shifted = words
         elif INDEX == 1:
