@@ -7,17 +7,12 @@ operand as it is loaded, and its inputs are neighbours in x:
     bits of word j      0 ..               16 ..
     4 bits, block       0  2  4  6         1  3  5  7
     8 bits, block       0     2            1     3
-    e2m1, block         6 4 2 0 magnitudes  7 5 3 1
-                        2 4 6 0 signs       3 5 7 1
 
-In e2m1 blocks 2 · i and 2 · i + 1 are one operand, whose neighbours they have in turn: then a word's halves are
-neighbours, as tensor cores take them, and no byte moves.
 One shift and one mask give two blocks as halves of a word. An unsigned code u in the low bits of a float16 is the
 subnormal number u · 2^-24, which tensor cores multiply exactly; one that begins at bit 4 is 16 times larger, and x is
 divided by 16 there. e4m3 becomes float16 by its bits (Micikevicius et al. 2022): w · 2^-8; e2m1 (OCP Microscaling
-Formats 1.0) too: w · 2^-14, 8 of them in 9 instructions: a shift brings magnitudes and signs of blocks 0 to 3 where
-float16 has them, and a multiplication is two shifts for the others. x is scaled by a power of
-two into float16's range, so x in bfloat16 keeps all its bits but for values below 2^-25 of the row's largest.
+Formats 1.0) too: w · 2^-14 (`_pair`). x is scaled by a power of two into float16's range, so x in bfloat16 keeps all
+its bits but for values below 2^-25 of the row's largest.
 
 Outputs are the rows of the dot: the weights are the operand that stays in registers. Per weight: 0.2 shifts, 0.5 masks,
 0.5 byte permutations (a pair of neighbours is in two words), 0.25 of a tensor core's instruction at most; in e2m1 1.1
@@ -41,7 +36,9 @@ E2M1_UNIT = tl.constexpr(2.0**14)
 def _pair(words, INDEX: tl.constexpr, BITS: tl.constexpr, IS_FLOAT: tl.constexpr):
     """Return blocks 2 · INDEX and 2 · INDEX + 1 as the halves of words."""
     if IS_FLOAT and BITS == 4:
-        # Sign to 15 and 31, magnitude to 9 .. 11 and 25 .. 27. Sums of the products' other bits stay between these.
+        # From bit 0 on: magnitudes of blocks 6, 4, 2, 0, signs of 2, 4, 6, 0; 16 bits above 7, 5, 3, 1, and 3, 5, 7, 1.
+        # Signs go to 15 and 31, magnitudes to 9 .. 11 and 25 .. 27: one shift does both for blocks 0 to 3, one
+        # multiplication for the others, whose further bits stay between these. 9 instructions for 8 weights.
         if INDEX == 0:
             shifted = words
         elif INDEX == 1:
@@ -149,6 +146,7 @@ def multiply_steps(
 
     x_ptrs [inputs of a dot, M] and w_ptrs [N, BLOCK_K] are those of step 0, scale_ptrs [N] those of group 0.
     """
+    # In e2m1 inputs of a dot are of two blocks in turn: a word's halves are neighbours, as tensor cores take them.
     IS_PAIRED: tl.constexpr = IS_FLOAT and BITS == 4
     HAS_EXPONENTS: tl.constexpr = scale_ptrs.dtype.scalar.element_ty == tl.int32  # of the step's four groups
     STEP: tl.constexpr = 32 // BITS * BLOCK_K
