@@ -10,7 +10,7 @@ from splitfuse.kernels import int8_cache, ops, reference
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cpu import build
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 

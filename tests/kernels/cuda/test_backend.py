@@ -26,7 +26,7 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import quantized_linear
 from splitfuse.kernels.quantize import quantize
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 @pytest.fixture(autouse=True)

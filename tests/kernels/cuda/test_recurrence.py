@@ -20,7 +20,7 @@ SMALL = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_reference_in_float64(name: str, dtype: torch.dtype) -> None:
