@@ -30,6 +30,7 @@ def launched(shape: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "num_rows"), [(MIXTURE, 1), (MIXTURE, 8), ("llama-3.1-8b", 1), ("llama-3.1-8b", 8)])
 def test_a_prediction_has_the_launches_of_a_step(shape: str, num_rows: int) -> None:
     predicted: Counter[str] = Counter()
