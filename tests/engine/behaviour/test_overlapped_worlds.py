@@ -15,7 +15,7 @@ import pytest
 from overlapped_world import OverlappedWorld
 from world_settings import Recording, can_be_recorded
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 NUM_SEEDS = int(os.environ.get("SPLITFUSE_TEST_OVERLAPPED_SEEDS", "12"))
 STEPS = 600
