@@ -10,6 +10,7 @@ from 4,096 tokens on once: `--shapes llama-3.2-1b:2` keeps the shape of a step a
 """
 
 import argparse
+import json
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -61,7 +62,7 @@ def cells(load: str, result: dict[str, Any], peer: str) -> str:
 def measure(args: argparse.Namespace, load: str, points: list[Point]) -> None:
     """Print the rows of one shape and group of loads."""
     args.points = points
-    args.settings = {"openvino": {"enable_prefix_caching": True}} if load == "shared" else {}
+    args.settings = args.own_settings | ({"openvino": {"enable_prefix_caching": True}} if load == "shared" else {})
     output_len, args.output_len = args.output_len, max(args.output_len, _LONG_OUTPUT)
     with ExitStack() as stack:
         folder = bench.weights(args, stack)
@@ -88,7 +89,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--points", nargs="+", type=Point.parse, dest="own_points", metavar="POINT")
     parser.add_argument("--seconds", type=float, default=780.0, help="after which no shape begins")
     parser.add_argument("--output-len", type=int, default=32)
-    parser.set_defaults(gguf=None, settings={})
+    parser.add_argument("--settings", type=json.loads, default={}, dest="own_settings", help="as in peers.py")
+    parser.set_defaults(gguf=None)
     args = parser.parse_args()
     for shape in args.shapes:
         if shape.split(":")[0] not in (known := [*SHAPES, *bench.MIXTURES]):
