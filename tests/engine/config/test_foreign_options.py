@@ -106,8 +106,8 @@ def test_what_is_taken(options: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--pipeline-parallel-size 2", "--pipeline-parallel-size 2 is not taken: one process and one device"),
-        ("-pp=4", "-pp 4 is not taken: one process"),
+        ("--pipeline-parallel-size 2", "--pipeline-parallel-size 2 is not taken: --tensor-parallel-size N"),
+        ("-pp=4", "-pp 4 is not taken: --tensor-parallel-size N"),
         ("--trust-remote-code", "code of a model repository is never run"),
         ("X --tokenizer Y", "the tokenizer is the model's own"),
         ("--tokenizer", "the tokenizer is the model's own"),
@@ -143,7 +143,7 @@ def test_keywords_of_vllms_llm() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2 is not taken: one process"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2 is not taken: --tensor-parallel-size N"),
         ({"trust_remote_code": True}, "trust_remote_code=True is not taken: code"),
         ({"model": "m", "tokenizer": "t"}, "tokenizer='t' is not taken"),
         ({"max_num_seq": 1}, "max_num_seq is not known; did you mean max_num_seqs"),
