@@ -56,7 +56,7 @@ _SWITCHES_WITHOUT_EFFECT = """
 --enable-auto-tool-choice --enable-prompt-tokens-details --enable-request-id-headers --enable-server-load-tracking
 --enable-sleep-mode --interleave-mm-strings --kv-cache-metrics --kv-sharing-fast-prefill --log-error-stack
 --multi-step-stream-outputs --no-enable-log-outputs --no-trust-remote-code --ray-workers-use-nsight --skip-mm-profiling
---use-tqdm-on-load
+--use-tqdm-on-load -cb --cont-batching --jinja --no-mmap
 """
 _WITHOUT_EFFECT = """
 -O --additional-config --allowed-headers --allowed-local-media-path --allowed-media-domains --allowed-methods

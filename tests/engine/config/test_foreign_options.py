@@ -96,6 +96,7 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
         ("--kv-cache-dtype auto --gpu-memory-utilization 0.5", "--kv-cache-dtype auto --gpu-memory-utilization 0.5"),
         ("--kv-cache-dtype int8_per_token_head", "--kv-cache-dtype int8"),
         ("--uvicorn-log-level info -O 3 --swap-space 0", "--swap-space 0"),
+        ("X --jinja -cb --no-mmap --port 1", "X --port 1"),
         ("-- --tokenizer X", "-- --tokenizer X"),
     ],
 )
