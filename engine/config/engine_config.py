@@ -76,7 +76,7 @@ class EngineConfig:
     )
     block_size: int = setting(16, at_least=1, decides=True, help="tokens in one block of the KV cache")
     gpu_memory_utilization: float = setting(0.9, above=0, at_most=1, help="share of the GPU's memory to use")
-    kv_cache_memory_bytes: int | None = setting(None, at_least=1, help="size of the KV cache; takes KiB, MiB, GiB")
+    kv_cache_memory_bytes: int | None = setting(None, at_least=1, help="size, as 4GiB; nothing = free memory / 4 (CPU)")
     num_kv_blocks: int | None = setting(
         None, at_least=1, help="number of blocks in the KV cache; overrides the measured size"
     )
