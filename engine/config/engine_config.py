@@ -72,11 +72,11 @@ class EngineConfig:
         None, at_least=1, decides=True, help="token budget of one step; nothing = 512, on a GPU 2048"
     )
     long_prefill_token_threshold: int | None = setting(  # see `for_streams`
-        None, at_least=0, decides=True, help=f"most tokens of a prompt in a step; 0 = all; none = {_CPU_CHUNK} on a CPU"
+        None, at_least=0, decides=True, help=f"most tokens of a prompt a step; 0 = all; nothing = {_CPU_CHUNK} on a CPU"
     )
     block_size: int = setting(16, at_least=1, decides=True, help="tokens in one block of the KV cache")
     gpu_memory_utilization: float = setting(0.9, above=0, at_most=1, help="share of the GPU's memory to use")
-    kv_cache_memory_bytes: int | None = setting(None, at_least=1, help="size of the KV cache; takes KiB, MiB, GiB")
+    kv_cache_memory_bytes: int | None = setting(None, at_least=1, help="size, as 4GiB; nothing = free memory / 4 (CPU)")
     num_kv_blocks: int | None = setting(
         None, at_least=1, help="number of blocks in the KV cache; overrides the measured size"
     )
@@ -118,14 +118,14 @@ class EngineConfig:
         None,
         above=0,
         words=("auto", "off"),
-        help="longest gap between tokens to aim at, in ms; auto: as short as costs 2.5 % of throughput; nothing = "
-        "auto for streams",
+        help="longest gap between tokens to aim at, in ms; auto: the shortest that costs at most 2.5 % of throughput; "
+        "nothing = auto for streams",
     )
-    ttft_ms: float | None = setting(None, above=0, help="aim of requests without one: ms until the first token")
-    itl_ms: float | None = setting(None, above=0, help="aim of requests without one: mean ms between tokens")
+    ttft_ms: float | None = setting(None, above=0, help="goal of requests without one: ms until the first token")
+    itl_ms: float | None = setting(None, above=0, help="goal of requests without one: mean ms between tokens")
     # Not in the repr, because it may contain keys.
     tenant_goals: dict[str, dict[str, float]] | None = setting(
-        None, repr=False, help='aims per tenant, as JSON: {"USER or API key": {"ttft_ms": 500, "itl_ms": 50}}'
+        None, repr=False, help='goals per tenant, as JSON: {"USER or API key": {"ttft_ms": 500, "itl_ms": 50}}'
     )
     max_queue_size: int = setting(1024, at_least=1, help="most waiting requests; further ones are answered 429")
     max_queue_chars: int = setting(
@@ -141,10 +141,10 @@ class EngineConfig:
     )
     enforce_eager: bool = setting(False, help="run without CUDA graphs")
     exact: bool | None = setting(
-        None, help="the schedule changes no bit of an answer, where that can be had; nothing = on a CPU"
+        None, help="answers keep their bits whatever else runs, where kernels can do that; nothing = on a CPU"
     )
     attention_backend: str | None = setting(
-        None, choices=("flash-attn",), help="package that attends to prompts from 4,096 tokens on a GPU; nothing = none"
+        None, choices=("flash-attn",), help="package for attention of long prompts on a Hopper GPU; nothing = none"
     )
     logprobs_mode: str = setting(
         "raw_logprobs",
@@ -167,16 +167,16 @@ class EngineConfig:
         None, help='single values of --generation-config, as JSON: {"temperature": 0.5}'
     )
     pooler_config: dict[str, Any] | None = setting(
-        None, help='embeddings of any model, or other than its files say, as JSON: {"pooling_type": "MEAN"}'
+        None, help='how a model makes embeddings, if its files do not say or say otherwise: {"pooling_type": "MEAN"}'
     )
     enable_lora: bool = setting(False, help="serve adapters (LoRA) beside the model, chosen by a request's `model`")
     lora_modules: tuple[str, ...] = setting(
         (), help='adapters to begin with, as NAME=PATH, or as JSON: {"name": "sql", "path": "PATH"}'
     )
-    max_loras: int = setting(8, at_least=1, help="most adapters in memory, so in unfinished requests; others wait")
+    max_loras: int = setting(8, at_least=1, help="most adapters in memory; requests of others wait for a place")
     max_lora_rank: int = setting(256, at_least=1, at_most=256, help="largest rank of an adapter")
     max_cpu_loras: int | None = setting(
-        None, at_least=1, help="most adapters in memory, if more than --max-loras; those not used last are read again"
+        None, at_least=1, help="the same in another of vLLM's names; the larger number counts"
     )
     speculative_config: dict[str, Any] | None = setting(
         None,

@@ -27,10 +27,10 @@ class ForeignOption:
     why: str = ""
 
 
-_ONE_DEVICE = "one process and one device serve a model; start several servers behind a proxy for more"
+_ONE_MACHINE = "--tensor-parallel-size N shares a model on one machine, --replicas N starts several servers"
 _LORA = "adapters have the model's vocabulary and dtype, on one device"
 _HTTPS = "the server speaks HTTP on --host and --port; put a proxy such as nginx or Caddy before it"
-_GENERATION = "only text generation is served, no embeddings and no scores"
+_POOLING = "leave it out: the files say if a model pools; for any other model there is --pooler-config"
 _CONFIG = "a model is what its config.json says; edit that in a copy of its folder"
 _REVISION = "fetch it with `hf download OWNER/NAME --revision NAME`, and give the folder as MODEL"
 _REQUEST = "requests ask for it themselves, in their body"
@@ -56,7 +56,7 @@ _SWITCHES_WITHOUT_EFFECT = """
 --enable-auto-tool-choice --enable-prompt-tokens-details --enable-request-id-headers --enable-server-load-tracking
 --enable-sleep-mode --interleave-mm-strings --kv-cache-metrics --kv-sharing-fast-prefill --log-error-stack
 --multi-step-stream-outputs --no-enable-log-outputs --no-trust-remote-code --ray-workers-use-nsight --skip-mm-profiling
---use-tqdm-on-load
+--use-tqdm-on-load -cb --cont-batching --jinja --no-mmap
 """
 _WITHOUT_EFFECT = """
 -O --additional-config --allowed-headers --allowed-local-media-path --allowed-media-domains --allowed-methods
@@ -67,7 +67,7 @@ _WITHOUT_EFFECT = """
 --structured-outputs-config --uvicorn-log-level --video-pruning-rate
 """
 _SWITCHES_REFUSED = {
-    _ONE_DEVICE: "--data-parallel-hybrid-lb --enable-eplb --enable-expert-parallel --headless",
+    _ONE_MACHINE: "--data-parallel-hybrid-lb --enable-eplb --enable-expert-parallel --headless",
     _LORA: "--fully-sharded-loras",
     _HTTPS: "--enable-ssl-refresh",
     _CONFIG: "--disable-sliding-window",
@@ -87,39 +87,38 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "--lora-dtype": (("auto",), _LORA),
     "--lora-extra-vocab-size": (("0", "256"), _LORA),
     "--config-format": (("auto", "hf"), _CONFIG),
-    "--convert": (("auto", "none"), _GENERATION),
+    "--convert": (("auto", "none"), _POOLING),
     "--cpu-offload-gb": (("0", "0.0"), "weights stay on the device; --quantization int4 makes them smaller"),
-    "--distributed-executor-backend": (("mp", "uni"), _ONE_DEVICE),
+    "--distributed-executor-backend": (("mp", "uni"), _ONE_MACHINE),
     "--max-long-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
     "--max-num-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
     "--max-logprobs": (("20",), "requests get at most 20"),
     "--model-loader-extra-config": (("{}",), _NOT_BUILT),
     "--response-role": (("assistant",), "answers are the assistant's"),
-    "--runner": (("auto", "generate"), _GENERATION),
-    "--task": (("auto", "generate"), _GENERATION),
+    "--runner": (("auto", "generate"), _POOLING),
+    "--task": (("auto", "generate"), _POOLING),
     "--tokenizer": ((SAME_AS_MODEL,), "the tokenizer is the model's own; put its files into the model's folder"),
     "--tokenizer-mode": (("auto", "fast", "hf"), "the tokenizer is the tokenizer.json in the model's folder"),
     **dict.fromkeys(("--code-revision", "--tokenizer-revision"), (("main",), _REVISION)),
     **dict.fromkeys(
         ("--api-server-count", "-asc", "--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"),
-        (("1",), _ONE_DEVICE),
+        (("1",), _ONE_MACHINE),
     ),
     **dict.fromkeys(
         ("--pipeline-parallel-size", "-pp", "--decode-context-parallel-size", "-dcp"),
-        (("1",), f"{_ONE_DEVICE}, or --quantization int8|int4 for a model that does not fit"),
+        (("1",), f"{_ONE_MACHINE}; --quantization int8|int4 makes a model fit"),
     ),
 }
 _ALWAYS_REFUSED = {
-    _ONE_DEVICE: "--all2all-backend --data-parallel-address -dpa --data-parallel-backend -dpb --data-parallel-rank "
+    _ONE_MACHINE: "--all2all-backend --data-parallel-address -dpa --data-parallel-backend -dpb --data-parallel-rank "
     "-dpn --data-parallel-rpc-port -dpp --data-parallel-start-rank -dpr --master-addr --master-port --nnodes "
     "--node-rank",
     _HTTPS: "--middleware --root-path --ssl-ca-certs --ssl-cert-reqs --ssl-certfile --ssl-keyfile --uds",
-    _GENERATION: "--io-processor-plugin --override-pooler-config",
     _CONFIG: "--hf-config-path --override-attention-dtype --rope-theta",
     f"{_CONFIG}; rope_scaling alone has a flag: --rope-scaling": "--hf-overrides",
     _CLASSES: "--logits-processor-pattern --logits-processors --scheduler-cls --tool-parser-plugin --worker-cls "
     "--worker-extension-cls",
-    _NOT_BUILT: "--kv-events-config --kv-transfer-config --tool-server",
+    _NOT_BUILT: "--io-processor-plugin --kv-events-config --kv-transfer-config --tool-server",
     "set HF_TOKEN in the environment": "--hf-token",
     "set HF_HOME in the environment": "--download-dir",
     "a head has at most 32 KiB and 100 headers": "--h11-max-header-count --h11-max-incomplete-event-size",
@@ -136,7 +135,9 @@ _ELSEWHERE = {
     "--device cpu, or nothing: a GPU takes the whole model": "-ngl --n-gpu-layers --gpu-layers",
     "--served-model-name": "-a --alias",
     "--host": "--hostname",
-    "not there: one device serves a model": "--dp --dp-size --num-shard",
+    "--pooler-config": "--override-pooler-config",
+    "--replicas": "--dp --dp-size",
+    "--tensor-parallel-size": "--num-shard",
 }
 
 

@@ -6,8 +6,8 @@ from ...engine.checks import shown
 
 _TEXT_ONLY = "not served here: text generation only"
 _NOT_POOLED = (
-    "not served here: the model makes text; serve an embedding model or a reranker, or start with "
-    '--pooler-config \'{"pooling_type": "LAST"}\' for embeddings of this model'
+    "not served here: the model makes text; serve an embedding model, add one by --embedding-model NAME, or take this "
+    'one\'s by --pooler-config \'{"pooling_type": "LAST"}\''
 )
 # Prefixes of other servers' paths.
 _NOT_SERVED: Mapping[str, str] = {
@@ -21,8 +21,7 @@ _NOT_SERVED: Mapping[str, str] = {
     "/v1/rerank": f"reranking is {_NOT_POOLED}",
     "/v2/rerank": f"reranking is {_NOT_POOLED}",
     "/rerank": f"reranking is {_NOT_POOLED}",
-    "/v1/score": f"scoring is {_NOT_POOLED}",
-    "/score": f"scoring is {_NOT_POOLED}",
+    **dict.fromkeys(("/v1/score", "/score"), f"scoring is {_NOT_POOLED}"),
     "/v1/classify": f"classes are {_NOT_POOLED}",
     "/classify": f"classes are {_NOT_POOLED}",
     "/v1/pooling": f"pooling is {_NOT_POOLED}",
@@ -33,6 +32,7 @@ _NOT_SERVED: Mapping[str, str] = {
     "/v1/threads": "threads are not kept here: /v1/responses takes previous_response_id",
     "/v1/vector_stores": f"vector stores are {_TEXT_ONLY}",
     "/v1/uploads": "uploads in parts are not served here: use /v1/files",
+    "/v1/load_lora_adapter": "adapters are not served here: start the server with --enable-lora",
     "/inference": f"the model is {_TEXT_ONLY}, at /generate and /v1",
 }
 

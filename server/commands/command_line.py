@@ -21,15 +21,8 @@ from .setting_flags import ALL, help_topic, help_words
 USAGE_ERROR = 2
 _PACKAGE = __name__.partition(".server.")[0] + "."  # of modules that are ours
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
-_WITH_SETTINGS = (
-    "serve",
-    "generate",
-    "chat",
-    "plan",
-    "config",
-    "simulate",
-    "verify",
-)  # commands whose --help has pages
+# Commands whose --help has pages.
+_WITH_SETTINGS = ("serve", "generate", "chat", "embed", "plan", "config", "simulate", "verify")
 _BENCH_HELP = """usage: splitfuse bench serve|offline [flags]
 
 measure speed

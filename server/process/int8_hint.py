@@ -1,7 +1,4 @@
-"""Hint of the start banner: the speed that activations rounded to int8 would bring on this processor.
-
-Numbers are of tests/bench/RESULTS.md, SmolLM2-135M in 4 and 8 bits on two cores.
-"""
+"""Hint of the start banner: the speed that activations rounded to int8 would bring on this processor."""
 
 from functools import cache
 from pathlib import Path
@@ -10,15 +7,17 @@ from typing import Any
 from ..server_settings import ServerSettings
 
 _CPUINFO = Path("/proc/cpuinfo")
-# With VNNI alone: 199 -> 319 tokens/s at 32 x 256 in Q4_0, 252 -> 312 in Q8_0. With AMX tiles 69 -> 95 tokens/s of one
-# stream, while prompts take groups of 32 inputs by vectors: 980 tokens/s beside 1,950.
+# SmolLM2-135M on two cores (tests/bench/RESULTS.md). With VNNI alone: 199 -> 319 tokens/s at 32 x 256 in Q4_0, 252 ->
+# 312 in Q8_0. With AMX tiles 69 -> 95 tokens/s of one stream, while prompts go by vectors: 980 tokens/s beside 1,950.
 _WITH_VNNI = "would give about 1.2 to 1.6 times the tokens/s"
 _WITH_AMX = "would give one stream about 1.4 times the tokens/s; long prompts would take longer"
 
 
 def int8_hint(settings: ServerSettings, loaded: Any) -> str | None:
     """Return the hint if the weights are packed and the processor multiplies bytes; None if int8 is on or no gain."""
-    is_packed = loaded.model_config.quantization is not None or settings.quantization in ("int8", "int4")
+    config = loaded.model_config
+    is_packed = config.quantization is not None or settings.quantization in ("int8", "int4")
+    is_packed |= any(f", {bits}-bit GGUF" in config.description for bits in (4, 5, 6, 8))
     if str(loaded.device) != "cpu" or not is_packed or settings.quantization_activations == "int8":
         return None
     flags = cpu_flags()

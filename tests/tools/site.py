@@ -24,6 +24,7 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Install": "installation",
         "Models": "models",
         "Commands": "commands",
+        "Measurements": "measurements",
         "Plain questions": "plain_questions",
     },
     "Tutorials": {
@@ -78,7 +79,6 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Extending": "extending",
         "Extras": "extras",
         "Testing": "testing",
-        "Measurements": "measurements",
         "Changelog": "CHANGELOG.md",
     },
 }

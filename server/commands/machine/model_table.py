@@ -11,7 +11,8 @@ from ....engine.extension import has_extra, load_extra
 from .stored_model import StoredModel, stored_models
 
 _CACHE_SHARE = 1.2  # weights, a small KV cache and a step; `splitfuse plan` computes the real number
-_FORMATS = "Formats: safetensors, and GGUF where a name stands. splitfuse plan MODEL reports what fits."
+_FORMATS = """Formats: safetensors, and GGUF where a name stands. GGUF files of Mistral 7B name llama, of DeepSeek V2
+deepseek2; those of models with images are of the family's text alone. splitfuse plan MODEL reports what fits."""
 
 
 def print_models(*, as_json: bool) -> int:

@@ -39,15 +39,15 @@ def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict
         ),
         "chat": command_of("chat", handlers.chat, "talk to a model, in this process or at a URL", MODEL_FIELDS),
         "embed": command_of("embed", handlers.embed, "embed each line of a file, in this process", MODEL_FIELDS),
-        "plan": command_of("plan", handlers.plan, "what fits, before anything is loaded", MODEL_FIELDS),
-        "config": command_of("config", handlers.config, "the settings in force, and where each comes from", ALL_FIELDS),
-        "doctor": command_of("doctor", handlers.doctor, "what is installed, what is missing, how to fix it", ()),
+        "plan": command_of("plan", handlers.plan, "say what fits into memory, without loading it", MODEL_FIELDS),
+        "config": command_of("config", handlers.config, "print each setting in force, and its source", ALL_FIELDS),
+        "doctor": command_of("doctor", handlers.doctor, "say what is missing on this machine, and its fix", ()),
     }
     made |= {"verify": _add_verify(commands, topic)} | _add_machine(commands)
-    made["help"] = commands.add_parser("help", help="the help of a command: help COMMAND [PAGE]")
+    made["help"] = commands.add_parser("help", help="print a command's help: help COMMAND [PAGE]")
     commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
     made |= _add_rehearsals(commands, command, topic)
-    made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
+    made["completion"] = commands.add_parser("completion", help="print a script for a shell's Tab key")
     made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     made["help"].add_argument("topic", nargs="?", choices=tuple(commands.choices), metavar="COMMAND")
     made["completion"].set_defaults(run=functools.partial(handlers.completion, parser, commands.choices))
@@ -80,7 +80,7 @@ def _add_verify(commands: Any, topic: str) -> Parser:
         "verify", help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
     )
     parser.usage = "splitfuse verify RECEIPT [flags]"
-    parser.add_argument("file", metavar="RECEIPT", help="JSON file with a receipt, or with an answer that has one; -")
+    parser.add_argument("file", metavar="RECEIPT", help="JSON file with a receipt or with its answer; -: stdin")
     parser.add_argument("--model", metavar="MODEL", help=_MODEL_HELP)
     parser.add_argument("--url", help="a running server, as http://localhost:8000, in place of a model here")
     parser.add_argument(
@@ -97,10 +97,10 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
     """The commands about models on disk and running servers."""
     made: dict[str, Parser] = {}
     for name, run, text in (
-        ("models", handlers.models, "models on this machine, and short names of others"),
+        ("models", handlers.models, "list models on this machine, and short names of others"),
         ("pull", handlers.pull, "fetch a model from the Hugging Face hub"),
         ("rm", handlers.rm, "remove a model that was fetched"),
-        ("ps", handlers.ps, "servers that run on this machine"),
+        ("ps", handlers.ps, "list your servers on this machine"),
     ):
         made[name] = commands.add_parser(
             name, help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
@@ -120,11 +120,11 @@ def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[s
     """The commands that need no model."""
     made: dict[str, Parser] = {}
     for name, run, text in (
-        ("simulate", handlers.simulate, "the scheduler over a load, without a model"),
-        ("replay", handlers.replay, "a recorded run again: were the decisions the same?"),
+        ("simulate", handlers.simulate, "run the scheduler over a load, without a model"),
+        ("replay", handlers.replay, "decide a recorded run again, and compare the decisions"),
         ("plot", handlers.plot, "draw recordings, simulations and step logs side by side"),
-        ("explain", handlers.explain, "what a recorded request waited for and was given"),
-        ("top", handlers.top, "what a running server does, in the terminal"),
+        ("explain", handlers.explain, "say what a recorded request waited for, and where its time went"),
+        ("top", handlers.top, "watch a running server in the terminal"),
     ):
         made[name] = commands.add_parser(
             name, help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter

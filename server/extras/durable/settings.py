@@ -24,7 +24,7 @@ class DurableSettings(ServerSettings):
     results_sync: str = setting(
         "full",
         choices=("full", "normal"),
-        help="full: what was told survives a power cut; normal: only the death of the process, but commits are cheap",
+        help="full: what was delivered survives a power cut; normal: only a crash of the process, with cheaper commits",
     )
     results_key_file: str | None = setting(
         None,
@@ -34,7 +34,7 @@ class DurableSettings(ServerSettings):
     webhook_targets: tuple[str, ...] = setting(
         (),
         repr=False,
-        help="where the ends of results may be told, as NAME=https://…; more than once; needs --results on disk",
+        help="where the ends of results may be POSTed, as NAME=https://…; more than once; needs --results on disk",
     )
     webhook_secret_file: str | None = setting(
         None, repr=False, help="file with the secret that signs webhooks: whsec_ and base64"

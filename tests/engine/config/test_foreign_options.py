@@ -96,6 +96,7 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
         ("--kv-cache-dtype auto --gpu-memory-utilization 0.5", "--kv-cache-dtype auto --gpu-memory-utilization 0.5"),
         ("--kv-cache-dtype int8_per_token_head", "--kv-cache-dtype int8"),
         ("--uvicorn-log-level info -O 3 --swap-space 0", "--swap-space 0"),
+        ("X --jinja -cb --no-mmap --port 1", "X --port 1"),
         ("-- --tokenizer X", "-- --tokenizer X"),
     ],
 )
@@ -106,8 +107,8 @@ def test_what_is_taken(options: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--pipeline-parallel-size 2", "--pipeline-parallel-size 2 is not taken: one process and one device"),
-        ("-pp=4", "-pp 4 is not taken: one process"),
+        ("--pipeline-parallel-size 2", "--pipeline-parallel-size 2 is not taken: --tensor-parallel-size N"),
+        ("-pp=4", "-pp 4 is not taken: --tensor-parallel-size N"),
         ("--trust-remote-code", "code of a model repository is never run"),
         ("X --tokenizer Y", "the tokenizer is the model's own"),
         ("--tokenizer", "the tokenizer is the model's own"),
@@ -143,7 +144,7 @@ def test_keywords_of_vllms_llm() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2 is not taken: one process"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2 is not taken: --tensor-parallel-size N"),
         ({"trust_remote_code": True}, "trust_remote_code=True is not taken: code"),
         ({"model": "m", "tokenizer": "t"}, "tokenizer='t' is not taken"),
         ({"max_num_seq": 1}, "max_num_seq is not known; did you mean max_num_seqs"),

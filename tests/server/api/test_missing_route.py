@@ -8,6 +8,7 @@ import pytest
     [
         ("/v1/embeddings", "embeddings are not served here: the model makes text; serve an embedding model"),
         ("/v1/images/generations", "images are not served here"),
+        ("/v1/load_lora_adapter", "start the server with --enable-lora"),
         ("/v1/audio/speech", "audio is not served here"),
         ("/v1/moderations", "moderations are not served here"),
         ("/v1/fine_tuning/jobs", "fine-tuning is not served here"),

@@ -71,6 +71,8 @@ VNNI, AMX = frozenset({"avx2", "avx512_vnni"}), frozenset({"avx512_vnni", "amx_i
         (VNNI, "Q4_0", {}, "cpu", "  hint      --quantization-activations int8 would give about 1.2 to 1.6 times"),
         (AMX, "Q4_0", {}, "cpu", "  hint      --quantization-activations int8 would give one stream about 1.4 times"),
         (VNNI, None, {"quantization": "int4"}, "cpu", "  hint      --quantization-activations int8"),
+        (VNNI, "4-bit GGUF", {}, "cpu", "  hint      --quantization-activations int8"),
+        (VNNI, "16-bit GGUF", {}, "cpu", None),
         (VNNI, None, {}, "cpu", None),
         (VNNI, "Q4_0", {}, "cuda", None),
         (VNNI, "Q4_0", {"quantization_activations": "int8"}, "cpu", None),
@@ -90,7 +92,10 @@ def test_int8_activations_are_named_where_they_would_help(
         device=device, dtype="torch.bfloat16", max_model_len=64, op_by_op=None, inexact=None, states=None
     )
     loaded.cache = SimpleNamespace(num_blocks=8)
-    packed = SimpleNamespace(name=quantization) if quantization else None
-    loaded.model_config = SimpleNamespace(quantization=packed, description="")
+    is_file = quantization is not None and quantization.endswith("GGUF")
+    packed = SimpleNamespace(name=quantization) if quantization and not is_file else None
+    loaded.model_config = SimpleNamespace(
+        quantization=packed, description=f"A model, {quantization} (Q4_1), 1 B" * is_file
+    )
     text = banner(Settings(**changes), SimpleNamespace(loaded=loaded, default_sampling_params={}), port=80)  # type: ignore[arg-type]
     assert row in text if row else "hint" not in text
