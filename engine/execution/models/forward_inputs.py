@@ -58,7 +58,5 @@ def select(rows: Tensor | None, x: Tensor, residual: Tensor | None) -> tuple[Ten
 
 def with_plans(arrays: Arrays, planner: Any, **options: bool) -> Arrays | None:
     """Add the work lists of a GPU's decodes (ops.decode_planner); None if they would be larger than a graph's."""
-    if planner is None:
-        return arrays
-    plans = planner(arrays["query_start_loc"], arrays["seq_lens"], **options)
+    plans = {} if planner is None else planner(arrays["query_start_loc"], arrays["seq_lens"], **options)
     return None if plans is None else {**arrays, **plans}
