@@ -49,8 +49,6 @@ class NativeExperts:
         """Multiply x [T, H] as `ops.experts` does. All memory has a row for each token, so that it can be recorded."""
         library, dtype = build.library(), build.DTYPES[x.dtype]
         assert library is not None
-        if not len(x):
-            return x  # no row has memory
         x = x.contiguous()
         (num_tokens, hidden), top_k, num_experts = x.shape, weights.shape[1], len(self._down[0].weights)
         tokens, places = (x.new_empty(num_tokens, top_k, dtype=torch.int64) for _ in range(2))
