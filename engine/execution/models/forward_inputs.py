@@ -49,9 +49,14 @@ class Inputs(NamedTuple):
         )
 
 
+def select(rows: Tensor | None, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Take these rows of both; None: all. index_select takes 3.3 us for 64 rows of 1024 in bfloat16, x[...] 10.9."""
+    if rows is None:
+        return x, residual
+    return x.index_select(0, rows), None if residual is None else residual.index_select(0, rows)
+
+
 def with_plans(arrays: Arrays, planner: Any, **options: bool) -> Arrays | None:
     """Add the work lists of a GPU's decodes (ops.decode_planner); None if they would be larger than a graph's."""
-    if planner is None:
-        return arrays
-    plans = planner(arrays["query_start_loc"], arrays["seq_lens"], **options)
+    plans = {} if planner is None else planner(arrays["query_start_loc"], arrays["seq_lens"], **options)
     return None if plans is None else {**arrays, **plans}

@@ -33,9 +33,7 @@ class ForwardPlan:
         plan = self._plan(kv_cache)
         if isinstance(plan, str):
             return self._run_layers(x, inputs, kv_cache)
-        arrays = ops.StepArrays(*inputs[1:])
-        out: Tensor = plan.run(x, arrays)
-        return out
+        return plan.run(x, ops.StepArrays(*inputs[1:]))  # type: ignore[no-any-return]
 
     def refusal(self, kv_cache: KVCache) -> str | None:
         """Return the reason why there is no plan for this cache; None if there is one."""

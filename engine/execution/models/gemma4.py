@@ -186,10 +186,10 @@ class Gemma4ForCausalLM(SharedKVGemma, SparseDecoder):
         return self._norm.add(x.index_select(0, kept), None if residual is None else residual.index_select(0, kept))[0]
 
     def _run_layer(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(layer, Gemma4Layer)
-        x, stream = super()._run_layer(layer, x, residual, inputs, cache)
+        x, stream = super()._run_layer(layer, x, residual, inputs, cache, kept)
         assert stream is not None
         if layer.mixture is not None:
             x = layer.mixture(stream, x)

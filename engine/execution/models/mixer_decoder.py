@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from .decoder import Layer, Names
-from .forward_inputs import Inputs
+from .forward_inputs import Inputs, select
 from .layers import NoNorm
 from .mamba2_mixer import MambaDecoder
 
@@ -41,10 +41,10 @@ class MixerDecoder(MambaDecoder):
         return Layer(attention_norm=norm, attention=self._load_attention(index), mlp_norm=NoNorm(), mlp=_no_mlp)
 
     def _run_layer(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         x, residual = layer.attention_norm.add(x, residual)
-        return layer.attention(x, inputs, cache), residual
+        return select(kept, layer.attention(x, inputs, cache), residual)
 
 
 def _no_mlp(x: Tensor) -> Tensor:

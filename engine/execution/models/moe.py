@@ -80,6 +80,8 @@ class SparseMLP:
     parallel: TensorParallel = ALONE
 
     def __call__(self, x: Tensor) -> Tensor:
+        if not len(x):
+            return x  # no token of the step needs logits
         weights, expert_ids = self.route(x)
         return self.parallel.sum([ops.experts(x, weights, expert_ids, packed) for packed in self.experts])
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ....kernels import ops
 from .checkpoint import positive_int
 from .decoder import Layer, Names
-from .forward_inputs import Inputs
+from .forward_inputs import Inputs, select
 from .layer_norm_decoder import LayerNormDecoder
 from .layers import LayerNorm, NoNorm, Norm
 
@@ -75,11 +75,11 @@ class OPTForCausalLM(LayerNormDecoder):
         return x + self._embed_positions[inputs.positions]
 
     def _run_layer(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         if self._is_pre_norm:
-            return super()._run_layer(layer, x, residual, inputs, cache)
-        x, _ = layer.attention_norm.add(layer.attention(x, inputs, cache), x)
+            return super()._run_layer(layer, x, residual, inputs, cache, kept)
+        x, _ = layer.attention_norm.add(*select(kept, layer.attention(x, inputs, cache), x))
         x, _ = layer.mlp_norm.add(layer.mlp(x), x)
         return x, None
 

@@ -1,10 +1,11 @@
 """ParallelDecoder: attention and MLP side by side, reading one residual stream (Wang & Komatsuzaki 2021, GPT-J)."""
 
+from typing import Any
+
 from torch import Tensor
 
-from ....kernels import ops
 from .decoder import Layer
-from .forward_inputs import Inputs
+from .forward_inputs import Inputs, select
 from .layer_norm_decoder import LayerNormDecoder
 
 
@@ -26,10 +27,11 @@ class ParallelDecoder(LayerNormDecoder):
         return Layer(norm, self._load_attention(index), mlp_norm, self._load_mlp(index))
 
     def _run_layer(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         if not self._is_parallel:
-            return super()._run_layer(layer, x, residual, inputs, cache)
+            return super()._run_layer(layer, x, residual, inputs, cache, kept)
         x, residual = layer.attention_norm.add(x, residual)
         mlp_x = x if layer.mlp_norm is layer.attention_norm else layer.mlp_norm(residual)
-        return layer.mlp(mlp_x) + layer.attention(x, inputs, cache), residual
+        mlp_x, residual = select(kept, mlp_x, residual)
+        return layer.mlp(mlp_x) + select(kept, layer.attention(x, inputs, cache), None)[0], residual

@@ -46,11 +46,7 @@ class SamplingPass:
             last_token_ids = fields["token_ids"].index_select(0, fields["logits_indices"][: len(samples.requests)])
         logits = self._model.logits(step.hidden[: len(samples.requests)])
         step.sampled = sample(
-            logits,
-            fields,
-            num_top=samples.num_top,
-            last_token_ids=last_token_ids,
-            logprobs_mode=self._logprobs_mode,
+            logits, fields, num_top=samples.num_top, last_token_ids=last_token_ids, logprobs_mode=self._logprobs_mode
         )
         if self._tokens is not None:
             self._tokens[: len(samples.requests)].copy_(step.sampled.token_ids)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...execution.models.decoder import Decoder
-from ...execution.models.forward_inputs import Inputs
+from ...execution.models.decoder import Decoder, Layer
+from ...execution.models.forward_inputs import Inputs, select
 from ...execution.models.gpt2 import GPT2LMHeadModel
 from ...execution.models.interleaved_rope import InterleavedRope
 from ...execution.models.kv_cache import KVCache
@@ -149,6 +149,11 @@ class Adapted(_Base):
             return super()._run_layers(x, inputs, kv_cache)
         finally:
             self.sites.step.tiles = None
+
+    def _run_layer(
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any, kept: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        return select(kept, *super()._run_layer(layer, x, residual, inputs, cache))  # tiles are of all tokens
 
 
 def adapted(family: type[Decoder]) -> type[Decoder]:

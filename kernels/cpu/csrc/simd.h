@@ -224,11 +224,26 @@ inline vec where(ivec condition, vec yes, vec no) { return (vec)((condition & (i
 inline vec minus_abs(vec x) { return (vec)((ivec)x | INT32_MIN); }
 
 // 1 / (1 + e^-x), by e^-|x|, which cannot overflow.
+template <int N>
+inline __attribute__((always_inline)) void sigmoid(vec (&x)[N]) {
+    vec e[N];
+    for (int i = 0; i < N; i++) e[i] = minus_abs(x[i]);
+    exp_nonpositive(e);
+    for (int i = 0; i < N; i++) x[i] = where(x[i] < splat(0.0f), e[i], splat(1.0f)) / (1.0f + e[i]);
+}
 inline vec sigmoid(vec x) {
-    vec e = exp_nonpositive(minus_abs(x));
-    return where(x < splat(0.0f), e, splat(1.0f)) / (1.0f + e);
+    vec one[1] = {x};
+    sigmoid(one);
+    return one[0];
 }
 inline vec silu(vec x) { return x * sigmoid(x); }
+template <int N>
+inline __attribute__((always_inline)) void silu(vec (&x)[N]) {
+    vec s[N];
+    std::memcpy(s, x, sizeof s);
+    sigmoid(s);
+    for (int i = 0; i < N; i++) x[i] *= s[i];
+}
 // ln(1 + e^x), relative error below 3e-7: ln(1 + e) is 2·artanh(e / (2 + e)), whose series has no cancellation.
 inline vec softplus(vec x) {
     vec e = exp_nonpositive(minus_abs(x)), s = e / (2.0f + e), z = s * s;

@@ -9,10 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from .....kernels import ops
 from ....errors import ConfigError
 from ....execution.models.decoder import Layer
-from ....execution.models.forward_inputs import Inputs
+from ....execution.models.forward_inputs import Inputs, select
 from ....execution.models.layer_norm_decoder import LayerNormDecoder
 from ....execution.models.layers import Attention, NoNorm, Norm
 from ..families import NoHead
@@ -43,8 +42,8 @@ class Encoder(NoHead, LayerNormDecoder):
         return replace(attention, args=attention.args._replace(lookahead=_ALL))
 
     def _run_layer(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        x, _ = layer.attention_norm.add(layer.attention(x, inputs, cache), x)
+        x, _ = layer.attention_norm.add(*select(kept, layer.attention(x, inputs, cache), x))
         x, _ = layer.mlp_norm.add(layer.mlp(x), x)
         return x, None

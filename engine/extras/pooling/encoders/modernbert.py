@@ -84,9 +84,9 @@ class ModernBertModel(Encoder):
         return MLP(up, _gelu_mul, down)
 
     def _run_layer(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        return Decoder._run_layer(self, layer, x, residual, inputs, cache)
+        return Decoder._run_layer(self, layer, x, residual, inputs, cache, kept)
 
     def _embed(self, inputs: Inputs) -> Tensor:
         return self._embed_norm(LayerNormDecoder._embed(self, inputs))

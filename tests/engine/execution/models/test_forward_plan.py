@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,6 +129,26 @@ def test_plan_and_op_by_op(name: str, dtype: torch.dtype, tmp_path: Path) -> Non
         torch.set_num_threads(1 + seed % 4)
         inputs = inputs_of(rows, seed)
         assert torch.equal(case.forward(inputs), case.op_by_op(inputs)), rows
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_rows_without_logits_change_no_bit(name: str, tmp_path: Path) -> None:
+    case = load(name, tmp_path, torch.bfloat16)
+    inputs = inputs_of([(1, 5), (3, 8), (40, 21)], 0)
+    every = case.forward(inputs._replace(logits_indices=torch.arange(44)))
+    for kept in ([], [43], [0, 3, 43], [3, 0, *range(10, 30)]):
+        rows = torch.tensor(kept, dtype=torch.int64)
+        assert torch.equal(case.forward(inputs._replace(logits_indices=rows)), every[rows]), kept
+
+
+def test_the_last_mlp_computes_rows_with_logits_alone(tmp_path: Path) -> None:
+    case, seen = load("llama-mha", tmp_path, torch.float32), []
+    layers = case.model._layers
+    for index, layer in enumerate(layers):
+        mlp = lambda x, mlp=layer.mlp: (seen.append(len(x)), mlp(x))[1]  # noqa: E731
+        layers[index] = replace(layer, mlp=mlp)
+    case.op_by_op(inputs_of([(1, 5), (40, 21)], 0))
+    assert seen == [*[41] * (len(layers) - 1), 2]
 
 
 @pytest.mark.parametrize("name", sorted(UNPLANNED))
