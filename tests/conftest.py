@@ -1,5 +1,6 @@
 """Settings that must precede the import of torch, and the choice of tests: options, `sampled` and `thorough`."""
 
+import gc
 import math
 import os
 import random
@@ -35,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until pytest_collection_finish
     # By default an example fails that takes 0.2 s of wall time, which any may take beside other busy processes.
     hypothesis.settings.register_profile(
         "patient",
@@ -60,6 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in extra]
     if hasattr(config, "workerinput"):
         items.sort(key=_starts_late)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage of tests alone: what is loaded by now stays, and is millions of objects."""
+    gc.freeze()
+    gc.enable()
 
 
 def _starts_late(item: pytest.Item) -> bool:

@@ -1,5 +1,6 @@
 """Served: `splitfuse serve` in a process of its own, with its log in a file, observed from outside."""
 
+import contextlib
 import json
 import os
 import re
@@ -83,10 +84,12 @@ class Served:
     def until_ready(self, *, seconds: float = 240.0) -> Self:
         """Wait until ready. Raises RuntimeError with the log if the server ends or takes longer."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and self.process.poll() is None:
-            if self.status("/ready", timeout=2.0) == 200:
-                return self
-            time.sleep(0.05)
+        with self.client(timeout=2.0) as client:  # one for all: to make one takes as long as a hundred questions
+            while time.monotonic() < deadline and self.process.poll() is None:
+                with contextlib.suppress(httpx.HTTPError):
+                    if client.get("/ready").status_code == 200:
+                        return self
+                time.sleep(0.05)
         self.process.kill()
         raise RuntimeError(f"the server is not ready (exit {self.process.poll()}): {self.log[-2000:]}")
 

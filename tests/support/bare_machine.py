@@ -18,8 +18,8 @@ PathFinder.find_spec = classmethod(find_spec)
 """
 
 
-def without_packages(folder: Path, environment: dict[str, str]) -> dict[str, str]:
-    """Return the environment of a process that cannot import MISSING, nor can its children."""
-    (folder / "sitecustomize.py").write_text(_TEXT.format(missing=MISSING))
+def without_packages(folder: Path, environment: dict[str, str], missing: tuple[str, ...] = MISSING) -> dict[str, str]:
+    """Return the environment of a process that cannot import what is missing, nor can its children."""
+    (folder / "sitecustomize.py").write_text(_TEXT.format(missing=missing))
     paths = [str(folder), *filter(None, [environment.get("PYTHONPATH")])]
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}

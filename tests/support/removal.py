@@ -1,9 +1,13 @@
-"""Program: for each folder given, delete it from a copy of the package, serve the demo model and print the answers.
+"""Program: for each folder given, delete it from a copy of the package, and print the answers of the demo model.
 
-Torch and FastAPI are imported once; a child is forked for each folder, so a folder costs a second.
+    removal.py server FOLDER…   over HTTP
+    removal.py engine FOLDER…   of LLM, in a copy without the server
+
+Torch and FastAPI are imported once; a child is forked for each folder, so a folder costs half a second.
 """
 
 import asyncio
+import gc
 import json
 import os
 import shutil
@@ -21,19 +25,18 @@ import uvicorn  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 HELPERS = [str(ROOT / "tests/support"), str(ROOT / "tests/server")]
-PACKAGES = ("client", "engine", "kernels", "server")
+PACKAGES = {"server": ("client", "engine", "kernels", "server"), "engine": ("engine", "kernels")}
 
 
-def copy_without(folder: str, copy: Path) -> None:
-    """Link to every file of the package but those of this folder."""
-    for package in PACKAGES:
+def copy_package(kind: str, copy: Path) -> None:
+    """Link to every file of the package; what is compiled stays in the copy."""
+    for package in PACKAGES[kind]:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, copy / "splitfuse" / package, ignore=ignore, copy_function=os.symlink)
     os.symlink(ROOT / "__init__.py", copy / "splitfuse/__init__.py")
-    shutil.rmtree(copy / "splitfuse" / folder)
 
 
-async def answers() -> dict[str, object]:
+async def served() -> dict[str, object]:
     """Submit, poll and stream, in a server of this process."""
     from serving import serving
 
@@ -51,20 +54,46 @@ async def answers() -> dict[str, object]:
     return {"polled": polled["token_ids"], "events": streamed.count("event: token"), "ready": ready}
 
 
+def generated() -> dict[str, object]:
+    """Generate, and ask for speculation, which needs an extra."""
+    from splitfuse.engine import LLM, SamplingParams
+    from splitfuse.engine.errors import ConfigError
+
+    outputs = LLM("demo", device="cpu").generate(["Once upon", "A"], SamplingParams(max_tokens=3, ignore_eos=True))
+    try:
+        LLM("demo", device="cpu", speculative_model="ngram")
+        refusal = ""
+    except ConfigError as exc:
+        refusal = str(exc)
+    return {"lengths": [len(output.outputs[0].token_ids) for output in outputs], "refusal": refusal}
+
+
+def answers(kind: str, copy: str) -> dict[str, object]:
+    """Return what the copy answers."""
+    sys.path[:1] = [copy, *HELPERS]
+    try:
+        return asyncio.run(served()) if kind == "server" else generated()
+    except BaseException:
+        return {"error": traceback.format_exc()}
+
+
+def main(kind: str, *folders: str) -> None:
+    """Print a line for each folder."""
+    gc.freeze()
+    with tempfile.TemporaryDirectory() as copy, tempfile.TemporaryDirectory() as aside:
+        copy_package(kind, Path(copy))
+        for folder in folders:
+            deleted = shutil.move(Path(copy, "splitfuse", folder), Path(aside, "deleted"))
+            reading, writing = os.pipe()
+            if os.fork() == 0:
+                os.write(writing, json.dumps(answers(kind, copy)).encode()[:60_000])
+                os._exit(0)
+            os.close(writing)
+            with os.fdopen(reading) as pipe:
+                print(folder, pipe.read(), flush=True)
+            os.wait()
+            shutil.move(deleted, Path(copy, "splitfuse", folder))
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        reading, writing = os.pipe()
-        if os.fork() == 0:
-            with tempfile.TemporaryDirectory() as copy:
-                try:
-                    copy_without(name, Path(copy))
-                    sys.path[:1] = [copy, *HELPERS]
-                    result = asyncio.run(answers())
-                except BaseException:
-                    result = {"error": traceback.format_exc()}
-            os.write(writing, json.dumps(result).encode()[:60_000])
-            os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as pipe:
-            print(name, pipe.read(), flush=True)
-        os.wait()
+    main(*sys.argv[1:])

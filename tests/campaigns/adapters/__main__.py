@@ -155,9 +155,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="splitfuse-adapters-"))
     try:
         paths = save_adapters(args.model, folder, args.adapters + NUM_WARM)
-        with Served(
-            "--model", args.model, "--enable-lora", "--max-loras", "4", "--num-kv-blocks", str(NUM_BLOCKS)
-        ) as server:
+        settings = ("--model", args.model, "--enable-lora", "--max-loras", "4", "--num-kv-blocks", str(NUM_BLOCKS))
+        with Served(*settings, is_forked=True) as server:
             wrong = asyncio.run(run(server, paths, args.seconds, may_wait=args.any_wait))
     finally:
         shutil.rmtree(folder)

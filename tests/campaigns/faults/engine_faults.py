@@ -110,7 +110,7 @@ def slow_grammars() -> Seen:
 
 
 def first_retry_after() -> Seen:
-    with Served() as served, served.client() as client:
+    with Served(is_forked=True) as served, served.client() as client:
         for _ in range(20):
             body = {"prompt": "Once", "n": 64, "max_tokens": 400, "ignore_eos": True}
             answer = client.post("/generate", json=body)

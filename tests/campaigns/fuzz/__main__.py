@@ -39,7 +39,7 @@ def main() -> int:
             postgres.start()
             stack.callback(postgres.remove)
             shared = ("--replicas", str(options.replicas), "--results", postgres.database())
-        served = stack.enter_context(Served(*SETTINGS, *shared))
+        served = stack.enter_context(Served(*SETTINGS, *shared, is_forked=not shared))
         if options.case is not None:
             return _one(served, options.case)
         first, has_proxy = options.seed * 10**7, options.replicas > 1

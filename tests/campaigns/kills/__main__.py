@@ -160,7 +160,7 @@ class Campaign:
 
 def expected_answers() -> dict[str, dict[str, Any]]:
     """Return an undisturbed server's answers by kind."""
-    with Served(*SETTINGS, "--dtype", "float32") as served:
+    with Served(*SETTINGS, "--dtype", "float32", is_forked=True) as served:
         return {kind.name: comparable(answer_of(served, submit(served, kind))) for kind in KINDS}
 
 

@@ -22,7 +22,7 @@ FOLDERS = [
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Any]:
     """The answers of servers without each of the folders."""
-    command = [sys.executable, str(ROOT / "tests/support/removal.py"), *FOLDERS]
+    command = [sys.executable, str(ROOT / "tests/support/removal.py"), "server", *FOLDERS]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = [line.split(" ", 1) for line in process.stdout.splitlines()]
     return {folder: json.loads(answer) for folder, answer in lines}
