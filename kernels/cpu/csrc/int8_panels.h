@@ -339,9 +339,9 @@ struct StoredInt8Panel {
     // (8 rows of 8 bits, 1,312 MB: 66 -> 28 ms. Before, every pass read the whole panel from the second-level cache and
     // fetched the next panel into it, and both wait for the first-level cache's few buffers for misses.)
     static constexpr int64_t CHUNK = BITS == 8 ? 256 : 512;
-    // Distance of prefetches in bytes of values. (1 row, 4 rows of 8 bits: 4 KB 17.4, 20.3 ms; 8 KB 17.9, 18.2. 8 rows:
+    // Distance of prefetches in bytes of values. (8 bits, 1 row: 4 KB 17.4 ms, 8 KB 17.9; 4 rows 20.3 and 18.2; 8 rows
     // 8 KB 32, 12 or 16 KB 28.)
-    static constexpr int64_t AHEAD_OF_ONE_PASS = 6 << 10, AHEAD_OF_PASSES = 12 << 10;
+    static int64_t distance(int64_t num_rows) { return (num_rows == 1 ? 4 : num_rows <= MOST ? 6 : 12) << 10; }
     const Int8Rows<LEVELS>& x;
     const QuantizedPanels& w;
     int64_t number;

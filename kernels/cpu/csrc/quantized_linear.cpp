@@ -98,14 +98,13 @@ class Int8Product {
             if (has_headers) w.headers(number, a.input_group, headers);
             std::memset(totals, 0, num_rows * PANEL * sizeof(float));
             const Panel panel{rows, w, number, headers};
-            const int64_t passes = (num_rows + Panel::MOST - 1) / Panel::MOST;
+            const int64_t passes = (num_rows + Panel::MOST - 1) / Panel::MOST, distance = Panel::distance(num_rows);
             const int64_t size = passes == 1 ? w.num_inputs : std::max(Panel::CHUNK, rows.group);
-            const int64_t ahead = passes == 1 ? Panel::AHEAD_OF_ONE_PASS : Panel::AHEAD_OF_PASSES;
             for (int64_t k = 0; k < w.num_inputs; k += size) {
                 const int64_t behind = std::min(k + size, w.num_inputs);
                 for (int64_t pass = 0, row = 0; pass < passes; pass++) {
                     const int num = int((num_rows - row) / (passes - pass));
-                    panel.template multiply_some<Panel::MOST>(num, begin + row, k, behind, {ahead, passes, pass},
+                    panel.template multiply_some<Panel::MOST>(num, begin + row, k, behind, {distance, passes, pass},
                                                               totals + row * PANEL);
                     row += num;
                 }
