@@ -92,19 +92,25 @@ class Int8Product {
         w.by_kind([&](auto kind) {
             typedef StoredInt8Panel<bits_of(decltype(kind)::value), LEVELS> Panel;
             const bool has_headers = Panel::form(w, rows.group) == Panel::HEADERS;
-            const int64_t num_lines = Panel::MOST + (has_headers ? rows.num_groups * 2 : 0);
+            const int64_t num_rows = end - begin, num_lines = num_rows + (has_headers ? rows.num_groups * 2 : 0);
             float* totals = (float*)scratch(num_lines * PANEL * sizeof(float));
-            float* headers = totals + Panel::MOST * PANEL;
+            float* headers = totals + num_rows * PANEL;
             if (has_headers) w.headers(number, a.input_group, headers);
+            std::memset(totals, 0, num_rows * PANEL * sizeof(float));
             const Panel panel{rows, w, number, headers};
-            const int64_t passes = (end - begin + Panel::MOST - 1) / Panel::MOST;
-            const int64_t ahead = passes == 1 ? Panel::NEAR : next - w.panel(number);
-            for (int64_t pass = 0, row = begin; pass < passes; pass++) {
-                const int num_rows = int((end - row) / (passes - pass));
-                panel.template multiply_some<Panel::MOST>(num_rows, row, {ahead, passes, pass}, totals);
-                for (int m = 0; m < num_rows; m++, row++)
-                    write(a.out + row * a.out_row, a.bias, a.num_outputs, number * PANEL, totals + m * PANEL);
+            const int64_t passes = (num_rows + Panel::MOST - 1) / Panel::MOST, distance = Panel::distance(num_rows);
+            const int64_t size = passes == 1 ? w.num_inputs : std::max(Panel::CHUNK, rows.group);
+            for (int64_t k = 0; k < w.num_inputs; k += size) {
+                const int64_t behind = std::min(k + size, w.num_inputs);
+                for (int64_t pass = 0, row = 0; pass < passes; pass++) {
+                    const int num = int((num_rows - row) / (passes - pass));
+                    panel.template multiply_some<Panel::MOST>(num, begin + row, k, behind, {distance, passes, pass},
+                                                              totals + row * PANEL);
+                    row += num;
+                }
             }
+            for (int64_t row = 0; row < num_rows; row++)
+                write(a.out + (begin + row) * a.out_row, a.bias, a.num_outputs, number * PANEL, totals + row * PANEL);
         });
     }
 
