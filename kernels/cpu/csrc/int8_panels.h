@@ -79,11 +79,13 @@ class Int8Rows {
             const int64_t end = begin + block < padded ? begin + block : padded;
             const bool is_chunk = HAS_CHUNKS && num_beside(row) > FEW;
             if (begin == 0) in_chunks[row] = is_chunk;
-            const auto numbers = [x = x + row * width, width](int64_t k) { return at(x, k, width); };
-            if (is_chunk) return with_step([&](auto step) { round_chunks<decltype(step)::value>(numbers, row, begin, end); });
+#ifdef __AVX512VNNI__
+            if (is_chunk)
+                return with_step([&](auto step) { round_chunks<decltype(step)::value>(x + row * width, row, begin, end, width); });
+#endif
             Part to = part(row, begin);
             for (int64_t k = begin; k < end; k += group, to.scales++, to.sums++, to.integers += group)
-                round(numbers, k, k + group < end ? k + group : end, to);
+                round(x + row * width, k, k + group < end ? k + group : end, width, to);
         });
         team.barrier();
     }
@@ -125,8 +127,9 @@ class Int8Rows {
         return out;
     }
 
-    template <typename Numbers>
-    void round(Numbers numbers, int64_t begin, int64_t end, Part to) const {
+    template <typename T>
+    void round(const T* x, int64_t begin, int64_t end, int64_t width, Part to) const {
+        const auto numbers = [&](int64_t k) { return at(x, k, width); };
         const IntegerRounding rounding(numbers, begin, end, LARGEST);
         *to.scales = rounding.scale;
         ivec sum = {};
@@ -144,25 +147,35 @@ class Int8Rows {
         *to.sums = across(sum, [](auto a, auto b) { return a + b; });
     }
 
-    // Rounds inputs [begin, end), chunks of whole groups or one group. Lanes are joined for 16 groups at once.
-    template <int STEP, typename Numbers>
-    void round_chunks([[maybe_unused]] Numbers numbers, [[maybe_unused]] int64_t row, [[maybe_unused]] int64_t begin,
-                      [[maybe_unused]] int64_t end) const {
 #ifdef __AVX512VNNI__
+    // Rounds inputs [begin, end) of a row: chunks of whole groups, or a group. Lanes are joined for 16 groups at once.
+    template <int STEP, typename T>
+    void round_chunks(const T* x, int64_t row, int64_t begin, int64_t end, int64_t width) const {
         constexpr int GROUPS = RowChunk<LEVELS, STEP>::GROUPS;
-        const int64_t size = group < CHUNK ? group : CHUNK;
+        const int steps_shift = __builtin_ctz(int(group < num_inputs ? group / STEP : GROUPS));  // of a group
+        const bool is_split = group > CHUNK;
         const auto larger = [](ivec a, ivec b) __attribute__((always_inline)) { return a > b ? a : b; };
         ivec largest[GROUPS] = {}, sums[GROUPS] = {};
-        const auto measure = [&](int64_t first, int64_t last) {
-            for (int64_t k = first, i = 0; k < last; i++)
-                for (const int64_t behind = k + size < last ? k + size : last; k < behind; k += LANES)
-                    largest[i] = larger(largest[i], (ivec)numbers(k) & INT32_MAX);
+        T rest[CHUNK];  // numbers of the last chunk, then zeros
+        // Calls f(index of the group, k - first, numbers) for the chunk.
+        const auto each = [&](int64_t first, auto f) __attribute__((always_inline)) {
+            const T* from = x + first;
+            if (first + CHUNK > width) {
+                std::memset(rest, 0, sizeof rest);
+                from = (const T*)std::memcpy(rest, from, (width - first) * sizeof(T));
+            }
+            const int64_t size = first + CHUNK < end ? CHUNK : end - first;
+            for (int64_t k = 0; k < size; k += STEP)
+#pragma GCC unroll 2
+                for (int i = 0; i < STEP; i += LANES) f(k / STEP >> steps_shift, k + i, load(from + k + i));
         };
-        for (int64_t k = begin; group > CHUNK && k < end; k += CHUNK) measure(k, k + CHUNK < end ? k + CHUNK : end);
+        const auto measure = [&](int64_t i, int64_t, vec numbers) __attribute__((always_inline)) {
+            largest[i] = larger(largest[i], (ivec)numbers & INT32_MAX);
+        };
+        for (int64_t k = begin; is_split && k < end; k += CHUNK) each(k, measure);
         for (int64_t first = begin; first < end; first += CHUNK) {
-            const int64_t last = first + CHUNK < end ? first + CHUNK : end;
             RowChunk<LEVELS, STEP>& to = chunk<STEP>(first)[row];
-            if (group <= CHUNK) measure(first, last);
+            if (!is_split) each(first, measure);
             float up[GROUPS];
             for (int i = 0; i < GROUPS; i += LANES) {
                 vec scales, ups;
@@ -170,24 +183,22 @@ class Int8Rows {
                 store(to.scales + i, scales);
                 store(up + i, ups);
             }
-            for (int64_t k = first, i = 0; k < last; i++) {
-                const IntegerRounding rounding(to.scales[i], up[i]);
-                for (const int64_t behind = k + size < last ? k + size : last; k < behind; k += LANES) {
-                    const ivec rounded = rounding(numbers(k));
-                    sums[i] += rounded;
-                    if (LEVELS == 1) store_bytes(to.integers + k - first, rounded);
-                    else store_shorts((int16_t*)to.integers + k - first, rounded);
-                }
-            }
+            each(first, [&](int64_t i, int64_t k, vec numbers) __attribute__((always_inline)) {
+                const ivec rounded = IntegerRounding(to.scales[i], up[i])(numbers);
+                sums[i] += rounded;
+                if (LEVELS == 1) store_bytes(to.integers + k, rounded);
+                else store_shorts((int16_t*)to.integers + k, rounded);
+            });
+            const bool is_open = is_split && first + CHUNK < end;
             for (int i = 0; i < GROUPS; i += LANES) {
                 const ivec sum = across_each(sums + i, [](ivec a, ivec b) { return a + b; });
                 store(to.sums + i, load(to.scales + i) * __builtin_convertvector(sum, vec));
-                const ivec starts = (last == end || group <= CHUNK ? DOT_ZERO - zero : 0) * sum;
+                const ivec starts = (is_open ? 0 : DOT_ZERO - zero) * sum;
                 std::memcpy(to.starts + i, &starts, sizeof starts);
             }
         }
-#endif
     }
+#endif
 };
 
 // True if `dot` is one instruction.
