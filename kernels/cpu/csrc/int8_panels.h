@@ -152,30 +152,33 @@ class Int8Rows {
     template <int STEP, typename T>
     void round_chunks(const T* x, int64_t row, int64_t begin, int64_t end, int64_t width) const {
         constexpr int GROUPS = RowChunk<LEVELS, STEP>::GROUPS;
-        const int steps_shift = __builtin_ctz(int(group < num_inputs ? group / STEP : GROUPS));  // of a group
         const bool is_split = group > CHUNK;
         const auto larger = [](ivec a, ivec b) __attribute__((always_inline)) { return a > b ? a : b; };
         ivec largest[GROUPS] = {}, sums[GROUPS] = {};
         T rest[CHUNK];  // numbers of the last chunk, then zeros
-        // Calls f(index of the group, k - first, numbers) for the chunk.
-        const auto each = [&](int64_t first, auto f) __attribute__((always_inline)) {
+        // Calls f(index of the group, what f returned for it or `of_groups` has, k - first, numbers) for the chunk.
+        const auto each = [&](int64_t first, ivec* of_groups, auto f) __attribute__((always_inline)) {
             const T* from = x + first;
             if (first + CHUNK > width) {
                 std::memset(rest, 0, sizeof rest);
                 from = (const T*)std::memcpy(rest, from, (width - first) * sizeof(T));
             }
             const int64_t size = first + CHUNK < end ? CHUNK : end - first;
-            for (int64_t k = 0; k < size; k += STEP)
+            for (int64_t k = 0, i = 0; k < size; i++) {
+                ivec of_group = of_groups[i];
+                for (const int64_t behind = k + group < size ? k + group : size; k < behind; k += STEP)
 #pragma GCC unroll 2
-                for (int i = 0; i < STEP; i += LANES) f(k / STEP >> steps_shift, k + i, load(from + k + i));
+                    for (int j = 0; j < STEP; j += LANES) of_group = f(i, of_group, k + j, load(from + k + j));
+                of_groups[i] = of_group;
+            }
         };
-        const auto measure = [&](int64_t i, int64_t, vec numbers) __attribute__((always_inline)) {
-            largest[i] = larger(largest[i], (ivec)numbers & INT32_MAX);
+        const auto measure = [&](int64_t, ivec most, int64_t, vec numbers) __attribute__((always_inline)) {
+            return larger(most, (ivec)numbers & INT32_MAX);
         };
-        for (int64_t k = begin; is_split && k < end; k += CHUNK) each(k, measure);
+        for (int64_t k = begin; is_split && k < end; k += CHUNK) each(k, largest, measure);
         for (int64_t first = begin; first < end; first += CHUNK) {
             RowChunk<LEVELS, STEP>& to = chunk<STEP>(first)[row];
-            if (!is_split) each(first, measure);
+            if (!is_split) each(first, largest, measure);
             float up[GROUPS];
             for (int i = 0; i < GROUPS; i += LANES) {
                 vec scales, ups;
@@ -183,11 +186,11 @@ class Int8Rows {
                 store(to.scales + i, scales);
                 store(up + i, ups);
             }
-            each(first, [&](int64_t i, int64_t k, vec numbers) __attribute__((always_inline)) {
+            each(first, sums, [&](int64_t i, ivec sum, int64_t k, vec numbers) __attribute__((always_inline)) {
                 const ivec rounded = IntegerRounding(to.scales[i], up[i])(numbers);
-                sums[i] += rounded;
                 if (LEVELS == 1) store_bytes(to.integers + k, rounded);
                 else store_shorts((int16_t*)to.integers + k, rounded);
+                return sum + rounded;
             });
             const bool is_open = is_split && first + CHUNK < end;
             for (int i = 0; i < GROUPS; i += LANES) {
@@ -347,21 +350,25 @@ struct ChunkPanel {
 
    private:
     // Rows are a constant number of bytes apart and totals stay in memory, because gcc 12 would spill registers. It
-    // unrolls what it is told to.
+    // unrolls what it is told to, and leaves branches in what it unrolls.
     template <int M>
     __attribute__((noinline)) void multiply(const Row* rows, float* totals) const {
         const int64_t num_bytes = num_inputs * LEVELS, group_bytes = group * LEVELS;
         const float* header = headers;
         const uint32_t* from = values;
-        const bool is_split = group > Row::INPUTS;
         for (int64_t at = 0, index = 0; at < num_bytes; index++, header += 2 * PANEL) {
             ints_t sums[M][V];
+            const auto each = [&](auto f) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-            for (int m = 0; m < M; m++)
+                for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
-                for (int v = 0; v < V; v++) sums[m][v] = LEVELS == 2 ? ints_t{} : ints_t{} + rows[m].starts[index];
+                    for (int v = 0; v < V; v++) f(m, v, sums[m][v], totals + m * PANEL + v * WIDTH);
+            };
+            each([&](int m, int, ints_t& sum, float*) __attribute__((always_inline)) {
+                sum = LEVELS == 2 ? ints_t{} : ints_t{} + rows[m].starts[index];
+            });
             const int64_t behind = at + group_bytes < num_bytes ? at + group_bytes : num_bytes;
-            for (; at < behind; at += STEP * LEVELS, from += STEP / 4 * LEVELS * PANEL) {
+            do {
 #pragma GCC unroll 8
                 for (int i = 0; i < STEP / 4 * LEVELS; i++) {
                     quads_t lanes[V];
@@ -378,27 +385,31 @@ struct ChunkPanel {
                         }
                     }
                 }
+                at += STEP * LEVELS, from += STEP / 4 * LEVELS * PANEL;
+            } while (at < behind);
+            if (group > Row::INPUTS) {
+                each([&](int, int, ints_t& sum, float* to) __attribute__((always_inline)) {
+                    sum += load_vector<ints_t>(to);
+                    const ints_t kept = is_open ? sum : ints_t{};
+                    std::memcpy(to, &kept, sizeof kept);
+                });
+                if (is_open) return;
             }
-#pragma GCC unroll 8
-            for (int m = 0; m < M; m++) {
-#pragma GCC unroll 4
-                for (int v = 0; v < V; v++) {
-                    float* to = totals + m * PANEL + v * WIDTH;
-                    if (is_split) sums[m][v] += load_vector<ints_t>(to);
-                    if (is_open) {
-                        std::memcpy(to, &sums[m][v], sizeof sums[m][v]);
-                        continue;
-                    }
-                    sums_t total = is_split ? sums_t{} : load_vector<sums_t>(to);
-                    const sums_t product = __builtin_convertvector(sums[m][v], sums_t) * rows[m].scales[index];
-                    total = multiply_add_once(product, load_vector<sums_t>(header + v * WIDTH), total);
-                    if (has_offsets) {
-                        const sums_t offset = load_vector<sums_t>(header + PANEL + v * WIDTH);
-                        total = multiply_add_once(offset, sums_t{} + rows[m].sums[index], total);
-                    }
-                    std::memcpy(to, &total, sizeof total);
-                }
+            const auto product = [&](int m, ints_t sum) __attribute__((always_inline)) {
+                return __builtin_convertvector(sum, sums_t) * rows[m].scales[index];
+            };
+            if (!has_offsets) {
+                each([&](int m, int v, ints_t sum, float* to) __attribute__((always_inline)) {
+                    add_to(to, product(m, sum), load_vector<sums_t>(header + v * WIDTH));
+                });
+                continue;
             }
+            each([&](int m, int v, ints_t sum, float* to) __attribute__((always_inline)) {
+                const sums_t scale = load_vector<sums_t>(header + v * WIDTH), of_sum = rows[m].sums[index] - sums_t{};
+                const sums_t total = multiply_add_once(product(m, sum), scale, load_vector<sums_t>(to));
+                const sums_t both = multiply_add_once(load_vector<sums_t>(header + PANEL + v * WIDTH), of_sum, total);
+                std::memcpy(to, &both, sizeof both);
+            });
         }
     }
 };
