@@ -27,14 +27,14 @@ constexpr int DOT_ZERO = 128;
 constexpr int DOT_ZERO = 0;
 #endif
 
-// Integers of a row in a chunk, int8 or int16, and what belongs to their groups of STEP inputs or more. A group that is
-// larger than the chunk ends in a later one, which has its scale and sums.
+// Integers of a row in a chunk, int8 or int16, and of each STEP inputs what belongs to their group. A group that is
+// larger than a chunk ends in a later one, which has its sum.
 template <int LEVELS, int STEP>
 struct RowChunk {
-    static constexpr int INPUTS = 512 / LEVELS, GROUPS = INPUTS / STEP;
+    static constexpr int INPUTS = 512 / LEVELS, STEPS = INPUTS / STEP;
     int8_t integers[512];
-    float scales[GROUPS], sums[GROUPS];  // sums: of the integers, times the scale
-    int32_t starts[GROUPS];              // of products with int8: `dot` subtracts DOT_ZERO, not the weight's zero
+    float scales[STEPS], sums[STEPS];  // sums: of the integers, times the scale
+    int32_t starts[STEPS];             // of products with int8: `dot` subtracts DOT_ZERO, not the weight's zero
 };
 
 // x [T][K] in groups: integers of LEVELS int8, of which a group's largest is ±127 or ±127 · 128, and the group's scale
@@ -148,56 +148,60 @@ class Int8Rows {
     }
 
 #ifdef __AVX512VNNI__
-    // Rounds inputs [begin, end) of a row: chunks of whole groups, or a group. Lanes are joined for 16 groups at once.
+    // Joins lanes, which belong to steps, with the others of their group.
+    template <int STEP, typename Join>
+    ivec across_steps(ivec x, Join join) const {
+        const int64_t num_steps = group < num_inputs ? group / STEP : LANES;
+        const ivec lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        for (int i = 1; i < num_steps; i *= 2) x = join(x, (ivec)_mm512_permutexvar_epi32((__m512i)(lanes ^ i), (__m512i)x));
+        return x;
+    }
+
+    // Rounds inputs [begin, end) of a row: a chunk, or all chunks of a group. Lanes are joined for 16 steps at once.
     template <int STEP, typename T>
     void round_chunks(const T* x, int64_t row, int64_t begin, int64_t end, int64_t width) const {
-        constexpr int GROUPS = RowChunk<LEVELS, STEP>::GROUPS;
-        const bool is_split = group > CHUNK;
+        constexpr int STEPS = RowChunk<LEVELS, STEP>::STEPS;
         const auto larger = [](ivec a, ivec b) __attribute__((always_inline)) { return a > b ? a : b; };
-        ivec largest[GROUPS] = {}, sums[GROUPS] = {};
+        const auto add = [](ivec a, ivec b) __attribute__((always_inline)) { return a + b; };
+        ivec largest[STEPS] = {}, sums[STEPS] = {};
         T rest[CHUNK];  // numbers of the last chunk, then zeros
-        // Calls f(index of the group, what f returned for it or `of_groups` has, k - first, numbers) for the chunk.
-        const auto each = [&](int64_t first, ivec* of_groups, auto f) __attribute__((always_inline)) {
+        // Calls f(number of the step, k - first, numbers) for the chunk.
+        const auto each = [&](int64_t first, auto f) __attribute__((always_inline)) {
             const T* from = x + first;
             if (first + CHUNK > width) {
                 std::memset(rest, 0, sizeof rest);
                 from = (const T*)std::memcpy(rest, from, (width - first) * sizeof(T));
             }
-            const int64_t size = first + CHUNK < end ? CHUNK : end - first;
-            for (int64_t k = 0, i = 0; k < size; i++) {
-                ivec of_group = of_groups[i];
-                for (const int64_t behind = k + group < size ? k + group : size; k < behind; k += STEP)
+            for (int64_t k = 0; k < CHUNK && k < end - first; k += STEP)
 #pragma GCC unroll 2
-                    for (int j = 0; j < STEP; j += LANES) of_group = f(i, of_group, k + j, load(from + k + j));
-                of_groups[i] = of_group;
-            }
+                for (int i = 0; i < STEP; i += LANES) f(k / STEP, k + i, load(from + k + i));
         };
-        const auto measure = [&](int64_t, ivec most, int64_t, vec numbers) __attribute__((always_inline)) {
-            return larger(most, (ivec)numbers & INT32_MAX);
-        };
-        for (int64_t k = begin; is_split && k < end; k += CHUNK) each(k, largest, measure);
+        for (int64_t first = begin; first < end; first += CHUNK)
+            each(first, [&](int64_t step, int64_t, vec numbers) __attribute__((always_inline)) {
+                largest[step] = larger(largest[step], (ivec)numbers & INT32_MAX);
+            });
+        vec scales[STEPS / LANES];
+        float up[STEPS];
+        for (int i = 0; i < STEPS / LANES; i++) {
+            vec ups;
+            IntegerRounding::levels(across_steps<STEP>(across_each(largest + i * LANES, larger), larger), LARGEST, scales[i], ups);
+            store(up + i * LANES, ups);
+        }
         for (int64_t first = begin; first < end; first += CHUNK) {
             RowChunk<LEVELS, STEP>& to = chunk<STEP>(first)[row];
-            if (!is_split) each(first, largest, measure);
-            float up[GROUPS];
-            for (int i = 0; i < GROUPS; i += LANES) {
-                vec scales, ups;
-                IntegerRounding::levels(across_each(largest + i, larger), LARGEST, scales, ups);
-                store(to.scales + i, scales);
-                store(up + i, ups);
-            }
-            each(first, sums, [&](int64_t i, ivec sum, int64_t k, vec numbers) __attribute__((always_inline)) {
-                const ivec rounded = IntegerRounding(to.scales[i], up[i])(numbers);
+            each(first, [&](int64_t step, int64_t k, vec numbers) __attribute__((always_inline)) {
+                const ivec rounded = IntegerRounding(0, up[step])(numbers);
+                sums[step] += rounded;
                 if (LEVELS == 1) store_bytes(to.integers + k, rounded);
                 else store_shorts((int16_t*)to.integers + k, rounded);
-                return sum + rounded;
             });
-            const bool is_open = is_split && first + CHUNK < end;
-            for (int i = 0; i < GROUPS; i += LANES) {
-                const ivec sum = across_each(sums + i, [](ivec a, ivec b) { return a + b; });
-                store(to.sums + i, load(to.scales + i) * __builtin_convertvector(sum, vec));
+            const bool is_open = first + CHUNK < end;
+            for (int i = 0; i < STEPS / LANES; i++) {
+                const ivec sum = across_steps<STEP>(across_each(sums + i * LANES, add), add);
+                store(to.scales + i * LANES, scales[i]);
+                store(to.sums + i * LANES, scales[i] * __builtin_convertvector(sum, vec));
                 const ivec starts = (is_open ? 0 : DOT_ZERO - zero) * sum;
-                std::memcpy(to.starts + i, &starts, sizeof starts);
+                std::memcpy(to.starts + i * LANES, &starts, sizeof starts);
             }
         }
     }
@@ -356,8 +360,9 @@ struct ChunkPanel {
         const int64_t num_bytes = num_inputs * LEVELS, group_bytes = group * LEVELS;
         const float* header = headers;
         const uint32_t* from = values;
-        for (int64_t at = 0, index = 0; at < num_bytes; index++, header += 2 * PANEL) {
+        for (int64_t at = 0; at < num_bytes; header += 2 * PANEL) {
             ints_t sums[M][V];
+            const int64_t step = at / (STEP * LEVELS);
             const auto each = [&](auto f) __attribute__((always_inline)) {
 #pragma GCC unroll 8
                 for (int m = 0; m < M; m++)
@@ -365,7 +370,7 @@ struct ChunkPanel {
                     for (int v = 0; v < V; v++) f(m, v, sums[m][v], totals + m * PANEL + v * WIDTH);
             };
             each([&](int m, int, ints_t& sum, float*) __attribute__((always_inline)) {
-                sum = LEVELS == 2 ? ints_t{} : ints_t{} + rows[m].starts[index];
+                sum = LEVELS == 2 ? ints_t{} : ints_t{} + rows[m].starts[step];
             });
             const int64_t behind = at + group_bytes < num_bytes ? at + group_bytes : num_bytes;
             do {
@@ -396,7 +401,7 @@ struct ChunkPanel {
                 if (is_open) return;
             }
             const auto product = [&](int m, ints_t sum) __attribute__((always_inline)) {
-                return __builtin_convertvector(sum, sums_t) * rows[m].scales[index];
+                return __builtin_convertvector(sum, sums_t) * rows[m].scales[step];
             };
             if (!has_offsets) {
                 each([&](int m, int v, ints_t sum, float* to) __attribute__((always_inline)) {
@@ -405,7 +410,7 @@ struct ChunkPanel {
                 continue;
             }
             each([&](int m, int v, ints_t sum, float* to) __attribute__((always_inline)) {
-                const sums_t scale = load_vector<sums_t>(header + v * WIDTH), of_sum = rows[m].sums[index] - sums_t{};
+                const sums_t scale = load_vector<sums_t>(header + v * WIDTH), of_sum = rows[m].sums[step] - sums_t{};
                 const sums_t total = multiply_add_once(product(m, sum), scale, load_vector<sums_t>(to));
                 const sums_t both = multiply_add_once(load_vector<sums_t>(header + PANEL + v * WIDTH), of_sum, total);
                 std::memcpy(to, &both, sizeof both);
