@@ -200,6 +200,7 @@ class Int8Rows {
                 const ivec sum = across_steps<STEP>(across_each(sums + i * LANES, add), add);
                 store(to.scales + i * LANES, scales[i]);
                 store(to.sums + i * LANES, scales[i] * __builtin_convertvector(sum, vec));
+                if (LEVELS == 2) continue;
                 const ivec starts = (is_open ? 0 : DOT_ZERO - zero) * sum;
                 std::memcpy(to.starts + i * LANES, &starts, sizeof starts);
             }
