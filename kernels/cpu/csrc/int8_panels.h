@@ -354,24 +354,28 @@ struct ChunkPanel {
     }
 
    private:
-    // Rows are a constant number of bytes apart and totals stay in memory, because gcc 12 would spill registers. It
-    // unrolls what it is told to, and leaves branches in what it unrolls.
+    // Rows are a constant number of bytes apart, because gcc 12 would spill registers. It unrolls what it is told to, and
+    // leaves branches in what it unrolls.
     template <int M>
-    __attribute__((noinline)) void multiply(const Row* rows, float* totals) const {
+    __attribute__((noinline)) void multiply(const Row* rows, float* to) const {
         const int64_t num_bytes = num_inputs * LEVELS, group_bytes = group * LEVELS;
         const float* header = headers;
         const uint32_t* from = values;
-        for (int64_t at = 0; at < num_bytes; header += 2 * PANEL) {
-            ints_t sums[M][V];
-            const int64_t step = at / (STEP * LEVELS);
-            const auto each = [&](auto f) __attribute__((always_inline)) {
+        sums_t totals[M][V];
+        const auto each = [&](auto f) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-                for (int m = 0; m < M; m++)
+            for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
-                    for (int v = 0; v < V; v++) f(m, v, sums[m][v], totals + m * PANEL + v * WIDTH);
-            };
-            each([&](int m, int, ints_t& sum, float*) __attribute__((always_inline)) {
-                sum = LEVELS == 2 ? ints_t{} : ints_t{} + rows[m].starts[step];
+                for (int v = 0; v < V; v++) f(m, v, totals[m][v]);
+        };
+        each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
+            total = load_vector<sums_t>(to + m * PANEL + v * WIDTH);
+        });
+        for (int64_t at = 0; at < num_bytes; header += 2 * PANEL) {
+            const int64_t step = at / (STEP * LEVELS);
+            ints_t sums[M][V];
+            each([&](int m, int v, sums_t&) __attribute__((always_inline)) {
+                sums[m][v] = LEVELS == 2 ? ints_t{} : ints_t{} + rows[m].starts[step];
             });
             const int64_t behind = at + group_bytes < num_bytes ? at + group_bytes : num_bytes;
             do {
@@ -380,43 +384,35 @@ struct ChunkPanel {
                     quads_t lanes[V];
 #pragma GCC unroll 4
                     for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(from + i * PANEL + v * WIDTH);
-#pragma GCC unroll 8
-                    for (int m = 0; m < M; m++) {
+                    each([&](int m, int v, sums_t&) __attribute__((always_inline)) {
                         int32_t x;
                         std::memcpy(&x, rows[m].integers + at + i * 4, 4);
-#pragma GCC unroll 4
-                        for (int v = 0; v < V; v++) {
-                            ints_t& sum = sums[m][v];
-                            sum = LEVELS == 2 ? dot_pairs(sum, lanes[v], x) : dot(sum, lanes[v], x);
-                        }
-                    }
+                        ints_t& sum = sums[m][v];
+                        sum = LEVELS == 2 ? dot_pairs(sum, lanes[v], x) : dot(sum, lanes[v], x);
+                    });
                 }
                 at += STEP * LEVELS, from += STEP / 4 * LEVELS * PANEL;
             } while (at < behind);
             if (group > Row::INPUTS) {
-                each([&](int, int, ints_t& sum, float* to) __attribute__((always_inline)) {
-                    sum += load_vector<ints_t>(to);
-                    const ints_t kept = is_open ? sum : ints_t{};
-                    std::memcpy(to, &kept, sizeof kept);
+                each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
+                    sums[m][v] += (ints_t)total;
+                    total = is_open ? (sums_t)sums[m][v] : sums_t{};
                 });
-                if (is_open) return;
+                if (is_open) break;
             }
-            const auto product = [&](int m, ints_t sum) __attribute__((always_inline)) {
-                return __builtin_convertvector(sum, sums_t) * rows[m].scales[step];
-            };
-            if (!has_offsets) {
-                each([&](int m, int v, ints_t sum, float* to) __attribute__((always_inline)) {
-                    add_to(to, product(m, sum), load_vector<sums_t>(header + v * WIDTH));
-                });
-                continue;
-            }
-            each([&](int m, int v, ints_t sum, float* to) __attribute__((always_inline)) {
-                const sums_t scale = load_vector<sums_t>(header + v * WIDTH), of_sum = rows[m].sums[step] - sums_t{};
-                const sums_t total = multiply_add_once(product(m, sum), scale, load_vector<sums_t>(to));
-                const sums_t both = multiply_add_once(load_vector<sums_t>(header + PANEL + v * WIDTH), of_sum, total);
-                std::memcpy(to, &both, sizeof both);
+            each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
+                const sums_t product = __builtin_convertvector(sums[m][v], sums_t) * rows[m].scales[step];
+                total = multiply_add_once(product, load_vector<sums_t>(header + v * WIDTH), total);
+            });
+            if (!has_offsets) continue;
+            each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
+                const sums_t offset = load_vector<sums_t>(header + PANEL + v * WIDTH);
+                total = multiply_add_once(offset, rows[m].sums[step] - sums_t{}, total);
             });
         }
+        each([&](int m, int v, sums_t total) __attribute__((always_inline)) {
+            std::memcpy(to + m * PANEL + v * WIDTH, &total, sizeof total);
+        });
     }
 };
 #endif
