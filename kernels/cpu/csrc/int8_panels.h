@@ -31,7 +31,7 @@ constexpr int DOT_ZERO = 0;
 // larger than a chunk ends in a later one, which has its sum.
 template <int LEVELS, int STEP>
 struct RowChunk {
-    static constexpr int INPUTS = 512 / LEVELS, STEPS = INPUTS / STEP;
+    static constexpr int INPUTS = 512 / LEVELS, STEPS = LEVELS == 1 && STEP == 16 ? 32 : 16;
     int8_t integers[512];
     float scales[STEPS], sums[STEPS];  // sums: of the integers, times the scale
     int32_t starts[STEPS];             // of products with int8: `dot` subtracts DOT_ZERO, not the weight's zero
@@ -95,8 +95,8 @@ class Int8Rows {
     // Calls f(the STEP of chunks, as a type).
     template <typename Function>
     void with_step(Function f) const {
-        if (LEVELS == 2 || group == 16) f(std::integral_constant<int, 16>());
-        else if constexpr (LEVELS == 1) f(std::integral_constant<int, 32>());
+        if (group == 16) f(std::integral_constant<int, 16>());
+        else f(std::integral_constant<int, 32>());
     }
 
     // Rows of the chunk that begins at an input.
@@ -333,7 +333,8 @@ struct Int8Panel : Int8Sums<T, LEVELS> {
 template <int LEVELS, int STEP>
 struct ChunkPanel {
     typedef RowChunk<LEVELS, STEP> Row;
-    static constexpr int MOST = 6;  // rows whose integer sums fit the registers
+    static constexpr int MOST = 6;  // rows whose sums, integers and floats, fit the registers
+    static constexpr int QUADS = STEP == 16 && LEVELS == 1 ? 4 : 8;  // or pairs, that a loop's turn reads
     int64_t num_inputs, group;
     bool has_offsets, is_open;  // is_open: the group goes on in the next chunk, and totals keep its integers
     const float* headers;       // [groups][scales, offsets][PANEL]
@@ -380,7 +381,7 @@ struct ChunkPanel {
             const int64_t behind = at + group_bytes < num_bytes ? at + group_bytes : num_bytes;
             do {
 #pragma GCC unroll 8
-                for (int i = 0; i < STEP / 4 * LEVELS; i++) {
+                for (int i = 0; i < QUADS; i++) {
                     quads_t lanes[V];
 #pragma GCC unroll 4
                     for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(from + i * PANEL + v * WIDTH);
@@ -391,7 +392,7 @@ struct ChunkPanel {
                         sum = LEVELS == 2 ? dot_pairs(sum, lanes[v], x) : dot(sum, lanes[v], x);
                     });
                 }
-                at += STEP * LEVELS, from += STEP / 4 * LEVELS * PANEL;
+                at += QUADS * 4, from += QUADS * PANEL;
             } while (at < behind);
             if (group > Row::INPUTS) {
                 each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
