@@ -340,17 +340,17 @@ struct ChunkPanel {
     const float* headers;       // [groups][scales, offsets][PANEL]
     const uint32_t* values;     // quads or pairs, [inputs · LEVELS / 4][PANEL]
 
-    // Adds products with rows: totals [rows][PANEL]. Passes are of MOST rows and one row less, if that is possible.
-    void multiply(const Row* rows, int64_t num_rows, float* totals) const {
-        const int64_t num_smaller = (MOST - num_rows % MOST) % MOST;
-        for (int64_t smaller = num_smaller * (MOST - 1) > num_rows ? 0 : num_smaller; num_rows; smaller--) {
-            const int num = smaller > 0 ? MOST - 1 : num_rows >= MOST ? MOST : 1;
-            if (num == MOST) multiply<MOST>(rows, totals);
-            else if (num == MOST - 1) multiply<MOST - 1>(rows, totals);
-            else multiply<1>(rows, totals);
-            rows += num;
-            totals += num * PANEL;
-            num_rows -= num;
+    // Adds products with rows: totals [rows][PANEL]. Passes are of MOST rows and one row less, if that is possible. Calls
+    // f(first row, number of rows) after each.
+    template <typename Function>
+    void multiply(const Row* rows, int64_t num_rows, float* totals, Function f) const {
+        const int64_t rest = (MOST - num_rows % MOST) % MOST, num_smaller = rest * (MOST - 1) > num_rows ? 0 : rest;
+        for (int64_t row = 0, pass = 0, num; row < num_rows; row += num, pass++) {
+            num = pass < num_smaller ? MOST - 1 : num_rows - row >= MOST ? MOST : 1;
+            if (num == MOST) multiply<MOST>(rows + row, totals + row * PANEL);
+            else if (num == MOST - 1) multiply<MOST - 1>(rows + row, totals + row * PANEL);
+            else multiply<1>(rows + row, totals + row * PANEL);
+            f(row, num);
         }
     }
 

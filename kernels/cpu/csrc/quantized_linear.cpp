@@ -113,8 +113,9 @@ class Int8Product {
     __attribute__((noinline)) void multiply_unpacked(const QuantizedLinear<T>& a, QuantizedPanels& w, int64_t number,
                                                      int64_t begin, int64_t end,
                                                      [[maybe_unused]] const uint8_t* next) const {
-        const int64_t headers = rows.num_groups * 2 * PANEL, num_rows = end - begin;
+        const int64_t headers = rows.num_groups * 2 * PANEL;
 #ifdef __AVX512VNNI__
+        const int64_t num_rows = end - begin;
         constexpr int64_t CHUNK = Int8Rows<LEVELS>::CHUNK, SIZE = CHUNK * LEVELS / 4 * PANEL;
         uint32_t* values = (uint32_t*)scratch((SIZE + headers + num_rows * PANEL) * 4);
         float *of_groups = (float*)values + SIZE, *totals = of_groups + headers;
@@ -127,11 +128,12 @@ class Int8Product {
                 const ChunkPanel<LEVELS, decltype(step)::value> panel{
                     behind - k, rows.group, a.offsets != nullptr, rows.group > CHUNK && behind < w.num_inputs,
                     of_groups + k / rows.group * 2 * PANEL, values};
-                panel.multiply(rows.template chunk<decltype(step)::value>(k) + begin, num_rows, totals);
+                panel.multiply(rows.template chunk<decltype(step)::value>(k) + begin, num_rows, totals, [&](int64_t row, int64_t num) {
+                    for (const int64_t last = row + num; behind == w.num_inputs && row < last; row++)
+                        write(a.out + (begin + row) * a.out_row, a.bias, a.num_outputs, number * PANEL, totals + row * PANEL);
+                });
             });
         }
-        for (int64_t row = 0; row < num_rows; row++)
-            write(a.out + (begin + row) * a.out_row, a.bias, a.num_outputs, number * PANEL, totals + row * PANEL);
 #else
         const int64_t quads = w.num_inputs / 4 * PANEL;
         const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
