@@ -128,9 +128,11 @@ class Int8Product {
                 const ChunkPanel<LEVELS, decltype(step)::value> panel{
                     behind - k, rows.group, a.offsets != nullptr, rows.group > CHUNK && behind < w.num_inputs,
                     of_groups + k / rows.group * 2 * PANEL, values};
-                panel.multiply(rows.template chunk<decltype(step)::value>(k) + begin, num_rows, totals, [&](int64_t row, int64_t num) {
+                const auto* first = rows.template chunk<decltype(step)::value>(k) + begin;
+                panel.multiply(first, num_rows, totals, [&](int64_t row, int64_t num) {
                     for (const int64_t last = row + num; behind == w.num_inputs && row < last; row++)
-                        write(a.out + (begin + row) * a.out_row, a.bias, a.num_outputs, number * PANEL, totals + row * PANEL);
+                        write(a.out + (begin + row) * a.out_row, a.bias, a.num_outputs, number * PANEL,
+                              totals + row * PANEL);
                 });
             });
         }
