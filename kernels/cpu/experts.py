@@ -15,6 +15,7 @@ from .recording import Recording, Value
 
 Pair = tuple[AnyLinear, AnyLinear]  # gate_up and down of an expert
 _LINE = 64  # bytes of a cache line
+_ROUNDING = ("input_bits", "input_group", "zero")  # many rows are prepared for the zero, too
 
 
 class Kind(NamedTuple):
@@ -25,8 +26,7 @@ class Kind(NamedTuple):
     num_outputs: int
     num_inputs: int
     out_row: int  # columns of all kinds together
-    input_bits: int
-    input_group: int
+    rounding: tuple[int, ...]  # of the inputs: _ROUNDING
     has_order: bool  # True if inputs are reordered
 
 
@@ -191,7 +191,7 @@ class _Table:
             kind = Kind(
                 "quantized_linear" if isinstance(part, QuantizedLinear) else "linear",
                 start, part.num_outputs, part.num_inputs, width,
-                fields.get("input_bits", 0), fields.get("input_group", 0), part.order is not None,
+                tuple(fields.get(name, 0) for name in _ROUNDING), part.order is not None,
             )  # fmt: skip
             numbers = [
                 self._kept(expert, (number, name), fields.get(name, 1))

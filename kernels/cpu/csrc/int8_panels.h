@@ -19,13 +19,31 @@ constexpr bool HAS_CHUNKS = true;
 constexpr bool HAS_CHUNKS = false;
 #endif
 
+// Number that `dot` subtracts from each value, because its multiplication holds no larger ones.
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__) || \
+    defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr int DOT_ZERO = 128;
+#else
+constexpr int DOT_ZERO = 0;
+#endif
+
+// Integers of a row in a chunk, int8 or int16, and of each STEP inputs what belongs to their group. A group that is
+// larger than a chunk ends in a later one, which has its sum.
+template <int LEVELS, int STEP>
+struct RowChunk {
+    static constexpr int INPUTS = 512 / LEVELS, STEPS = LEVELS == 1 && STEP == 16 ? 32 : 16;
+    int8_t integers[512];
+    float scales[STEPS], sums[STEPS];  // sums: of the integers, times the scale
+    int32_t starts[STEPS];             // of products with int8: `dot` subtracts DOT_ZERO, not the weight's zero
+};
+
 // x [T][K] in groups: integers of LEVELS int8, of which a group's largest is ±127 or ±127 · 128, and the group's scale
 // and sum. Rows of which many multiply the same weight are in chunks, [chunks][T], so that a pass of rows over a chunk
 // of inputs reads neighbouring memory.
 template <int LEVELS>
 class Int8Rows {
    public:
-    // What belongs to some inputs of a row: integers, upper and lower ones num_inputs apart, or in a chunk int16.
+    // What belongs to some inputs of a row: integers, upper and lower ones num_inputs apart.
     struct Part {
         int8_t* integers;
         float* scales;  // of its groups
@@ -35,7 +53,9 @@ class Int8Rows {
     // Most rows that are not in chunks. (4 bits, G products/s without and with: 24 rows 212 and 197, 48 rows 203 and
     // 203, with offsets 176 and 180, 185 and 185; int8 inputs 352 and 321, 341 and 329.)
     static constexpr int FEW = LEVELS == 2 ? 40 : 64;
-    int64_t num_rows, num_inputs, num_groups, group, chunk_size;
+    static constexpr int64_t CHUNK = 512 / LEVELS;  // inputs
+    int64_t num_rows, num_inputs, num_groups, group;
+    int32_t zero;             // the weight's
     int8_t *values, *chunks;  // [T][LEVELS][inputs], and the chunks
     float* scales;            // [T][groups]
     int32_t* sums;            // [T][groups]
@@ -43,41 +63,59 @@ class Int8Rows {
 
     // `num_beside(row)`: number of rows that multiply the same weight, with this one.
     template <typename T, typename Count>
-    Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, const Team& team,
+    Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, int64_t zero, const Team& team,
              Count num_beside)
         : num_rows(num_rows), num_inputs(padded), num_groups((padded + group - 1) / group), group(group),
-          chunk_size(group > 512 / LEVELS ? group : 512 / LEVELS) {
-        const int64_t bytes = num_rows * chunk_bytes(padded), num_chunks = (padded + chunk_size - 1) / chunk_size;
-        chunks = (int8_t*)team.share((HAS_CHUNKS ? 2 : 1) * bytes + num_rows);
-        scales = (float*)(HAS_CHUNKS ? chunks + bytes : chunks);
+          zero(int32_t(zero)) {
+        const int64_t block = group > CHUNK ? group : CHUNK, num_blocks = (padded + block - 1) / block;
+        const int64_t bytes = HAS_CHUNKS ? (padded + CHUNK - 1) / CHUNK * num_rows * chunk_bytes() : 0;
+        chunks = (int8_t*)team.share(bytes + num_rows * (num_groups * 8 + LEVELS * padded + 1));
+        scales = (float*)(chunks + bytes);
         sums = (int32_t*)(scales + num_rows * num_groups);
         values = (int8_t*)(sums + num_rows * num_groups);
         in_chunks = (bool*)(values + num_rows * LEVELS * padded);
-        team.each(num_rows * num_chunks, [&](int64_t item) {
-            const int64_t row = item / num_chunks, begin = item % num_chunks * chunk_size, end = chunk_end(begin);
+        team.each(num_rows * num_blocks, [&](int64_t item) {
+            const int64_t row = item / num_blocks, begin = item % num_blocks * block;
+            const int64_t end = begin + block < padded ? begin + block : padded;
             const bool is_chunk = HAS_CHUNKS && num_beside(row) > FEW;
             if (begin == 0) in_chunks[row] = is_chunk;
-            Part to = is_chunk ? chunk(row, begin) : part(row, begin);
-            for (int64_t k = begin; k < end; k += group, to.scales++, to.sums++) {
-                round(x + row * width, k, k + group < end ? k + group : end, width, to, is_chunk);
-                to.integers += group * (is_chunk ? LEVELS : 1);
-            }
+#ifdef __AVX512VNNI__
+            if (is_chunk)
+                return with_step([&](auto step) {
+                    round_chunks<decltype(step)::value>(x + row * width, row, begin, end, width);
+                });
+#endif
+            Part to = part(row, begin);
+            for (int64_t k = begin; k < end; k += group, to.scales++, to.sums++, to.integers += group)
+                round(x + row * width, k, k + group < end ? k + group : end, width, to);
         });
         team.barrier();
     }
 
     const int8_t* row(int64_t number, int level) const { return values + (number * LEVELS + level) * num_inputs; }
-    int64_t chunk_end(int64_t begin) const { return begin + chunk_size < num_inputs ? begin + chunk_size : num_inputs; }
-    int64_t chunk_bytes(int64_t size) const { return size * LEVELS + (size + group - 1) / group * 8; }
 
-    Part chunk(int64_t row, int64_t begin) const {
-        const int64_t size = chunk_end(begin) - begin;
-        int8_t* at = chunks + num_rows * chunk_bytes(begin) + row * chunk_bytes(size);
-        float* scales = (float*)(at + size * LEVELS);
-        return {at, scales, (int32_t*)scales + (size + group - 1) / group};
+    // Calls f(the STEP of chunks, as a type).
+    template <typename Function>
+    void with_step(Function f) const {
+        if (group == 16) f(std::integral_constant<int, 16>());
+        else f(std::integral_constant<int, 32>());
+    }
+
+    // Rows of the chunk that begins at an input.
+    template <int STEP>
+    RowChunk<LEVELS, STEP>* chunk(int64_t begin) const {
+        return (RowChunk<LEVELS, STEP>*)chunks + begin / CHUNK * num_rows;
     }
 
    private:
+    static constexpr float LARGEST = LEVELS == 1 ? 127 : 127 * 128;
+
+    int64_t chunk_bytes() const {
+        int64_t bytes = 0;
+        with_step([&](auto step) { bytes = sizeof(RowChunk<LEVELS, decltype(step)::value>); });
+        return bytes;
+    }
+
     Part part(int64_t row, int64_t begin) const {
         const int64_t index = row * num_groups + begin / group;
         return {values + row * LEVELS * num_inputs + begin, scales + index, sums + index};
@@ -92,9 +130,9 @@ class Int8Rows {
     }
 
     template <typename T>
-    void round(const T* x, int64_t begin, int64_t end, int64_t width, Part to, bool is_chunk) const {
+    void round(const T* x, int64_t begin, int64_t end, int64_t width, Part to) const {
         const auto numbers = [&](int64_t k) { return at(x, k, width); };
-        const IntegerRounding rounding(numbers, begin, end, LEVELS == 1 ? 127 : 127 * 128);
+        const IntegerRounding rounding(numbers, begin, end, LARGEST);
         *to.scales = rounding.scale;
         ivec sum = {};
         for (int64_t k = begin; k < end; k += LANES) {
@@ -102,8 +140,6 @@ class Int8Rows {
             sum += rounded;
             if (LEVELS == 1) {
                 store_bytes(to.integers + k - begin, rounded);
-            } else if (is_chunk) {
-                store_shorts((int16_t*)to.integers + k - begin, rounded);
             } else {
                 const ivec upper = (rounded + 64) >> 7;
                 store_bytes(to.integers + k - begin, upper);
@@ -112,15 +148,70 @@ class Int8Rows {
         }
         *to.sums = across(sum, [](auto a, auto b) { return a + b; });
     }
-};
 
-// Number that `dot` subtracts from each value, because its multiplication holds no larger ones.
-#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__) || \
-    defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
-constexpr int DOT_ZERO = 128;
-#else
-constexpr int DOT_ZERO = 0;
+#ifdef __AVX512VNNI__
+    // Joins lanes, which belong to steps, with the others of their group.
+    template <int STEP, typename Join>
+    ivec across_steps(ivec x, Join join) const {
+        const int64_t num_steps = group < num_inputs ? group / STEP : LANES;
+        const ivec lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        for (int i = 1; i < num_steps; i *= 2)
+            x = join(x, (ivec)_mm512_permutexvar_epi32((__m512i)(lanes ^ i), (__m512i)x));
+        return x;
+    }
+
+    // Rounds inputs [begin, end) of a row: a chunk, or all chunks of a group. Lanes are joined for 16 steps at once.
+    template <int STEP, typename T>
+    void round_chunks(const T* x, int64_t row, int64_t begin, int64_t end, int64_t width) const {
+        constexpr int STEPS = RowChunk<LEVELS, STEP>::STEPS;
+        const auto larger = [](ivec a, ivec b) __attribute__((always_inline)) { return a > b ? a : b; };
+        const auto add = [](ivec a, ivec b) __attribute__((always_inline)) { return a + b; };
+        ivec largest[STEPS] = {}, sums[STEPS] = {};
+        T rest[CHUNK];  // numbers of the last chunk, then zeros
+        // Calls f(number of the step, k - first, numbers) for the chunk.
+        const auto each = [&](int64_t first, auto f) __attribute__((always_inline)) {
+            const T* from = x + first;
+            if (first + CHUNK > width) {
+                std::memset(rest, 0, sizeof rest);
+                from = (const T*)std::memcpy(rest, from, (width - first) * sizeof(T));
+            }
+            for (int64_t k = 0; k < CHUNK && k < end - first; k += STEP)
+#pragma GCC unroll 2
+                for (int i = 0; i < STEP; i += LANES) f(k / STEP, k + i, load(from + k + i));
+        };
+        for (int64_t first = begin; first < end; first += CHUNK)
+            each(first, [&](int64_t step, int64_t, vec numbers) __attribute__((always_inline)) {
+                largest[step] = larger(largest[step], (ivec)numbers & INT32_MAX);
+            });
+        vec scales[STEPS / LANES];
+        float up[STEPS];
+        for (int i = 0; i < STEPS / LANES; i++) {
+            vec ups;
+            IntegerRounding::levels(across_steps<STEP>(across_each(largest + i * LANES, larger), larger), LARGEST,
+                                    scales[i], ups);
+            store(up + i * LANES, ups);
+        }
+        for (int64_t first = begin; first < end; first += CHUNK) {
+            RowChunk<LEVELS, STEP>& to = chunk<STEP>(first)[row];
+            each(first, [&](int64_t step, int64_t k, vec numbers) __attribute__((always_inline)) {
+                const ivec rounded = IntegerRounding(0, up[step])(numbers);
+                sums[step] += rounded;
+                if (LEVELS == 1) store_bytes(to.integers + k, rounded);
+                else store_shorts((int16_t*)to.integers + k, rounded);
+            });
+            const bool is_open = first + CHUNK < end;
+            for (int i = 0; i < STEPS / LANES; i++) {
+                const ivec sum = across_steps<STEP>(across_each(sums + i * LANES, add), add);
+                store(to.scales + i * LANES, scales[i]);
+                store(to.sums + i * LANES, scales[i] * __builtin_convertvector(sum, vec));
+                if (LEVELS == 2) continue;
+                const ivec starts = (is_open ? 0 : DOT_ZERO - zero) * sum;
+                std::memcpy(to.starts + i * LANES, &starts, sizeof starts);
+            }
+        }
+    }
 #endif
+};
 
 // True if `dot` is one instruction.
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__)) || defined(__ARM_FEATURE_DOTPROD)
@@ -242,86 +333,91 @@ struct Int8Panel : Int8Sums<T, LEVELS> {
 };
 
 #ifdef __AVX512VNNI__
-// The chunk of a panel from input `begin` on, unpacked for many rows: so small that it stays in the first-level cache.
-template <typename T, int LEVELS>
-struct ChunkPanel : Int8Sums<T, LEVELS> {
-    const float* headers;    // [groups of x][scales, offsets][PANEL]
-    const uint32_t* values;  // quads or pairs, [inputs · LEVELS / 4][PANEL]
-    int64_t begin;
-    float* totals;  // [rows][PANEL], of the chunks before this one, too
-    // Once a chunk: a pass would wait for the divisions.
-    const int64_t size = this->x.chunk_end(begin) - begin, bytes = this->x.chunk_bytes(size);
-    const int64_t index = begin / this->x.group;
-    const typename Int8Rows<LEVELS>::Part first = this->x.chunk(0, begin);
-    int64_t num_points() const { return 1; }
+// A chunk of a panel, unpacked for many rows: so small that it stays in the first-level cache.
+template <int LEVELS, int STEP>
+struct ChunkPanel {
+    typedef RowChunk<LEVELS, STEP> Row;
+    static constexpr int MOST = 6;  // rows whose sums, integers and floats, fit the registers
+    static constexpr int QUADS = STEP == 16 && LEVELS == 1 ? 4 : 8;  // or pairs, that a loop's turn reads
+    int64_t num_inputs, group;
+    bool has_offsets, is_open;  // is_open: the group goes on in the next chunk, and totals keep its integers
+    const float* headers;       // [groups][scales, offsets][PANEL]
+    const uint32_t* values;     // quads or pairs, [inputs · LEVELS / 4][PANEL]
 
-    // Totals stay in memory, because gcc 12 would spill the integers' registers. It unrolls what it is told to.
+    // Adds products with rows: totals [rows][PANEL]. Passes are of MOST rows and one row less, if that is possible.
+    // Calls f(first row, number of rows) after each.
+    template <typename Function>
+    void multiply(const Row* rows, int64_t num_rows, float* totals, Function f) const {
+        const int64_t rest = (MOST - num_rows % MOST) % MOST, num_smaller = rest * (MOST - 1) > num_rows ? 0 : rest;
+        for (int64_t row = 0, pass = 0, num; row < num_rows; row += num, pass++) {
+            num = pass < num_smaller ? MOST - 1 : num_rows - row >= MOST ? MOST : 1;
+            if (num == MOST) multiply<MOST>(rows + row, totals + row * PANEL);
+            else if (num == MOST - 1) multiply<MOST - 1>(rows + row, totals + row * PANEL);
+            else multiply<1>(rows + row, totals + row * PANEL);
+            f(row, num);
+        }
+    }
+
+   private:
+    // Rows are a constant number of bytes apart, because gcc 12 would spill registers (groups of 32: 71 -> 64 cycles).
+    // It unrolls what it is told to, and leaves branches in what it unrolls.
     template <int M>
-    __attribute__((noinline)) void multiply(int64_t row, int64_t number, Prefetch) const {
-        const int64_t group = this->x.group, size = this->size, bytes = this->bytes;
-        const int32_t zero = int32_t(DOT_ZERO - this->zero);
-        const int8_t* rows[M];
-#pragma GCC unroll 8
-        for (int m = 0; m < M; m++) rows[m] = first.integers + (row + m) * bytes;
-        int64_t of_group = size * LEVELS;  // from a row's integers to the group's scale, then to its sum
-        const int64_t to_sum = (const int8_t*)first.sums - (const int8_t*)first.scales;
-        const auto scale_of = [&](int m) __attribute__((always_inline)) { return *(const float*)(rows[m] + of_group); };
-        const auto sum_of = [&](int m) __attribute__((always_inline)) {
-            return *(const int32_t*)(rows[m] + of_group + to_sum);
-        };
-        const float* header = headers + index * 2 * PANEL;
+    __attribute__((noinline)) void multiply(const Row* rows, float* to) const {
+        const int64_t num_bytes = num_inputs * LEVELS, group_bytes = group * LEVELS;
+        const float* header = headers;
         const uint32_t* from = values;
-        float* to = totals + row * PANEL;
-        for (int64_t k = 0; k < size; header += 2 * PANEL, of_group += 4) {
-            ints_t sums[M][V];
+        sums_t totals[M][V];
+        const auto each = [&](auto f) __attribute__((always_inline)) {
 #pragma GCC unroll 8
             for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
-                for (int v = 0; v < V; v++) sums[m][v] = LEVELS == 2 ? ints_t{} : ints_t{} + zero * sum_of(m);
-            for (const int64_t behind = k + group < size ? k + group : size; k < behind; k += HALF) {
-                if (k * LEVELS % 64 == 0) {
+                for (int v = 0; v < V; v++) f(m, v, totals[m][v]);
+        };
+        each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
+            total = load_vector<sums_t>(to + m * PANEL + v * WIDTH);
+        });
+        for (int64_t at = 0; at < num_bytes; header += 2 * PANEL) {
+            const int64_t step = at / (STEP * LEVELS);
+            ints_t sums[M][V];
+            each([&](int m, int v, sums_t&) __attribute__((always_inline)) {
+                sums[m][v] = LEVELS == 2 ? ints_t{} : ints_t{} + rows[m].starts[step];
+            });
+            const int64_t behind = at + group_bytes < num_bytes ? at + group_bytes : num_bytes;
+            do {
 #pragma GCC unroll 8
-                    for (int m = 0; m < M; m++) __builtin_prefetch(rows[m] + M * bytes + k * LEVELS);
-                }
-#pragma GCC unroll 8
-                for (int i = 0; i < QUADS * LEVELS; i++, from += PANEL) {
+                for (int i = 0; i < QUADS; i++) {
                     quads_t lanes[V];
 #pragma GCC unroll 4
-                    for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(from + v * WIDTH);
-#pragma GCC unroll 8
-                    for (int m = 0; m < M; m++) {
+                    for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(from + i * PANEL + v * WIDTH);
+                    each([&](int m, int v, sums_t&) __attribute__((always_inline)) {
                         int32_t x;
-                        std::memcpy(&x, rows[m] + k * LEVELS + i * 4, 4);
-#pragma GCC unroll 4
-                        for (int v = 0; v < V; v++) {
-                            ints_t& sum = sums[m][v];
-                            sum = LEVELS == 2 ? dot_pairs(sum, lanes[v], x) : dot(sum, lanes[v], x);
-                        }
-                    }
+                        std::memcpy(&x, rows[m].integers + at + i * 4, 4);
+                        ints_t& sum = sums[m][v];
+                        sum = LEVELS == 2 ? dot_pairs(sum, lanes[v], x) : dot(sum, lanes[v], x);
+                    });
                 }
+                at += QUADS * 4, from += QUADS * PANEL;
+            } while (at < behind);
+            if (group > Row::INPUTS) {
+                each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
+                    sums[m][v] += (ints_t)total;
+                    total = is_open ? (sums_t)sums[m][v] : sums_t{};
+                });
+                if (is_open) break;
             }
-#pragma GCC unroll 4
-            for (int v = 0; v < V; v++) {
-                const sums_t scale = load_vector<sums_t>(header + v * WIDTH);
-#pragma GCC unroll 8
-                for (int m = 0; m < M; m++) {
-                    const sums_t product = __builtin_convertvector(sums[m][v], sums_t) * scale_of(m);
-                    add_to(to + m * PANEL + v * WIDTH, product, scale);
-                }
-            }
-            if (!this->has_offsets) continue;
-            sums_t of_sums[M];
-#pragma GCC unroll 8
-            for (int m = 0; m < M; m++) of_sums[m] = sums_t{} + scale_of(m) * float(sum_of(m));
-#pragma GCC unroll 4
-            for (int v = 0; v < V; v++) {
+            each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
+                const sums_t product = __builtin_convertvector(sums[m][v], sums_t) * rows[m].scales[step];
+                total = multiply_add_once(product, load_vector<sums_t>(header + v * WIDTH), total);
+            });
+            if (!has_offsets) continue;
+            each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
                 const sums_t offset = load_vector<sums_t>(header + PANEL + v * WIDTH);
-#pragma GCC unroll 8
-                for (int m = 0; m < M; m++) add_to(to + m * PANEL + v * WIDTH, offset, of_sums[m]);
-            }
+                total = multiply_add_once(offset, rows[m].sums[step] - sums_t{}, total);
+            });
         }
-        if (begin + size == this->x.num_inputs)
-            for (int m = 0; m < M; m++) this->finish(row + m, number, (const sums_t*)(to + m * PANEL));
+        each([&](int m, int v, sums_t total) __attribute__((always_inline)) {
+            std::memcpy(to + m * PANEL + v * WIDTH, &total, sizeof total);
+        });
     }
 };
 #endif

@@ -20,9 +20,33 @@ inline int32_t across(ivec x, Join join) {
     return join(join(q[0], q[2]), join(q[1], q[3]));
 }
 
+// The same of 16 vectors at once: lane i is what is left of x[i].
+#ifdef __AVX512F__
+template <typename Join>
+inline ivec across_each(const ivec x[16], Join join) {
+    ivec y[8];
+    for (int i = 0; i < 8; i++) {
+        const __m512i a = (__m512i)x[2 * i], b = (__m512i)x[2 * i + 1];
+        y[i] = join((ivec)_mm512_unpacklo_epi32(a, b), (ivec)_mm512_unpackhi_epi32(a, b));
+    }
+    for (int i = 0; i < 4; i++) {
+        const __m512i a = (__m512i)y[2 * i], b = (__m512i)y[2 * i + 1];
+        y[i] = join((ivec)_mm512_unpacklo_epi64(a, b), (ivec)_mm512_unpackhi_epi64(a, b));
+    }
+    for (int num_left = 2; num_left; num_left--)
+        for (int i = 0; i < num_left; i++) {
+            const __m512i a = (__m512i)y[2 * i], b = (__m512i)y[2 * i + 1];
+            y[i] = join((ivec)_mm512_shuffle_i32x4(a, b, 0x88), (ivec)_mm512_shuffle_i32x4(a, b, 0xdd));
+        }
+    return y[0];
+}
+#endif
+
 class IntegerRounding {
    public:
     float scale;
+
+    IntegerRounding(float scale, float up) : scale(scale), up(up) {}
 
     // `at(k)`: numbers of [begin, end) from k on, then zeros.
     template <typename At>
@@ -32,13 +56,18 @@ class IntegerRounding {
             const ivec size = (ivec)at(k) & INT32_MAX;  // larger for NaN than for infinity
             most = size > most ? size : most;
         }
-        const int32_t largest = across(most, [](auto a, auto b) { return a > b ? a : b; });
-        float size;
-        std::memcpy(&size, &largest, 4);
-        const bool is_finite = largest < 0x7f800000;
-        scale = is_finite ? size * (1 / largest_integer) : NAN;
-        up = is_finite && size > 1e-33f  // for smaller sizes the quotient may be infinite
-                 ? largest_integer / size : 0;
+        levels(across(most, [](auto a, auto b) { return a > b ? a : b; }), largest_integer, scale, up);
+    }
+
+    // Scale and quotient of numbers, or a vector of them, by the bits of the largest size.
+    template <typename Bits, typename Float>
+    static void levels(Bits largest, float largest_integer, Float& scale, Float& up) {
+        Float size;
+        std::memcpy(&size, &largest, sizeof size);
+        const auto is_finite = largest < 0x7f800000;
+        scale = is_finite ? size * (1 / largest_integer) : Float{} + NAN;
+        up = is_finite & (size > 1e-33f)  // for smaller sizes the quotient may be infinite
+                 ? largest_integer / size : Float{};
     }
 
     // Adding 1.5 · 2^23 rounds to nearest and leaves the integer in the low bits.

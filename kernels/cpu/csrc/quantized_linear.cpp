@@ -82,7 +82,7 @@ class Int8Product {
    public:
     template <typename Count>
     Int8Product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team, Count num_beside)
-        : rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team, num_beside) {}
+        : rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, w.zero, team, num_beside) {}
 
     // Like DenseProduct's.
     void multiply(const QuantizedLinear<T>& a, QuantizedPanels& w, int64_t number, int64_t begin, int64_t end,
@@ -119,21 +119,32 @@ class Int8Product {
     __attribute__((noinline)) void multiply_unpacked(const QuantizedLinear<T>& a, QuantizedPanels& w, int64_t number,
                                                      int64_t begin, int64_t end,
                                                      [[maybe_unused]] const uint8_t* next) const {
-        const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
         const int64_t headers = rows.num_groups * 2 * PANEL;
 #ifdef __AVX512VNNI__
-        const int64_t size = rows.chunk_size * LEVELS / 4 * PANEL;
-        uint32_t* values = (uint32_t*)scratch((size + headers + (end - begin) * PANEL) * 4);
-        float *of_groups = (float*)values + size, *totals = of_groups + headers;
+        const int64_t num_rows = end - begin;
+        constexpr int64_t CHUNK = Int8Rows<LEVELS>::CHUNK, SIZE = CHUNK * LEVELS / 4 * PANEL;
+        uint32_t* values = (uint32_t*)scratch((SIZE + headers + num_rows * PANEL) * 4);
+        float *of_groups = (float*)values + SIZE, *totals = of_groups + headers;
         w.headers(number, a.input_group, of_groups);
-        std::memset(totals, 0, (end - begin) * PANEL * 4);
-        for (int64_t k = 0; k < w.num_inputs; k += rows.chunk_size) {
-            w.template take_integers<LEVELS>(number, k, rows.chunk_end(k), values);
-            const ChunkPanel<T, LEVELS> panel{sums, of_groups, values, k, totals - begin * PANEL};
-            multiply_panel<Int8Sums<T, LEVELS>::MANY>(panel, number, begin, end, nullptr, 0);
+        std::memset(totals, 0, num_rows * PANEL * 4);
+        for (int64_t k = 0; k < w.num_inputs; k += CHUNK) {
+            const int64_t behind = k + CHUNK < w.num_inputs ? k + CHUNK : w.num_inputs;
+            w.template take_integers<LEVELS>(number, k, behind, values);
+            rows.with_step([&](auto step) {
+                const ChunkPanel<LEVELS, decltype(step)::value> panel{
+                    behind - k, rows.group, a.offsets != nullptr, rows.group > CHUNK && behind < w.num_inputs,
+                    of_groups + k / rows.group * 2 * PANEL, values};
+                const auto* first = rows.template chunk<decltype(step)::value>(k) + begin;
+                panel.multiply(first, num_rows, totals, [&](int64_t row, int64_t num) {
+                    for (const int64_t last = row + num; behind == w.num_inputs && row < last; row++)
+                        write(a.out + (begin + row) * a.out_row, a.bias, a.num_outputs, number * PANEL,
+                              totals + row * PANEL);
+                });
+            });
         }
 #else
         const int64_t quads = w.num_inputs / 4 * PANEL;
+        const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
         float* to = (float*)scratch((quads + headers) * 4);
         w.headers(number, a.input_group, to);
         w.ahead = 0;

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from patched_library import patched_ops
-from quantized_cases import FORMS, random_weight
+from quantized_cases import FORMS, Form, random_weight
 from torch import Tensor
 
 from splitfuse.kernels import ops
@@ -44,6 +44,16 @@ def test_products_with_quantized_weights(form: str, input_bits: int, dtype: torc
     num_inputs = 768 if FORMS[form].super_group else 640  # many rows unpack 256 or 512 at a time
     packed = cpu.pack_quantized([random_weight(FORMS[form], 70, num_inputs)], dtype=dtype, input_bits=input_bits)
     assert not differing_sizes(lambda x: cpu.linear(x, packed), randn(NUM_ROWS, num_inputs, seed=1, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_inputs", [90, 1100])
+@pytest.mark.parametrize("has_offsets", [False, True])
+def test_products_with_rows_rounded_whole(has_offsets: bool, num_inputs: int, dtype: torch.dtype) -> None:
+    form = Form(8, 0, has_offsets=has_offsets, scale_dtype=torch.float32)
+    weight = random_weight(form, 70, num_inputs)._replace(rounds_inputs=True)
+    packed, x = cpu.pack_quantized([weight], dtype=dtype), randn(NUM_ROWS, num_inputs, seed=1, dtype=dtype)
+    assert not differing_sizes(lambda x: cpu.linear(x, packed), x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

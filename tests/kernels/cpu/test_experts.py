@@ -215,13 +215,15 @@ def test_rounded_experts_are_those_of_linear(options: dict[str, int], backend: s
 @needs_library
 @pytest.mark.parametrize("input_bits", [16, 8])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("form", ["plain", "AWQ", "Q4_K", "Q6_K", "Q8_0", "float8 of 128", "int8 per channel"])
+@pytest.mark.parametrize("form", ["plain", "AWQ", "Q4_K", "Q6_K", "Q8_0", "float8 of 128", "int8 per channel", "mixed"])
 def test_a_token_has_the_same_bits_in_any_batch(form: str, dtype: torch.dtype, input_bits: int) -> None:
     each = plain_experts(4, HIDDEN, INNER, dtype)
-    if form != "plain":
+    if form == "mixed":  # zeros and groups differ
+        each = [expert for form in ("Q4_0", "Q4_1", "Q8_0", "AWQ") for expert in quantized_experts(form, 1)]
+    elif form != "plain":
         each = quantized_experts(form, 4, down_form="Q8_0" if FORMS[form].super_group else "")
     packed = ops.pack_experts(iter(each), num_experts=4, dtype=dtype, device=CPU, input_bits=input_bits)
-    x, (weights, ids) = randn(130, HIDDEN, seed=3, dtype=dtype), routing(130, 2, 4)
+    x, (weights, ids) = randn(160, HIDDEN, seed=3, dtype=dtype), routing(160, 2, 4)
     whole = ops.experts(x, weights, ids, packed)
     for size in (1, 2, 3, 5, 8, 13, 40):
         parts = zip(x.split(size), weights.split(size), ids.split(size), strict=True)

@@ -168,16 +168,18 @@ def test_a_row_of_every_form_is_the_same_to_the_bit_in_any_company(
         assert torch.equal(torch.cat(parts), together), size
 
 
+@pytest.mark.parametrize("num_rows", [5, 70])
 @pytest.mark.parametrize("input_bits", [16, 8])
-def test_a_rounded_row_that_is_not_finite_stays_alone(library: build.Library, input_bits: int) -> None:
+def test_a_rounded_row_that_is_not_finite_stays_alone(library: build.Library, input_bits: int, num_rows: int) -> None:
     packed = cpu.pack_quantized([random_weight(FORMS["Q4_1"], 40, 64)], dtype=torch.bfloat16, input_bits=input_bits)
-    x = randn(5, 64, seed=1).bfloat16()
+    x = randn(num_rows, 64, seed=1).bfloat16()
     clean = cpu.linear(x, packed)
     x[2, 3], x[3, 5], x[4] = torch.nan, torch.inf, 0
     out = cpu.linear(x, packed)
     assert out[2].isnan().all()
     assert not out[3].isfinite().any()
     assert torch.equal(out[:2], clean[:2])
+    assert torch.equal(out[5:], clean[5:])
     assert not out[4].any()
 
 
