@@ -32,8 +32,9 @@ bool uses_tiles(int64_t dim) {
 }
 
 // Inlined always: gcc 12 drops calls of a function that only prefetches.
+template <int LOCALITY = 3>
 inline __attribute__((always_inline)) void fetch(const void* from, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)from + i);
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)from + i, 0, LOCALITY);
 }
 
 // Pairs of bfloat16, of which `low` has the first ones.
@@ -78,25 +79,46 @@ struct Lines {
     const void *keys[TILE], *values[TILE];
     float key_scales[TILE], value_scales[TILE];
 
-    // Finds the lines of keys of [start, stop) in the tile that begins at `tile`.
+    // Finds the lines of keys of [start, stop) in the tile that begins at `tile`, and fetches their scales.
+    template <typename C, typename Op>
+    void find_lines(const Op& a, int64_t row, int64_t kv_head, int64_t tile, int64_t start, int64_t stop) {
+        static const C nothing[MAX_LINE] = {};
+        at = tile, from = start > at ? start - at : 0, to = stop - at < TILE ? stop - at : TILE;
+        for (int64_t i = 0; i < from; i++) keys[i] = values[i] = nothing;
+        for (int64_t i = to; i < TILE; i++) keys[i] = values[i] = nothing;
+        each_run<C>(a, row, kv_head, [&](int64_t i, int64_t end, CachedRun<C> key, CachedRun<C> value) {
+            if (PagedCache<C>::HAS_SCALES) fetch(key.scales, (end - i) * 4), fetch(value.scales, (end - i) * 4);
+            for (; i < end; i++, key.values += a.head_dim, value.values += a.head_dim)
+                keys[i] = key.values, values[i] = value.values;
+        });
+    }
+
+    // Finds the factors of the same lines.
+    template <typename C, typename Op>
+    void find_scales(const Op& a, int64_t row, int64_t kv_head) {
+        for (int64_t i = 0; i < TILE; i++) key_scales[i] = a.scale, value_scales[i] = 0;
+        if (!PagedCache<C>::HAS_SCALES) return;
+        each_run<C>(a, row, kv_head, [&](int64_t i, int64_t end, CachedRun<C> key, CachedRun<C> value) {
+            for (; i < end; i++) key_scales[i] = a.scale * *key.scales++, value_scales[i] = *value.scales++;
+        });
+    }
+
     template <typename C, typename Op>
     void find(const Op& a, int64_t row, int64_t kv_head, int64_t tile, int64_t start, int64_t stop) {
-        static const C nothing[MAX_LINE] = {};
+        find_lines<C>(a, row, kv_head, tile, start, stop);
+        find_scales<C>(a, row, kv_head);
+    }
+
+   private:
+    // Calls f(i, end, key, value) for runs [i, end) of visible keys that are neighbours in the cache.
+    template <typename C, typename Op, typename Function>
+    void each_run(const Op& a, int64_t row, int64_t kv_head, Function f) const {
         const auto key_cache = cache_of<C>(a, a.k_cache), value_cache = cache_of<C>(a, a.v_cache);
-        const int32_t* table = a.block_tables + row * a.max_blocks;
-        at = tile, from = start > at ? start - at : 0, to = stop - at < TILE ? stop - at : TILE;
-        const auto hide = [&](int64_t i) { keys[i] = values[i] = nothing, key_scales[i] = a.scale, value_scales[i] = 0; };
-        for (int64_t i = 0; i < from; i++) hide(i);
-        for (int64_t i = to; i < TILE; i++) hide(i);
-        for (int64_t i = from, end; i < to;) {
-            const int64_t block = table[(at + i) / a.block_size], offset = (at + i) % a.block_size;
-            CachedRun<C> key = key_cache.at(block, kv_head, offset), value = value_cache.at(block, kv_head, offset);
+        const int32_t* block = a.block_tables + row * a.max_blocks + (at + from) / a.block_size;
+        int64_t offset = (at + from) % a.block_size;
+        for (int64_t i = from, end; i < to; i = end, offset = 0, block++) {
             end = a.block_size - offset < to - i ? i + a.block_size - offset : to;
-            for (; i < end; i++, key.values += a.head_dim, value.values += a.head_dim) {
-                keys[i] = key.values, values[i] = value.values;
-                key_scales[i] = PagedCache<C>::HAS_SCALES ? a.scale * *key.scales++ : a.scale;
-                value_scales[i] = PagedCache<C>::HAS_SCALES ? float(*value.scales++) : 0;
-            }
+            f(i, end, key_cache.at(*block, kv_head, offset), value_cache.at(*block, kv_head, offset));
         }
     }
 };

@@ -4,6 +4,7 @@
 // Lanes are sixteen keys for the scores, so keys are transposed in registers, and dimensions of the head for the values.
 
 #include <algorithm>
+#include <thread>
 
 #include "attention.h"
 #include "team.h"
@@ -161,6 +162,7 @@ inline float largest(vec x) {
 }
 
 constexpr int64_t LINE = 64;  // bytes of a cache line
+constexpr int64_t LONG = 16;  // tiles of a row from which on more is fetched ahead, and two threads may share an item
 
 // Calls some(number of heads, first head) for all heads of a group, some heads at a time.
 template <typename Some>
@@ -172,9 +174,14 @@ inline void each_some(int64_t group, Some&& some) {
     for (; g < group; g++) some(std::integral_constant<int, 1>{}, g);
 }
 
-// Query token of a row, and the KV heads [kv_head, kv_head + num_kv) that its query heads are attended to.
+// Query token of a row, and the KV heads [kv_head, kv_head + num_kv) that its query heads are attended to: by one thread,
+// or by two, of which one has the keys and hands the scores over to the other.
 struct Item {
     int64_t row, token, kv_head, num_kv;
+    bool has_keys, has_values;
+    float* scores;                    // [tiles of all tokens][group][TILE] that are handed over, or null
+    std::atomic<int64_t>* num_ready;  // tiles with scores
+    int64_t num_tiles;                // tiles so far
 };
 
 // C: type of the cache, T: of the rest.
@@ -197,7 +204,7 @@ class Attended {
 #endif
 
    public:
-    Attended(const PagedAttention<T>& a, const Item& item)
+    Attended(const PagedAttention<T>& a, Item& item)
         : a(a), item(item), group(a.num_heads / a.num_kv_heads), dim(a.head_dim), num_pairs((dim + PACK - 1) / PACK),
           position(a.seq_lens[item.row] - 1 - (a.query_start_loc[item.row + 1] - 1 - item.token)) {
         const int64_t heads = group * item.num_kv, columns = (num_pairs + LANES - 1) / LANES * LANES, whole = columns * PACK;
@@ -223,19 +230,26 @@ class Attended {
         for (int64_t i = 0; sinks && i < heads; i++) bests[i / group * state_row + i % group] = sinks[i];
         std::memset(sums, 0, heads * sums_row * sizeof(float));
         const int64_t first = start / TILE * TILE, count = (stop - first + TILE - 1) / TILE * item.num_kv;
-        for (int64_t number = 0; number < count; number++) {
-            const int64_t after = std::min(number + 1, count - 1);
-            const auto find = [&](int64_t of) {
-                lines[of % 2].template find<C>(
-                    a, item.row, item.kv_head + of % item.num_kv, first + of / item.num_kv * TILE, start, stop);
-            };
-            tile = &lines[number % 2], next = &lines[after % 2], head = number % item.num_kv;
-            if (number == 0) find(0);
-            if (next != tile) find(after);
-            score();
+        for (int64_t number = 0, num_found = 0; number < count; number++) {
+            for (; num_found < std::min(number + NUM_LINES, count); num_found++)
+                lines[num_found % NUM_LINES].template find_lines<C>(
+                    a, item.row, item.kv_head + num_found % item.num_kv, first + num_found / item.num_kv * TILE, start, stop);
+            const auto lines_of = [&](int64_t of) { return &lines[std::min(of, count - 1) % NUM_LINES]; };
+            tile = lines_of(number), head = number % item.num_kv;
+            const Lines *next = lines_of(number + 1), *far = lines_of(number + 2);
+            during_scores = item.has_values ? Ahead{tile->values, far->values} : Ahead{next->keys, far->keys};
+            during_sums = item.has_keys ? Ahead{next->keys, far->keys} : Ahead{next->values, far->values};
+            if (count < LONG * item.num_kv) during_scores.far = during_sums.far = nullptr;
+            if (PagedCache<C>::HAS_SCALES) lines[number % NUM_LINES].template find_scales<C>(a, item.row, item.kv_head + head);
+            if (item.scores) scores = item.scores + item.num_tiles++ * group * TILE;
+            if (item.has_keys) score();
+            if (!item.has_values) item.num_ready->store(item.num_tiles, std::memory_order_release);
+            if (!item.has_keys) wait_for_scores();
+            if (!item.has_values) continue;
             weigh(bests + head * state_row, totals + head * state_row);
-            add_values();
+            during_sums.far ? add_values<true>() : add_values<false>();
         }
+        if (!item.has_values) return;
         for (int64_t i = 0; i < heads; i++) {
             const float total = totals[i / group * state_row + i % group];
             const vec sum = splat(total > 0 ? total : 1.0f);  // a row that pads sees no key
@@ -249,7 +263,7 @@ class Attended {
 
    private:
     const PagedAttention<T>& a;
-    const Item& item;
+    Item& item;
     const int64_t group, dim, num_pairs, position;
     int64_t query_row, sums_row;  // distances of heads
     int64_t state_row;            // of KV heads, whole vectors
@@ -259,9 +273,41 @@ class Attended {
     Scalar* weights;  // [group][TILE / PACK]
     float *fades, *tops, *tile_totals;  // [state_row]: factors of the sums so far, the tile's largest score, its weights' sum
     float *bests, *totals;              // [num_kv][state_row]
-    Lines lines[2];
-    int64_t head;              // KV head of `tile` in the item
-    const Lines *tile, *next;  // the keys of `next` are fetched during the products of `tile`
+    static constexpr int64_t NUM_LINES = 3;
+    Lines lines[NUM_LINES];
+    int64_t head;  // KV head of `tile` in the item
+    const Lines* tile;
+    // Lines that are fetched during products of `tile`: into the first-level cache and, from later tiles, into the second.
+    struct Ahead {
+        const void *const *near, *const *far;  // far: or null
+
+        // The cache lines at number d of LANES lines from i on.
+        inline __attribute__((always_inline)) void fetch_lanes(int64_t i, int64_t d) const {
+            fetch_all<3>(near + i, d);
+            if (far) fetch_all<2>(far + i, d);
+        }
+
+        // `num` numbers of line i, from d on.
+        template <bool IS_FAR>
+        inline __attribute__((always_inline)) void fetch_line(int64_t i, int64_t d, int64_t num) const {
+            fetch((const C*)near[i] + d, num * sizeof(C));
+            if (IS_FAR) fetch<2>((const C*)far[i] + d, num * sizeof(C));
+        }
+
+       private:
+        template <int LOCALITY>
+        static inline __attribute__((always_inline)) void fetch_all(const void* const* lines, int64_t d) {
+            asm volatile("" : "+r"(lines));  // or gcc 12 keeps all pointers in vector registers
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) __builtin_prefetch((const C*)lines[i] + d, 0, LOCALITY);
+        }
+    } during_scores, during_sums;
+
+    void wait_for_scores() const {
+        for (int i = 0; item.num_ready->load(std::memory_order_acquire) < item.num_tiles; i++)
+            if (i < 1000) relax();
+            else std::this_thread::yield();
+    }
 
     void pack_query(const T* q) {
         std::memset(query, 0, group * item.num_kv * query_row * sizeof(Scalar));
@@ -285,7 +331,8 @@ class Attended {
         for (int64_t g = 0; g < group; g++)
             for (int64_t v = 0; v < num_parts; v++) {
                 float* here = scores + g * TILE + v * LANES;
-                const vec scaled = load(here) * load(tile->key_scales + v * LANES);
+                const vec scale = PagedCache<C>::HAS_SCALES ? load(tile->key_scales + v * LANES) : splat(a.scale);
+                const vec scaled = load(here) * scale;
                 store(here, a.softcap != 0 ? softcap(scaled, a.softcap) : scaled);
             }
         if (tile->from == 0 && tile->to == TILE) return;
@@ -317,8 +364,7 @@ class Attended {
 
     template <bool IS_WHOLE>
     inline __attribute__((always_inline)) void take_columns(int64_t v, int64_t d, uvec* columns) const {
-        if (d * sizeof(C) % LINE == 0)
-            for (int i = 0; i < LANES; i++) __builtin_prefetch((const C*)tile->values[v * LANES + i] + d);
+        if (d * sizeof(C) % LINE == 0) during_scores.fetch_lanes(v * LANES, d);
 #ifdef __AVX512BW__
         if constexpr (!IS_WHOLE && sizeof(C) == 1 && !Columns<C, T>::IS_WIDENED)
             return columns_of_rests<T>(tile->keys + v * LANES, d, dim - d, columns);
@@ -382,34 +428,37 @@ class Attended {
         }
     }
 
+    template <bool IS_FAR>
     void add_values() {
         each_some(group, [&](auto num, int64_t g) __attribute__((always_inline)) {
             constexpr int MOST = num <= 2 ? 8 : 4;  // sums that hide the latency
             float* own = sums + (head * group + g) * sums_row;
             int64_t d = 0;
-            for (; d + MOST * LANES <= dim; d += MOST * LANES) add_slice<num, MOST>(own + d, g, d);
-            for (; d + 4 * LANES <= dim; d += 4 * LANES) add_slice<num, 4>(own + d, g, d);
-            for (; d + STEP * LANES <= dim; d += STEP * LANES) add_slice<num, STEP>(own + d, g, d);
-            for (; d < dim; d += LANES) add_slice<num, 1>(own + d, g, d);
+            for (; d + MOST * LANES <= dim; d += MOST * LANES) add_slice<num, MOST, IS_FAR>(own + d, g, d);
+            for (; d + 4 * LANES <= dim; d += 4 * LANES) add_slice<num, 4, IS_FAR>(own + d, g, d);
+            for (; d + STEP * LANES <= dim; d += STEP * LANES) add_slice<num, STEP, IS_FAR>(own + d, g, d);
+            for (; d < dim; d += LANES) add_slice<num, 1, IS_FAR>(own + d, g, d);
         });
     }
 
     // Adds weight · value for NUM vectors of a head, from dimension d on, which stay in registers over all keys.
-    template <int HEADS, int NUM>
+    template <int HEADS, int NUM, bool IS_FAR>
     void add_slice(float* own, int64_t g, int64_t d) {
         SumOf<HEADS> acc[HEADS][NUM];
         for (int h = 0; h < HEADS; h++)
             for (int n = 0; n < NUM; n++) acc[h][n] = load(own + h * sums_row + n * LANES) * splat(fades[g + h]);
         const Scalar* weight = weights + g * TILE / PACK;
-        for (int64_t i = tile->from / PACK * PACK; i < tile->to; i += PACK) {
+        const Ahead ahead = during_sums;
+        for (int64_t pair = tile->from / PACK; pair * PACK < tile->to; pair++) {
+            const int64_t i = pair * PACK;
             if (g == 0)
-                for (int n = 0; n < PACK; n++) fetch((const C*)next->keys[i + n] + d, NUM * LANES * sizeof(C));
+                for (int n = 0; n < PACK; n++) ahead.template fetch_line<IS_FAR>(i + n, d, NUM * LANES);
             Vector lanes[NUM];
             constexpr int AT_ONCE = std::min(NUM, STEP);
             for (int n = 0; n < NUM; n += AT_ONCE) values_at<AT_ONCE>(i, d + n * LANES, NUM > 1 ? LANES : dim - d, lanes + n);
             for (int h = 0; h < HEADS; h++)
                 for (int n = 0; n < NUM; n++)
-                    acc[h][n] = multiply_add(acc[h][n], OperandOf<HEADS>(lanes[n]), weight[(h * TILE + i) / PACK]);
+                    acc[h][n] = multiply_add(acc[h][n], OperandOf<HEADS>(lanes[n]), weight[h * (TILE / PACK) + pair]);
         }
         for (int h = 0; h < HEADS; h++)
             for (int n = 0; n < NUM; n++) store(own + h * sums_row + n * LANES, acc[h][n]);
@@ -465,7 +514,7 @@ class Attended {
 };
 
 template <typename C, typename T>
-void attend_token(const PagedAttention<T>& a, const Item& item) {
+void attend_token(const PagedAttention<T>& a, Item& item) {
     const int64_t head = item.kv_head * (a.num_heads / a.num_kv_heads);
     Attended<C, T>(a, item).attend(
         a.q + item.token * a.q_token + head * a.q_head, a.out + (item.token * a.num_heads + head) * a.head_dim);
@@ -479,9 +528,20 @@ void attend_short_rows(const PagedAttention<T>& a, const Team& team) {
     // two, if each has two heads, whose lines are neighbours in memory (10 % faster after 16,384 tokens).
     const int64_t heads = a.num_short * a.num_kv_heads, two = std::min<int64_t>(heads / (2 * team.num_threads), 2);
     const int64_t num_kv = std::clamp(std::max(heads / (8 * team.num_threads), two), int64_t(1), a.num_kv_heads);
-    int64_t parts = (a.num_kv_heads + num_kv - 1) / num_kv;
-    team.take(a.num_short * parts, [&](int64_t number) {
-        Item item{number / parts, 0, number % parts * num_kv, 0};
+    const int64_t parts = (a.num_kv_heads + num_kv - 1) / num_kv, count = a.num_short * parts;
+    // Long items that are left after whole rounds of the threads are done by two threads each. The scores come first in
+    // the queue, the sums last (two threads, one token after 4,096: of 3 KV heads 103 -> 88 us, of one 50 -> 31).
+    int64_t most_tiles = 0;
+    for (int64_t row = 0; row < a.num_short; row++)
+        most_tiles = std::max<int64_t>(most_tiles, (a.query_start_loc[row + 1] - a.query_start_loc[row]) * (a.seq_lens[row] / TILE + 1));
+    const int64_t left = count % team.num_threads, size = most_tiles * num_kv * (a.num_heads / a.num_kv_heads) * TILE;
+    const bool is_shared = most_tiles >= LONG && count < 4 * team.num_threads && 2 * left <= team.num_threads;
+    const int64_t num_shared = is_shared ? std::min<int64_t>(left, Meeting::MOST_SHARES) : 0;
+    float* scores = num_shared ? (float*)team.share(num_shared * size * sizeof(float)) : nullptr;
+    team.take(count + num_shared, [&](int64_t number) {
+        const int64_t id = number % count;
+        Item item{id / parts, 0, id % parts * num_kv, 0, number < count, number >= num_shared, nullptr, nullptr, 0};
+        if (id < num_shared) item.scores = scores + id * size, item.num_ready = &team.count(id);
         item.num_kv = std::min(num_kv, a.num_kv_heads - item.kv_head);
         for (item.token = a.query_start_loc[item.row]; item.token < a.query_start_loc[item.row + 1]; item.token++)
             a.is_cache_int8 ? attend_token<int8_t>(a, item) : attend_token<T>(a, item);

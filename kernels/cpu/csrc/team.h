@@ -175,6 +175,9 @@ class Team {
         }
     }
 
+    // Counter of all threads, number 0 to MOST_SHARES - 1; 0 after a barrier. Not beside `share_out`, which has the same ones.
+    std::atomic<int64_t>& count(int64_t number) const { return meeting.taken[number].count; }
+
     // Memory of `bytes` shared by all threads until the op ends. A barrier.
     void* share(size_t bytes) const {
         if (thread == 0) meeting.memory = scratch<Shared>(bytes);

@@ -83,21 +83,23 @@ def test_norms_and_activations(width: int, dtype: torch.dtype) -> None:
 
 
 class Attended:
-    """Sequence of LENGTH tokens in a cache, whose queries are attended in any cut."""
+    """Sequence in a cache, whose queries are attended in any cut."""
 
-    def __init__(self, dtype: torch.dtype, *, group: int, head_dim: int, block_size: int, is_int8: bool) -> None:
+    def __init__(
+        self, dtype: torch.dtype, *, group: int, head_dim: int, block_size: int, is_int8: bool, length: int = LENGTH
+    ) -> None:
         self.dtype, self.block_size = dtype, block_size
-        num_blocks, num_kv_heads = -(-LENGTH // block_size), 2
-        self.q = randn(LENGTH, num_kv_heads * group, head_dim, seed=1, dtype=dtype)
+        num_blocks, num_kv_heads = -(-length // block_size), 2
+        self.q = randn(length, num_kv_heads * group, head_dim, seed=1, dtype=dtype)
         cache_dtype = torch.int8 if is_int8 else dtype
         shape = (num_blocks + 1, num_kv_heads, block_size, ops.token_width(head_dim, cache_dtype))
         self.cache = ops.CacheView(*(torch.zeros(shape, dtype=cache_dtype) for _ in range(2)))
         table = torch.randperm(num_blocks + 1, generator=torch.Generator().manual_seed(3))[:num_blocks]
         self.table = table.int()[None]
-        slots = table[torch.arange(LENGTH) // block_size] * block_size + torch.arange(LENGTH) % block_size
-        k, v = (randn(LENGTH, num_kv_heads, head_dim, seed=seed, dtype=dtype) for seed in (4, 5))
-        rope = ops.RopeArgs(randn(LENGTH, head_dim, seed=6))
-        cpu.rope_and_cache(self.q, k, v, torch.arange(LENGTH), slots, rope, self.cache)
+        slots = table[torch.arange(length) // block_size] * block_size + torch.arange(length) % block_size
+        k, v = (randn(length, num_kv_heads, head_dim, seed=seed, dtype=dtype) for seed in (4, 5))
+        rope = ops.RopeArgs(randn(length, head_dim, seed=6))
+        cpu.rope_and_cache(self.q, k, v, torch.arange(length), slots, rope, self.cache)
 
     def attend(self, cuts: list[int], args: ops.AttentionArgs) -> Tensor:
         """Attend chunks between neighbouring cuts, each in a step of its own."""
@@ -148,6 +150,24 @@ def test_attention_by_several_threads(num_threads: int) -> None:
         try:
             for cuts in ([0, LENGTH], [0, 100, 116, 180, LENGTH]):
                 assert torch.equal(attended.attend(cuts, args), whole), (group, cuts)
+        finally:
+            torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("is_int8", [False, True], ids=["cache of the model", "cache of int8"])
+@pytest.mark.parametrize(("group", "head_dim", "dtype"), [(3, 64, torch.bfloat16), (1, 80, torch.float32)])
+def test_attention_of_a_head_by_two_threads(group: int, head_dim: int, dtype: torch.dtype, is_int8: bool) -> None:
+    """One has the keys and the other one the values, if a long row has fewer KV heads than there are threads."""
+    before = torch.get_num_threads()
+    attended = Attended(dtype, group=group, head_dim=head_dim, block_size=16, is_int8=is_int8, length=1100)
+    cuts = [1091, 1092, 1094, 1097, 1100]  # of one token to three
+    for args in (ops.AttentionArgs(0.1), ops.AttentionArgs(0.1, sliding_window=700, softcap=5.0)):
+        torch.set_num_threads(1)
+        try:
+            by_one = attended.attend(cuts, args)
+            for num_threads in (4, 7):
+                torch.set_num_threads(num_threads)
+                assert torch.equal(attended.attend(cuts, args), by_one), num_threads
         finally:
             torch.set_num_threads(before)
 
