@@ -15,53 +15,60 @@ ARG BASE=python:3.11-slim
 FROM --platform=$BUILDPLATFORM ${BASE} AS kernels
 ARG TARGETARCH
 WORKDIR /src
-COPY docker/kernel_libraries.py docker/
-COPY kernels/ kernels/
 RUN case "$TARGETARCH" in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) machine=$(uname -m) ;; esac \
     && if [ "$machine" = "$(uname -m)" ]; then compiler=g++; else compiler=g++-$(echo "$machine" | tr _ -)-linux-gnu; fi \
     && apt-get update \
     && apt-get install --yes --no-install-recommends "$compiler" \
-    && python docker/kernel_libraries.py /prebuilt --machine "$machine"
+    && echo "$machine" > machine
+# Only what is compiled and what compiles: a change elsewhere keeps the libraries, minutes of processor time.
+COPY docker/kernel_libraries.py docker/
+COPY kernels/cpu/compilation.py kernels/cpu/compiler_group.py kernels/cpu/prebuilt.py kernels/cpu/
+COPY kernels/cpu/csrc/ kernels/cpu/csrc/
+RUN python docker/kernel_libraries.py /prebuilt --machine "$(cat machine)"
 
+# pip and the writer of the bill of materials are not in the image's environment, /opt/venv.
 FROM ${BASE} AS build
 WORKDIR /src
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
-    PATH=/opt/venv/bin:$PATH
-RUN python -m venv /opt/venv
-COPY constraints.txt docker/requirements.txt ./
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/venv && python -m venv /opt/tools && /opt/tools/bin/pip install "cyclonedx-bom>=7,<8"
+ENV PIP_PYTHON=/opt/venv/bin/python \
+    PATH=/opt/venv/bin:/opt/tools/bin:$PATH
+COPY constraints.txt docker/requirements.txt docker/trim_torch.sh ./
 
-FROM build AS build-cpu
-# torch first and alone: the largest layer, and the only package that comes from another index (empty: from pip's own)
+FROM build AS packages-cpu
+# torch first and alone: the largest package, and the only one that comes from another index (empty: from pip's own)
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --no-deps ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} -c constraints.txt torch
+    pip install --no-deps ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} -c constraints.txt torch && sh trim_torch.sh
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --no-deps --require-hashes -r requirements.txt
-COPY __init__.py py.typed pyproject.toml README.md LICENSE ./
+
+FROM build AS packages-cuda
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install -c constraints.txt torch triton && sh trim_torch.sh
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --no-deps --require-hashes -r requirements.txt
+
+# The package alone in /opt/package, so that it is a layer of its own: another version of it is a download of some MB.
+FROM packages-cpu AS build-cpu
+COPY __init__.py py.typed pyproject.toml README.md LICENSE docker/install_package.sh ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/
 COPY --from=kernels /prebuilt/ kernels/cpu/prebuilt/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --no-deps . && pip check && splitfuse --version
-COPY docker/finish_venv.sh ./
-RUN sh finish_venv.sh /opt/venv && splitfuse --version
+    sh install_package.sh /opt/package
 
-FROM build AS build-cuda
-RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install -c constraints.txt torch triton
-RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --no-deps --require-hashes -r requirements.txt
-COPY __init__.py py.typed pyproject.toml README.md LICENSE ./
+FROM packages-cuda AS build-cuda
+COPY __init__.py py.typed pyproject.toml README.md LICENSE docker/install_package.sh ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --no-deps . && pip check && splitfuse --version
-COPY docker/finish_venv.sh ./
-RUN sh finish_venv.sh /opt/venv && splitfuse --version
+    sh install_package.sh /opt/package
 
 FROM ${BASE} AS runtime
 ARG BASE
@@ -107,12 +114,15 @@ USER 10001:10001
 FROM compiler AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
-COPY --from=build-cuda /opt/venv /opt/venv
+COPY --from=packages-cuda /opt/venv /opt/venv
+COPY --from=build-cuda /opt/package /opt/venv
 
 # The kernels for the very processor (-march=native), built at the first start.
 FROM compiler AS native
 ENV SPLITFUSE_NATIVE=build
-COPY --from=build-cpu /opt/venv /opt/venv
+COPY --from=packages-cpu /opt/venv /opt/venv
+COPY --from=build-cpu /opt/package /opt/venv
 
 FROM runtime AS cpu
-COPY --from=build-cpu /opt/venv /opt/venv
+COPY --from=packages-cpu /opt/venv /opt/venv
+COPY --from=build-cpu /opt/package /opt/venv

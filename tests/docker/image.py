@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 USER = 10001
 _CONTAINER = "splitfuse-check"
@@ -43,19 +44,20 @@ class Image:
             return Path(self._root + path).read_text()
         return self._output("run", "--rm", "--entrypoint", "cat", self.name, path)
 
-    def command(self, volumes: Path, *args: str) -> list[str]:
+    def command(self, volumes: Path, *args: str, network: Literal["host", "none"] = "host") -> list[str]:
         """Return a command of `splitfuse ARGS` with a read-only root; /cache and /results are folders of `volumes`."""
         for name in ("cache", "results"):
             (volumes / name).mkdir()
             os.chown(volumes / name, USER, USER)
         if self.builder != "buildah":
             mounts = [f"--volume={volumes / name}:/{name}" for name in ("cache", "results")]
-            hardened = ["--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--network=host", "--init", *mounts]
+            hardened = ["--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", f"--network={network}", "--init", *mounts]
             return [self.builder, "run", "--rm", *hardened, self.name, *args]
         config = json.loads(self._output("inspect", "--type", "image", self.name))["OCIv1"]["config"]
         root = self._root
         inside = ["env", "-i", "-C", config["WorkingDir"], *config["Env"], *config["Entrypoint"], *args]
-        return ["unshare", "--mount", "sh", "-c", _HARDENED, "sh", root, str(volumes), *inside]
+        namespaces = ["--mount"] if network == "host" else ["--mount", "--net"]
+        return ["unshare", *namespaces, "sh", "-c", _HARDENED, "sh", root, str(volumes), *inside]
 
     @cached_property
     def _root(self) -> str:

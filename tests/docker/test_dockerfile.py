@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -21,8 +22,9 @@ from .dockerfile import Instruction, Stage, ancestry, read_dockerfile
 ROOT = Path(__file__).parents[2]
 STAGES = read_dockerfile(ROOT / "Dockerfile")
 TARGETS = ("cpu", "cuda", "native")
-BUILDS = {"cpu": "build-cpu", "cuda": "build-cuda", "native": "build-cpu"}  # of each target's environment
+BUILDS = {"cpu": "cpu", "cuda": "cuda", "native": "cpu"}  # each target's packages-… and build-…
 LOCK = ROOT / "docker/requirements.txt"
+INSTALL = "docker/install_package.sh"
 
 
 def last(target: str, name: str) -> Instruction:
@@ -87,14 +89,33 @@ def test_a_compiler_is_there_where_something_is_compiled(target: str, compiles: 
     assert (environment(target).get("SPLITFUSE_NATIVE") == "build") == (target == "native")
 
 
+def stage_named(name: str) -> Stage:
+    """Return the stage of that name."""
+    return next(stage for stage in STAGES if stage.name == name)
+
+
 def test_the_cpu_image_brings_the_kernels_of_every_class() -> None:
-    (kernels,) = (stage for stage in STAGES if stage.name == "kernels")
-    assert kernels.all("RUN")[-1].text.endswith('python docker/kernel_libraries.py /prebuilt --machine "$machine"')
-    (build,) = (stage for stage in STAGES if stage.name == "build-cpu")
+    kernels, build = stage_named("kernels"), stage_named("build-cpu")
+    assert kernels.all("RUN")[-1].text == 'python docker/kernel_libraries.py /prebuilt --machine "$(cat machine)"'
     (copy,) = (found for found in build.all("COPY") if found.flags.get("from") == "kernels")
     assert copy.words == ["/prebuilt/", prebuilt.FOLDER.relative_to(prebuilt.FOLDER.parents[2]).as_posix() + "/"]
-    package = [index for index, found in enumerate(build.instructions) if "pip install --no-deps ." in found.text]
-    assert build.instructions.index(copy) < package[0]
+    (install,) = build.all("RUN")
+    assert build.instructions.index(copy) < build.instructions.index(install)
+
+
+def test_the_kernels_are_compiled_from_all_that_decides_their_names(tmp_path: Path) -> None:
+    """A library of another name would not be found, and the image would run on torch's ops."""
+    for copy in stage_named("kernels").all("COPY"):
+        *sources, target = copy.words
+        (tmp_path / target).mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            if source.endswith("/"):
+                shutil.copytree(ROOT / source, tmp_path / target, dirs_exist_ok=True)
+            else:
+                shutil.copy(ROOT / source, tmp_path / target)
+    code = "from cpu import prebuilt; print(*map(prebuilt.file_name, prebuilt.CLASSES))"
+    names = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path / "kernels", text=True).split()
+    assert names == [*map(prebuilt.file_name, prebuilt.CLASSES)]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -144,10 +165,11 @@ def test_every_source_exists_and_gets_past_dockerignore() -> None:
 
 
 def is_ignored(path: str, patterns: list[str]) -> bool:
-    """True if Docker ignores a top-level name: the last matching pattern decides."""
+    """True if Docker ignores a file or folder: the last pattern that matches it or a folder above it decides."""
     ignored = False
+    names = [path, *map(str, Path(path).parents)]
     for pattern in patterns:
-        if fnmatch(path, pattern.removeprefix("!")):
+        if any(fnmatch(name, pattern.removeprefix("!")) for name in names):
             ignored = not pattern.startswith("!")
     return ignored
 
@@ -155,20 +177,22 @@ def is_ignored(path: str, patterns: list[str]) -> bool:
 def test_every_package_is_copied_where_it_is_installed() -> None:
     setup = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {"__init__.py" if folder == "." else folder.split("/")[0] for folder in setup["package-dir"].values()}
-    for stage in STAGES:
-        if any("pip install" in run.text and " ." in run.text.replace('"', " ") for run in stage.all("RUN")):
-            copied = {word.rstrip("/") for found in stage.all("COPY") for word in found.words[:-1]}
-            assert folders | {"pyproject.toml", "README.md", "LICENSE"} <= copied
+    for name in {*BUILDS.values()}:
+        stage = stage_named(f"build-{name}")
+        copied = {word.rstrip("/") for found in stage.all("COPY") for word in found.words[:-1]}
+        assert folders | {"pyproject.toml", "README.md", "LICENSE", INSTALL} <= copied
+        (install,) = stage.all("RUN")
+        assert install.text == "sh install_package.sh /opt/package"
 
 
 def test_all_but_torch_is_installed_by_hash() -> None:
     """Each build installs the lock, which has what pyproject.toml and constraints.txt ask for."""
     for build in {*BUILDS.values()}:
-        runs = [run.text for stage in ancestry(STAGES, build) for run in stage.all("RUN")]
-        of_torch, of_lock, of_package = (run for run in runs if "pip install" in run)
-        assert " torch" in of_torch
-        assert of_lock.endswith("pip install --no-deps --require-hashes -r requirements.txt")
-        assert "pip install --no-deps . && pip check" in of_package
+        of_torch, of_lock = (run.text for run in stage_named(f"packages-{build}").all("RUN"))
+        assert re.search(r"pip install .* torch", of_torch)
+        assert of_lock == "pip install --no-deps --require-hashes -r requirements.txt"
+    script = (ROOT / INSTALL).read_text()
+    assert re.search(r"^pip install --no-deps .*\.$.*^pip check$", script, re.M | re.S)
     entries = re.findall(r"^([\w-]+)==([^ ;]+).*\n((?: +--hash=sha256:[0-9a-f]{64}.*\n)*)", LOCK.read_text(), re.M)
     assert all(hashes for _, _, hashes in entries)
     assert len(entries) == len(re.findall(r"^\w", LOCK.read_text(), re.M))
@@ -184,10 +208,11 @@ def test_all_but_torch_is_installed_by_hash() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_finished_image_takes_the_environment_of_its_own_build(target: str) -> None:
-    (found,) = [found for stage, found in copies() if stage.name == target]
-    assert found.flags["from"] == BUILDS[target]
-    assert found.words == ["/opt/venv", "/opt/venv"]
+def test_the_finished_image_takes_its_packages_and_above_them_ours(target: str) -> None:
+    packages, ours = (found for stage, found in copies() if stage.name == target)
+    assert (packages.flags["from"], packages.words) == (f"packages-{BUILDS[target]}", ["/opt/venv", "/opt/venv"])
+    assert (ours.flags["from"], ours.words) == (f"build-{BUILDS[target]}", ["/opt/package", "/opt/venv"])
+    assert stage_named(ours.flags["from"]).base == packages.flags["from"]
 
 
 class Health(BaseHTTPRequestHandler):

@@ -93,9 +93,18 @@ def test_it_writes_on_its_volumes_alone_as_its_own_user(container: Container) ->
     assert not list((folder / "cache").rglob("*.so")), "the kernels come with the image"
 
 
-def test_it_has_kernels_for_this_processor(tmp_path: Path) -> None:
+def test_it_has_kernels_for_this_processor_and_no_compiler(tmp_path: Path) -> None:
     report = subprocess.run(IMAGE.command(tmp_path, "doctor"), capture_output=True, text=True, check=False).stdout
-    assert "which came with the package, and loaded" in " ".join(report.split())
+    words = " ".join(report.split())
+    assert "which came with the package, and loaded" in words
+    assert "C compiler none" in words
+
+
+def test_it_needs_no_network(tmp_path: Path) -> None:
+    command = IMAGE.command(tmp_path, "generate", "demo", "-p", "Once upon a time", "-n", "8", network="none")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), done.stderr
 
 
 def test_sigterm_lets_what_runs_finish(container: Container) -> None:
