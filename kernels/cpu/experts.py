@@ -26,7 +26,7 @@ class Kind(NamedTuple):
     num_outputs: int
     num_inputs: int
     out_row: int  # columns of all kinds together
-    rounding: tuple[int, ...]  # of the inputs: _ROUNDING
+    rounding: tuple[int, ...]  # how inputs are rounded (_ROUNDING)
     has_order: bool  # True if inputs are reordered
 
 
