@@ -37,7 +37,7 @@ DEMO_FOLDER = Path(__file__).parents[2] / "engine/demo_model"
         (["rm", "qwen3:0.6b", "--yes"], ["qwen3:0.6b is not in the cache"]),
         (["--port", "1"], ["--port goes with a command: splitfuse serve --port 1"]),
         (["--model=x"], ["--model goes with a command: splitfuse serve --model=x"]),
-        (["serve", "-pp", "2"], ["-pp 2 is not taken: one process"]),
+        (["serve", "-pp", "2"], ["-pp 2 is not taken: --tensor-parallel-size"]),
         (["serve", "demo", "-tp", "2", "--tensor-parallel-slices", "3"], ["a multiple of tensor_parallel_size"]),
         (["chat", "--trust-remote-code"], ["--trust-remote-code is not taken: code"]),
         (
