@@ -220,6 +220,9 @@ class EndToEnd:
         for _ in range(num_rows):
             run.add(context, num_tokens, SAMPLED if is_sampled else GREEDY)
         ends = [end for end, ids in run.steps() if len(ids) == num_rows]
+        if len(ends) < 8:
+            print(f"{self.name}: {num_rows} x {context} have no room in this GPU's cache", flush=True)
+            return
         seconds = statistics.median(after - before for before, after in pairwise(ends[4:]))
         roofline = self.model.decode_s(num_rows, context + num_tokens / 2)
         if num_rows == 1:
@@ -329,7 +332,7 @@ def measure(end_to_end: EndToEnd, *, seconds: float) -> None:
             lambda: each.switches([(1, False), (32, False)], max_rows=32),
         ]
     elif not is_plain or each.name in ("qwen3-30b-a3b", "tiny-mixture"):
-        rows = (1, max(2, 32 // each.scale), max(4, 256 // each.scale))
+        rows = (1, max(2, 32 // each.scale), max(3, 64 // each.scale), max(4, 256 // each.scale))
         steps = [lambda num_rows=num_rows: each.decode(num_rows) for num_rows in rows]
         steps += [lambda: each.prefill(8192 // each.scale)]
     else:

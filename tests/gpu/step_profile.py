@@ -1,6 +1,7 @@
 """Profile of a decode step and a mixed step, with kernels in order and the gaps between them: `make gpu-profile`.
 
-    python tests/gpu/step_profile.py [SHAPE] [--rows 32] [--context 1024] [--device cpu --scale 16]
+    python tests/gpu/step_profile.py [SHAPE] [--rows 32] [--context 1024] [--quantization int4] [--cases 1]
+    [--device cpu --scale 16]
 
 A step runs with CUDA graphs captured first, and eager, after a few warm-up steps. A step's line says how long it took,
 how long the GPU worked and idled, and how many steps were replayed; then come its kernels, summed by name.
@@ -140,6 +141,8 @@ def main() -> int:
     parser.add_argument("shape", nargs="?", default="llama-3.1-8b", choices=ALL_SHAPES)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--quantization", help="of the weights; predictions are of 16 bits, so there are none")
+    parser.add_argument("--cases", type=int, default=len(CASES), help="the first ones of them")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=int, default=1, help="divide all lengths: a test of this script")
     options = parser.parse_args()
@@ -153,11 +156,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape))
         model = Model(shape, copy=3e12, matmul=798e12)
-        each = EndToEnd(options.shape, model, Path(folder), device=options.device, scale=options.scale)
+        settings = {"device": options.device, "scale": options.scale, "quantization": options.quantization}
+        each = EndToEnd(options.shape, model, Path(folder), **settings)
         sizes = (options.rows, options.context // options.scale, options.device)
         copy = copy_speed(torch.cuda.get_device_name(0) if options.device == "cuda" else "")
-        predicted = predict(shape, options.rows, options.context)
-        for name, measure, graphs, switch in CASES:
+        predicted = [] if options.quantization else predict(shape, options.rows, options.context)
+        for name, measure, graphs, switch in CASES[: options.cases]:
             with each.without(switch) if switch else nullcontext():
                 found[name] = profile = measure(each, *sizes, graphs=graphs)
             beside = predicted if switch else []

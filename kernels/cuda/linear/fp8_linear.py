@@ -45,9 +45,9 @@ def _round_rows(
         x * 0.0, axis=0
     )
     tl.store(scales_ptr + row, scale)
-    y = (
-        ((x / scale + 12582912.0) - 12582912.0).to(tl.int8) if IS_INT8 else to_e4m3(x / scale)
-    )  # to nearest, ties to even
+    # An approximate quotient would round a tie away, where the CPU and torch round to even.
+    y = tl.div_rn(x, scale)
+    y = ((y + 12582912.0) - 12582912.0).to(tl.int8) if IS_INT8 else to_e4m3(y)
     tl.store(y_ptr + row * NUM_K + ks, y, mask=inside)
 
 

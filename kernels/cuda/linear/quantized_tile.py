@@ -97,7 +97,7 @@ def round_groups(x, GROUP: tl.constexpr, BLOCK: tl.constexpr):
     grouped = tl.reshape(x, [BLOCK // SIZE, SIZE])
     largest = tl.max(tl.abs(grouped), axis=1)
     scales = tl.maximum(largest * (1.0 / 448.0), 1e-30) + tl.sum(grouped * 0.0, axis=1)
-    return to_e4m3(grouped / scales[:, None]), scales
+    return to_e4m3(tl.div_rn(grouped, scales[:, None])), scales
 
 
 @triton.jit
@@ -236,7 +236,7 @@ def prepare_rows(
     factor = 1.0
     if ROUNDS and not IS_FLOAT:
         factor = tl.maximum(largest / 127.0, 1e-30)
-        x = (x / factor + 12582912.0) - 12582912.0  # to nearest, ties to even: float32 has no more bits
+        x = (tl.div_rn(x, factor) + 12582912.0) - 12582912.0  # to nearest, ties to even: float32 has no more bits
     elif not IS_WIDE:
         # The largest becomes 2^14 to 2^15. NaN and infinity stay what they are; a row of zeros takes 2^-114.
         exponent = tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) & 0xFF, 27)

@@ -79,8 +79,9 @@ def test_products(form: str, shape: tuple[int, int], config: Any, dtype: torch.d
         rounded[pair // TOP_K] @ weights[expert].dequantized().double().T + bias[expert].double()
         for pair, expert in enumerate(ids.flatten().tolist())
     ]
-    # In 16 bits the rounded rows of groups keep 11 bits below the row's largest.
-    assert_near(got, torch.stack(expected), tolerance=4e-3 if is_16 else 2e-3)
+    # In 16 bits the rounded rows of groups keep 11 bits below the row's largest; Hopper's tensor cores keep some 14
+    # bits of a group's sum of e4m3 (DeepSeek-V3, arXiv 2412.19437, 3.3.2): 0.0031 at most on an H100.
+    assert_near(got, torch.stack(expected), tolerance=4e-3)
 
 
 def _experts(form: str) -> list[ops.ExpertWeights]:
