@@ -42,10 +42,11 @@ from .attention_common import (
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .tile_configs import measured, min_tokens_per_split
 
-# Programs per multiprocessor that keep its memory queue full. Untuned.
-PROGRAMS_PER_MULTIPROCESSOR = 4
-# Of a thread over a cache of e4m3, so that four programs of 4 warps fit; without a limit they take up to 165.
-MAX_REGISTERS = 128
+# Programs per multiprocessor that keep its memory queue full. H100, 2026-11-27, us of 32 x 4096, 256 x 1024, 8 x 1024,
+# 1 x 16384: 2 programs 191, 384, 19, 33; 3 189, 373, 21, 36; 4 191, 378, 21, 36; 6 193, 379, 29, 56.
+PROGRAMS_PER_MULTIPROCESSOR = 3
+# Of a thread over a cache of e4m3, so that three programs of 4 warps fit.
+MAX_REGISTERS = 168
 # Pieces beyond one per row and program for which a graph has room in exact mode: 73 MiB for 32 heads of 128, and keys
 # of a million tokens in spans of 256. A step that needs more runs without a graph.
 MAX_EXACT_PIECES = 4096

@@ -23,7 +23,6 @@ from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quant
 from ..reference import add_gated as add_gated
 from ..reference import clamped_swiglu as clamped_swiglu
 from ..reference import gelu_tanh_gate as gelu_tanh_gate
-from ..reference import max_logits as max_logits
 from ..reference import rotate as rotate
 from . import device_info as settings
 from . import moe, moe_route, quantized_linear
@@ -34,12 +33,13 @@ from .activation import relu as relu
 from .activation import relu_squared as relu_squared
 from .activation import silu_mul as silu_mul
 from .activation import softcap as softcap
+from .argmax import gumbel_argmax as gumbel_argmax
+from .argmax import max_logits as max_logits
 from .attention import flash_attention
 from .attention_decode import decode_attention
 from .attention_prefill import prefill_attention
 from .copy_blocks import copy_blocks as copy_blocks
 from .filter_logits import filter_logits as filter_logits
-from .gumbel_sample import gumbel_argmax as gumbel_argmax
 from .latent.attention import latent_attention
 from .latent.queries import head_linear as head_linear
 from .latent.queries import latent_and_cache as latent_and_cache

@@ -266,6 +266,13 @@ def time_sampling(bench: Bench, num_rows: int, vocabulary: int) -> None:
         error=float((~same).float().mean()),  # share of rows that sampled another token
         rival=("softmax + multinomial", lambda: batches[0].softmax(dim=-1).multinomial(1)),
     )
+    bench.time(
+        f"max_logits {num_rows} x {vocabulary}",
+        *(partial(cuda.max_logits, logits) for logits in batches),
+        num_bytes=batches[0].nbytes,
+        error=float((cuda.max_logits(batches[0])[1] != batches[0].argmax(dim=1)).float().mean()),
+        rival=("torch", partial(reference.max_logits, batches[0])),
+    )
 
 
 def time_filter(bench: Bench, num_rows: int, vocabulary: int) -> None:
@@ -458,7 +465,8 @@ def run(bench: Bench) -> None:
             time_quantized(bench, QuantizedMatmul(num_rows, 28672, 4096, bits))
     for num_rows in (1, 32, 256):
         time_filter(bench, num_rows, 128_256)
-    time_sampling(bench, 32, 128_256)
+    for num_rows in (1, 32):
+        time_sampling(bench, num_rows, 128_256)
     for num_tokens in (1, 32, 2048):
         time_elementwise(bench, num_tokens)
         time_rope(bench, num_tokens)

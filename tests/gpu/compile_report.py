@@ -319,6 +319,7 @@ def _blocks(shape: Shape) -> None:
 
 def _sampling(shape: Shape) -> None:
     logits = _empty(shape.num_tokens, 128_256, dtype=torch.float32)
+    cuda.max_logits(logits)
     cuda.gumbel_argmax(logits, _empty(shape.num_tokens, dtype=torch.int64))
     shares = [_empty(shape.num_tokens, dtype=torch.float32) for _ in range(2)]
     cuda.filter_logits(logits, _empty(shape.num_tokens, dtype=torch.int32), *shares)

@@ -109,7 +109,7 @@ class Bench:
         self._save = save
         size, side = (2**12, 64) if INTERPRETED else (2**30, 8192)
         x, y = (torch.randint(0, 255, (size,), dtype=torch.uint8, device=DEVICE) for _ in range(2))
-        microseconds = median_us(lambda: y.copy_(x))
+        microseconds = median_us(lambda: torch.bitwise_not(x, out=y))  # in a graph copy_ takes 1.2 times as long
         self.copy_gigabytes = 2 * size / microseconds / 1e3
         self._add(Result(f"limit: copy of {size} bytes", microseconds, self.copy_gigabytes))
         a, b = (torch.randn(side, side, device=DEVICE, dtype=DTYPE) for _ in range(2))

@@ -20,7 +20,8 @@ DOTS = (
 SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376, 942: 65_536, 950: 163_840}
 KERNELS = {
     "prefill", "decode", "merge_pieces", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
-    "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "collect_nearest",
+    "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "max_logits",
+    "max_of_chunks", "collect_nearest",
     "find_threshold", "mask_far",
     "route", "count_pairs", "group_by_expert", "grouped_matmul", "weigh",
     "quantized_matmul", "quantized_experts", "prepare_rows", "widen_weight", "few_rows", "add_splits", "round_rows",

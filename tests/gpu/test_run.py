@@ -56,7 +56,7 @@ def test_the_dry_run_goes_through_every_part(dry_run: tuple[dict[str, Any], str,
     document, printed, _ = dry_run
     assert [part["outcome"] for part in document["parts"]] == ["ok"] * 7
     results = document["kernels"]["results"]
-    assert len(results) == 29
+    assert len(results) == 30
     assert all(result["error"] is None or result["error"] < 5e-3 for result in results)
     assert {choice["kernel"] for choice in document["kernels"]["tuned"]} >= {"decode", "prefill", "min_tokens"}
     assert {figure["unit"] for figure in document["tiny"]} == {"s", "ms", "tokens/s", ""}

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Sampling from softmax(logits) without the softmax: argmax of logit - log(-log(1 - v)) (Gumbel 1954; Maddison 2014).
+"""Argmax over a vocabulary: of logits, or of logits with noise, which samples from softmax(logits) without it:
+logit - log(-log(1 - v)) (Gumbel 1954; Maddison 2014).
 
 v comes from a hash of the row's key and the token id (see `ops.gumbel_argmax`), so no random numbers are stored. One
 program takes one row and BLOCK tokens, a second kernel the best of a row's programs. A token takes one read of 4 bytes
@@ -77,3 +78,55 @@ def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
         scores, tokens, out, num_chunks, BLOCK_CHUNKS=triton.next_power_of_2(num_chunks), num_warps=1
     )
     return out
+
+
+@triton.jit
+def _largest_of(x):
+    """Return the largest value, NaN if there is one, and its index, among equal ones the first."""
+    is_nan = x != x
+    largest, index = tl.max(tl.where(is_nan, float("inf"), x), axis=0, return_indices=True)
+    return tl.where(tl.max(is_nan.to(tl.int32), axis=0) > 0, float("nan"), largest), index
+
+
+@triton.jit
+def _max_logits(logits_ptr, largest_ptr, tokens_ptr, logits_stride, num_tokens, BLOCK: tl.constexpr):
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    ids = chunk * BLOCK + tl.arange(0, BLOCK)
+    logits = tl.load(logits_ptr + row * logits_stride + ids, mask=ids < num_tokens, other=float("-inf")).to(tl.float32)
+    largest, index = _largest_of(logits)
+    place = row * tl.num_programs(1) + chunk
+    tl.store(largest_ptr + place, largest)
+    tl.store(tokens_ptr + place, chunk * BLOCK + index)
+
+
+@triton.jit
+def _max_of_chunks(chunks_ptr, tokens_ptr, largest_ptr, out_ptr, num_chunks, BLOCK_CHUNKS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    chunks = tl.arange(0, BLOCK_CHUNKS)
+    each = tl.load(chunks_ptr + row * num_chunks + chunks, mask=chunks < num_chunks, other=float("-inf"))
+    largest, best = _largest_of(each)
+    token = tl.load(tokens_ptr + row * num_chunks + tl.minimum(best, num_chunks - 1)).to(tl.int64)
+    tl.store(largest_ptr + row, largest)
+    tl.store(out_ptr + row, tl.where(tl.abs(largest) < float("inf"), token, -1))
+
+
+def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """logits [S, V] with contiguous rows → (largest [S] float32, tokens [S] int64).
+
+    On an H100 torch's seven kernels take 60 us for a row of 128,256, one program's 42 for its maximum.
+    """
+    num_rows, num_tokens = logits.shape
+    assert logits.stride(1) == 1
+    num_chunks = triton.cdiv(num_tokens, BLOCK)
+    chunks = torch.empty((num_rows, num_chunks), dtype=torch.float32, device=logits.device)
+    places = torch.empty((num_rows, num_chunks), dtype=torch.int32, device=logits.device)
+    largest = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    if num_rows:
+        _max_logits[(num_rows, num_chunks)](
+            logits, chunks, places, logits.stride(0), num_tokens, BLOCK=BLOCK, num_warps=NUM_WARPS
+        )
+        _max_of_chunks[(num_rows,)](
+            chunks, places, largest, tokens, num_chunks, BLOCK_CHUNKS=triton.next_power_of_2(num_chunks), num_warps=1
+        )
+    return largest, tokens
