@@ -1,6 +1,6 @@
 """Profile of a decode step and a mixed step, with kernels in order and the gaps between them: `make gpu-profile`.
 
-    python tests/gpu/step_profile.py [SHAPE] [--rows 32] [--context 1024] [--quantization int4] [--cases 1]
+    python tests/gpu/step_profile.py [SHAPE] [--rows 32] [--context 1024] [--quantization int4] [--cases 1] [--sampled]
     [--device cpu --scale 16]
 
 A step runs with CUDA graphs captured first, and eager, after a few warm-up steps. A step's line says how long it took,
@@ -19,14 +19,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from end_to_end import ALL_SHAPES, EndToEnd, Model, Run
+from end_to_end import ALL_SHAPES, GREEDY, SAMPLED, EndToEnd, Model, Run
 from predictions import CONSTANTS, Predicted, by_kernel, copy_speed, predict, step_us
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
+
+from splitfuse.engine import SamplingParams
 
 NUM_STEPS = 4  # profiled in a row: under an overlapping engine a single step would begin in the previous one
 
@@ -112,12 +115,14 @@ def _profile(run: Run, device: str) -> Profile:
     return Profile(kernels, num_replayed)
 
 
-def decode_step(each: EndToEnd, rows: int, context: int, device: str, *, graphs: bool) -> Profile:
+def decode_step(
+    each: EndToEnd, rows: int, context: int, device: str, *, graphs: bool, params: SamplingParams = GREEDY
+) -> Profile:
     run = each.run(enforce_eager=not graphs)
     if graphs:
         run.capture({rows})
     for _ in range(rows):
-        run.add(context, 100)
+        run.add(context, 100, params)
     _take(run, 8 + rows * context // (8192 // each.scale))  # all prompts, then some decodes
     return _profile(run, device)
 
@@ -142,6 +147,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--quantization", help="of the weights; predictions are of 16 bits, so there are none")
+    parser.add_argument("--sampled", action="store_true", help="sampled decodes from graphs alone")
     parser.add_argument("--cases", type=int, default=len(CASES), help="the first ones of them")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=int, default=1, help="divide all lengths: a test of this script")
@@ -161,7 +167,7 @@ def main() -> int:
         sizes = (options.rows, options.context // options.scale, options.device)
         copy = copy_speed(torch.cuda.get_device_name(0) if options.device == "cuda" else "")
         predicted = [] if options.quantization else predict(shape, options.rows, options.context)
-        for name, measure, graphs, switch in CASES[: options.cases]:
+        for name, measure, graphs, switch in SAMPLED_CASE if options.sampled else CASES[: options.cases]:
             with each.without(switch) if switch else nullcontext():
                 found[name] = profile = measure(each, *sizes, graphs=graphs)
             beside = predicted if switch else []
@@ -177,6 +183,7 @@ CASES = (
     ("decode, eager", decode_step, False, None),
     ("mixed, eager", mixed_step, False, None),
 )
+SAMPLED_CASE = (("decode, sampled, graphs", partial(decode_step, params=SAMPLED), True, None),)
 
 
 if __name__ == "__main__":
