@@ -29,6 +29,7 @@ import traceback
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,6 @@ def answers(case: Any, path: str, device: str, **settings: Any) -> tuple[list[An
     from captured import Replays
 
     from splitfuse.engine import LLM, SamplingParams
-    from splitfuse.kernels import ops
 
     choose, is_slow = random.Random(1), "TRITON_INTERPRET" in os.environ
     lengths, num_tokens = (LENGTHS[:3], 3) if is_slow else (LENGTHS, NUM_TOKENS)
@@ -72,9 +72,8 @@ def answers(case: Any, path: str, device: str, **settings: Any) -> tuple[list[An
         on_device["async_scheduling"] = True
     if not case.pools:
         on_device["max_num_batched_tokens"] = CHUNK
-    backend = "cuda" if device == "interpreted" else ops._BACKEND_OF_DEVICE["cpu"]
     with (
-        patch.dict(ops._BACKEND_OF_DEVICE, {"cpu": backend}),
+        _interpreted_kernels() if device == "interpreted" else nullcontext(),
         LLM(path, **{**LIMITS, **case.options, **on_device, **settings}) as llm,
     ):
         if case.pools:
@@ -84,6 +83,25 @@ def answers(case: Any, path: str, device: str, **settings: Any) -> tuple[list[An
         params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, logprobs=2)
         found = [list(output.outputs[0].logprobs or ()) for output in llm.generate(prompts, params)]
         return found, replays.count if replays else 0
+
+
+@contextmanager
+def _interpreted_kernels() -> Iterator[None]:
+    """Let a CPU's engine call a GPU's kernels."""
+    from splitfuse.kernels import ops
+    from splitfuse.kernels.cuda import attention_decode, backend
+
+    def route(logits: Any, args: Any, slots: Any = None) -> Any:
+        # A CPU's last layer has the rows alone that need logits, a GPU's all rows.
+        return routed(logits, args, slots if slots is not None and len(slots) == len(logits) else None)
+
+    routed = backend.route
+    with (
+        patch.dict(ops._BACKEND_OF_DEVICE, {"cpu": "cuda"}),
+        patch.object(ops, "decode_planner", attention_decode.decode_planner),
+        patch.object(backend, "route", route),
+    ):
+        yield
 
 
 def _has_graphs(llm: Any, device: str) -> bool:
