@@ -14,6 +14,7 @@ of packages that a machine lacks (gguf, compressed-tensors and theirs) are taken
 """
 
 import argparse
+import contextlib
 import gc
 import json
 import logging
@@ -29,7 +30,6 @@ import traceback
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ TOLERANCE = 1e-3  # of logprobs, and of the gap of a near tie
 LIMITS: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 4, "num_kv_blocks": 96, "num_threads": 1}
 CHUNK = 48  # less than the longest prompts
 LEAST_SHARE = 0.4  # in bfloat16: of the tokens that a CPU's bfloat16 has of the float32 ones. Wrong logits have none
-CASE_LIMIT_S = float(os.environ.get("FAMILY_CASE_LIMIT_S", "60"))
+CASE_LIMIT_S = float(os.environ.get("FAMILY_CASE_LIMIT_S", "100"))
 DTYPES = ("float32", "bfloat16")
 PLAIN = {"async_scheduling": False, "enforce_eager": True}
 # From bad to good: a case has the worst outcome of its runs.
@@ -73,7 +73,7 @@ def answers(case: Any, path: str, device: str, **settings: Any) -> tuple[list[An
     if not case.pools:
         on_device["max_num_batched_tokens"] = CHUNK
     with (
-        _interpreted_kernels() if device == "interpreted" else nullcontext(),
+        _interpreted_kernels() if device == "interpreted" else contextlib.nullcontext(),
         LLM(path, **{**LIMITS, **case.options, **on_device, **settings}) as llm,
     ):
         if case.pools:
@@ -85,7 +85,7 @@ def answers(case: Any, path: str, device: str, **settings: Any) -> tuple[list[An
         return found, replays.count if replays else 0
 
 
-@contextmanager
+@contextlib.contextmanager
 def _interpreted_kernels() -> Iterator[None]:
     """Let a CPU's engine call a GPU's kernels."""
     from splitfuse.kernels import ops
@@ -242,8 +242,9 @@ def work(device: str, dtypes: list[str]) -> None:
     pipe.write("{}\n")
     for line in sys.stdin:
         row = run_case(line.strip(), device, dtypes)
-        pipe.write(json.dumps(row) + "\n")
-        if LOST_CONTEXT.search(json.dumps(row)):
+        ends = bool(LOST_CONTEXT.search(json.dumps(row)))
+        pipe.write(json.dumps({**row, "ends": ends}) + "\n")
+        if ends:
             os._exit(3)
         gc.collect()
         if device == "cuda":
@@ -266,7 +267,7 @@ class Worker:
 
     def row_of(self, name: str, deadline: float) -> Row:
         """Run a case. It may take CASE_LIMIT_S beside the start of a process."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None:
             self._process = subprocess.Popen(
                 self._command, cwd=ROOT, env=self._environment, text=True, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=self._errors,
@@ -280,7 +281,11 @@ class Worker:
         except BrokenPipeError:
             return self._lost(deadline)
         row = self._answer(min(deadline, time.monotonic() + CASE_LIMIT_S))
-        return self._lost(deadline) if row is None else row
+        if row is None:
+            return self._lost(deadline)
+        if row.pop("ends", False):
+            self._end()
+        return row
 
     def _answer(self, until: float) -> Row | None:
         assert self._process is not None
@@ -298,17 +303,24 @@ class Worker:
             status: int | None = self._process.wait(timeout=0 if is_late else 1)
         except subprocess.TimeoutExpired:
             status = None
-        self.close()
+        self._end()
         self._errors.seek(0)
         tail = self._errors.read()[-1500:]
         if status is None:
             return {"outcome": "not run" if is_late else "hangs", "error": tail}
         return {"outcome": "died", "error": f"status {status}\n{tail}"}
 
-    def close(self) -> None:
+    def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(BrokenPipeError):
+                self._process.communicate()
+            self._process = None
+
+    def close(self) -> None:
+        """End the process."""
+        self._end()
+        self._errors.close()
 
 
 class Rows:
