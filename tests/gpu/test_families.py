@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,8 @@ def test_a_case_that_takes_its_process_down_costs_itself_alone(
     monkeypatch.setattr(families, "OUT", tmp_path)
     monkeypatch.setattr(families, "CASE_LIMIT_S", 2.0)
     names = ["qwen2", "qwen3", "gemma", "llama-mha", "opt"]
-    options = argparse.Namespace(device="cpu", dtypes=["float32"], seconds=100.0, workers=1)
-    assert not families.run_all(names, options)
+    options = argparse.Namespace(device="cpu", dtypes=["float32"], workers=1)
+    assert not families.run_all(names, options, time.monotonic() + 100)
     rows = json.loads((tmp_path / "families.json").read_text())["rows"]
     outcomes = ["died", "hangs", "failed", "same", "same"]
     assert {name: row["outcome"] for name, row in rows.items()} == dict(zip(names, outcomes, strict=True))
