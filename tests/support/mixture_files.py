@@ -12,8 +12,8 @@ from tiny_models import VOCAB_SIZE
 
 # Offsets of the halves in a block that scale it, and their value: with wider weights attention is to one token alone,
 # and engines that round differently part after a few tokens. Other bytes may be random.
-_HALVES = {Type.Q4_0: (0,), Type.Q8_0: (0,), Type.Q4_K: (0, 2), Type.Q6_K: (208,)}
-_SCALES = {Type.Q4_0: 1e-3, Type.Q8_0: 2e-4, Type.Q4_K: 1e-4, Type.Q6_K: 1e-5}
+_HALVES = {Type.Q4_0: (0,), Type.Q8_0: (0,), Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208,)}
+_SCALES = {Type.Q4_0: 1e-3, Type.Q8_0: 2e-4, Type.Q4_K: 1e-4, Type.Q5_K: 5e-5, Type.Q6_K: 1e-5}
 _MXFP4_EXPONENT = 119  # 2^-8
 _BLOCKS_AT_ONCE = 2**16
 _Part = tuple[str, tuple[int, ...], Type]

@@ -218,3 +218,40 @@ def save_quantized(model: str, case: Case, folder: Path) -> tuple[Path, dict[str
 def _is_linear(name: str, tensor: Tensor) -> bool:
     """True for a weight that quantizers quantize: no embedding, head or router."""
     return (tensor.ndim == 2 and name.endswith("_proj.weight")) or ".experts." in name
+
+
+_TOKEN = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+_STATIC = {**_TOKEN, "strategy": "tensor", "dynamic": False}
+_CHANNEL = {"num_bits": 8, "strategy": "channel"}
+_FP8 = {"num_bits": 8, "type": "float"}
+CASES = {
+    "awq": awq(4, 32),
+    "awq-one-group": awq(4, -1),
+    "awq-8": awq(8, 32),
+    "gptq": gptq(4, 32),
+    "gptq-symmetric": gptq(4, 16, symmetric=True),
+    "gptq-v2": gptq(4, 32, version=2),
+    "gptq-act-order": gptq(4, 32, act_order=True),
+    "gptq-8": gptq(8, -1, symmetric=True),
+    "gptq-8-act-order": gptq(8, 16, act_order=True, version=2),
+    "w4a16": compressed({"num_bits": 4, "strategy": "group", "group_size": 32}, packed=True),
+    "w4a16-asymmetric": compressed(
+        {"num_bits": 4, "strategy": "group", "group_size": 16, "symmetric": False}, packed=True
+    ),
+    "w4a16-channel": compressed({"num_bits": 4, "strategy": "channel"}, packed=True),
+    "w8a16": compressed(_CHANNEL, packed=True),
+    "w8a16-asymmetric": compressed({**_CHANNEL, "symmetric": False}, packed=True),
+    "w8a8": compressed(_CHANNEL, _TOKEN),
+    "w8a8-static": compressed({"num_bits": 8, "strategy": "tensor"}, _STATIC),
+    "int8-asymmetric": compressed({**_CHANNEL, "symmetric": False}, _STATIC),
+    "fp8-static": compressed({**_FP8, "strategy": "tensor"}, {**_STATIC, "type": "float"}),
+    "fp8-dynamic": compressed({**_FP8, "strategy": "channel"}, {**_TOKEN, "type": "float"}),
+    "fp8-block": compressed({**_FP8, "strategy": "block", "block_structure": [64, 64]}),
+    "deepseek": fp8((64, 64)),
+    "fp8-per-tensor": fp8(None),
+}
+# Other families, with formats of other kinds: biases, fused matrices, experts.
+OTHERS = [
+    ("qwen2", "awq"), ("phi3-window", "gptq-act-order"), ("mixtral-window", "w4a16"), ("qwen3-moe", "deepseek"),
+    ("deepseek-v2", "deepseek"),
+]  # fmt: skip

@@ -157,13 +157,17 @@ def chunked(ragged: ops.RaggedBatch, *, chunk: int, block_size: int) -> ops.Ragg
     begins = (first.clamp(min=0) // chunk)[:, None] * chunk + parts * chunk  # [B, parts], positions
     before = torch.minimum((begins - first[:, None]).clamp(min=0), starts.diff()[:, None]) * (parts > 0)
     width = min(chunk // block_size, tables.shape[1])
+    num_decodes = ragged.num_decodes if num_parts == 1 else None
+    if ragged.plans is not None:
+        num_decodes = 0  # the work lists are of the rows before: the kernel of prompts, which needs none, attends
     blocks = (begins // block_size)[:, :, None] + torch.arange(width, device=starts.device)
     blocks = blocks.clamp(max=tables.shape[1] - 1)
     return ragged._replace(
         query_start_loc=torch.cat(((starts[:-1, None] + before).flatten(), starts[-1:])).int(),
         seq_lens=(seq_lens[:, None] - begins).clamp(0, chunk).flatten().int(),
         block_tables=tables.gather(1, blocks.flatten(1)).view(-1, width),
-        num_decodes=ragged.num_decodes if num_parts == 1 else None,
+        num_decodes=num_decodes,
         max_query_len=min(ragged.max_query_len, chunk),
         max_seq_len=min(ragged.max_seq_len, chunk),
+        plans=None,
     )

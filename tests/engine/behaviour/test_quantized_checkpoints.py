@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from logits import all_logits
-from quantized_checkpoints import Case, awq, compressed, fp8, gptq, has_compressed_tensors, save_quantized
+from quantized_checkpoints import CASES, OTHERS, Case, has_compressed_tensors, save_quantized
 from random_schedule import Arrival, random_llm, run_schedule
 from tiny_models import VOCAB_SIZE, greedy, write_config
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -26,42 +26,6 @@ pytestmark = pytest.mark.sampled(3)
 NUM_NEW = 12
 CHUNKS = [50, 1, 3, 26]
 TOKENS = [random.Random(5).randrange(VOCAB_SIZE) for _ in range(sum(CHUNKS))]
-
-_TOKEN = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
-_STATIC = {**_TOKEN, "strategy": "tensor", "dynamic": False}
-_CHANNEL = {"num_bits": 8, "strategy": "channel"}
-_FP8 = {"num_bits": 8, "type": "float"}
-CASES = {
-    "awq": awq(4, 32),
-    "awq-one-group": awq(4, -1),
-    "awq-8": awq(8, 32),
-    "gptq": gptq(4, 32),
-    "gptq-symmetric": gptq(4, 16, symmetric=True),
-    "gptq-v2": gptq(4, 32, version=2),
-    "gptq-act-order": gptq(4, 32, act_order=True),
-    "gptq-8": gptq(8, -1, symmetric=True),
-    "gptq-8-act-order": gptq(8, 16, act_order=True, version=2),
-    "w4a16": compressed({"num_bits": 4, "strategy": "group", "group_size": 32}, packed=True),
-    "w4a16-asymmetric": compressed(
-        {"num_bits": 4, "strategy": "group", "group_size": 16, "symmetric": False}, packed=True
-    ),
-    "w4a16-channel": compressed({"num_bits": 4, "strategy": "channel"}, packed=True),
-    "w8a16": compressed(_CHANNEL, packed=True),
-    "w8a16-asymmetric": compressed({**_CHANNEL, "symmetric": False}, packed=True),
-    "w8a8": compressed(_CHANNEL, _TOKEN),
-    "w8a8-static": compressed({"num_bits": 8, "strategy": "tensor"}, _STATIC),
-    "int8-asymmetric": compressed({**_CHANNEL, "symmetric": False}, _STATIC),
-    "fp8-static": compressed({**_FP8, "strategy": "tensor"}, {**_STATIC, "type": "float"}),
-    "fp8-dynamic": compressed({**_FP8, "strategy": "channel"}, {**_TOKEN, "type": "float"}),
-    "fp8-block": compressed({**_FP8, "strategy": "block", "block_structure": [64, 64]}),
-    "deepseek": fp8((64, 64)),
-    "fp8-per-tensor": fp8(None),
-}
-# Other families, with formats of other kinds: biases, fused matrices, experts.
-OTHERS = [
-    ("qwen2", "awq"), ("phi3-window", "gptq-act-order"), ("mixtral-window", "w4a16"), ("qwen3-moe", "deepseek"),
-    ("deepseek-v2", "deepseek"),
-]  # fmt: skip
 
 
 def case_of(name: str) -> Case:

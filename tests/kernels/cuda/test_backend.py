@@ -19,11 +19,13 @@ from kernel_cases import (
 )
 from torch import Tensor
 
+from splitfuse.engine.execution.models.llama4 import chunked
 from splitfuse.kernels import ops, reference
 from splitfuse.kernels.backend import Backend
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import quantized_linear
+from splitfuse.kernels.cuda.attention_decode import decode_planner
 from splitfuse.kernels.quantize import quantize
 
 pytestmark = pytest.mark.sampled(5)
@@ -55,6 +57,22 @@ def test_mixed_rows(case: AttentionCase) -> None:
 @pytest.mark.parametrize("seed", range(NUM_RANDOM_CASES))
 def test_random_mixes(seed: int) -> None:
     check(random_attention_case(2000 + seed, num_decodes=4, num_prefills=3))
+
+
+@pytest.mark.parametrize("query_lens", [(1, 1, 1), (1, 1, 9, 40)])
+def test_chunks_of_positions_do_not_follow_the_rows_work_lists(query_lens: tuple[int, ...]) -> None:
+    case = AttentionCase(query_lens, (0, 33, 65, 20)[: len(query_lens)])
+    q, cache, ragged = case.build()
+    layers = [(0, case.num_kv_heads, case.head_dim)]
+    planner = decode_planner(q.device, layers, dtype=q.dtype, cache_dtype=cache.keys.dtype)
+    plans = planner(ragged.query_start_loc.cpu().numpy(), ragged.seq_lens.cpu().numpy())
+    assert plans is not None
+    planned = ragged._replace(plans={name: torch.from_numpy(plan).to(DEVICE) for name, plan in plans.items()})
+    in_chunks = chunked(planned, chunk=32, block_size=case.block_size)
+    expected = reference.paged_attention(
+        q.double(), ops.CacheView(cache.keys.double(), cache.values.double()), in_chunks, case.args
+    )
+    assert_near(ops.paged_attention(q, cache, in_chunks, case.args), expected)
 
 
 def padded(batch: tuple[Tensor, ops.CacheView, ops.RaggedBatch], *, num_tokens: int) -> tuple[Any, ...]:
