@@ -89,8 +89,14 @@ def answers(case: Any, path: str, device: str, **settings: Any) -> tuple[list[An
 @contextlib.contextmanager
 def _interpreted_kernels() -> Iterator[None]:
     """Let a CPU's engine call a GPU's kernels."""
+    import torch
+
+    from splitfuse.engine.serving import loading
     from splitfuse.kernels import ops
     from splitfuse.kernels.cuda import attention_decode, backend
+
+    def resolve_dtype(name: str, *_: Any) -> Any:
+        return getattr(torch, name)  # a CPU would compute float16 in float32
 
     def route(logits: Any, args: Any, slots: Any = None) -> Any:
         # A CPU's last layer has the rows alone that need logits, a GPU's all rows.
@@ -101,6 +107,7 @@ def _interpreted_kernels() -> Iterator[None]:
         patch.dict(ops._BACKEND_OF_DEVICE, {"cpu": "cuda"}),
         patch.object(ops, "decode_planner", attention_decode.decode_planner),
         patch.object(backend, "route", route),
+        patch.object(loading, "resolve_dtype", resolve_dtype),
     ):
         yield
 
@@ -441,7 +448,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=min(os.cpu_count() or 1, 14))
     parser.add_argument("--only", nargs="+", metavar="NAME", help="names of cases, in this order")
     parser.add_argument("--list", action="store_true", help="print the names of all cases")
-    parser.add_argument("--dtypes", nargs="+", default=None, help="float32 bfloat16; interpreted: float32")
+    parser.add_argument("--dtypes", nargs="+", default=None, help="float32 bfloat16; interpreted: float32, or float16")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     sys.path.extend(filter(None, [os.environ.get("FAMILY_WHEELS")]))
