@@ -15,9 +15,11 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 
@@ -45,6 +47,14 @@ class Call:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def model_arguments(self) -> Sequence[str]:
+        return ["--model", self.model, "--served-model-name", "model"]
+
+    @cached_property
+    def shape_arguments(self) -> Sequence[str]:
+        return of_shape(self.folder / "shape", "tiny" if self.steps.is_dry else "llama-3.1-8b")
 
     @contextmanager
     def server(self, name: str, *arguments: str, limit: float = 60) -> Iterator[bool]:
@@ -180,56 +190,98 @@ def main() -> None:
         call = Call(steps, Path(folder), str(file) if file.exists() and not steps.is_dry else "demo")
         if call.model == "demo":
             call.say(f"the real model is skipped, {file} is missing: --model-file FILE. In its place: demo")
-        take_calls(call)
+        for part in PARTS:
+            try:
+                part(call)
+            except Exception:
+                call.say(f"{part.__name__}: {traceback.format_exc()}")
+                steps.note(part.__name__, 0, "failed")
     steps.say("\n== figures\n" + (steps.folder / "figures.txt").read_text())
     steps.keep("figures.txt", "server.txt")
 
 
-def take_calls(call: Call) -> None:
-    plain, model = call.folder / "answers.json", ["--model", call.model, "--served-model-name", "model"]
-    with call.server("real model", *model) as is_ready:
+def real_model(call: Call) -> None:
+    with call.server("real model", *call.model_arguments) as is_ready:
         if is_ready:
-            call.check("answers", "answers", "--save", plain)
+            call.check("answers", "answers", "--save", call.folder / "answers.json")
             call.bench("real model, 4 a second", 24, 256, 128, rate=4)
             call.bench("real model, 200 at once", 200, 256, 128)
             call.late_work("real model")
-    shape = of_shape(call.folder / "shape", "tiny" if call.steps.is_dry else "llama-3.1-8b")
-    with call.server("8B shape", *shape) as is_ready:
+
+
+def shape(call: Call) -> None:
+    with call.server("8B shape", *call.shape_arguments) as is_ready:
         if is_ready:
             call.bench("8B shape, 4 a second", 32, rate=4)
             call.bench("8B shape, 300 at once", 300, limit=60)
             call.check("gaps beside long prompts", "gaps")
             call.late_work("8B shape")
+
+
+def formats(call: Call) -> None:
     kinds = [["--quantization", "fp8"], ["--kv-cache-dtype", "fp8"]]
     for kind in [["--quantization", "int8"]] if call.steps.is_dry else kinds:
-        with call.server(f"8B shape {' '.join(kind)}", *shape, *kind) as is_ready:
+        with call.server(f"8B shape {' '.join(kind)}", *call.shape_arguments, *kind) as is_ready:
             if is_ready:
                 call.bench(f"8B shape {' '.join(kind)}, 300 at once", 300, limit=60)
                 call.late_work(" ".join(kind))
-    with call.server("drafts by n-grams", *model, "--speculative-config", "ngram") as is_ready:
+
+
+def drafts(call: Call) -> None:
+    with call.server("drafts by n-grams", *call.model_arguments, "--speculative-config", "ngram") as is_ready:
         if is_ready:
-            call.check("answers with drafts", "answers", "--expect", plain)
+            call.check("answers with drafts", "answers", "--expect", call.folder / "answers.json")
             call.counters("drafts", "drafts_total", "draft_tokens_total", "accepted_tokens_total")
-    with call.server("exact", *model, "--exact") as is_ready:
+
+
+def exact(call: Call) -> None:
+    with call.server("exact", *call.model_arguments, "--exact") as is_ready:
         if is_ready:
             call.check("exact beside other loads", "crowds")
             call.check("exact answers", "answers", "--save", call.folder / "exact.json")
-    blocks = ["--num-kv-blocks", "400", "--max-model-len", "1024"]
-    with call.server("swaps", *model, "--swap-space", "2", "--preemption-mode", "swap", *blocks) as is_ready:
+
+
+def swaps(call: Call) -> None:
+    swap = ["--swap-space", "2", "--preemption-mode", "swap", "--num-kv-blocks", "400", "--max-model-len", "1024"]
+    with call.server("swaps", *call.model_arguments, *swap) as is_ready:
         if is_ready:
             call.bench("swaps, 100 at once", 100, 256, 128)
             call.counters("swaps", "num_preemptions")
-    with call.server("adapters", *model, *adapters_of(call.folder / "adapters", call.model)) as is_ready:
+
+
+def adapters(call: Call) -> None:
+    arguments = adapters_of(call.folder / "adapters", call.model)
+    with call.server("adapters", *call.model_arguments, *arguments) as is_ready:
         if is_ready:
             call.check("answers of adapters", "adapters", "model", "same", "other")
-    results = ["--results", str(call.folder / "results.db")]
+
+
+def results(call: Call) -> None:
+    arguments = ["--results", str(call.folder / "results.db")]
     for name in ("results on disk", "results after kill -9"):
-        with call.server(name, *model, *results) as is_ready:
+        with call.server(name, *call.model_arguments, *arguments) as is_ready:
             if is_ready:
                 call.check(f"{name}: read", "kept", "--of", call.folder / "kept.json")
-    with call.server("exact, with drafts", *model, "--exact", "--speculative-config", "ngram") as is_ready:
+
+
+def exact_drafts(call: Call) -> None:
+    arguments = ["--exact", "--speculative-config", "ngram"]
+    with call.server("exact, with drafts", *call.model_arguments, *arguments) as is_ready:
         if is_ready:
             call.check("exact answers with drafts", "answers", "--expect", call.folder / "exact.json")
+
+
+PARTS = (
+    real_model,
+    shape,
+    formats,
+    drafts,
+    exact,
+    swaps,
+    adapters,
+    results,
+    exact_drafts,
+)  # the most useful ones first
 
 
 if __name__ == "__main__":
