@@ -10,6 +10,7 @@ Wheels of packages that the machine lacks are taken from .whl/, if that folder i
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -41,7 +42,7 @@ class Call:
         self.steps, self.folder, self.model = steps, folder, model
         self._device = ["--device", "cpu"] if steps.is_dry else []
         (steps.folder / "figures.txt").unlink(missing_ok=True)
-        self._port = PORTS[0]
+        self._port, self._pid = PORTS[0], 0
         self._seeds = count(1)  # a seed used before would meet its prompts in the prefix cache
 
     @property
@@ -68,6 +69,7 @@ class Call:
             process = subprocess.Popen(
                 command, cwd=ROOT, env=self.steps.environment, stdout=log, stderr=log, start_new_session=True
             )
+            self._pid = process.pid
             try:
                 is_ready = _wait(process, self.url, min(limit, self.steps.left))
                 seconds = time.monotonic() - start
@@ -89,10 +91,14 @@ class Call:
         load += ["--seed", str(next(self._seeds)), "--save-result", str(saved)]
         for flag, length in zip(("--random-input-len", "--random-output-len"), lengths, strict=False):
             load += [flag, str(length)]
+        before = self._meters()
         self.steps.run(name, *CLI, "bench", "serve", "--base-url", self.url, *load, limit=limit)
         if saved.exists():
-            found = json.loads(saved.read_text())
+            found, after = json.loads(saved.read_text()), self._meters()
+            loop, client, gaps, num_gaps = (now - then for now, then in zip(after, before, strict=True))
             self.say(f"{name}: {', '.join(f'{text} {found[key]:.5g}' for key, text in FIGURES.items())}")
+            shares = f"its loop's thread {loop / found['duration']:.0%}, the client with its start {client / found['duration']:.0%}"
+            self.say(f"{name}: the server's own mean ITL {1e3 * gaps / max(num_gaps, 1):.4g} ms; busy: {shares}")
             for error in sorted({error for error in found["errors"] if error})[:3]:
                 self.say(f"{name}: {error}")
 
@@ -103,13 +109,28 @@ class Call:
 
     def counters(self, name: str, *words: str) -> None:
         """Write the counters that have one of these words in their names."""
+        found = [line for line in self._metrics() if line[:1] != "#" and any(word in line for word in words)]
+        self.say(f"{name}: " + ", ".join(re.sub(r'model_name="[^"]*",?|splitfuse:|\.0$', "", line) for line in found))
+
+    def _metrics(self) -> Sequence[str]:
         try:
             with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as response:
-                lines = response.read().decode().splitlines()
+                return str(response.read(), "utf-8").splitlines()
         except OSError as exc:
-            lines = [f"{words[0]}: {exc}"]
-        found = [line for line in lines if line[:1] != "#" and any(word in line for word in words)]
-        self.say(f"{name}: " + ", ".join(re.sub(r'model_name="[^"]*",?|splitfuse:|\.0$', "", line) for line in found))
+            self.say(f"no metrics: {exc}")
+            return []
+
+    def _meters(self) -> Sequence[float]:
+        """Return processor seconds of the server's first thread and of ended children, sum and number of all gaps."""
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        thread = Path(f"/proc/{self._pid}/task/{self._pid}/schedstat").read_text().split()[0]
+        gaps = {
+            line.partition("{")[0]: float(line.split()[-1])
+            for line in self._metrics()
+            if "inter_token_latency" in line and line[0] != "#"
+        }
+        ends = [gaps.get(f"splitfuse:inter_token_latency_seconds_{end}", 0.0) for end in ("sum", "count")]
+        return [int(thread) / 1e9, children.ru_utime + children.ru_stime, *ends]
 
     def late_work(self, name: str) -> None:
         """Write the kernels compiled and the graphs captured while serving: both should be 0 or few."""
