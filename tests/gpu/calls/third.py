@@ -97,8 +97,10 @@ class Call:
             found, after = json.loads(saved.read_text()), self._meters()
             loop, client, gaps, num_gaps = (now - then for now, then in zip(after, before, strict=True))
             self.say(f"{name}: {', '.join(f'{text} {found[key]:.5g}' for key, text in FIGURES.items())}")
-            shares = f"its loop's thread {loop / found['duration']:.0%}, the client with its start {client / found['duration']:.0%}"
-            self.say(f"{name}: the server's own mean ITL {1e3 * gaps / max(num_gaps, 1):.4g} ms; busy: {shares}")
+            self.say(
+                f"{name}: the server's own mean ITL {1e3 * gaps / max(num_gaps, 1):.4g} ms; processor seconds of "
+                f"{found['duration']:.1f}: its loop's thread {loop:.1f}, the client with its start {client:.1f}"
+            )
             for error in sorted({error for error in found["errors"] if error})[:3]:
                 self.say(f"{name}: {error}")
 
