@@ -40,7 +40,15 @@ PARAMS = {
 
 
 class NoModel:
-    config = SimpleNamespace(vocab_size=VOCAB_SIZE)
+    config = SimpleNamespace(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        hf_config={},
+    )
 
     def forward(self, inputs: Any, cache: Any) -> torch.Tensor:
         return torch.zeros(len(inputs.logits_indices), 1)

@@ -25,21 +25,25 @@ MAX_FILES, MAX_BYTES = 8, 15 * 2**20
 class Steps:
     """Steps in sequence until time is over."""
 
-    def __init__(self, description: str, *, seconds: float) -> None:
+    def __init__(self, description: str, *, seconds: float, **paths: str) -> None:
+        """Read the command line. `paths` are flags of its own and their help."""
         parser = argparse.ArgumentParser(description=description)
         parser.add_argument("--seconds", type=float, default=seconds, help="of the whole call")
         parser.add_argument("--out", type=Path, help="folder of the results; $OUT, or ./bench-gpu")
         parser.add_argument("--dry", action="store_true", help="tiny, on a CPU: a test of this script")
+        for name, text in paths.items():
+            parser.add_argument(f"--{name.replace('_', '-')}", type=Path, help=text)
         options = parser.parse_args()
+        self.paths: dict[str, Path | None] = {name: getattr(options, name) for name in paths}
         self.is_dry: bool = options.dry
         self.folder: Path = (options.out or Path(os.environ.get("OUT") or "bench-gpu")).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.outcomes: list[dict[str, object]] = []
         self._deadline = time.monotonic() + options.seconds
         self._log = (self.folder / "log.txt").open("w")
-        paths = [str(ROOT / ".import"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        imports = [str(ROOT / ".import"), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = {
-            **os.environ, "OUT": str(self.folder), "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)
+            **os.environ, "OUT": str(self.folder), "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(imports)
         }  # fmt: skip
         if self.is_dry:
             self.environment |= {"OMP_NUM_THREADS": "1"}

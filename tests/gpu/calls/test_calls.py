@@ -58,8 +58,14 @@ def test_the_second_call(tmp_path: Path) -> None:
 def test_the_third_call_serves_and_comes_back(tmp_path: Path) -> None:
     done, outcomes = call("third.py", tmp_path, "--dry")
     assert set(outcomes.values()) == {"ok"}
-    assert done.stdout.count("Successful requests:                     6") == 3
-    assert 'kernels_compiled_total{model_name="splitfuse-demo-5m"} 0' in done.stdout
+    figures = done.stdout.rpartition("== figures")[2]
+    assert figures.count("answers 4, failed 0") == 6
+    assert figures.count("five ways to each answer: equal") == 4
+    assert figures.count("as with plain steps: 3 of 3 texts") == 2
+    assert "equal token by token beside 2 and 2 others: [3, 3] of 3" in figures
+    assert "first token after" in figures
+    assert "a result after kill -9 and a restart: the same" in figures
+    assert figures.count("kernels_compiled_total{} 0,") == 3
     assert len(list(tmp_path.iterdir())) <= 8
 
 
