@@ -126,7 +126,7 @@ def test_exact_products_and_attention_have_one_instruction(arch: int) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
     """Check that a kernel launched during another touches no memory, and does not end, before that one's end."""
-    on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "decode", "merge_pieces", "activate_mul", "few_rows")
+    on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "merge_pieces", "activate_mul", "few_rows")
     on_the_way += ("add_splits", "round_rows", "quantized_matmul", "prepare_rows", "merge_splits", "int8_linear")
     on_the_way += ("route", "count_pairs", "group_by_expert", "grouped_matmul", "weigh", "quantized_experts")
     on_the_way += ("fp8_experts", "round_groups")
@@ -137,7 +137,7 @@ def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_loads_are_16_bytes_wide(arch: int) -> None:
     # A rope program holds one token and one KV head: at head size 64, a thread has only 8 bytes.
-    narrow = ("best_chunk", "route", "count_pairs", "group_by_expert")  # a few numbers a row
+    narrow = ("best_chunk", "max_of_chunks", "route", "count_pairs", "group_by_expert")  # a few numbers a row
     narrow += ("widen_weight",)  # half-bytes
     narrow += ("keep_inputs", "gated_rms_norm")  # 512 channels over 4 warps; a group of 128
     narrow += ("expand",)  # lines of any rank
@@ -168,6 +168,8 @@ def most_issue(row: dict[str, Any]) -> float:
         return {"T1": 72, "T16": 88, "T256": 91}[tokens]
     if kernel == "quantized_matmul" and "G32" in words:  # Q8_0 and Q4_0: each 32 inputs have a scale
         return {"T1": 65, "T16": 70, "T32": 90, "T256": 125}[tokens]
+    if kernel == "quantized_matmul" and tokens == "T256":
+        return 100  # bound by tensor cores: this tile was faster on an H100 than one with 55 %
     if kernel == "decode" and "D80" in words:
         return 60  # its keys and values are padded to 128
     if kernel == "decode" and "G71" in words:
@@ -212,12 +214,12 @@ def test_the_budget_counts_one_loop() -> None:
     assert bytes_per_step("quantized_matmul", int4) == 64 * (128 + 2 * 8)  # two groups, each float32 twice
 
 
-def test_four_decode_programs_share_a_multiprocessor() -> None:
-    """Check PROGRAMS_PER_MULTIPROCESSOR: the shared memory and the registers of an H100 hold four programs.
+def test_three_decode_programs_share_a_multiprocessor() -> None:
+    """Check PROGRAMS_PER_MULTIPROCESSOR: the shared memory and the registers of an H100 hold three programs.
 
     A work list deals equal shares to all of them, so one that has to wait would double the time.
     """
     for row in report(90):
         if row["kernel"] == "decode" and not any(rare in row["shape"] for rare in ("float32", "D256", "G71")):
-            assert 4 * (row["shared"] + 1024) <= 233_472, row  # the system takes 1 KiB of a program's
-            assert 4 * row["num_warps"] * 32 * row["registers"] <= 65_536, row
+            assert 3 * (row["shared"] + 1024) <= 233_472, row  # the system takes 1 KiB of a program's
+            assert 3 * row["num_warps"] * 32 * row["registers"] <= 65_536, row
