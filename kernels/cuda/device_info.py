@@ -34,8 +34,8 @@ USES_DEPENDENT_LAUNCH = True
 # If True, a row's sums have one order, whatever the batch: one kernel for any number of rows, keys split at fixed
 # positions (`ops.be_exact`).
 IS_EXACT = False
-# Compute capabilities on which tests/gpu/calls/exact.py found equal bits in exact mode: on an H100, in bfloat16, float16
-# and float32, 40 prompts under 6 schedules. Otherwise 55 to 100 % of the answers changed.
+# Compute capabilities on which tests/gpu/calls/exact.py found equal bits in exact mode: on an H100, in bfloat16,
+# float16 and float32, 40 prompts under 6 schedules. Otherwise 55 to 100 % of the answers changed.
 MEASURED_EXACT: frozenset[int] = frozenset({90})
 H100 = DeviceInfo(90, 132, 232_448)
 OLDEST_CAPABILITY = 80  # before Ampere: no bfloat16, no asynchronous copies, 64 KiB for prefill's 72
