@@ -113,7 +113,7 @@ def _max_of_chunks(chunks_ptr, tokens_ptr, largest_ptr, out_ptr, num_chunks, BLO
 def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
     """logits [S, V] with contiguous rows → (largest [S] float32, tokens [S] int64).
 
-    On an H100 torch's seven kernels take 60 us for a row of 128,256, one program's 42 for its maximum.
+    For a row of 128,256 torch's kernels take 49 us of an H100, one program's maximum 42 of them; these two take 5.
     """
     num_rows, num_tokens = logits.shape
     assert logits.stride(1) == 1

@@ -304,7 +304,7 @@ def decode_attention(
     }  # fmt: skip
     # AMD's compiler has no such option.
     registers = {"maxnreg": MAX_REGISTERS} if k_cache.element_size() == 1 and not (is_exact or gpu.is_amd) else {}
-    # Not a dependent launch: programs that are placed while the kernel before runs fill some multiprocessors with four.
+    # Not a dependent launch, perhaps since programs placed beside the kernel before share multiprocessors unevenly.
     # H100, 2026-11-27, Llama-3.1-8B's tokens/s at 8, 32 and 64 rows: 1,224 to 1,243, 3,893 to 3,964, 6,298 to 6,588.
     _decode[(kind.num_programs, num_kv_heads)](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, args.sinks, out, partial, state, ragged.query_start_loc,
