@@ -21,6 +21,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..quantize import QuantizedWeight, multiplied, round_rows
+from . import device_info as settings
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .linear.few_rows import add_splits
 from .linear.quantized_tile import (
@@ -37,8 +38,9 @@ from .linear.quantized_tile import (
 
 # Number of rows from which a widened copy and cuBLAS are used. Untuned.
 MIN_ROWS_TO_WIDEN = 257
-# K is split until a multiprocessor has this many programs, as long as a program has MIN_SPLIT_STEPS. Untuned.
-PROGRAMS_PER_MULTIPROCESSOR = 2
+# K is split until a multiprocessor has this many programs, as long as a program has MIN_SPLIT_STEPS. H200, 2026-11-27,
+# us of 16 x 4096 -> 6144 and 14336 -> 4096 with 2; 4: int4 18, 32; 17, 26, e4m3 in blocks 23, 41; 18, 30.
+PROGRAMS_PER_MULTIPROCESSOR = 3
 MIN_SPLIT_STEPS = 4
 _GROUPS = (16, 32, 64, 128)  # possible numbers of inputs with one scale
 _SCALE_ROWS = 128  # outputs that share a scale in FP8 files' blocks
@@ -106,6 +108,8 @@ def choose_config(
         return Config(32, 128, 4, 2) if gpu.capability == 90 else Config(32, 64, 2, stages)
     if 100 <= gpu.capability < 120:
         return Config(32, 64, 2, stages)  # with 4 warps the weights would go through tensor memory, and not fit
+    if num_rows <= 32 and gpu.capability == 90 and not is_fine and num_outputs < 128 * gpu.num_multiprocessors:
+        return Config(32, 64, 4, 3)  # H200, 2026-11-27, us of 32 x 4096 -> 4096: 18 to 16 in 4 bits, 16 to 14 in 8
     if num_rows <= 32 or gpu.capability != 90:
         return Config(32, 128, 4, stages)  # without wgmma x takes registers, and 64 rows spill
     # H100, 2026-11-27, us of 64 and 256 x 4096 -> 28672. One scale for an output:
@@ -354,11 +358,13 @@ def multiply(
     num_outputs = len(packed.values)
     assert num_inputs == packed.num_inputs
     assert x.stride(1) == 1
-    if config is None and num_rows >= MIN_ROWS_TO_WIDEN:
+    if config is None and num_rows >= MIN_ROWS_TO_WIDEN and not settings.IS_EXACT:
         return F.linear(_rounded(x, packed), widen(packed, x.dtype), packed.bias)
     gpu = device_info(x.device)
     is_e2m1 = packed.is_float and packed.bits == 4
-    config = config or choose_config(num_rows, num_outputs, x.element_size(), packed.group, gpu, is_e2m1=is_e2m1)
+    # In exact mode one tile, and so one instruction, for any number of rows: on wgmma's GPUs that of 64.
+    tile_rows = num_rows if not settings.IS_EXACT else 64 if gpu.has_strong_cores else 16
+    config = config or choose_config(tile_rows, num_outputs, x.element_size(), packed.group, gpu, is_e2m1=is_e2m1)
     rows = prepare(x, packed, multiple=config.BLOCK_M)
     num_steps = packed.padded_inputs // packed.step
     num_splits = num_splits or choose_num_splits(num_outputs, num_steps, config, gpu)

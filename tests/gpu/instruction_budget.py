@@ -71,7 +71,7 @@ def bytes_per_step(name: str, values: dict[str, Any]) -> int:
     if name == "few_rows":
         element = 1 if values["FP8"] else 2
         return element * values["BLOCK_N"] * values["BLOCK_K"] * (2 if values["IS_GATED"] else 1)
-    if name == "int8_linear" and values["BLOCK_M"] <= 64:
+    if name == "byte_linear" and values["BLOCK_M"] <= 64:
         return int(values["BLOCK_N"] * values["BLOCK_K"])
     if name == "fp8_experts" and values["BLOCK_M"] <= 64:
         num_scales = -(-values["BLOCK_N"] // values["SCALE_ROWS"]) if values["GROUP"] else 0

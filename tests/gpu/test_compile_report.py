@@ -15,7 +15,7 @@ from instruction_budget import bytes_per_step, main_loop
 ARCHES = [int(arch) for arch in os.environ.get("SPLITFUSE_TEST_ARCHES", "90").split(",")]
 DOTS = (
     *("prefill", "decode", "latent_attention", "grouped_matmul", "quantized_matmul", "quantized_experts", "few_rows"),
-    *("int8_linear", "fp8_experts", "shrink", "expand"),
+    *("byte_linear", "fp8_experts", "shrink", "expand"),
 )
 SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376, 942: 65_536, 950: 163_840}
 KERNELS = {
@@ -25,7 +25,7 @@ KERNELS = {
     "find_threshold", "mask_far",
     "route", "count_pairs", "group_by_expert", "grouped_matmul", "weigh",
     "quantized_matmul", "quantized_experts", "prepare_rows", "widen_weight", "few_rows", "add_splits", "round_rows",
-    "int8_linear", "fp8_experts", "round_groups", "shrink", "expand",
+    "byte_linear", "fp8_experts", "round_groups", "shrink", "expand",
     "latent_attention", "merge_splits", "latent_and_cache",
     "convolve", "keep_inputs", "run_state", "gated_rms_norm", "gate_mul",
 }  # fmt: skip
@@ -58,12 +58,15 @@ def is_known(row: dict[str, Any]) -> bool:
     """True for a known spill over a cache of e4m3: Gemma's heads, 32 bytes on 9.0; six other tiles all spilled, too.
 
     Decodes spill up to 32 bytes, once a piece: the price of 128 registers, with which all programs run at once. On 12.0
-    Falcon's, of 71 heads a group, spill 56.
+    Falcon's, of 71 heads a group, spill 56. Prompts of experts in e4m3 spill 8: with a stage less they take 1.2 times as
+    long.
     """
     if row["kernel"] == "decode" and "float8" in row["shape"] and not row["spills_in_loop"]:
         return bool(row["spilled"] <= 32)
     if row["kernel"] == "decode" and "G71" in row["shape"] and row["arch"] == 120 and not row["spills_in_loop"]:
         return bool(row["spilled"] <= 56)
+    if row["kernel"] == "quantized_experts" and "T2048" in row["shape"] and not row["spills_in_loop"]:
+        return bool(row["spilled"] <= 8)
     is_gemma = row["kernel"] == "prefill" and "D256" in row["shape"] and "float8" in row["shape"]
     return is_gemma and row["arch"] == 90 and row["spilled"] <= 32
 
@@ -102,7 +105,7 @@ def test_dots_run_on_tensor_cores(arch: int) -> None:
             if row["kernel"] in ("quantized_matmul", "quantized_experts"):
                 # Its dots' rows are outputs, but 10.0 has few of them: 2 warps.
                 is_small = not {"T1", "T16"}.isdisjoint(words) or arch == 100
-            if row["kernel"] == "int8_linear":
+            if row["kernel"] == "byte_linear":
                 is_small = "T1" in words or arch == 100  # Triton has no tcgen05 of int8
             is_small |= row["kernel"] == "decode" and "G71" not in words
             expected = "mma.sync" if is_small else warpgroup_instruction
@@ -127,7 +130,7 @@ def test_exact_products_and_attention_have_one_instruction(arch: int) -> None:
 def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
     """Check that a kernel launched during another touches no memory, and does not end, before that one's end."""
     on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "merge_pieces", "activate_mul", "few_rows")
-    on_the_way += ("add_splits", "round_rows", "quantized_matmul", "prepare_rows", "merge_splits", "int8_linear")
+    on_the_way += ("add_splits", "round_rows", "quantized_matmul", "prepare_rows", "merge_splits", "byte_linear")
     on_the_way += ("route", "count_pairs", "group_by_expert", "grouped_matmul", "weigh", "quantized_experts")
     on_the_way += ("fp8_experts", "round_groups")
     for row in report(arch):
@@ -163,7 +166,10 @@ def most_issue(row: dict[str, Any]) -> float:
     tokens = next(word for word in row["shape"].split() if word[0] == "T")
     if kernel == "quantized_experts" and "2880x2880" in words:
         # MXFP4: 9 instructions turn 8 weights into float16, and each row's sums of 32 inputs are scaled
-        return {"T1": 70, "T64": 80, "T2048": 93}[tokens]
+        # The tiles of 1 and 2,048 tokens are an H200's best of 11 (2026-11-27), though others issue less.
+        return {"T1": 85, "T64": 80, "T2048": 143}[tokens]
+    if kernel == "quantized_experts" and tokens == "T2048":
+        return 78  # bound by tensor cores
     if kernel == "quantized_matmul" and "e2m1" in words:
         return {"T1": 72, "T16": 88, "T256": 91}[tokens]
     if kernel == "quantized_matmul" and "G32" in words:  # Q8_0 and Q4_0: each 32 inputs have a scale
@@ -174,7 +180,7 @@ def most_issue(row: dict[str, Any]) -> float:
         return 60  # its keys and values are padded to 128
     if kernel == "decode" and "G71" in words:
         return 85  # 71 query heads share each key: not bound by memory
-    return 70 if kernel in ("quantized_matmul", "quantized_experts") or "float8_e4m3fn" in words else 50
+    return 72 if kernel in ("quantized_matmul", "quantized_experts") or "float8_e4m3fn" in words else 50
 
 
 def test_memory_bound_kernels_leave_memory_time() -> None:
@@ -185,7 +191,7 @@ def test_memory_bound_kernels_leave_memory_time() -> None:
         "few_rows",
         "fp8_experts",
         "grouped_matmul",
-        "int8_linear",
+        "byte_linear",
         "quantized_experts",
         "quantized_matmul",
     }

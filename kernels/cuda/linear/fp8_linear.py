@@ -2,8 +2,9 @@
 """Products in e4m3 (Micikevicius et al. 2022): y = (x₈ w₈ᵀ) · x's scale · w's scale, a scale for each token and output.
 
 x is rounded token by token, by one formula for every way of multiplying, so that a token's result does not depend on
-the number of rows. Few rows go through few_rows.py. More rows go through cuBLAS in e4m3, twice as fast as in 16 bits,
-if the GPU has it; else x and w are widened, and cuBLAS multiplies in 16 bits.
+the number of rows. Few rows go through few_rows.py. More rows are multiplied in e4m3, twice as fast as in 16 bits, if
+the GPU can: by byte_linear.py up to MAX_ROWS, then by cuBLAS; else x and w are widened, and cuBLAS multiplies in 16
+bits.
 """
 
 from typing import NamedTuple
@@ -15,9 +16,13 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .. import device_info as settings
 from ..device_info import dependent_launch, device_info
 from ..rope_and_cache import to_e4m3
-from . import few_rows
+from . import byte_linear, exact_linear, few_rows
+
+# With more rows cuBLAS is faster.
+MAX_ROWS = 64
 
 
 class Fp8Linear(NamedTuple):
@@ -83,16 +88,32 @@ def round_rows(x: Tensor, *, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple[
 def multiply(x: Tensor, packed: Fp8Linear, *, is_gated: bool = False) -> Tensor:
     """Multiply x [T, K], contiguous rows → [T, N] in x's dtype; gated (few rows only): silu(gate) · up [T, N / 2]."""
     rounded, x_scales = round_rows(x)
+    if settings.IS_EXACT:
+        return _exactly(rounded, x_scales, packed, x.dtype)
     if few_rows.serves(x):
         weight = few_rows.Weight(packed.values.view(torch.uint8), packed.scales, packed.bias)
         return few_rows.multiply(rounded.view(torch.uint8), weight, dtype=x.dtype, x_scales=x_scales, is_gated=is_gated)
     assert not is_gated
-    if device_info(x.device).has_fp8_matmul:
+    has_fp8 = device_info(x.device).has_fp8_matmul
+    if has_fp8 and len(x) <= MAX_ROWS:
+        bytes_of = byte_linear.Weight(packed.values.view(torch.uint8), packed.scales, packed.bias)
+        return byte_linear.multiply(rounded.view(torch.uint8), x_scales, bytes_of, dtype=x.dtype)
+    if has_fp8:
         out = _scaled_matmul(rounded, x_scales, packed, x.dtype)
     else:
         wide = ((each.float() * scales[:, None]).to(x.dtype) for each, scales in ((rounded, x_scales), packed[:2]))
         out = F.linear(*wide)
     return out if packed.bias is None else out + packed.bias
+
+
+def _exactly(x: Tensor, x_scales: Tensor, packed: Fp8Linear, dtype: torch.dtype) -> Tensor:
+    """Multiply by one tile for any number of rows, K in one part."""
+    if not device_info(x.device).has_fp8_matmul:
+        wide = ((each.float() * scales[:, None]).to(dtype) for each, scales in ((x, x_scales), packed[:2]))
+        return exact_linear.multiply(*wide, packed.bias)
+    weight = byte_linear.Weight(packed.values.view(torch.uint8), packed.scales, packed.bias)
+    config = byte_linear.Config(64, 64, 128, 4, 4)
+    return byte_linear.multiply(x.view(torch.uint8), x_scales, weight, dtype=dtype, config=config, num_splits=1)
 
 
 def _scaled_matmul(x: Tensor, x_scales: Tensor, packed: Fp8Linear, dtype: torch.dtype) -> Tensor:

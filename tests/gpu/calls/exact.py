@@ -1,6 +1,6 @@
 """Exact mode on a device: tokens and logprobs of the demo model, bit by bit, under many schedules.
 
-    python3 tests/gpu/calls/exact.py [--device cuda]
+    python3 tests/gpu/calls/exact.py [--device cuda] [--quantization int4 int8 fp8]
 
 Prints the share of answers that other budgets, batches, policies, graphs and preemptions change, with --exact and
 without. If it is 0 with --exact, and tests/kernels/cuda/test_exact_*.py pass compiled, the compute capability goes into
@@ -32,7 +32,9 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 Answer = tuple[tuple[int, ...], tuple[float, ...]]
 
 
-def answers(device: str, dtype: str, *, is_exact: bool, num_prompts: int, **schedule: Any) -> list[Answer]:
+def answers(
+    device: str, dtype: str, *, is_exact: bool, num_prompts: int, quantization: str | None, **schedule: Any
+) -> list[Answer]:
     choose = random.Random(1)
     lengths = [choose.choice([1, 3, 17, 64, 100, 300]) for _ in range(num_prompts)]
     prompts = [{"prompt_token_ids": [choose.randrange(1, 250) for _ in range(length)]} for length in lengths]
@@ -40,7 +42,7 @@ def answers(device: str, dtype: str, *, is_exact: bool, num_prompts: int, **sche
         SamplingParams(temperature=0.8 * (seed % 2), seed=seed, max_tokens=24, ignore_eos=True, logprobs=1)
         for seed in range(num_prompts)
     ]
-    settings: dict[str, Any] = {"num_kv_blocks": 2000, **schedule}
+    settings: dict[str, Any] = {"num_kv_blocks": 2000, "quantization": quantization, **schedule}
     llm = LLM(device=device, dtype=dtype, exact=is_exact, max_model_len=512, **settings)
     outputs = [output.outputs[0] for output in llm.generate(prompts, params)]
     found = [(tuple(output.token_ids), tuple(entry.logprob for entry in output.logprobs or ())) for output in outputs]
@@ -51,18 +53,25 @@ def answers(device: str, dtype: str, *, is_exact: bool, num_prompts: int, **sche
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--quantization", nargs="*", default=(), help="of bfloat16, in the place of the dtypes")
     options = parser.parse_args()
     rows, num_prompts = [], 40 if options.device == "cuda" else 8
     capability = "" if options.device == "cpu" else str(torch.cuda.get_device_capability())
-    for dtype in ("bfloat16", "float16", "float32") if options.device == "cuda" else ("float32",):
-        for is_exact in (True, False):
+    kinds: list[tuple[str, str | None]] = [("bfloat16", name) for name in options.quantization]
+    kinds = kinds or [(dtype, None) for dtype in ("bfloat16", "float16", "float32")]
+    for dtype, quantization in kinds if options.device == "cuda" else [("float32", None)]:
+        kind = quantization or dtype
+        for is_exact in (True,) if quantization else (True, False):
             first: list[Answer] | None = None
             for name, schedule in SCHEDULES.items():
-                found = answers(options.device, dtype, is_exact=is_exact, num_prompts=num_prompts, **schedule)
+                found = answers(
+                    options.device, dtype, is_exact=is_exact, num_prompts=num_prompts, quantization=quantization,
+                    **schedule,
+                )  # fmt: skip
                 first = first or found
                 changed = sum(one != other for one, other in zip(found, first, strict=True)) / num_prompts
-                rows.append({"dtype": dtype, "is_exact": is_exact, "schedule": name, "changed": changed})
-                print(f"{dtype}, {'--exact' if is_exact else '--no-exact'}, {name}: {changed:.1%} changed", flush=True)
+                rows.append({"dtype": kind, "is_exact": is_exact, "schedule": name, "changed": changed})
+                print(f"{kind}, {'--exact' if is_exact else '--no-exact'}, {name}: {changed:.1%} changed", flush=True)
                 path = Path(os.environ.get("OUT", ".")) / "exact.json"
                 path.write_text(json.dumps({"capability": capability, "rows": rows}, indent=1))
     return int(any(row["is_exact"] and row["changed"] for row in rows))

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from kernel_cases import DEVICE, DOT_DTYPES, INTERPRETED, assert_near, random_tensor
@@ -46,6 +48,38 @@ def test_a_split_of_k_by_the_number_of_rows_is_seen() -> None:
     weight, x = random_tensor(96, 512, seed=1, dtype=torch.float32), random_tensor(1, 512, seed=2, dtype=torch.float32)
     split = few_rows.multiply(x, few_rows.Weight(weight, None, None), dtype=torch.float32, num_splits=2)
     assert not torch.equal(split, exact_linear.multiply(x, weight, None))
+
+
+def _packed(kind: str, num_outputs: int, seed: int) -> Any:
+    weight = random_tensor(num_outputs, 256, seed=seed, dtype=torch.float16) / 16
+    return cuda.pack_fp8(weight) if kind == "fp8" else cuda.pack_linear(weight, bits=int(kind.removeprefix("int")))
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])
+def test_a_packed_weights_products_depend_on_no_other_row(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, x = _packed(kind, 96, seed=1), random_tensor(300, 256, seed=3, dtype=torch.float16)
+    whole = cuda.linear(x, packed)
+    for begin, end in ((0, 1), (3, 12), (5, 70), (10, 290)):
+        assert torch.equal(cuda.linear(x[begin:end], packed), whole[begin:end])
+        assert torch.equal(cuda.linear_silu_mul(x[begin:end], packed), cuda.silu_mul(whole)[begin:end])
+    monkeypatch.setattr(device_info, "IS_EXACT", False)
+    assert_near(whole, cuda.linear(x, packed).double(), tolerance=4e-3)
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])
+def test_packed_experts_keep_the_order_too(kind: str) -> None:
+    bits = 16 if kind == "fp8" else int(kind.removeprefix("int"))
+    parts = [
+        ops.ExpertWeights([random_tensor(256, 256, seed=seed, dtype=torch.float16) / 16] * 2,
+                          random_tensor(256, 256, seed=seed + 9, dtype=torch.float16) / 16)
+        for seed in range(4)
+    ]  # fmt: skip
+    experts = cuda.pack_experts(parts, num_experts=4, dtype=torch.float16, bits=bits, is_fp8=kind == "fp8")
+    x = random_tensor(70, 256, seed=3, dtype=torch.float16)
+    weights, ids = cuda.route(random_tensor(70, 4, seed=5, dtype=torch.float16), ops.RouteArgs(2, True))
+    whole = cuda.experts(x, weights, ids, experts)
+    for rows in (slice(0, 1), slice(3, 9), slice(2, 60)):
+        assert torch.equal(cuda.experts(x[rows], weights[rows], ids[rows], experts), whole[rows])
 
 
 def test_gates_and_experts_keep_the_order_too() -> None:

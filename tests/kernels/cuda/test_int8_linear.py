@@ -11,16 +11,17 @@ from torch import Tensor
 from splitfuse.kernels import reference
 from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, DeviceInfo
-from splitfuse.kernels.cuda.linear import int8_linear
+from splitfuse.kernels.cuda.linear import byte_linear, int8_linear
+from splitfuse.kernels.cuda.linear.byte_linear import Config
 from splitfuse.kernels.cuda.linear.fp8_linear import round_rows
-from splitfuse.kernels.cuda.linear.int8_linear import Config, Int8Linear
+from splitfuse.kernels.cuda.linear.int8_linear import Int8Linear
 from splitfuse.kernels.quantize import QuantizedWeight, quantize
 
 pytestmark = pytest.mark.sampled(5)
 
 GPUS = [H100, DeviceInfo(80, 108, 166_912), DeviceInfo(89, 58, SMALLEST_SHARED_MEMORY)]
 CONFIGS = {
-    int8_linear.choose_config(rows, outputs, gpu)
+    byte_linear.choose_config(rows, outputs, gpu)
     for rows in (1, 40, 100, 2048)
     for outputs in (96, 28672)
     for gpu in GPUS
@@ -121,8 +122,8 @@ def test_few_outputs_are_split_and_powers_of_two_have_all_kernels() -> None:
     """A length of parts that no power of two has would be compiled while requests wait."""
 
     def num_splits(num_rows: int) -> int:
-        config = int8_linear.choose_config(num_rows, 4096, H100)
-        return int8_linear.choose_num_splits(num_rows, 4096, 14336, config, H100)
+        config = byte_linear.choose_config(num_rows, 4096, H100)
+        return byte_linear.choose_num_splits(num_rows, 4096, 14336, config, H100)
 
     assert [num_splits(2**power) for power in range(12)] == [4] * 5 + [2] * 2 + [4, 2] + [1] * 3
     for num_rows in range(1, 2049):
