@@ -58,8 +58,7 @@ def is_known(row: dict[str, Any]) -> bool:
     """True for a known spill over a cache of e4m3: Gemma's heads, 32 bytes on 9.0; six other tiles all spilled, too.
 
     Decodes spill up to 32 bytes, once a piece: the price of 128 registers, with which all programs run at once. On 12.0
-    Falcon's, of 71 heads a group, spill 56. Prompts of experts in e4m3 spill 8: with a stage less they take 1.2 times as
-    long.
+    Falcon's, of 71 heads a group, spill 56. Prompts of experts in e4m3 spill 8: a stage less takes 1.2 times as long.
     """
     if row["kernel"] == "decode" and "float8" in row["shape"] and not row["spills_in_loop"]:
         return bool(row["spilled"] <= 32)

@@ -21,8 +21,8 @@ from ..device_info import dependent_launch, device_info
 from ..rope_and_cache import to_e4m3
 from . import byte_linear, exact_linear, few_rows
 
-# With more rows cuBLAS is faster.
-MAX_ROWS = 64
+# With more rows cuBLAS is as fast. H200, 2026-11-27, Llama-3.1-8B's tokens/s at 32 rows: 5,278 by cuBLAS, 6,320.
+MAX_ROWS = 32
 
 
 class Fp8Linear(NamedTuple):
@@ -109,8 +109,8 @@ def multiply(x: Tensor, packed: Fp8Linear, *, is_gated: bool = False) -> Tensor:
 def _exactly(x: Tensor, x_scales: Tensor, packed: Fp8Linear, dtype: torch.dtype) -> Tensor:
     """Multiply by one tile for any number of rows, K in one part."""
     if not device_info(x.device).has_fp8_matmul:
-        wide = ((each.float() * scales[:, None]).to(dtype) for each, scales in ((x, x_scales), packed[:2]))
-        return exact_linear.multiply(*wide, packed.bias)
+        wide, weights = ((each.float() * s[:, None]).to(dtype) for each, s in ((x, x_scales), packed[:2]))
+        return exact_linear.multiply(wide, weights, packed.bias)
     weight = byte_linear.Weight(packed.values.view(torch.uint8), packed.scales, packed.bias)
     config = byte_linear.Config(64, 64, 128, 4, 4)
     return byte_linear.multiply(x.view(torch.uint8), x_scales, weight, dtype=dtype, config=config, num_splits=1)

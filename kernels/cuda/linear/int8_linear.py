@@ -57,6 +57,8 @@ def multiply_pairs(
     config: Config,
 ) -> Tensor:
     """Multiply x [rows, K], `num_pairs // rows` pairs a row, by weights stacked to [E · N, K] → [num_pairs, N]."""
-    sizes = {"num_pairs": num_pairs, "top_k": top_k, "num_experts": num_experts}
-    weight, rounded = byte_linear.Weight(*packed), round_rows(x, dtype=torch.int8)
-    return byte_linear.multiply_pairs(*rounded, weight, tiles, dtype=x.dtype, **sizes, config=config)
+    weight, (rounded, x_scales) = byte_linear.Weight(*packed), round_rows(x, dtype=torch.int8)
+    return byte_linear.multiply_pairs(
+        rounded, x_scales, weight, tiles, dtype=x.dtype, num_pairs=num_pairs, top_k=top_k, num_experts=num_experts,
+        config=config,
+    )  # fmt: skip

@@ -125,6 +125,6 @@ def test_few_outputs_are_split_and_powers_of_two_have_all_kernels() -> None:
         config = byte_linear.choose_config(num_rows, 4096, H100)
         return byte_linear.choose_num_splits(num_rows, 4096, 14336, config, H100)
 
-    assert [num_splits(2**power) for power in range(12)] == [4] * 5 + [2] * 2 + [4, 2] + [1] * 3
+    assert [num_splits(2**power) for power in range(12)] == [4] * 5 + [8, 2, 4, 2] + [1] * 3
     for num_rows in range(1, 2049):
         assert num_splits(num_rows) == num_splits(triton.next_power_of_2(num_rows))
