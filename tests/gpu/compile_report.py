@@ -294,11 +294,14 @@ def _few(shape: Shape) -> None:
 
 
 def _int8(shape: Shape) -> None:
-    """Launch Llama-3.1-8B's down projection and gate_up in W8A8."""
+    """Launch Llama-3.1-8B's down projection and gate_up in W8A8, and in e4m3 where cuBLAS does not multiply."""
     for num_outputs, num_inputs in ((4096, 14336), (28672, 4096)):
         scales = _empty(num_outputs, dtype=torch.float32)
         packed = int8_linear.Int8Linear(_empty(num_outputs, num_inputs, dtype=torch.int8), scales, None)
-        cuda.linear(_empty(shape.num_tokens, num_inputs, dtype=getattr(torch, shape.dtype)), packed)
+        x = _empty(shape.num_tokens, num_inputs, dtype=getattr(torch, shape.dtype))
+        cuda.linear(x, packed)
+        if 8 < shape.num_tokens <= fp8_linear.MAX_ROWS:
+            cuda.linear(x, fp8_linear.Fp8Linear(packed.values.view(torch.float8_e4m3fn), scales, None))
 
 
 def _adapters(shape: Shape) -> None:
@@ -428,7 +431,7 @@ SHAPES = [
     *(Shape("quantized", cache_dtype="e2m1", num_tokens=tokens, group=32) for tokens in (1, 16, 256)),
     Shape("quantized", "float16", num_tokens=1),
     Shape("few", num_tokens=8),
-    *(Shape("int8", num_tokens=tokens) for tokens in (1, 64, 256, 2048)),
+    *(Shape("int8", num_tokens=tokens) for tokens in (1, 32, 64, 256, 2048)),
     Shape("recurrent"),
     Shape("blocks"),
     Shape("sampling", "float32", num_tokens=32),

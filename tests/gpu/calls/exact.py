@@ -1,6 +1,6 @@
 """Exact mode on a device: tokens and logprobs of the demo model, bit by bit, under many schedules.
 
-    python3 tests/gpu/calls/exact.py [--device cuda] [--quantization int4 int8 fp8]
+    python3 tests/gpu/calls/exact.py [--device cuda] [--quantization int4 int8 fp8] [--model FILE.gguf]
 
 Prints the share of answers that other budgets, batches, policies, graphs and preemptions change, with --exact and
 without. If it is 0 with --exact, and tests/kernels/cuda/test_exact_*.py pass compiled, the compute capability goes into
@@ -32,9 +32,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 Answer = tuple[tuple[int, ...], tuple[float, ...]]
 
 
-def answers(
-    device: str, dtype: str, *, is_exact: bool, num_prompts: int, quantization: str | None, **schedule: Any
-) -> list[Answer]:
+def answers(dtype: str, *, is_exact: bool, num_prompts: int, **settings: Any) -> list[Answer]:
     choose = random.Random(1)
     lengths = [choose.choice([1, 3, 17, 64, 100, 300]) for _ in range(num_prompts)]
     prompts = [{"prompt_token_ids": [choose.randrange(1, 250) for _ in range(length)]} for length in lengths]
@@ -42,8 +40,7 @@ def answers(
         SamplingParams(temperature=0.8 * (seed % 2), seed=seed, max_tokens=24, ignore_eos=True, logprobs=1)
         for seed in range(num_prompts)
     ]
-    settings: dict[str, Any] = {"num_kv_blocks": 2000, "quantization": quantization, **schedule}
-    llm = LLM(device=device, dtype=dtype, exact=is_exact, max_model_len=512, **settings)
+    llm = LLM(dtype=dtype, exact=is_exact, max_model_len=512, **{"num_kv_blocks": 2000, **settings})
     outputs = [output.outputs[0] for output in llm.generate(prompts, params)]
     found = [(tuple(output.token_ids), tuple(entry.logprob for entry in output.logprobs or ())) for output in outputs]
     llm.close()
@@ -53,6 +50,7 @@ def answers(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--model", default="demo", help="such as a GGUF file: quantized files are not compared yet")
     parser.add_argument("--quantization", nargs="*", default=(), help="of bfloat16, in the place of the dtypes")
     options = parser.parse_args()
     rows, num_prompts = [], 40 if options.device == "cuda" else 8
@@ -64,10 +62,8 @@ def main() -> int:
         for is_exact in (True,) if quantization else (True, False):
             first: list[Answer] | None = None
             for name, schedule in SCHEDULES.items():
-                found = answers(
-                    options.device, dtype, is_exact=is_exact, num_prompts=num_prompts, quantization=quantization,
-                    **schedule,
-                )  # fmt: skip
+                settings = {**schedule, "model": options.model, "device": options.device, "quantization": quantization}
+                found = answers(dtype, is_exact=is_exact, num_prompts=num_prompts, **settings)
                 first = first or found
                 changed = sum(one != other for one, other in zip(found, first, strict=True)) / num_prompts
                 rows.append({"dtype": kind, "is_exact": is_exact, "schedule": name, "changed": changed})

@@ -13,6 +13,9 @@ def main() -> None:
     steps = Steps(__doc__.splitlines()[0], seconds=580)
     tiny = ["--device", "cpu"] if steps.is_dry else []
     steps.python("exact bits", "calls/exact.py", *tiny, limit=90)
+    if not steps.is_dry:
+        kinds = ("int4", "int8", "fp8")
+        steps.python("exact bits of packed weights", "calls/exact.py", "--quantization", *kinds, limit=60)
     # The mixture needs 61 GB. predictions.py has 3.8 ms for a token of it at 4,250 GB/s, where 1.45 are the limit.
     shapes = [("qwen3-30b-a3b", 1), ("llama-3.1-8b", 1), ("llama-3.1-8b", 32)]
     for shape, rows in [("tiny", 2), ("tiny-mixture", 2)] if steps.is_dry else shapes:
