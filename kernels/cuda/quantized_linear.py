@@ -38,9 +38,9 @@ from .linear.quantized_tile import (
 
 # Number of rows from which a widened copy and cuBLAS are used. Untuned.
 MIN_ROWS_TO_WIDEN = 257
-# K is split until a multiprocessor has this many programs, as long as a program has MIN_SPLIT_STEPS. H200, 2026-11-27,
-# us of 16 x 4096 -> 6144 and 14336 -> 4096 with 2; 4: int4 18, 32; 17, 26, e4m3 in blocks 23, 41; 18, 30.
-PROGRAMS_PER_MULTIPROCESSOR = 3
+# K is split until a multiprocessor has so many programs, and one has MIN_SPLIT_STEPS; on 9.0 one more. H200,
+# 2026-11-27, us of 16 x 4096 -> 6144 and 14336 -> 4096 with 2; 4: int4 18, 32; 17, 26, e4m3 in blocks 23, 41; 18, 30.
+PROGRAMS_PER_MULTIPROCESSOR = 2
 MIN_SPLIT_STEPS = 4
 _GROUPS = (16, 32, 64, 128)  # possible numbers of inputs with one scale
 _SCALE_ROWS = 128  # outputs that share a scale in FP8 files' blocks
@@ -122,7 +122,7 @@ def choose_config(
 def choose_num_splits(num_outputs: int, num_steps: int, config: Config, gpu: DeviceInfo) -> int:
     """Return the number of parts of K that are summed concurrently: the same for any number of rows in a tile."""
     num_programs = -(-num_outputs // config.BLOCK_N)
-    wanted = PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors // num_programs
+    wanted = (PROGRAMS_PER_MULTIPROCESSOR + (gpu.capability == 90)) * gpu.num_multiprocessors // num_programs
     return max(min(wanted, num_steps // MIN_SPLIT_STEPS, 8), 1)
 
 

@@ -59,7 +59,7 @@ def choose_config(num_pairs: int, element_size: int, weight: AnyPacked, num_expe
     if is_e2m1 and 2 * num_pairs <= 8 * num_experts and not gpu.is_amd:
         return Config(8, 64, 2, 4)  # half the sums to scale: 70 % of the issue slots instead of 88
     if is_small or weight.bits == 4:  # without wgmma x takes registers: 32 rows of 4 bits spill
-        return Config(16, 64, 4 if 0 < weight.group < 64 and (is_e2m1 or gpu.capability < 89) else 2, 4)
+        return Config(16, 64, 4 if 0 < weight.group < 64 and gpu.capability < (90 if is_e2m1 else 89) else 2, 4)
     return Config(32, 64, 2, 2) if 100 <= gpu.capability < 120 else Config(32, 128, 4, 2)
 
 
