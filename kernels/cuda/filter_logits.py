@@ -9,7 +9,7 @@ interval shrinks to a ninth; the search ends when the interval holds one token.
 A row of 128k tokens would keep one program busy for some 14 passes of 63 tiles, so the row is split first: a program
 takes CHUNK tokens and passes on its CAPACITY nearest, with its best, its mass and the best token that it left out. One
 program per row then searches among these tokens, or in the whole row if the threshold lies beyond a token that was left
-out. Then each chunk is masked. So a row's threshold does not depend on other rows. A chunk is read in some 6 passes,
+out. Then each chunk is masked. So a row's threshold does not depend on other rows. A chunk is read in some 7 passes,
 all but the first from L1, and written once; a row that is searched whole is read once more per pass. A row without
 filters costs nothing.
 """
@@ -26,7 +26,7 @@ NUM_WARPS = 8
 PIVOTS = 8
 CHUNK = 8192
 CAPACITY = 512  # 0: every row is searched whole
-ENOUGH = 480  # of CAPACITY: the search for a chunk's nearest ends there, after four passes as a rule; all take nine
+ENOUGH = 480  # of CAPACITY: the search for a chunk's nearest ends there, after four passes as a rule; all take six
 _FAR = tl.constexpr(0x43000000)  # bits of 128.0, a distance whose probability is 0
 _BEYOND = tl.constexpr(0x7F800001)  # bits of a distance greater than infinity
 

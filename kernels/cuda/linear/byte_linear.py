@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..device_info import DeviceInfo, dependent_launch, device_info
 from ..moe_route import ExpertTiles, load_tile
-from .few_rows import MIN_SPLIT_BYTES, PROGRAMS_PER_MULTIPROCESSOR, add_splits, finish
+from .few_rows import MIN_SPLIT_BYTES, PROGRAMS_PER_MULTIPROCESSOR, Weight, add_splits, finish
 
 
 class Config(NamedTuple):
@@ -29,8 +29,8 @@ class Config(NamedTuple):
 def choose_config(num_rows: int, num_outputs: int, gpu: DeviceInfo) -> Config:
     """Choose the tile, of experts with 0 outputs. Few rows: few_rows.py's in e4m3, 8 KiB of weights a step.
 
-    H200, 2026-11-27, e4m3, us of 16, 32 and 64 x 4096 -> 28672, each the best of 4 to 10 tiles: 34, 36, 37; cuBLAS: 50,
-    46, 43. Of 14336 -> 4096: 19, 21, 25; cuBLAS: 40, 39, 38.
+    H200, 2026-11-27, us of 4096 -> 28672: e4m3 at 16 and 32 rows 34 and 36, by cuBLAS 50 and 46; int8 at 32 rows with a
+    tile of 64 x 64 42, of 32 x 64 36, at 64 rows with one of 64 x 64 42, of 64 x 128 36.
     """
     is_small, is_wide = gpu.shared_memory < 128 * 1024, num_outputs >= 128 * gpu.num_multiprocessors
     if num_rows <= 16:
@@ -108,14 +108,6 @@ def _byte_linear(
         tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-class Weight(NamedTuple):
-    """Weight [N, K], or experts' stacked to [E · N, K]."""
-
-    values: Tensor  # int8, or uint8 with bytes of e4m3
-    scales: Tensor  # [N] float32
-    bias: Tensor | None  # [N]
-
-
 def multiply(
     x: Tensor,
     x_scales: Tensor,
@@ -125,7 +117,10 @@ def multiply(
     config: Config | None = None,
     num_splits: int | None = None,
 ) -> Tensor:
-    """Multiply x [T, K] of the weight's type, contiguous, with x_scales [T] float32 → [T, N] in `dtype`."""
+    """Multiply x [T, K], contiguous, with x_scales [T] float32 → [T, N] in `dtype`.
+
+    x and the weight, which has scales, are int8, or uint8 with bytes of e4m3.
+    """
     (num_rows, num_inputs), num_outputs = x.shape, len(weight.values)
     assert weight.values.shape[1] == num_inputs
     assert weight.values.dtype == x.dtype
@@ -170,7 +165,7 @@ def multiply_pairs(
     num_experts: int,
     config: Config,
 ) -> Tensor:
-    """Multiply x [rows, K], `num_pairs // rows` pairs a row, by experts' weights → [num_pairs, N] in `dtype`."""
+    """Multiply x [rows, K], `num_pairs // rows` pairs a row, by weights stacked to [E · N, K] → [num_pairs, N]."""
     num_outputs = len(weight.values) // num_experts
     out = torch.empty((num_pairs, num_outputs), dtype=dtype, device=x.device)
     _byte_linear[(len(tiles.experts), triton.cdiv(num_outputs, config.BLOCK_N), 1)](

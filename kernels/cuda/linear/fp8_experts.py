@@ -33,8 +33,8 @@ class Config(NamedTuple):
 def choose_config(num_pairs: int, num_experts: int, gpu: DeviceInfo) -> Config:
     """Choose the tile by an expert's average number of pairs.
 
-    H200, 2026-11-27, 8 of 128 experts, 2048 x 768 in blocks, us of 256, 1024 and 4096 tokens: with 16 rows 231, 483 and
-    more, 64 rows 430, 458, 1109, 128 rows 713 and 1334.
+    H200, 2026-11-27, 8 of 128 experts of 2048 x 768 in blocks, us: with 64 rows a tile 430, 458 and 1109 for 256, 1024
+    and 4096 tokens; with 16 rows 231 for 256, with 128 rows 713 and 1334 for the others.
     """
     if gpu.has_strong_cores:
         return Config(16, 128, 4, 4) if num_pairs <= 24 * num_experts else Config(64, 128, 4, 3)

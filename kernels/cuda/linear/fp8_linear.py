@@ -21,7 +21,8 @@ from ..device_info import dependent_launch, device_info
 from ..rope_and_cache import to_e4m3
 from . import byte_linear, exact_linear, few_rows
 
-# With more rows cuBLAS is as fast. H200, 2026-11-27, Llama-3.1-8B's tokens/s at 32 rows: 5,278 by cuBLAS, 6,320.
+# With more rows cuBLAS multiplies. H200, 2026-11-27, Llama-3.1-8B's tokens/s at 32 rows: 5,278 by cuBLAS, 6,320; at 64
+# 9,223 by cuBLAS, 8,232.
 MAX_ROWS = 32
 
 
@@ -88,32 +89,24 @@ def round_rows(x: Tensor, *, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple[
 def multiply(x: Tensor, packed: Fp8Linear, *, is_gated: bool = False) -> Tensor:
     """Multiply x [T, K], contiguous rows → [T, N] in x's dtype; gated (few rows only): silu(gate) · up [T, N / 2]."""
     rounded, x_scales = round_rows(x)
-    if settings.IS_EXACT:
-        return _exactly(rounded, x_scales, packed, x.dtype)
-    if few_rows.serves(x):
-        weight = few_rows.Weight(packed.values.view(torch.uint8), packed.scales, packed.bias)
-        return few_rows.multiply(rounded.view(torch.uint8), weight, dtype=x.dtype, x_scales=x_scales, is_gated=is_gated)
+    as_bytes = rounded.view(torch.uint8)
+    weight = few_rows.Weight(packed.values.view(torch.uint8), packed.scales, packed.bias)
+    if few_rows.serves(x) and not settings.IS_EXACT:
+        return few_rows.multiply(as_bytes, weight, dtype=x.dtype, x_scales=x_scales, is_gated=is_gated)
     assert not is_gated
-    has_fp8 = device_info(x.device).has_fp8_matmul
-    if has_fp8 and len(x) <= MAX_ROWS:
-        bytes_of = byte_linear.Weight(packed.values.view(torch.uint8), packed.scales, packed.bias)
-        return byte_linear.multiply(rounded.view(torch.uint8), x_scales, bytes_of, dtype=x.dtype)
-    if has_fp8:
+    if device_info(x.device).has_fp8_matmul:
+        if settings.IS_EXACT:  # one tile for any number of rows, K in one part
+            config = byte_linear.Config(64, 64, 128, 4, 4)
+            return byte_linear.multiply(as_bytes, x_scales, weight, dtype=x.dtype, config=config, num_splits=1)
+        if len(x) <= MAX_ROWS:
+            return byte_linear.multiply(as_bytes, x_scales, weight, dtype=x.dtype)
         out = _scaled_matmul(rounded, x_scales, packed, x.dtype)
     else:
-        wide = ((each.float() * scales[:, None]).to(x.dtype) for each, scales in ((rounded, x_scales), packed[:2]))
-        out = F.linear(*wide)
+        wide, weights = ((each.float() * s[:, None]).to(x.dtype) for each, s in ((rounded, x_scales), packed[:2]))
+        if settings.IS_EXACT:
+            return exact_linear.multiply(wide, weights, packed.bias)
+        out = F.linear(wide, weights)
     return out if packed.bias is None else out + packed.bias
-
-
-def _exactly(x: Tensor, x_scales: Tensor, packed: Fp8Linear, dtype: torch.dtype) -> Tensor:
-    """Multiply by one tile for any number of rows, K in one part."""
-    if not device_info(x.device).has_fp8_matmul:
-        wide, weights = ((each.float() * s[:, None]).to(dtype) for each, s in ((x, x_scales), packed[:2]))
-        return exact_linear.multiply(wide, weights, packed.bias)
-    weight = byte_linear.Weight(packed.values.view(torch.uint8), packed.scales, packed.bias)
-    config = byte_linear.Config(64, 64, 128, 4, 4)
-    return byte_linear.multiply(x.view(torch.uint8), x_scales, weight, dtype=dtype, config=config, num_splits=1)
 
 
 def _scaled_matmul(x: Tensor, x_scales: Tensor, packed: Fp8Linear, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Products of int8 and int8 (W8A8): y = (x₈ w₈ᵀ) · x's scale · w's scale, a scale for each token and output.
 
 For linears and experts of checkpoints that define rounded activations. x is rounded token by token in a kernel of its
@@ -12,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ...quantize import QuantizedWeight
-from ..moe_route import ExpertTiles
-from . import byte_linear
+from . import byte_linear, few_rows
 from .byte_linear import Config
 from .fp8_linear import round_rows
 
@@ -42,23 +40,5 @@ def pack(weight: QuantizedWeight, bias: Tensor | None) -> Int8Linear:
 
 def multiply(x: Tensor, packed: Int8Linear, *, config: Config | None = None, num_splits: int | None = None) -> Tensor:
     """x [T, K] with contiguous rows → [T, N] in x's dtype."""
-    weight, rounded = byte_linear.Weight(*packed), round_rows(x, dtype=torch.int8)
+    weight, rounded = few_rows.Weight(*packed), round_rows(x, dtype=torch.int8)
     return byte_linear.multiply(*rounded, weight, dtype=x.dtype, config=config, num_splits=num_splits)
-
-
-def multiply_pairs(
-    x: Tensor,
-    packed: Int8Linear,
-    tiles: ExpertTiles,
-    *,
-    num_pairs: int,
-    top_k: int,
-    num_experts: int,
-    config: Config,
-) -> Tensor:
-    """Multiply x [rows, K], `num_pairs // rows` pairs a row, by weights stacked to [E · N, K] → [num_pairs, N]."""
-    weight, (rounded, x_scales) = byte_linear.Weight(*packed), round_rows(x, dtype=torch.int8)
-    return byte_linear.multiply_pairs(
-        rounded, x_scales, weight, tiles, dtype=x.dtype, num_pairs=num_pairs, top_k=top_k, num_experts=num_experts,
-        config=config,
-    )  # fmt: skip

@@ -26,7 +26,8 @@ from ..activation import gelu_tanh_mul, silu_mul
 from ..device_info import DeviceInfo, dependent_launch, device_info
 from ..moe_route import ExpertTiles, group_by_expert, load_tile
 from ..quantized_linear import Config, QuantizedLinear, prepare, with_scale_of_each
-from . import byte_linear, fp8_experts, int8_linear
+from . import byte_linear, few_rows, fp8_experts, int8_linear
+from .fp8_linear import round_rows
 from .int8_linear import Int8Linear
 from .quantized_tile import add_offsets, inputs_of_dot, load_scales, multiply_steps, unit
 
@@ -64,13 +65,13 @@ def choose_config(num_pairs: int, element_size: int, weight: AnyPacked, num_expe
 
 
 def _choose_on_hopper(num_pairs: int, weight: QuantizedLinear, num_experts: int, *, is_e2m1: bool) -> Config:
-    """Choose the best of 11 to 14 tiles on an H200, 2026-11-27.
+    """Choose one of 11 to 14 tiles by an H200, 2026-11-27.
 
-    us of 1, 32, 256 and 4096 tokens, 8 of 128 experts of 2048 x 768, before and with these: e4m3 in blocks 52 to 30,
+    8 of 128 experts of 2048 x 768, 1, 32, 256 and 4096 tokens, us before and with these tiles: e4m3 in blocks 52 to 30,
     326 to 164, 333 to 283, 1513 to 1244; int4 47 to 24, 280 to 122, 268 to 254, 1738 to 1552.
     """
     if 2 * num_pairs <= 8 * num_experts:
-        if is_e2m1:  # 4 of 32 experts at 1 and 32 tokens: 55 us, with half the outputs 44; 200, the best of 6
+        if is_e2m1:  # 4 of 32 experts, 1 token: 55 us, with half the outputs 44
             return Config(8, 32, 2, 6) if num_pairs < num_experts else Config(8, 64, 2, 4)
         return Config(8, 64, 2 if weight.bits == 8 else 4, 4)
     if 2 * num_pairs <= 16 * num_experts:
@@ -146,13 +147,13 @@ def _multiply(
     config: AnyConfig,
 ) -> Tensor:
     """Multiply x [rows, in], `num_pairs // rows` pairs a row → [num_pairs, out]."""
+    sizes = {"num_pairs": num_pairs, "top_k": top_k, "num_experts": num_experts}
     if isinstance(weight, Int8Linear):
         assert isinstance(config, byte_linear.Config)
-        weight = weight._replace(bias=None if bias is None else bias.flatten())
-        sizes = {"num_pairs": num_pairs, "top_k": top_k, "num_experts": num_experts}
-        return int8_linear.multiply_pairs(x, weight, tiles, **sizes, config=config)
+        own = few_rows.Weight(weight.values, weight.scales, None if bias is None else bias.flatten())
+        rounded, x_scales = round_rows(x, dtype=torch.int8)
+        return byte_linear.multiply_pairs(rounded, x_scales, own, tiles, dtype=x.dtype, **sizes, config=config)
     if isinstance(config, fp8_experts.Config):
-        sizes = {"num_pairs": num_pairs, "top_k": top_k, "num_experts": num_experts}
         return fp8_experts.multiply_pairs(x, weight, bias, tiles, **sizes, config=config)
     rows, num_outputs = prepare(x, weight, multiple=1), len(weight.values) // num_experts
     out = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
