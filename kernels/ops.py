@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .arguments import FAST_INPUTS as FAST_INPUTS
 from .arguments import SWIGLU_EXPERTS as SWIGLU_EXPERTS
 from .arguments import AdapterPart as AdapterPart
 from .arguments import AdapterPlace as AdapterPlace
@@ -470,7 +471,7 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, i
 
     `bits` 8 or 4: quantize first (quantize.py); a shape without a quantized layout stays unquantized. `input_bits` 8:
     the inputs of a quantized weight may be rounded to int8, token by token and group by group, where that is faster.
-    `input_bits` 16: inputs may be rounded to 15 or more bits, and only from bfloat16.
+    16: to 15 bits, from bfloat16. FAST_INPUTS: as with 8, from bfloat16 on a CPU with byte products but no tiles.
     """
     return _backend(weight).pack_linear(weight, bias, bits=bits, input_bits=input_bits)
 

@@ -50,9 +50,9 @@ class EngineConfig:
     )
     model_impl: str = setting("auto", choices=("auto", "native", "transformers", "vllm"), help="code of the layers")
     quantization_activations: str = setting(
-        "none",
-        choices=("none", "int8"),
-        help="int8: round the inputs of quantized weights, token by token (CPU; on a GPU int8 and FP8 experts)",
+        "auto",
+        choices=("auto", "none", "int8"),
+        help="int8: round inputs of quantized weights (GPU: of int8 and FP8 experts); auto: MLPs' on CPUs with VNNI",
     )
     kv_cache_dtype: str = setting(
         "auto",

@@ -18,7 +18,7 @@ def int8_hint(settings: ServerSettings, loaded: Any) -> str | None:
     config = loaded.model_config
     is_packed = config.quantization is not None or settings.quantization in ("int8", "int4")
     is_packed |= any(f", {bits}-bit GGUF" in config.description for bits in (4, 5, 6, 8))
-    if str(loaded.device) != "cpu" or not is_packed or settings.quantization_activations == "int8":
+    if str(loaded.device) != "cpu" or not is_packed or settings.quantization_activations != "auto":
         return None
     flags = cpu_flags()
     gain = _WITH_AMX if "amx_int8" in flags else _WITH_VNNI if flags & {"avx512_vnni", "avx_vnni"} else None

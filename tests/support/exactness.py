@@ -85,7 +85,8 @@ def combinations() -> dict[str, Combination]:
     for name, form in _forms().items():
         for dtype in ("bfloat16", "float32"):
             for cache in ("auto", "int8"):
-                for activations in ("none",) if name in _PLAIN else ("none", "int8"):
+                rounded = ("none", "int8") if dtype == "float32" else ("auto", "none", "int8")
+                for activations in ("none",) if name in _PLAIN else rounded:
                     found[f"{name}, {dtype}, activations {activations}, cache {cache}"] = _with(
                         form, dtype=dtype, kv_cache_dtype=cache, quantization_activations=activations
                     )

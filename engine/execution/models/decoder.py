@@ -23,6 +23,7 @@ from .rope import rope_table
 from .tensor_parallel import ALONE, TensorParallel, rows_of_parts, take_rows
 from .weights import WeightSource
 
+Parts = list[tuple[str, int]]  # matrices of one input: name, number of rows
 _MAX_LOADING = 4  # layers loaded at once: loading a layer takes more memory than the layer keeps
 
 
@@ -89,7 +90,7 @@ class Decoder:
         dtype: torch.dtype,
         weight_bits: int = 16,
         has_fp8_weights: bool = False,
-        input_bits: int = 16,
+        input_bits: tuple[int, int] = (16, 16),
         parallel: TensorParallel = ALONE,
     ) -> None:
         if not self.partial_rotary and any(rope.rotary_dim != config.head_dim for rope in config.ropes):
@@ -100,7 +101,7 @@ class Decoder:
         self._dtype = dtype
         self._weight_bits = weight_bits
         self._has_fp8_weights = has_fp8_weights
-        self._input_bits = input_bits  # of activations that are multiplied by quantized weights
+        self._input_bits = input_bits  # of activations by quantized weights; the second of `is_robust` ones
         self._parallel = parallel
         with_prefix, without = (f"{prefix}{self.names.embed}.weight" for prefix in (self.names.prefix, ""))
         self._prefix = "" if source.has(without) and not source.has(with_prefix) else self.names.prefix
@@ -156,7 +157,7 @@ class Decoder:
         weight = self._take_vocabulary(name, *shape)
         if isinstance(weight, Tensor):
             return weight
-        return ops.pack_embedding(weight, dtype=self._dtype, input_bits=self._input_bits)
+        return ops.pack_embedding(weight, dtype=self._dtype, input_bits=self._input_bits[False])
 
     def _take_vocabulary(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:
         """Return this rank's rows of a table."""
@@ -169,7 +170,7 @@ class Decoder:
     def _pack_head(self, weight: Any) -> Any:
         if isinstance(weight, Tensor):
             # The head decides between near ties: it keeps 8 bits if the layers have 4, and 16 if they are e4m3.
-            return ops.pack_linear(weight, bits=max(8, self._weight_bits), input_bits=self._input_bits)
+            return ops.pack_linear(weight, bits=max(8, self._weight_bits), input_bits=self._input_bits[False])
         return self._pack_quantized([weight]) if isinstance(weight, ops.QuantizedWeight) else weight
 
     def _head_name(self) -> str:
@@ -281,13 +282,10 @@ class Decoder:
         return self._load_gated_mlp(f"{self._layer_name(index)}.{self.names.mlp}", self.config.intermediate_size)
 
     def _load_gated_mlp(self, mlp: str, inner: int) -> MLP:
-        hidden, bias = self.config.hidden_size, self.config.mlp_bias
+        hidden, bias, rows = self.config.hidden_size, self.config.mlp_bias, self._parallel.gate_up_rows(inner)
         return MLP(
             self._linear(
-                [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)],
-                hidden,
-                bias=bias,
-                rows=self._parallel.gate_up_rows(inner),
+                [(f"{mlp}.{half}_proj", inner) for half in ("gate", "up")], hidden, bias=bias, rows=rows, is_robust=True
             ),
             activation(self.config.hidden_act, GATED_ACTIVATIONS),
             self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=bias),
@@ -297,9 +295,9 @@ class Decoder:
         return self._source.take(name, shape).to(self._device)
 
     def _linear(
-        self, parts: list[tuple[str, int]], in_features: int, *, bias: bool, rows: Sequence[slice] | None = None
+        self, parts: Parts, num_inputs: int, *, bias: bool, rows: Sequence[slice] | None = None, is_robust: bool = False
     ) -> Any:
-        """Stack matrices (name, number of rows) of one input into one, and keep these rows of the stack (None: all)."""
+        """Stack matrices, and keep these rows (None: all). Rounding the inputs of a robust one costs little."""
         rows = [slice(0, sum(size for _, size in parts))] if rows is None or self._parallel.size == 1 else rows
         stacked_bias = torch.cat([self._take(f"{name}.bias", size) for name, size in parts]) if bias else None
         if stacked_bias is not None:
@@ -307,18 +305,18 @@ class Decoder:
         weights = [
             piece
             for (name, size), kept in zip(parts, rows_of_parts(rows, [size for _, size in parts]), strict=True)
-            for piece in take_rows(self._take_weight(f"{name}.weight", size, in_features), kept)
+            for piece in take_rows(self._take_weight(f"{name}.weight", size, num_inputs), kept)
         ]
         quantized = [weight for weight in weights if isinstance(weight, ops.QuantizedWeight)]
         if len(quantized) == len(weights):
-            return self._pack_quantized(quantized, stacked_bias)
-        return self._pack(torch.cat([self._plain(weight) for weight in weights]), stacked_bias)
+            return self._pack_quantized(quantized, stacked_bias, is_robust)
+        return self._pack(torch.cat([self._plain(weight) for weight in weights]), stacked_bias, is_robust=is_robust)
 
     def _row_parallel_linear(self, name: str, num_outputs: int, in_features: int, *, bias: bool) -> Any:
         """Return a packed matrix whose inputs are spread over the ranks."""
         parallel = self._parallel
         if parallel.is_whole:
-            return self._linear([(name, num_outputs)], in_features, bias=bias)
+            return self._linear([(name, num_outputs)], in_features, bias=bias, is_robust=True)
         weight = self._take_weight(f"{name}.weight", num_outputs, in_features)
         whole_bias = self._take(f"{name}.bias", num_outputs) if bias else None
         return ops.pack_row_parallel(
@@ -328,7 +326,7 @@ class Decoder:
             group=parallel.group,
             dtype=self._dtype,
             bits=self._weight_bits,
-            input_bits=self._input_bits,
+            input_bits=self._input_bits[True],
             is_fp8=self._has_fp8_weights,
         )
 
@@ -340,10 +338,10 @@ class Decoder:
     def _plain(self, weight: Tensor | ops.QuantizedWeight) -> Tensor:
         return weight if isinstance(weight, Tensor) else weight.dequantized().to(self._dtype)
 
-    def _pack(self, weight: Tensor, bias: Tensor | None = None) -> Any:
+    def _pack(self, weight: Tensor, bias: Tensor | None = None, *, is_robust: bool = False) -> Any:
         if self._has_fp8_weights:
             return ops.pack_fp8(weight, bias)
-        return ops.pack_linear(weight, bias, bits=self._weight_bits, input_bits=self._input_bits)
+        return ops.pack_linear(weight, bias, bits=self._weight_bits, input_bits=self._input_bits[is_robust])
 
-    def _pack_quantized(self, parts: list[ops.QuantizedWeight], bias: Tensor | None = None) -> Any:
-        return ops.pack_quantized(parts, bias, dtype=self._dtype, input_bits=self._input_bits)
+    def _pack_quantized(self, parts: list[ops.QuantizedWeight], bias: Any = None, is_robust: bool = False) -> Any:
+        return ops.pack_quantized(parts, bias, dtype=self._dtype, input_bits=self._input_bits[is_robust])

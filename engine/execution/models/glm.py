@@ -25,7 +25,7 @@ class GlmForCausalLM(InterleavedRope):
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
         mlp, rows = f"{self._layer_name(index)}.mlp", self._parallel.gate_up_rows(inner)
         return MLP(
-            self._linear([(f"{mlp}.gate_up_proj", 2 * inner)], hidden, bias=False, rows=rows),
+            self._linear([(f"{mlp}.gate_up_proj", 2 * inner)], hidden, bias=False, rows=rows, is_robust=True),
             activation(self.config.hidden_act, GATED_ACTIVATIONS),
             self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=False),
         )

@@ -43,5 +43,5 @@ class GraniteMoeHybridForCausalLM(MambaDecoder, GraniteMoeForCausalLM):
         parts = [(f"{name}.input_linear", 2 * inner)]
         if self._source.has(f"{name}.gate_proj.weight"):  # a GGUF file has halves
             parts = [(f"{name}.gate_proj", inner), (f"{name}.up_proj", inner)]
-        down = self._linear([(f"{name}.output_linear", hidden)], inner, bias=False)
-        return MLP(self._linear(parts, hidden, bias=False), ops.silu_mul, down)
+        down = self._linear([(f"{name}.output_linear", hidden)], inner, bias=False, is_robust=True)
+        return MLP(self._linear(parts, hidden, bias=False, is_robust=True), ops.silu_mul, down)

@@ -24,7 +24,7 @@ class LayerNormDecoder(Decoder):
         hidden, inner, bias = self.config.hidden_size, self.config.intermediate_size, self.config.mlp_bias
         up, down = (f"{self._layer_name(index)}.{name}" for name in self.mlp_names)
         return MLP(
-            self._linear([(up, inner)], hidden, bias=bias, rows=[self._parallel.share(inner)]),
+            self._linear([(up, inner)], hidden, bias=bias, rows=[self._parallel.share(inner)], is_robust=True),
             activation(self.config.hidden_act, ACTIVATIONS),
             self._row_parallel_linear(down, hidden, inner, bias=bias),
         )

@@ -78,9 +78,9 @@ class Lfm2ForCausalLM(HybridDecoder):
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         hidden, inner, name = self.config.hidden_size, self.config.intermediate_size, self._mlp_name(index)
         return MLP(
-            self._linear([(f"{name}.w1", inner), (f"{name}.w3", inner)], hidden, bias=False),
+            self._linear([(f"{name}.w1", inner), (f"{name}.w3", inner)], hidden, bias=False, is_robust=True),
             activation("silu", GATED_ACTIVATIONS),
-            self._linear([(f"{name}.w2", hidden)], inner, bias=False),
+            self._linear([(f"{name}.w2", hidden)], inner, bias=False, is_robust=True),
         )
 
     def _mlp_name(self, index: int) -> str:

@@ -183,7 +183,7 @@ class SparseDecoder(Decoder):
                 dtype=self._dtype,
                 device=self._device,
                 bits=self._weight_bits,
-                input_bits=self._input_bits,
+                input_bits=self._input_bits[True],
                 is_fp8=self._has_fp8_weights,
                 args=self._expert_args(),
             )

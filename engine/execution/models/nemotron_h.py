@@ -109,9 +109,9 @@ class NemotronHForCausalLM(MixerDecoder):
     def _load_ungated(self, name: str, inner: int, width: int | None = None) -> MLP:
         width, bias = width or self.config.hidden_size, self.config.mlp_bias
         return MLP(
-            self._linear([(f"{name}.up_proj", inner)], width, bias=bias),
+            self._linear([(f"{name}.up_proj", inner)], width, bias=bias, is_robust=True),
             activation(self.config.hidden_act, ACTIVATIONS),
-            self._linear([(f"{name}.down_proj", width)], inner, bias=bias),
+            self._linear([(f"{name}.down_proj", width)], inner, bias=bias, is_robust=True),
         )
 
     def _load_experts(self, name: str, config: ExpertsConfig) -> UngatedExperts:
@@ -161,7 +161,7 @@ class NemotronHForCausalLM(MixerDecoder):
             dtype=self._dtype,
             device=self._device,
             bits=self._weight_bits,
-            input_bits=self._input_bits,
+            input_bits=self._input_bits[True],
             is_fp8=self._has_fp8_weights,
             args=ops.ExpertArgs(is_gated=False),
         )

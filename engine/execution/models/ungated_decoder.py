@@ -15,7 +15,7 @@ class UngatedDecoder(Decoder):
         hidden, inner, bias = self.config.hidden_size, self.config.intermediate_size, self.config.mlp_bias
         mlp, own = f"{self._layer_name(index)}.{self.names.mlp}", [self._parallel.share(self.config.intermediate_size)]
         return MLP(
-            self._linear([(f"{mlp}.up_proj", inner)], hidden, bias=bias, rows=own),
+            self._linear([(f"{mlp}.up_proj", inner)], hidden, bias=bias, rows=own, is_robust=True),
             self._activation(mlp),
             self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=bias),
         )

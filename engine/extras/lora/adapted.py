@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...execution.models.decoder import Decoder, Layer
+from ...execution.models.decoder import Decoder, Layer, Parts
 from ...execution.models.forward_inputs import Inputs, select
 from ...execution.models.gpt2 import GPT2LMHeadModel
 from ...execution.models.interleaved_rope import InterleavedRope
@@ -130,13 +130,11 @@ class Adapted(_Base):
         self.sites = Sites(self._prefix, self.config.head_dim, self._device, self._dtype)
         super()._load()
 
-    def _linear(
-        self, parts: list[tuple[str, int]], in_features: int, *, bias: bool, rows: Sequence[slice] | None = None
-    ) -> Any:
-        linear = super()._linear(parts, in_features, bias=bias, rows=rows)
+    def _linear(self, parts: Parts, num_inputs: int, **how: Any) -> Any:
+        linear = super()._linear(parts, num_inputs, **how)
         if not parts[0][0].startswith(f"{self._prefix}{self.names.layers}."):
             return linear  # before or after the layers, where no step's tiles are known
-        return self.sites.wrap(linear, parts, in_features, self._order_of)
+        return self.sites.wrap(linear, parts, num_inputs, self._order_of)
 
     def _order_of(self, name: str, size: int) -> Tensor | None:
         if isinstance(self, InterleavedRope) and f"{name}.weight".endswith(self.interleaved):

@@ -147,8 +147,9 @@ def _arithmetic(engine: Served) -> str:
     parts = [device, dtype]
     if config.quantization is not None:
         parts.append(f"weights={config.quantization}")
-    if config.quantization_activations != "none":
-        parts.append(f"activations={config.quantization_activations}")
+    activations = config.quantization_activations
+    if activations == "int8" or (activations, *parts[:2]) == ("none", "cpu", "bfloat16"):  # elsewhere auto is none
+        parts.append(f"activations={activations}")
     if config.kv_cache_dtype != "auto":
         parts.append(f"cache={config.kv_cache_dtype}")
     if device == "cuda" and config.exact:

@@ -91,7 +91,7 @@ class TransformersModel:
         dtype: torch.dtype,
         weight_bits: int = 16,
         has_fp8_weights: bool = False,
-        input_bits: int = 16,
+        input_bits: tuple[int, int] = (16, 16),
         parallel: TensorParallel = ALONE,
     ) -> None:
         if not parallel.is_whole:
@@ -101,7 +101,7 @@ class TransformersModel:
         self._dtype = dtype
         self._weight_bits = weight_bits
         self._has_fp8_weights = has_fp8_weights
-        self._input_bits = input_bits
+        self._input_bits = input_bits[0]  # which linears are robust is not known
         self._layers = read_shape(config.hf_config, {}).layers
         self._no_rope = ops.RopeArgs(torch.empty(max_model_len, 0, device=device))
         self._model = build(config.hf_config, SERVED, dtype=dtype, experts="eager")

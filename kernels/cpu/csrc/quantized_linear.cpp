@@ -1,7 +1,8 @@
 // Products with quantized weights on the CPU, and lookup of their rows: a panel, or a chunk of its inputs, is unpacked
 // into the thread's memory and multiplied by all rows there, or by few rows in registers.
 //
-// With input_bits 8, rows are rounded to int8, input_group inputs at a time, and multiply the integer values. Otherwise
+// With input_bits 8, rows are rounded to int8, input_group inputs at a time, and multiply the integer values; with 0,
+// those in bfloat16 if the processor has products of bytes and no tiles. Otherwise
 // rows in bfloat16 keep their 16 bits and multiply weights rounded to bfloat16 if the processor has tiles. Without
 // tiles they are rounded to 15 bits by groups if the processor has products of bytes, or else multiply weights rounded
 // to bfloat16 in pairs (float8 always does). Other rows multiply weights as floats. On one processor every row is
@@ -163,6 +164,7 @@ void with_product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const T
                   Function f) {
     if (a.input_bits == 8) return f(Int8Product<T, 1>(a, w, team, num_beside));
     if constexpr (std::is_same<T, bf16>::value) {
+        if (HAS_DOT && a.input_bits == 0) return f(Int8Product<T, 1>(a, w, team, num_beside));
         if (HAS_DOT && !a.is_float8) return f(Int8Product<T, 2>(a, w, team, num_beside));
 #ifdef __AVX512BF16__
         return f(DenseProduct<pair, bf16, T>(a, w, team));

@@ -38,7 +38,7 @@ def differing_sizes(op: Callable[[Tensor], Tensor], x: Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("input_bits", [16, 8])
+@pytest.mark.parametrize("input_bits", [16, 8, ops.FAST_INPUTS])
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_products_with_quantized_weights(form: str, input_bits: int, dtype: torch.dtype) -> None:
     num_inputs = 768 if FORMS[form].super_group else 640  # many rows unpack 256 or 512 at a time

@@ -213,7 +213,7 @@ def test_rounded_experts_are_those_of_linear(options: dict[str, int], backend: s
 
 
 @needs_library
-@pytest.mark.parametrize("input_bits", [16, 8])
+@pytest.mark.parametrize("input_bits", [16, 8, ops.FAST_INPUTS])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("form", ["plain", "AWQ", "Q4_K", "Q6_K", "Q8_0", "float8 of 128", "int8 per channel", "mixed"])
 def test_a_token_has_the_same_bits_in_any_batch(form: str, dtype: torch.dtype, input_bits: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from quantized_cases import FORMS, Form, random_weight
 
-from splitfuse.kernels import quantize
+from splitfuse.kernels import ops, quantize
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cpu import build, compilation, quantized_linear
 from splitfuse.kernels.cpu.quantized_linear import QuantizedLinear
@@ -268,6 +268,7 @@ BUILDS = {
     "AVX-512 with byte products": ("cascadelake", "avx512_vnni"),
     "AVX-512 with bfloat16": ("cooperlake", "avx512_bf16"),
 }
+_BYTE_PRODUCTS = ("AVX2 with byte products", "AVX-512 with byte products", "AVX-512 with bfloat16")
 
 
 @pytest.mark.parametrize("name", BUILDS)
@@ -286,6 +287,12 @@ def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pyt
             assert_close(together, x.to(dtype), weight.dequantized(), bound=BOUNDS[dtype])
             rounded = cpu.pack_quantized([weight], dtype=dtype, input_bits=8)
             assert_close(cpu.linear(x.to(dtype), rounded), x.to(dtype), weight.dequantized(), bound=0.05)
+            if form != "float8 of 128":
+                fast = cpu.pack_quantized([weight], dtype=dtype, input_bits=ops.FAST_INPUTS)
+                rounds = dtype == torch.bfloat16 and name in _BYTE_PRODUCTS
+                assert torch.equal(
+                    cpu.linear(x.to(dtype), fast), cpu.linear(x.to(dtype), rounded if rounds else packed)
+                )
             for layout in (packed, rounded):
                 parts = [cpu.linear(part, layout) for size in (1, 2, 5, 62) for part in [x.to(dtype)[:size]]]
                 assert all(torch.equal(part, cpu.linear(x.to(dtype), layout)[: len(part)]) for part in parts)

@@ -79,8 +79,9 @@ class ModernBertModel(Encoder):
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         config, name = self.config, f"{self._layer_name(index)}.mlp"
         activation_of(config.hidden_act)
-        up = self._linear([(f"{name}.Wi", 2 * config.intermediate_size)], config.hidden_size, bias=config.mlp_bias)
-        down = self._linear([(f"{name}.Wo", config.hidden_size)], config.intermediate_size, bias=config.mlp_bias)
+        hidden, inner = config.hidden_size, config.intermediate_size
+        up = self._linear([(f"{name}.Wi", 2 * inner)], hidden, bias=config.mlp_bias, is_robust=True)
+        down = self._linear([(f"{name}.Wo", hidden)], inner, bias=config.mlp_bias, is_robust=True)
         return MLP(up, _gelu_mul, down)
 
     def _run_layer(

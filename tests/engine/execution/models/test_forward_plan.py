@@ -164,7 +164,8 @@ def test_what_has_no_plan_says_why_and_runs(name: str, tmp_path: Path) -> None:
     [
         {"weight_bits": 8},
         {"weight_bits": 4},
-        {"weight_bits": 4, "input_bits": 8},
+        {"weight_bits": 4, "input_bits": (8, 8)},
+        {"weight_bits": 4, "input_bits": (16, ops.FAST_INPUTS)},
         {"cache_dtype": torch.int8},
         {"cache_dtype": torch.int8, "dtype": torch.float32},
     ],
