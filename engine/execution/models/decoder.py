@@ -101,7 +101,7 @@ class Decoder:
         self._dtype = dtype
         self._weight_bits = weight_bits
         self._has_fp8_weights = has_fp8_weights
-        self._input_bits = input_bits  # of activations by quantized weights; the second of `is_robust` ones
+        self._input_bits = input_bits  # two: `ops.pack_linear`'s for most linears, and for robust ones
         self._parallel = parallel
         with_prefix, without = (f"{prefix}{self.names.embed}.weight" for prefix in (self.names.prefix, ""))
         self._prefix = "" if source.has(without) and not source.has(with_prefix) else self.names.prefix

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...text.tokenizer import Tokenizer
 
 # Raised with every change of the kernels or the sampler after which an equal request may get other tokens.
-ARITHMETIC_VERSION = 1
+ARITHMETIC_VERSION = 2
 _CONFIGS = ("config.json", "generation_config.json")  # shapes and end tokens
 _WAY_OUT = {
     "weights": "verify with the weights of the answer",

@@ -101,7 +101,7 @@ class TransformersModel:
         self._dtype = dtype
         self._weight_bits = weight_bits
         self._has_fp8_weights = has_fp8_weights
-        self._input_bits = input_bits[0]  # which linears are robust is not known
+        self._input_bits = input_bits[0]  # no linear is known to be robust
         self._layers = read_shape(config.hf_config, {}).layers
         self._no_rope = ops.RopeArgs(torch.empty(max_model_len, 0, device=device))
         self._model = build(config.hf_config, SERVED, dtype=dtype, experts="eager")

@@ -10,7 +10,7 @@ from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.extras.receipts.identity import Identity
 from splitfuse.engine.extras.receipts.receipt import Receipt, ReceiptOutput
 
-IDENTITY = Identity("sha256:a", "sha256:b", None, "cpu float32")
+IDENTITY = Identity("sha256:a", "sha256:b", None, "cpu float32", arithmetic_version=1)
 
 
 def receipt(**fields: Any) -> Receipt:
