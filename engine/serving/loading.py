@@ -33,8 +33,7 @@ from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import load_extra
 
 _WEIGHT_BITS = {"int8": 8, "int4": 4}
-# --quantization-activations: bits of inputs (`ops.pack_linear`), and of those of MLPs, experts and attention's outputs.
-# These lose less by int8 than queries, keys and the head do, and are over three quarters of all products (RESULTS.md).
+# --quantization-activations: bits of inputs (`ops.pack_linear`); of MLPs' and experts', which lose less (RESULTS.md)
 _INPUT_BITS = {"none": (16, 16), "auto": (16, ops.FAST_INPUTS), "int8": (8, 8)}
 _TOO_LARGE = "the weights do not fit; try --quantization fp8, int8 or int4, or a smaller model"
 _MAX_ROPE_BYTES = 2**32  # two million positions of head_dim 128 take 1 GiB

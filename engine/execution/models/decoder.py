@@ -288,7 +288,7 @@ class Decoder:
                 [(f"{mlp}.{half}_proj", inner) for half in ("gate", "up")], hidden, bias=bias, rows=rows, is_robust=True
             ),
             activation(self.config.hidden_act, GATED_ACTIVATIONS),
-            self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=bias),
+            self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=bias, is_robust=True),
         )
 
     def _take(self, name: str, *shape: int) -> Tensor:
@@ -312,11 +312,13 @@ class Decoder:
             return self._pack_quantized(quantized, stacked_bias, is_robust)
         return self._pack(torch.cat([self._plain(weight) for weight in weights]), stacked_bias, is_robust=is_robust)
 
-    def _row_parallel_linear(self, name: str, num_outputs: int, in_features: int, *, bias: bool) -> Any:
+    def _row_parallel_linear(
+        self, name: str, num_outputs: int, in_features: int, *, bias: bool, is_robust: bool = False
+    ) -> Any:
         """Return a packed matrix whose inputs are spread over the ranks."""
         parallel = self._parallel
         if parallel.is_whole:
-            return self._linear([(name, num_outputs)], in_features, bias=bias, is_robust=True)
+            return self._linear([(name, num_outputs)], in_features, bias=bias, is_robust=is_robust)
         weight = self._take_weight(f"{name}.weight", num_outputs, in_features)
         whole_bias = self._take(f"{name}.bias", num_outputs) if bias else None
         return ops.pack_row_parallel(
@@ -326,7 +328,7 @@ class Decoder:
             group=parallel.group,
             dtype=self._dtype,
             bits=self._weight_bits,
-            input_bits=self._input_bits[True],
+            input_bits=self._input_bits[is_robust],
             is_fp8=self._has_fp8_weights,
         )
 

@@ -27,5 +27,5 @@ class GlmForCausalLM(InterleavedRope):
         return MLP(
             self._linear([(f"{mlp}.gate_up_proj", 2 * inner)], hidden, bias=False, rows=rows, is_robust=True),
             activation(self.config.hidden_act, GATED_ACTIVATIONS),
-            self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=False),
+            self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=False, is_robust=True),
         )

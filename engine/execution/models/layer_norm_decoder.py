@@ -26,5 +26,5 @@ class LayerNormDecoder(Decoder):
         return MLP(
             self._linear([(up, inner)], hidden, bias=bias, rows=[self._parallel.share(inner)], is_robust=True),
             activation(self.config.hidden_act, ACTIVATIONS),
-            self._row_parallel_linear(down, hidden, inner, bias=bias),
+            self._row_parallel_linear(down, hidden, inner, bias=bias, is_robust=True),
         )

@@ -166,7 +166,7 @@ class SharedKVGemma(Gemma2ForCausalLM):
         k_norm = None if is_reader else self._norm_weight(f"{name}.k_norm", paged.head_dim)
         return SharedKVAttention(
             qkv_proj=self._linear(parts, config.hidden_size, bias=config.attention_bias),
-            o_proj=self._row_parallel_linear(f"{name}.o_proj", config.hidden_size, q_size, bias=config.attention_bias),
+            o_proj=self._linear([(f"{name}.o_proj", config.hidden_size)], q_size, bias=config.attention_bias),
             num_heads=config.num_heads,
             num_kv_heads=paged.num_kv_heads,
             head_dim=paged.head_dim,

@@ -17,7 +17,7 @@ class UngatedDecoder(Decoder):
         return MLP(
             self._linear([(f"{mlp}.up_proj", inner)], hidden, bias=bias, rows=own, is_robust=True),
             self._activation(mlp),
-            self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=bias),
+            self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=bias, is_robust=True),
         )
 
     def _activation(self, mlp: str) -> Activation:

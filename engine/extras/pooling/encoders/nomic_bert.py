@@ -53,7 +53,7 @@ class NomicBertModel(BertModel):
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         hidden, inner, name = self.config.hidden_size, self.config.intermediate_size, f"{self._layer_name(index)}.mlp"
         gate_up = self._linear([(f"{name}.fc12", inner), (f"{name}.fc11", inner)], hidden, bias=False, is_robust=True)
-        return MLP(gate_up, ops.silu_mul, self._row_parallel_linear(f"{name}.fc2", hidden, inner, bias=False))
+        return MLP(gate_up, ops.silu_mul, self._linear([(f"{name}.fc2", hidden)], inner, bias=False, is_robust=True))
 
     def _embed(self, inputs: Inputs) -> Tensor:
         num_words = self.config.hf_config["num_words"]
