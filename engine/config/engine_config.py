@@ -52,7 +52,7 @@ class EngineConfig:
     quantization_activations: str = setting(
         "auto",
         choices=("auto", "none", "int8"),
-        help="int8: round inputs of quantized weights (GPU: of int8 and FP8 experts); auto: MLPs' on CPUs with VNNI",
+        help="int8: round inputs of packed weights (GPU: int8, FP8 experts); auto: MLPs' on CPUs with VNNI and no AMX",
     )
     kv_cache_dtype: str = setting(
         "auto",

@@ -9,7 +9,10 @@ from ..server_settings import ServerSettings
 _CPUINFO = Path("/proc/cpuinfo")
 # SmolLM2-135M on two cores (tests/bench/RESULTS.md). With AMX tiles 69 -> 95 tokens/s of one stream, while prompts go
 # by vectors: 980 tokens/s beside 1,950. With VNNI alone `auto` has most of the gain.
-_WITH_AMX = "would give one stream about 1.4 times the tokens/s; long prompts would take longer"
+_HINT = (
+    "--quantization-activations int8 would give one stream about 1.4 times the tokens/s; long prompts would take "
+    "longer (perplexity up to 0.4 % higher)"
+)
 
 
 def int8_hint(settings: ServerSettings, loaded: Any) -> str | None:
@@ -17,11 +20,8 @@ def int8_hint(settings: ServerSettings, loaded: Any) -> str | None:
     config = loaded.model_config
     is_packed = config.quantization is not None or settings.quantization in ("int8", "int4")
     is_packed |= any(f", {bits}-bit GGUF" in config.description for bits in (4, 5, 6, 8))
-    if str(loaded.device) != "cpu" or not is_packed or settings.quantization_activations != "auto":
-        return None
-    if "amx_int8" not in cpu_flags():
-        return None
-    return f"--quantization-activations int8 {_WITH_AMX} (perplexity up to 0.4 % higher)"
+    is_auto = str(loaded.device) == "cpu" and is_packed and settings.quantization_activations == "auto"
+    return _HINT if is_auto and "amx_int8" in cpu_flags() else None
 
 
 @cache

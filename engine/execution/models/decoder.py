@@ -309,22 +309,20 @@ class Decoder:
         ]
         quantized = [weight for weight in weights if isinstance(weight, ops.QuantizedWeight)]
         if len(quantized) == len(weights):
-            return self._pack_quantized(quantized, stacked_bias, is_robust)
+            return self._pack_quantized(quantized, stacked_bias, is_robust=is_robust)
         return self._pack(torch.cat([self._plain(weight) for weight in weights]), stacked_bias, is_robust=is_robust)
 
-    def _row_parallel_linear(
-        self, name: str, num_outputs: int, in_features: int, *, bias: bool, is_robust: bool = False
-    ) -> Any:
+    def _row_parallel_linear(self, name: str, size: int, inner: int, *, bias: bool, is_robust: bool = False) -> Any:
         """Return a packed matrix whose inputs are spread over the ranks."""
         parallel = self._parallel
         if parallel.is_whole:
-            return self._linear([(name, num_outputs)], in_features, bias=bias, is_robust=is_robust)
-        weight = self._take_weight(f"{name}.weight", num_outputs, in_features)
-        whole_bias = self._take(f"{name}.bias", num_outputs) if bias else None
+            return self._linear([(name, size)], inner, bias=bias, is_robust=is_robust)
+        weight = self._take_weight(f"{name}.weight", size, inner)
+        whole_bias = self._take(f"{name}.bias", size) if bias else None
         return ops.pack_row_parallel(
             weight,
             whole_bias if parallel.rank == 0 else None,
-            columns=parallel.slices(in_features),
+            columns=parallel.slices(inner),
             group=parallel.group,
             dtype=self._dtype,
             bits=self._weight_bits,
@@ -345,5 +343,7 @@ class Decoder:
             return ops.pack_fp8(weight, bias)
         return ops.pack_linear(weight, bias, bits=self._weight_bits, input_bits=self._input_bits[is_robust])
 
-    def _pack_quantized(self, parts: list[ops.QuantizedWeight], bias: Any = None, is_robust: bool = False) -> Any:
+    def _pack_quantized(
+        self, parts: list[ops.QuantizedWeight], bias: Tensor | None = None, *, is_robust: bool = False
+    ) -> Any:
         return ops.pack_quantized(parts, bias, dtype=self._dtype, input_bits=self._input_bits[is_robust])
