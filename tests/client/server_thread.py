@@ -1,7 +1,9 @@
 """Thread that runs an ASGI application behind a real uvicorn on a free port."""
 
 import socket
+import sys
 import threading
+import traceback
 from types import TracebackType
 from typing import Self
 
@@ -29,8 +31,12 @@ class ServerThread:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._server.should_exit = True
-        self._thread.join(10)
-        assert not self._thread.is_alive()
+        self._thread.join(60)  # 10 s were once not enough on a busy machine
+        assert not self._thread.is_alive(), self._stack()
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "the server still runs:\n" + "".join(traceback.format_stack(frame))
 
 
 class _Server(uvicorn.Server):
