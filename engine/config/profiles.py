@@ -16,8 +16,8 @@ _EXACT = {"dtype": "float32", "quantization_activations": "none", "kv_cache_dtyp
 PROFILES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "throughput": {
         CPU: {
-            # 1.05 to 1.1 times auto's tokens/s at 8 x 128; perplexity up to 0.2 % higher. Weights in 16
-            # bits stay as they are.
+            # 1.05 to 1.1 times auto's tokens/s at 8 x 128; perplexity up to 0.2 % higher. Weights in 16 bits stay
+            # as they are.
             "quantization_activations": "int8",
             "kv_cache_dtype": "int8",  # 1.9 times the tokens in the same memory; 1.05 times the speed at 32 x 256
             "max_num_batched_tokens": 1024,  # half the steps of long prompts; 1.04 and 0.95 of 512's rate at 32 x 256

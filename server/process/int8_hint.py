@@ -11,7 +11,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 # by vectors: 980 tokens/s beside 1,950. With VNNI alone `auto` has most of the gain.
 _HINT = (
     "--quantization-activations int8 would give one stream about 1.4 times the tokens/s; long prompts would take "
-    "longer (perplexity up to 0.4 % higher)"
+    "longer (perplexity up to 0.5 % higher)"
 )
 
 
