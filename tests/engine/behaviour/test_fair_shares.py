@@ -37,10 +37,11 @@ def seconds_for(requests: Iterable[tuple[str, Served]], tenant: str, *, share: f
 
 
 @pytest.mark.parametrize(
-    ("cost", "num_tokens"), [("SmolLM2", 200), ("constant", 200), pytest.param("SmolLM2", 1900, marks=pytest.mark.slow)]
+    ("cost", "num_tokens"),
+    [("SmolLM2", 200), ("constant", 200), pytest.param("SmolLM2", 1900, marks=pytest.mark.thorough)],
 )
 def test_a_key_on_every_seat_loses_less_than_a_twentieth(cost: str, num_tokens: int) -> None:
-    """Eight requests with n = 64, of 1,900 tokens, fill 64 seats; another key asks for one token, ten times.
+    """Eight requests with n = 64 fill 64 seats; another key asks for one token, ten times.
 
     With SmolLM2's steps all of it ends less than 5 % later. Where a step of one row costs as much as one of 64, the few
     sequences at the end count as much as all before, so there the rate is compared, over the first 7/8 of the tokens.

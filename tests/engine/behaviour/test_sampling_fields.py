@@ -98,10 +98,12 @@ def test_bad_words_never_come_whole(llm: LLM) -> None:
     assert llm.tokenizer is not None
     (plain,) = greedy(llm, max_tokens=120)
     words = plain.text.split(" ")[1:-1]
-    for phrase in dict.fromkeys(" ".join(pair) for pair in itertools.pairwise(words)):
+    phrases = list(dict.fromkeys(" ".join(pair) for pair in itertools.pairwise(words)))
+    params = [SamplingParams(temperature=0, max_tokens=120, ignore_eos=True, bad_words=[phrase]) for phrase in phrases]
+    for phrase, output in zip(phrases, llm.generate([PROMPT] * len(phrases), params), strict=True):
+        (banned,) = output.outputs
         ids = llm.tokenizer.encode(" " + phrase, add_special_tokens=False)
         assert len(ids) > 1
-        (banned,) = greedy(llm, max_tokens=120, bad_words=[phrase])
         assert index_of(ids, banned.token_ids) is None, phrase
         if (index := index_of(ids, plain.token_ids)) is not None:
             # The beginning of a bad word is allowed; only its last token is not, after the others.
