@@ -4,7 +4,7 @@ Tokenizing 1 MB takes 0.6 s and 150 MB of memory; counting its characters takes 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,12 +43,12 @@ class LengthBound:
         steps = [*_steps(tokenizer.normalizer), *_steps(tokenizer.pre_tokenizer)]
         kinds = {step["type"] for step in steps}
         added = tokenizer.get_added_tokens_decoder().values()
-        if not all(map(_is_known, steps)) or not _spells_everything(tokenizer, kinds):
+        if not all(map(_is_known, steps)) or not _spells_everything(tokenizer.model, tokenizer.token_to_id, kinds):
             return cls(max_chars=None)
-        longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)))
         drops_whitespace = bool(kinds & _WHITESPACE_DROPPING) or any(token.lstrip or token.rstrip for token in added)
         return cls(
-            max_chars=longest * (_MAX_COMPOSED if kinds & _COMPOSING else 1),
+            max_chars=max(map(len, tokenizer.get_vocab(with_added_tokens=True)))
+            * (_MAX_COMPOSED if kinds & _COMPOSING else 1),
             drops_whitespace=drops_whitespace,
             splits_at_spaces=not drops_whitespace
             and kinds <= {"NFC", "Digits", "ByteLevel", "Split"}
@@ -107,21 +107,16 @@ def _makes_words(step: Mapping[str, Any]) -> bool:
     return step["type"] == "ByteLevel" and bool(step.get("use_regex"))
 
 
-def _spells_everything(tokenizer: Tokenizer, kinds: set[str]) -> bool:
+def _spells_everything(model: Any, id_of: Callable[[str], int | None], kinds: set[str]) -> bool:
     """True if every character becomes a token or part of one; models may drop unknown characters or merge many."""
-    model = tokenizer.model
     kind = type(model).__name__
-
-    def has_all(*tokens: str) -> bool:
-        return all(tokenizer.token_to_id(token) is not None for token in tokens)
-
     if kind not in ("BPE", "Unigram"):
         return False
     # tokenizers 0.23 does not say if a Unigram model falls back to bytes.
-    if getattr(model, "byte_fallback", False) and has_all(*(f"<0x{byte:02X}>" for byte in range(256))):
+    if getattr(model, "byte_fallback", False) and None not in map(id_of, (f"<0x{byte:02X}>" for byte in range(256))):
         return True
     if kind == "Unigram" or model.continuing_subword_prefix or model.end_of_word_suffix:
         return False
-    if "ByteLevel" in kinds and has_all(*pre_tokenizers.ByteLevel.alphabet()):
+    if "ByteLevel" in kinds and None not in map(id_of, pre_tokenizers.ByteLevel.alphabet()):
         return True
-    return model.unk_token is not None and has_all(model.unk_token) and not model.fuse_unk
+    return model.unk_token is not None and id_of(model.unk_token) is not None and not model.fuse_unk
