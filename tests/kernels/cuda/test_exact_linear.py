@@ -75,13 +75,13 @@ def test_packed_experts_keep_the_order_too(kind: str, monkeypatch: pytest.Monkey
     parts = [
         ops.ExpertWeights([random_tensor(256, 256, seed=seed, dtype=torch.float16) / 16] * 2,
                           random_tensor(256, 256, seed=seed + 9, dtype=torch.float16) / 16)
-        for seed in range(4)
+        for seed in range(2)
     ]  # fmt: skip
-    experts = cuda.pack_experts(parts, num_experts=4, dtype=torch.float16, bits=bits, is_fp8=kind == "fp8")
-    x = random_tensor(70, 256, seed=3, dtype=torch.float16)
-    weights, ids = cuda.route(random_tensor(70, 4, seed=5, dtype=torch.float16), ops.RouteArgs(2, True))
+    experts = cuda.pack_experts(parts, num_experts=2, dtype=torch.float16, bits=bits, is_fp8=kind == "fp8")
+    x = random_tensor(40, 256, seed=3, dtype=torch.float16)
+    weights, ids = cuda.route(random_tensor(40, 2, seed=5, dtype=torch.float16), ops.RouteArgs(1, True))
     whole = cuda.experts(x, weights, ids, experts)
-    for rows in (slice(0, 1), slice(3, 9), slice(2, 60)):
+    for rows in (slice(0, 1), slice(3, 9), slice(2, 36)):
         assert torch.equal(cuda.experts(x[rows], weights[rows], ids[rows], experts), whole[rows])
     assert len(tiles) == 1
 

@@ -300,7 +300,7 @@ def test_experts_of_fp8_blocks_keep_a_scale_for_each_block() -> None:
     assert isinstance(packed, QuantizedExperts)
     assert packed.gate_up.scales.shape == (2, 3 * 4)
     assert packed.down.scales.shape == (2, 3 * 2)
-    for place in range(3):
+    for place in (0, 2):
         parts = list(each)
         gate = parts[place].gate_up[0]
         assert isinstance(gate, QuantizedWeight)

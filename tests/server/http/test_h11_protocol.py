@@ -1,6 +1,7 @@
 """Bytes that are not yet a request: broken, oversized and slow heads and bodies, on a raw socket."""
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
@@ -14,16 +15,19 @@ from splitfuse.server.settings import Settings
 LAST = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
-async def exchange(served, *parts, read=True):
-    """Send the parts, then everything that comes back until the server closes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
-    try:
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-        return await asyncio.wait_for(reader.read(), 60)
-    finally:
-        writer.close()
+async def exchange(served, *parts):
+    """Send the parts, then return what comes back until the server closes, be it before it has read them all."""
+    loop, received = asyncio.get_running_loop(), b""
+    with socket.socket() as client:
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", httpx.URL(served.url).port))
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                await loop.sock_sendall(client, part)
+        with contextlib.suppress(ConnectionError):  # a stream of asyncio would drop what came before a reset
+            while block := await asyncio.wait_for(loop.sock_recv(client, 2**16), 60):
+                received += block
+    return received
 
 
 def error_of(raw):
@@ -40,12 +44,9 @@ async def test_no_http(served, head):
 
 @pytest.mark.parametrize("num_bytes", [64 * 1024, 2**20])
 async def test_head_too_large(served, num_bytes):
-    try:
-        raw = await exchange(
-            served, b"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Big: " + b"a" * num_bytes + b"\r\n\r\n"
-        )
-    except ConnectionError:
-        return  # closed before we had sent it all
+    raw = await exchange(
+        served, b"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Big: " + b"a" * num_bytes + b"\r\n\r\n"
+    )
     assert raw == b"" or error_of(raw)[0] == 400
 
 
@@ -303,7 +304,10 @@ def request_of(path, version=b"1.1", **fields):
     return line % (path.encode(), version, len(body)) + body
 
 
-async def test_a_half_closed_client_gets_its_whole_answer(served):
+async def test_a_half_closed_client_gets_its_whole_answer(served, monkeypatch):
+    monkeypatch.setattr(
+        "splitfuse.server.http.h11_protocol.PROBE_S", 20
+    )  # after it a client of HTTP/1.0 counts as gone
     for version in (b"1.0", b"1.1"):
         assert b'"status":"queued"' in await half_closed(served, request_of("/generate", version))
         stream = await half_closed(served, request_of("/v1/completions", version, stream=True))
@@ -330,7 +334,8 @@ async def test_between_lines_of_json_a_space_is_written_meanwhile(served):
     body = json.dumps({"prompt": "hello", "raw": True, "options": {"num_predict": 3}}).encode()
     head = b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     raw = await half_closed(served, head, body, until=b"\r\n1\r\n \r\n")
-    chunks = raw.partition(b"\r\n\r\n")[2].split(b"\r\n")[1::2]
+    answer = raw[raw.index(b"HTTP/1.1 200") :].partition(b"\r\n\r\n")[2]  # perhaps after a 100 Continue
+    chunks = answer.split(b"\r\n")[1::2]
     assert [json.loads(line)["done"] for line in b"".join(chunks).splitlines()][-1]
 
 
