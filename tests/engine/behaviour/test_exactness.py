@@ -83,7 +83,7 @@ def test_another_order_of_sums_in_one_kernel_is_found(
     kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, file, text, faulty = FAULTS[kernel]
-    patched = patched_ops(tmp_path / "fault", [source], {file: (text, faulty)})
+    patched = patched_ops(tmp_path / "fault", [source], {file: (text, faulty)}, flags=["-O1"])
     monkeypatch.setattr(build, "library", lambda: patched)
     assert num_changed("plain, float32, activations none, cache auto", tmp_path, num_schedules=4) > 0
 

@@ -16,7 +16,7 @@ from world_settings import Recording, can_be_recorded, seeds
 
 from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
 
-SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "36"))
+SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "24"))
 STEPS = int(os.environ.get("SPLITFUSE_TEST_STEPS", "2000"))
 
 
