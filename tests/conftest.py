@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=list(extra))
     items[:] = [item for item in items if item not in extra]
     if hasattr(config, "workerinput"):
-        _order(items)
+        items.sort(key=_starts_late)
 
 
 def pytest_collection_finish() -> None:
@@ -70,17 +70,9 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def _order(items: list[pytest.Item]) -> None:
-    """Sort for several processes: a long file that starts last leaves the others idle.
-
-    Files that start servers wait more than they compute, so they are spread evenly over all others.
-    """
-    items.sort(key=lambda item: not {"behaviour", "docker", "replicas"} & set(item.path.parts))
-    files = dict.fromkeys(item.path for item in items)
-    serving = [path for path in files if {"server", "campaigns"} & set(path.parts)]
-    computing = [path for path in files if path not in set(serving)]
-    places = {path: place / len(kind) for kind in (serving, computing) for place, path in enumerate(kind)}
-    items.sort(key=lambda item: places[item.path])
+def _starts_late(item: pytest.Item) -> bool:
+    """True if the file of a test may start last: a long file that starts last leaves the others idle."""
+    return not {"behaviour", "docker", "replicas"} & set(item.path.parts)
 
 
 def _not_sampled(items: list[pytest.Item]) -> set[pytest.Item]:

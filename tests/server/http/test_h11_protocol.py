@@ -305,9 +305,8 @@ def request_of(path, version=b"1.1", **fields):
 
 
 async def test_a_half_closed_client_gets_its_whole_answer(served, monkeypatch):
-    monkeypatch.setattr(
-        "splitfuse.server.http.h11_protocol.PROBE_S", 20
-    )  # after it a client of HTTP/1.0 counts as gone
+    # After it a client of HTTP/1.0 counts as gone.
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.PROBE_S", 20)
     for version in (b"1.0", b"1.1"):
         assert b'"status":"queued"' in await half_closed(served, request_of("/generate", version))
         stream = await half_closed(served, request_of("/v1/completions", version, stream=True))
