@@ -15,12 +15,11 @@ from .sse import FILLER, WRITE_CHUNK
 
 HEAD_DEADLINE_S = 10.0
 STALL_S = 60.0  # a reader that takes nothing this long, with the socket's buffers full, counts as disconnected
-REFUSED_S = 1.0  # time for a refused client to read the reason
+REFUSED_S = 1.0  # time for a refused client to read the reason, and to stop sending
 PROBE_S = 0.1  # wait from the end of the client's input to the first probe if the client is still there
 _SLICE_BYTES = 16 * 1024  # parsed at once, so that most of a head that is far too long is never looked at
 # Longer than the clients' own limit: the clients close idle connections, and no request meets a closing one.
 KEEP_ALIVE_S = 75
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 HAS_LEFT = "splitfuse.has_left"  # key in an ASGI scope, there once the connection is lost
 _COMMENT = b":\n\n"  # comment in an event stream
 
@@ -42,7 +41,7 @@ class Connection(H11Protocol):
         self.access_log = False
         self._limit = limit
         self._address: str | None = None  # address it is counted under
-        self._refusal: str | None = None  # reason to refuse it; empty once sent
+        self._refusal: str | None = None  # reason to refuse it; empty once its last answer is sent
         self._is_lost = False
         self._is_between_events = False
         self._has_room = asyncio.Event()
@@ -68,7 +67,7 @@ class Connection(H11Protocol):
             self._say_refusal()
             return
         for start in range(0, len(data), _SLICE_BYTES):
-            if not self.transport.is_closing():
+            if self._refusal is None and not self.transport.is_closing():
                 super().data_received(data[start : start + _SLICE_BYTES])
         self._watch_head()
 
@@ -124,7 +123,8 @@ class Connection(H11Protocol):
         """Stop the stall deadline: the client reads again."""
         super().resume_writing()
         self._has_room.set()
-        self._stop_stall_clock()
+        if self._stall_deadline is not None:
+            self._stall_deadline.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers, and release a waiting writer."""
@@ -134,8 +134,7 @@ class Connection(H11Protocol):
         scope[HAS_LEFT] = True
         scope.pop(WRITE_CHUNK, None)  # a cycle would wait for the collector
         self._set_deadline(False)
-        self._stop_stall_clock()
-        for timer in (self._rest_deadline, self._next_probe):
+        for timer in (self._stall_deadline, self._rest_deadline, self._next_probe):
             if timer is not None:
                 timer.cancel()
         if self._limit is not None and self._address is not None:
@@ -145,17 +144,24 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer input that is not an HTTP request we accept."""
         self.transport.write(_last_answer(Problem(400, self.conn.fault or msg)))
-        self.transport.close()
+        if self.cycle is None or self.cycle.response_complete:
+            self._drop_input()
+        else:  # the body is broken, and the application may already be writing
+            self.transport.close()
 
     def _say_refusal(self) -> None:
-        """Answer a refused connection, and drop further input: closing at once could reset the answer away."""
         if self._refusal:
-            headers = {"Retry-After": str(RETRY_AFTER_S)}
-            code = "too_many_connections"
+            code, headers = "too_many_connections", {"Retry-After": str(RETRY_AFTER_S)}
             problem = Problem(503, self._refusal, "service_unavailable", code=code, headers=headers)
-            self._refusal = ""
             self.transport.write(_last_answer(problem))
-            self.transport.write_eof()
+            self._drop_input()
+
+    def _drop_input(self) -> None:
+        """Close in a moment, and drop what arrives until then: closing at once could reset the last answer away."""
+        self._refusal = ""
+        self.conn = BoundedH11()  # in its first state: in others uvicorn cannot close the connection at a shutdown
+        self.transport.write_eof()
+        self.loop.call_later(REFUSED_S, self.transport.close)
 
     def _probe(self, delay_s: float) -> None:
         """Write bytes that clients ignore. If the client is gone, its system refuses them, and the next write fails."""
@@ -166,7 +172,7 @@ class Connection(H11Protocol):
             if self.scope["http_version"] == "1.0":  # HTTP/1.0 has no such answer
                 self.transport.close()
                 return
-            self.transport.write(_CONTINUE)
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._next_probe = self.loop.call_later(2 * delay_s, self._probe, 2 * delay_s)
 
     def _open_scope(self) -> dict[str, Any]:
@@ -194,16 +200,10 @@ class Connection(H11Protocol):
         elif self._head_deadline is None and is_wanted:
             self._head_deadline = self.loop.call_later(HEAD_DEADLINE_S, self._give_up)
 
-    def _stop_stall_clock(self) -> None:
-        if self._stall_deadline is not None:
-            self._stall_deadline.cancel()
-            self._stall_deadline = None
-
     def _give_up(self) -> None:
         self._head_deadline = None
         self._say_refusal()
-        if not self.transport.is_closing():
-            self.transport.close()
+        self.transport.close()
 
 
 def _last_answer(problem: Problem) -> bytes:

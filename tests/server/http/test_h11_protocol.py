@@ -15,12 +15,20 @@ from splitfuse.server.settings import Settings
 LAST = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
-async def exchange(served, *parts):
-    """Send the parts, then return what comes back until the server closes, be it before it has read them all."""
-    loop, received = asyncio.get_running_loop(), b""
+@contextlib.asynccontextmanager
+async def connected(served):
+    """Yield the loop and a socket that is connected to the server."""
+    loop = asyncio.get_running_loop()
     with socket.socket() as client:
         client.setblocking(False)
         await loop.sock_connect(client, ("127.0.0.1", httpx.URL(served.url).port))
+        yield loop, client
+
+
+async def exchange(served, *parts):
+    """Send the parts, then return what comes back until the server closes, be it before it has read them all."""
+    received = b""
+    async with connected(served) as (loop, client):
         with contextlib.suppress(ConnectionError):
             for part in parts:
                 await loop.sock_sendall(client, part)
@@ -42,12 +50,44 @@ async def test_no_http(served, head):
     assert error_of(await exchange(served, head))[0] == 400
 
 
-@pytest.mark.parametrize("num_bytes", [64 * 1024, 2**20])
-async def test_head_too_large(served, num_bytes):
-    raw = await exchange(
-        served, b"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Big: " + b"a" * num_bytes + b"\r\n\r\n"
-    )
-    assert raw == b"" or error_of(raw)[0] == 400
+GET = b"GET /version HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize("before", [b"", GET + b"\r\n"])
+@pytest.mark.parametrize("num_bytes", [64 * 1024, 2**24])
+async def test_head_too_large(served, monkeypatch, num_bytes, before):
+    """A client may send all of it before it reads: what comes after the refusal is dropped, and resets nothing."""
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 60.0)
+    received = b""
+    async with connected(served) as (loop, client):
+        await loop.sock_sendall(client, before + GET + b"X-Big: " + b"a" * num_bytes + b"\r\n\r\n")
+        while block := await asyncio.wait_for(loop.sock_recv(client, 2**16), 60):
+            received += block
+    assert (received.count(b"HTTP/1.1 200 "), received.count(b"HTTP/1.1 400 ")) == (bool(before), 1)
+    assert b"longer than 32768 bytes" in received
+
+
+async def test_a_client_that_never_stops_sending_is_cut_off(served, monkeypatch):
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 0.1)
+    async with connected(served) as (loop, client), asyncio.timeout(60):
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await loop.sock_sendall(client, b"nonsense\r\n\r\n")
+                await asyncio.sleep(0)
+    assert (await served.client.get("/version")).status_code == 200
+
+
+@pytest.mark.parametrize("head", [b"nonsense\r\n\r\n", GET + b"a:\r\n" * 101 + b"\r\n"])
+async def test_a_shutdown_closes_a_refused_connection(served, monkeypatch, head):
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 60.0)
+    made, refused = Connection.connection_made, []
+    monkeypatch.setattr(Connection, "connection_made", lambda self, via: (refused.append(self), made(self, via)))
+    async with connected(served) as (loop, client):
+        await loop.sock_sendall(client, head)
+        assert b"400 Bad Request" in await loop.sock_recv(client, 2**16)
+        assert not refused[0].transport.is_closing()
+        refused[0].shutdown()  # as uvicorn calls it
+        assert refused[0].transport.is_closing()
 
 
 async def test_a_slow_head_is_cut_off(served, monkeypatch):
