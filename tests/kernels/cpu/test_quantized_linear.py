@@ -1,12 +1,10 @@
 """Products on the CPU use exactly the values of quantized weights."""
 
-import ctypes
-import functools
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+from patched_library import patched_ops
 from quantized_cases import FORMS, Form, random_weight
 
 from splitfuse.kernels import ops, quantize
@@ -275,10 +273,11 @@ _BYTE_PRODUCTS = ("AVX2 with byte products", "AVX-512 with byte products", "AVX-
 def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are right, and equal to the bit in any batch, on the code paths of other processors."""
     arch, needed = BUILDS[name]
-    compiler = compilation.find_compiler()
-    if compiler is None or needed not in compilation.cpu_features().split():
+    if build.library() is None or needed not in compilation.cpu_features().split():
         pytest.skip(f"needs a C++ compiler and a processor with {needed}")
-    monkeypatch.setattr(build, "library", lambda: _built(compiler, arch, tmp_path))
+    stems = [source.stem for source in compilation.FOLDER.glob("quantized_*.cpp")]
+    built = patched_ops(tmp_path, stems, flags=["-O1", f"-march={arch}"])
+    monkeypatch.setattr(build, "library", lambda: built)
     for form in ("Q8_0", "Q4_K", "Q5_0", "Q6_K", "GPTQ 8 bits", "float8 of 128"):
         weight, x = random_weight(FORMS[form], 70, 512), randn(70, 512, seed=1)
         for dtype in (torch.float32, torch.bfloat16):
@@ -296,15 +295,3 @@ def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pyt
             for layout in (packed, rounded):
                 parts = [cpu.linear(part, layout) for size in (1, 2, 5, 62) for part in [x.to(dtype)[:size]]]
                 assert all(torch.equal(part, cpu.linear(x.to(dtype), layout)[: len(part)]) for part in parts)
-
-
-@functools.cache
-def _built(compiler: str, arch: str, folder: Path) -> build.Library:
-    """Build only the needed sources, hardly optimised: the test is about the instructions that they use."""
-    flags = [flag for flag in compilation._FLAGS if not flag.startswith(("-march", "-O"))]
-    built, sources = folder / "native.so", map(str, compilation.FOLDER.glob("quantized_*.cpp"))
-    command = [compiler, *flags, "-O1", f"-march={arch}", "-shared", *sources, "-o", str(built)]
-    subprocess.run([part for part in command if part != "-fopenmp"], check=True)
-    loaded, header = ctypes.CDLL(str(built)), (compilation.FOLDER / "arguments.h").read_text()
-    ops = {name: fields for name, _, fields in build._ops(header) if name.startswith("quantized")}
-    return {name: build._bound(loaded[name], fields) for name, fields in ops.items()}

@@ -1,13 +1,12 @@
 """Native recurrent layers: the reference in float64, and equal bits for any cut, neighbours, threads, replay, plan."""
 
-import ctypes
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
+from patched_library import patched_ops
 from recurrent_cases import LAYERS, Layer, Row, batch, gated_delta, in_double, mamba2, randn, short_conv, world
 from torch import Tensor
 
@@ -167,25 +166,14 @@ def test_plans(layer: Layer) -> None:
 def test_other_classes_of_processors_have_equal_bits(
     arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler, needed = compilation.find_compiler(), {"x86-64-v3": "avx2", "skylake-avx512": "avx512bw"}[arch]
-    if compiler is None or needed not in compilation.cpu_features().split():
+    needed = {"x86-64-v3": "avx2", "skylake-avx512": "avx512bw"}[arch]
+    if needed not in compilation.cpu_features().split():
         pytest.skip(f"needs a processor with {needed}")
     odd = ("gated_delta of odd sizes", "gated_delta by channel")
     layers = ("short_conv", *odd, "gated_delta of Qwen3.5", "mamba2", "mamba2 of Granite 4")
     native = [world(NATIVE[name], cpu, torch.bfloat16, length=40, seed=8) for name in layers]
-    flags = [
-        flag for flag in compilation._flags(Path("recurrence")) if not flag.startswith(("-march", "-fopenmp", "-O"))
-    ]
-    sources = map(str, compilation.FOLDER.glob("recurrence*.cpp"))
-    subprocess.run(
-        [compiler, *flags, "-O1", f"-march={arch}", "-shared", *sources, "-o", str(tmp_path / "other.so")], check=True
-    )
-    loaded, header = ctypes.CDLL(str(tmp_path / "other.so")), (compilation.FOLDER / "arguments.h").read_text()
-    other = {
-        name: build._bound(loaded[name], fields)
-        for name, _, fields in build._ops(header)
-        if name.startswith(("short_conv", "gated_delta", "mamba2"))
-    }
+    stems = [source.stem for source in compilation.FOLDER.glob("recurrence*.cpp")]
+    other = patched_ops(tmp_path, stems, flags=["-O1", f"-march={arch}"])
     monkeypatch.setattr(build, "library", lambda: other)
     for name, expected in zip(layers, native, strict=True):
         got = world(NATIVE[name], cpu, torch.bfloat16, length=40, seed=8)

@@ -27,14 +27,18 @@ async def connected(served):
 
 async def exchange(served, *parts):
     """Send the parts, then return what comes back until the server closes, be it before it has read them all."""
-    received = b""
     async with connected(served) as (loop, client):
         with contextlib.suppress(ConnectionError):
             for part in parts:
                 await loop.sock_sendall(client, part)
-        with contextlib.suppress(ConnectionError):  # a stream of asyncio would drop what came before a reset
-            while block := await asyncio.wait_for(loop.sock_recv(client, 2**16), 60):
-                received += block
+        return await all_received(loop, client)
+
+
+async def all_received(loop, client):
+    received = b""
+    with contextlib.suppress(ConnectionError):  # a stream of asyncio would drop what came before a reset
+        while block := await asyncio.wait_for(loop.sock_recv(client, 2**16), 60):
+            received += block
     return received
 
 
@@ -58,11 +62,9 @@ GET = b"GET /version HTTP/1.1\r\nHost: localhost\r\n"
 async def test_head_too_large(served, monkeypatch, num_bytes, before):
     """A client may send all of it before it reads: what comes after the refusal is dropped, and resets nothing."""
     monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 60.0)
-    received = b""
     async with connected(served) as (loop, client):
         await loop.sock_sendall(client, before + GET + b"X-Big: " + b"a" * num_bytes + b"\r\n\r\n")
-        while block := await asyncio.wait_for(loop.sock_recv(client, 2**16), 60):
-            received += block
+        received = await all_received(loop, client)
     assert (received.count(b"HTTP/1.1 200 "), received.count(b"HTTP/1.1 400 ")) == (bool(before), 1)
     assert b"longer than 32768 bytes" in received
 
