@@ -241,7 +241,7 @@ $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[dev]"
-	touch $@ $(VENV)/.serve
+	touch $@
 
 wheel: docs  ## wheel with kernels for each class of x86-64, and sdist, into dist/, checked; MACHINE=aarch64 for Arm
 	$(BIN)/python -m pip install -q build wheel "twine>=6" pyroma

