@@ -175,7 +175,7 @@ def load(config: EngineConfig) -> EngineParts:
     runner = load_runner(config, folder, draft=draft)
     has_tokenizer = config.load_format != "dummy" or folder.is_file() or (folder / "tokenizer.json").exists()
     with ThreadPoolExecutor(1) as beside:  # hashing releases the GIL, a tokenizer holds it
-        mark = beside.submit(fingerprint, folder, config, dtype=str(runner.loaded.dtype))
+        mark = beside.submit(fingerprint, folder, config, dtype=runner.loaded.dtype)
         tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
     model_config = runner.loaded.model_config
     pooler = _pooler(config, folder, runner, tokenizer)

@@ -71,7 +71,7 @@ class Identity:
         folder = engine.control.path if engine.weights_version else model_folder(config, config.model)
         if folder is None:
             raise UnavailableError("the weights came as tensors, which no receipt can name; update them from a folder")
-        if fingerprint(folder, config, dtype=str(engine.loaded.dtype)) != engine.fingerprint:
+        if fingerprint(folder, config, dtype=engine.loaded.dtype) != engine.fingerprint:
             raise UnavailableError(f"{folder} has changed since its weights were loaded; load them again for receipts")
         weights = f"random:{config.seed}" if config.load_format == "dummy" else _weights(folder)
         return cls(

@@ -8,7 +8,7 @@ change of pointers alone. Both models are in memory meanwhile.
 """
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ class LiveModel:
             raise ConfigError("--record cannot record a change of weights; start without it")
         source = TensorSource(tensors, dtype=self._loaded.dtype)
         config = replace(self._loaded.model_config, quantization=None)
-        return NewWeights(self._decoder(source, config), None, f"update-{self.version + 1}")
+        return NewWeights(self._decoder(source, config), None, self._fingerprint(source.tensors))
 
     def take(self, weights: NewWeights, core: EngineCore) -> int:
         """Change to these weights, and return their version. No step may be in flight.
@@ -143,7 +143,10 @@ class LiveModel:
         )
         with source as weights:
             decoder = self._decoder(weights, config)
-        return NewWeights(decoder, path, fingerprint(path, self._config, dtype=str(loaded.dtype)))
+        return NewWeights(decoder, path, self._fingerprint(path))
+
+    def _fingerprint(self, weights: Path | Mapping[str, Tensor]) -> str:
+        return fingerprint(weights, self._config, dtype=self._loaded.dtype)
 
     def _decoder(self, source: WeightSource, config: ModelConfig) -> Any:
         """Build a decoder, and record its plan over the cache that is there."""

@@ -14,12 +14,12 @@ class TensorSource:
     """WeightSource of named tensors, by checkpoint name. Tensors that are taken are copies."""
 
     def __init__(self, tensors: Iterable[tuple[str, Tensor]], *, dtype: torch.dtype) -> None:
-        self._tensors = dict(tensors)
+        self.tensors = dict(tensors)
         self._dtype = dtype
         self._taken: set[str] = set()
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        tensor = self._tensors.get(name)
+        tensor = self.tensors.get(name)
         if tensor is None:
             raise ConfigError(f"no tensor {name!r} in the update; give all weights, by their checkpoint names")
         if tuple(tensor.shape) != shape:
@@ -33,10 +33,10 @@ class TensorSource:
         return None
 
     def has(self, name: str) -> bool:
-        return name in self._tensors
+        return name in self.tensors
 
     def unread(self) -> list[str]:
-        return sorted(self._tensors.keys() - self._taken)
+        return sorted(self.tensors.keys() - self._taken)
 
 
 class FiniteSource:

@@ -201,13 +201,15 @@ def _head(service: Service, prefix: str, params: SamplingParams) -> Head:
         id=tagged,
         model=params.adapter or service.settings.model_name,
         created=int(time.time()),
-        fingerprint=_fingerprint(service),
+        fingerprint=_fingerprint(service, params.adapter),
     )
 
 
-def _fingerprint(service: Service) -> str:
-    """Name the version, the model and the device: with equal ones a seed gives equal answers, if they are exact."""
-    config = service.engine.config
-    about = f"{package_version()} {service.settings.model_name} {config.device} {config.dtype} {config.exact}"
-    kind = "exact" if service.engine.loaded.inexact is None else "inexact"
+def _fingerprint(service: Service, adapter: str | None) -> str:
+    """Name the version, the model and the order of sums: a seed gives equal answers with equal ones, if exact."""
+    engine, config = service.engine, service.engine.config
+    slices = config.tensor_parallel_slices or config.tensor_parallel_size
+    order = (str(engine.loaded.device), slices, config.exact, config.attention_backend)
+    about = repr((package_version(), engine.fingerprint_of(adapter), *order))
+    kind = "exact" if engine.loaded.inexact is None else "inexact"
     return f"fp_{hashlib.sha256(about.encode()).hexdigest()[:10]}_{kind}"
