@@ -4,7 +4,8 @@
 random bfloat16 weights. With `--bits 4 --peers llamacpp openvino` all peers read one GGUF file, of random weights
 (`--model llama-3.2-1b`, or a mixture: `--model qwen3-30b-a3b`) or a real model's (`--gguf FILE`); make the peers first:
 tests/bench/peers/setup.sh. Every peer is a process that loads once and is stopped (SIGSTOP) while another one runs, so
-that no engine's spinning threads cost another. Greedy, no early end; a round before the first pair warms up; prompts
+that no engine's spinning threads cost another. `--peers splitfuse@COMMIT` is this engine at an earlier commit, and
+peers_http.py takes it, too. Greedy, no early end; a round before the first pair warms up; prompts
 are new in every round, so that no prefix cache helps. Rates stand beside the machine's limit.
 """
 

@@ -63,7 +63,7 @@ class Server(PeerProcess):
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.strip: dict[str, list[float]] = {}  # times of the last mix: tokens of a stream, long prompts
-        self._ready = f"{self.url}/{'ready' if peer == OURS else 'health'}"
+        self._ready = f"{self.url}/{'ready' if peer.partition('@')[0] == OURS else 'health'}"
         super().__init__(peer, [*_command(peer), str(folder), "--port", str(port), *flags], stdout=subprocess.DEVNULL)
 
     def wait_until_ready(self) -> float:
@@ -83,7 +83,7 @@ class Server(PeerProcess):
 
 
 def _command(peer: str) -> list[str]:
-    if peer == OURS:
+    if peer.partition("@")[0] == OURS:
         return [sys.executable, "-m", "splitfuse.server", "serve"]
     if peer == "llama-server":  # a slot per request, with room for the longest
         slots = RATE["at_once"]

@@ -38,16 +38,34 @@ def python_of(peer: str) -> str:
 
 
 def _is_here(peer: str) -> bool:
-    return peer == "splitfuse" or peer.startswith("transformers")
+    return peer.partition("@")[0] == "splitfuse" or peer.startswith("transformers")
 
 
 def environment_of(peer: str) -> dict[str, str]:
-    """Return a peer's environment: this process's, for other peers without this project's import path."""
+    """Return a peer's environment: this process's, for other peers without this project's import path.
+
+    "splitfuse@COMMIT" is this project at an earlier commit.
+    """
     environment = {**os.environ, **ENVIRONMENT.get(peer, {})}
-    if not _is_here(peer):
+    if commit := peer.partition("@")[2]:
+        environment["PYTHONPATH"] = f"{_folder_of(commit)}:{environment.get('PYTHONPATH', '')}"
+    elif not _is_here(peer):
         environment.pop("PYTHONPATH", None)
         environment["PATH"] = f"{PEERS_FOLDER / peer / 'bin'}:{environment['PATH']}"
     return environment
+
+
+def _folder_of(commit: str) -> Path:
+    """Return a folder with the package `splitfuse` of a commit, written unless it exists."""
+    commit = subprocess.run(["git", "rev-parse", commit], check=True, capture_output=True, text=True).stdout.strip()
+    folder = PEERS_FOLDER / "commits" / commit
+    if not folder.exists():
+        unfinished = folder.with_name(f"{commit}.{os.getpid()}")
+        (unfinished / "splitfuse").mkdir(parents=True)
+        archive = subprocess.run(["git", "archive", commit], check=True, capture_output=True).stdout
+        subprocess.run(["tar", "x", "-C", str(unfinished / "splitfuse")], input=archive, check=True)
+        unfinished.rename(folder)
+    return folder
 
 
 class PeerProcess:

@@ -17,7 +17,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # peers may print to stdout, which must hold answers only
     peer, folder, largest, settings = sys.argv[1:]
-    generate = PEERS[peer](Path(folder), Largest(**json.loads(largest)), **json.loads(settings))
+    generate = PEERS[peer.partition("@")[0]](Path(folder), Largest(**json.loads(largest)), **json.loads(settings))
     for line in sys.stdin:
         ask = json.loads(line)
         start = time.perf_counter()
