@@ -49,6 +49,34 @@ def said(url: str) -> list[str]:
     return [prompt for prompt, place in zip(seen["prompts"], seen["places"], strict=True) if place is not None]
 
 
+class At:
+    """Server of a script's model: where it is, its key and model, and the two conversations that most clients hold."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.v1, self.key, self.name = url, f"{url}/v1", key(), model_of(url)
+
+    def follow(self, *steps: str | Mapping[str, Any], marker: str = QUESTION, needs_tools: bool = False) -> None:
+        """Like the function of this name."""
+        follow(self.url, *steps, marker=marker, needs_tools=needs_tools)
+
+    def heard(self) -> list[str]:
+        """Return the prompts to which the steps were said."""
+        return said(self.url)
+
+    def answers(self, ask: Callable[[], object]) -> None:
+        """Assert that `ask` returns the model's text."""
+        self.follow(ANSWER)
+        text = ask()
+        assert text == ANSWER, text
+
+    def calls(self, ask: Callable[[], object], *, call: Mapping[str, Any] = CALL, needs_tools: bool = True) -> None:
+        """Assert that `ask` runs the tool that the model calls, and returns what the model makes of the result."""
+        self.follow(call, WET, needs_tools=needs_tools)
+        text = str(ask())
+        assert WET in text, text
+        assert ANSWER in self.heard()[-1]
+
+
 def _scripted(url: str, script: Mapping[str, Any] | None) -> Any:
     body = None if script is None else json.dumps(script).encode()
     headers = {"Authorization": f"Bearer {key()}"}
@@ -73,15 +101,21 @@ def _version(package: str) -> str:
 
 
 def main(checks_of: Callable[[str], object], package: str) -> int:
-    """Run every public method of `checks_of(BASE_URL)`, in order. Returns the exit code.
+    """Run every public method of `checks_of(BASE_URL)`, like `run`."""
+    checks = checks_of(sys.argv[1])
+    return run({name: getattr(checks, name) for name in vars(type(checks)) if name[0] != "_"}, package)
+
+
+def run(checks: Mapping[str, Callable[[], None]], package: str) -> int:
+    """Run the checks in order. Returns the exit code.
 
     The first line of output names the package and its version; every other line is a check that passed or failed.
     """
     print(f"{package} {_version(package)}", flush=True)
-    checks, num_failed = checks_of(sys.argv[1]), 0
-    for name in [name for name in vars(type(checks)) if name[0] != "_"]:
+    num_failed = 0
+    for name, check in checks.items():
         try:
-            getattr(checks, name)()
+            check()
             print(f"ok    {name}", flush=True)
         except Exception:
             num_failed += 1
