@@ -96,7 +96,9 @@ class Walk:
         aliases = {parameter}
         for node in _in_order(function):
             if isinstance(node, ast.Assign) and self._is_value(node.value, aliases):
-                aliases |= {name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+                aliases |= {
+                    name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)
+                }
             if not isinstance(node, ast.Call):
                 continue
             target = self._callee(place, node.func, aliases)
@@ -109,9 +111,7 @@ class Walk:
     def _is_value(self, node: ast.AST, aliases: set[str]) -> bool:
         return any(isinstance(part, ast.Name) and part.id in aliases for part in ast.walk(node))
 
-    def _callee(
-        self, place: Place, func: ast.AST, aliases: set[str]
-    ) -> tuple[Place, bool] | None:
+    def _callee(self, place: Place, func: ast.AST, aliases: set[str]) -> tuple[Place, bool] | None:
         """Find the definition that a call names; True if its first parameter is bound."""
         found: Place | None = None
         bound = False

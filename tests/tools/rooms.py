@@ -52,7 +52,9 @@ def upward(arrows: dict[str, set[str]]) -> list[tuple[str, str]]:
     pairs = [(source, target) for source, targets in arrows.items() for target in targets]
     for number in range(4):
         for cut in combinations(_in_circles(arrows, pairs), number):
-            if not _has_circle({source: targets - {t for s, t in cut if s == source} for source, targets in arrows.items()}):
+            if not _has_circle(
+                {source: targets - {t for s, t in cut if s == source} for source, targets in arrows.items()}
+            ):
                 return sorted(cut)
     raise AssertionError("more than three arrows go upward")
 
