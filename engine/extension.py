@@ -32,14 +32,24 @@ def load_extra(module: str, *, needed_for: str) -> Any:
     with importing_for(needed_for):
         if has_extra(name):
             return import_module(f"{_EXTRAS}.{module}")
-    raise ConfigError(f"{needed_for} needs engine/extras/{name}, which this installation does not have")
+    raise _lack(needed_for, name)
+
+
+def _lack(needed_for: str, name: str) -> ConfigError:
+    return ConfigError(f"{needed_for} needs engine/extras/{name}, which this installation does not have")
 
 
 @contextmanager
 def importing_for(needed_for: str) -> Iterator[None]:
-    """Raise UnavailableError if the process can open no more files for an import: later it can."""
+    """Raise ConfigError if an import needs an extra that is not installed, UnavailableError if the process can open
+    no more files for it: later it can.
+    """
     try:
         yield
+    except ModuleNotFoundError as exc:
+        if not (exc.name or "").startswith(f"{_EXTRAS}."):
+            raise
+        raise _lack(needed_for, str(exc.name).removeprefix(f"{_EXTRAS}.").partition(".")[0]) from exc
     except OSError as exc:
         if exc.errno not in _NO_MORE_FILES:
             raise

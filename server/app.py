@@ -169,8 +169,15 @@ async def _answer_failure(request: Request, exc: Exception) -> Response:
         path = request.url.path
         # A malformed id must look like an unknown one.
         is_result = path.startswith(_RESULTS)
-        exc = ResultNotFoundError() if is_result else HTTPException(404, missing_route(path, _paths(request)))
+        exc = ResultNotFoundError() if is_result else HTTPException(404, _missing(request, path))
     return describe(exc).response()
+
+
+def _missing(request: Request, path: str) -> str:
+    """Say why there is nothing at this path."""
+    state = request.app.state
+    lack = state.lazy_routes.lack_at(path) or state.service.extensions.lack_at(path)
+    return f"not served here: {lack}" if lack else missing_route(path, _paths(request))
 
 
 def _routes(app: FastAPI) -> list[Route]:

@@ -66,9 +66,15 @@ class Extension:
         return self.package.rpartition(".")[2]
 
     @property
+    def folder(self) -> str:
+        """The folder as `requires` spells it."""
+        return self.package.removeprefix(f"{_ROOT}.").replace(".", "/")
+
+    @property
     def missing(self) -> str | None:
-        """The first required folder that is not in this installation."""
-        return next((folder for folder in self.requires if not _is_there(folder)), None)
+        """The first folder that this installation lacks, of those that it and its required extensions require."""
+        own = next((folder for folder in self.requires if not _is_there(folder)), None)
+        return own or next(filter(None, (other.missing for other in declared() if other.folder in self.requires)), None)
 
     def load(self, reference: str) -> Any:
         """Import the code that a reference names. Raises UnavailableError if the process can open no more files."""
@@ -147,7 +153,16 @@ class Extensions:
         """Raise ConfigError if a setting asks for an extension that cannot be had."""
         self._settings = settings
         self._parts: dict[type[Part], Part] = {}
-        self.used = [extension for extension in declared() if _is_usable(extension, settings)]
+        asked = [(extension, extension.missing) for extension in declared() if _is_asked_for(extension, settings)]
+        self.used = [extension for extension, folder in asked if folder is None]
+        self._lacking = [(extension, folder) for extension, folder in asked if folder is not None]
+        for extension, folder in self._lacking:
+            if not extension.is_used(dataclasses.replace(settings, **_defaults(extension))):
+                raise ConfigError(
+                    f"the settings ask for {extension.name}, which needs {folder}; this installation lacks it"
+                )
+        for folder in dict.fromkeys(folder for _, folder in self._lacking):
+            _warn(folder, ", ".join(extension.name for extension, other in self._lacking if other == folder))
 
     @property
     def parts(self) -> list[Part]:
@@ -169,6 +184,11 @@ class Extensions:
     def owner_of(self, path: str) -> Extension | None:
         """Return the extension whose routes begin like this path."""
         return next((extension for extension in self.used if extension.owns(path)), None)
+
+    def lack_at(self, path: str) -> str | None:
+        """Say which folder the owner of this path lacks; None if no owner lacks one."""
+        lacks = ((extension.name, folder) for extension, folder in self._lacking if extension.owns(path))
+        return next((f"{name} needs {folder}, which this installation lacks" for name, folder in lacks), None)
 
     def first(self, attribute: str) -> Any:
         """Load this attribute of the first extension that declares it; None if there is none."""
@@ -227,17 +247,16 @@ def has_extension(name: str) -> bool:
     return any(extension.name == name for extension in declared())
 
 
-def _is_usable(extension: Extension, settings: Any) -> bool:
+def _is_asked_for(extension: Extension, settings: Any) -> bool:
     if extension.settings is not None and not isinstance(settings, extension.settings):
         return False  # settings of a program that knows nothing of it
-    if not extension.is_used(settings):
-        return False
-    if (folder := extension.missing) is None:
-        return True
-    if not extension.is_used(dataclasses.replace(settings, **_defaults(extension))):
-        raise ConfigError(f"the settings ask for {extension.name}, which needs {folder}; this installation lacks it")
-    logger.warning("%s is not served: it needs %s, which this installation lacks", extension.name, folder)
-    return False
+    return extension.is_used(settings)
+
+
+@cache
+def _warn(folder: str, names: str) -> None:
+    """Log once that these extensions are left out: `serve` looks at them twice."""
+    logger.warning("not served, because this installation lacks %s: %s", folder, names)
 
 
 def _defaults(extension: Extension) -> dict[str, Any]:
@@ -247,6 +266,7 @@ def _defaults(extension: Extension) -> dict[str, Any]:
     return {item.name: item.default for item in dataclasses.fields(extension.settings) if item.name in names}
 
 
+@cache
 def _is_there(folder: str) -> bool:
     try:
         return find_spec(f"{_ROOT}.{folder.replace('/', '.')}") is not None

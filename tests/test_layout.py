@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from splitfuse.server.extension import Extension, declared
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"server": {"engine", "client"}, "engine": {"kernels"}, "kernels": set(), "client": set()}
 # Nothing below these folders may import torch; what stands in them can be tested in milliseconds.
@@ -31,6 +33,12 @@ CLOSURES = {
     "splitfuse.engine.core.engine_core": (22, 3270),
     "splitfuse.engine.core.step_pipeline": (24, 3500),
     "splitfuse.server.api.native.routes": (45, 4800),
+}
+# Modules that are imported after asking if the extra that they need is there.
+ASK_FIRST = {
+    "splitfuse.server.extras.ollama.embedding",
+    "splitfuse.server.extras.responses.routes",
+    "splitfuse.server.extras.batches.part",
 }
 CORE_FLOOR = {"core", "config", "errors", "checks"}  # rooms of engine/ that the core may import
 ROOMS = {"engine": (12, 45), "server": (16, 45)}  # most rooms, and most arrows between them
@@ -84,6 +92,39 @@ def test_cpp_includes_have_no_circle() -> None:
     TopologicalSorter(arrows).prepare()
 
 
+def folders_needed(folder: str) -> set[str]:
+    """Deletable folders that this one imports, those of the engine with what they import in turn. An extra that is
+    loaded by name counts unless its module asks `has_extra` first.
+    """
+    paths = {module_name(path): path for path in (*sources("server"), *sources("engine"))}
+    deletable = {extension.folder for extension in declared()} | {
+        f"engine/extras/{path.parent.name}" for path in (ROOT / "engine/extras").glob("*/__init__.py")
+    }
+    needed, left = set[str](), [folder]
+    while left:
+        for path in sources(left.pop()):
+            name, text = module_name(path), path.read_text()
+            found = {"/".join(target.split(".")[1:4]) for target in imports_at_load(name, paths, with_functions=True)}
+            named = set(re.findall(r'load_extra\(\s*"(\w+)', text)) - set(re.findall(r'has_extra\("(\w+)', text))
+            found |= {f"engine/extras/{extra}" for extra in named} if name.startswith("splitfuse.server") else set()
+            if name not in ASK_FIRST:
+                new = found & deletable - needed - {folder}
+                needed |= new
+                left += [other for other in new if other.startswith("engine")]
+    return needed
+
+
+@pytest.mark.parametrize("extension", declared(), ids=lambda extension: extension.name)
+def test_an_extension_requires_the_folders_that_it_imports(extension: Extension) -> None:
+    required, left = set[str](), [extension]
+    while left:
+        new = set(left.pop().requires) - required
+        required |= new
+        left += [other for other in declared() if other.folder in new]
+    assert folders_needed(extension.folder) - required == set()
+    assert [folder for folder in extension.requires if not (ROOT / folder).is_dir()] == []
+
+
 def closure(module: str) -> set[str]:
     """Every module of ours that comes in with an import of this one."""
     paths = {module_name(path): path for folder in PACKAGES for path in sources(folder)}
@@ -96,13 +137,13 @@ def closure(module: str) -> set[str]:
     return found
 
 
-def imports_at_load(name: str, paths: dict[str, Path]) -> set[str]:
+def imports_at_load(name: str, paths: dict[str, Path], *, with_functions: bool = False) -> set[str]:
     package = name.split(".") if paths[name].name == "__init__.py" else name.split(".")[:-1]
     targets = set[str]()
     left: list[ast.AST] = [ast.parse(paths[name].read_text())]
     while left:
         node = left.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not with_functions:
             continue
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue

@@ -50,7 +50,24 @@ def test_one_that_is_used_by_default_is_left_out_aloud(
     declare(monkeypatch, Extension(package="a.plain", requires=("server/extras/none",)))
     with caplog.at_level(logging.WARNING):
         assert Extensions(ServerSettings()).used == []
-    assert "plain is not served: it needs server/extras/none" in caplog.text
+    assert "lacks server/extras/none: plain" in caplog.text
+
+
+def test_one_needs_what_its_required_ones_need_and_one_cause_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    low = Extension(package="splitfuse.server.extras.low", requires=("engine/extras/absent",))
+    high = Extension(package="splitfuse.server.extras.high", requires=("server/extras/low",), paths=("/high",))
+    monkeypatch.setattr(extension, "_is_there", lambda folder: folder != "engine/extras/absent")
+    declare(monkeypatch, high, low)
+    with caplog.at_level(logging.WARNING):
+        extensions = [Extensions(ServerSettings()) for _ in range(2)]
+    assert [one.used for one in extensions] == [[], []]
+    assert [record.getMessage() for record in caplog.records] == [
+        "not served, because this installation lacks engine/extras/absent: high, low"
+    ]
+    assert extensions[0].lack_at("/high/7") == "high needs engine/extras/absent, which this installation lacks"
+    assert extensions[0].lack_at("/low") is None
 
 
 @pytest.mark.parametrize(

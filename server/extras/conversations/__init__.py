@@ -4,7 +4,7 @@ from ...extension import Extension
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/extras/responses", "server/extras/batches", "server/extras/durable"),
+    requires=("server/extras/responses", "server/extras/batches", "server/extras/durable", "server/extras/chat"),
     paths=("/v1/conversations",),
     router="routes:router",
     part="part:ConversationsPart",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ....engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ....engine.errors import ConstraintError, RequestFailedError
-from ....engine.extras.inspection.history import History
+from ....engine.extension import has_extra, load_extra
 from .integrity.checksum import checksum, is_whole
 
 Event = Sequence[Any]
@@ -220,7 +220,10 @@ def _metrics_of(metrics: RequestMetrics) -> list[Any]:
 def _metrics_at(values: Sequence[Any], time_of: Callable[[float], float]) -> RequestMetrics:
     times = [None if time is None else time_of(time) for time in values[:_NUM_TIMES]]
     metrics = RequestMetrics(*times, *values[_NUM_TIMES:])  # type: ignore[arg-type]  # types as written
-    return metrics if metrics.history is None else replace(metrics, history=History.read(values[-1]))
+    if metrics.history is None or not has_extra("inspection"):  # its values stay as they are: nobody reads them
+        return metrics
+    history = load_extra("inspection.history", needed_for="histories").History
+    return replace(metrics, history=history.read(values[-1]))
 
 
 def _error_of(message: str, error_id: str, param: str | None, code: str | None) -> RequestFailedError:

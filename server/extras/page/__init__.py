@@ -5,7 +5,7 @@ from .settings import PageSettings
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("engine/extras/inspection",),
+    requires=("engine/extras/inspection", "engine/extras/simulation", "engine/extras/deadlines"),
     settings=PageSettings,
     paths=("/page", "/engine", "/stats/stream", "/stats/simulate", "/result/*/explain"),
     router="routes:router",

@@ -4,7 +4,7 @@ from ...extension import Extension
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/extras/chat", "engine/extras/chat", "engine/extras/structured_output"),
+    requires=("server/extras/openai", "server/extras/chat", "engine/extras/chat"),
     paths=("/v1/responses",),
     router="routes:router",
     endpoints={"/v1/responses": "routes:respond_batched"},

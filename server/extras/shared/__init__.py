@@ -5,7 +5,7 @@ from .settings import SharedSettings
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/extras/durable",),
+    requires=("server/extras/durable", "server/extras/batches"),
     settings=SharedSettings,
     is_used=lambda settings: settings.has_shared_results,
     part="part:SharedPart",
