@@ -10,8 +10,16 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 EXTRAS = sorted(path.parent.name for path in (ROOT / "engine/extras").glob("*/__init__.py"))
-REFUSALS = {
-    "spec_decode": "--speculative-config needs engine/extras/spec_decode, which this installation does not have"
+NEEDED_FOR = {
+    "deadlines": "ttft_ms",
+    "disk_cache": "--prefix-cache-dir",
+    "lora": "--enable-lora",
+    "parallel": "--tensor-parallel-size",
+    "pooling": "--pooler-config",
+    "simulation": "--record",
+    "spec_decode": "--speculative-config",
+    "transformers_impl": "--model-impl transformers",
+    "weight_updates": "changing weights",
 }
 
 
@@ -27,4 +35,7 @@ def answers() -> dict[str, Any]:
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_the_rest_generates_and_what_needs_it_says_so(extra: str, answers: dict[str, Any]) -> None:
-    assert answers[extra] == {"lengths": [3, 3], "refusal": REFUSALS.get(extra, "")}
+    refusal = f"{needed_for} needs engine/extras/{extra}, which" if (needed_for := NEEDED_FOR.get(extra)) else ""
+    assert answers[extra]["lengths"] == [3, 3]
+    assert refusal in answers[extra]["refusal"]
+    assert bool(answers[extra]["refusal"]) is bool(refusal)

@@ -1,4 +1,4 @@
-"""Deleting any optional folder leaves a server that answers POST /generate, polls and streams."""
+"""Deleting any optional folder leaves a server that answers every route: as before, or with 404, and never with 500."""
 
 import json
 import subprocess
@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
+from splitfuse.server.extension import declared
+
 ROOT = Path(__file__).parents[3]
-FOLDERS = [
-    *(
-        str(path.parent.relative_to(ROOT))
-        for part in ("engine", "server")
-        for path in ROOT.glob(f"{part}/extras/*/__init__.py")
-    ),
-    *("server/commands", "client"),
-]
+ENGINE = [str(path.parent.relative_to(ROOT)) for path in sorted((ROOT / "engine/extras").glob("*/__init__.py"))]
+SERVER = [extension.folder for extension in declared() if (ROOT / extension.folder).is_dir()]
+FOLDERS = [*ENGINE, *SERVER, "server/commands", "client"]
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +29,14 @@ def test_there_are_twenty_of_them() -> None:
     assert len(FOLDERS) >= 20
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", [".", *FOLDERS])
 def test_the_rest_answers(folder: str, answers: dict[str, Any]) -> None:
-    assert answers[folder] == {"polled": [264, 558, 17], "events": 3, "ready": 200}
+    answer = answers[folder]
+    assert "error" not in answer, answer["error"]
+    assert answer["few"] == {"polled": [264, 558, 17], "events": 3, "ready": 200, "missing": 404}
+    assert answer["broken"] == [], "this extension requires the folder, and does not say so"
+    assert answer["refusal"] == "" or folder in answer["refusal"]
+    statuses = answer["answers"]
+    assert {name: status for name, status in statuses.items() if status >= "5"} == {}
+    gone = set(answers["."]["shown"]) - set(answer["shown"])
+    assert {name: status for name, status in statuses.items() if name in gone and status not in ("404", "405")} == {}
