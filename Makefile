@@ -128,8 +128,9 @@ page: $(VENV)/.test  ## the chat and the engine view in a Chromium (apt-get inst
 	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q -rs \
 		$(addprefix tests/server/, behaviour/test_chat_page.py behaviour/test_page.py extras/page) $(ARGS)
 
-docs: $(VENV)/.test  ## server/docs/extras.md from the sources, and the site, build/site/site/index.html; strict, and needs no network when read
+docs: $(VENV)/.test  ## the pages that follow from the sources, and the site, build/site/site/index.html; strict, and needs no network when read
 	$(BIN)/python tests/tools/extras_pages.py
+	$(BIN)/python tests/tools/reference_page.py
 	rm -rf build/site
 	$(BIN)/python tests/tools/site.py build/site
 	$(PYTHON) -m venv $(VENV)/zensical
