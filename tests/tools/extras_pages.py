@@ -1,4 +1,4 @@
-"""Writes server/docs/extras.md: a table of all extras, then a section for each, from the sources.
+"""Writes server/docs/internals/extras.md: a table of all extras, then a section for each, from the sources.
 
 Reads sources only, so it needs no package. `--check` writes nothing and fails if the page is out of date.
 """
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "server/docs/extras.md"
+PAGE = ROOT / "server/docs/internals/extras.md"
 HOMES = ("engine/extras", "server/extras")
 ROUNDING = 50  # lines, so that a small edit does not change the page
 HEAD = f"""# Find an extra: its size, its settings, and the place where it plugs in
@@ -194,11 +194,11 @@ def tests(extra: Path) -> list[str]:
 
 
 @cache
-def size(extra: Path) -> tuple[str, int]:
-    """Rounded number of lines, and number of files."""
+def size(extra: Path) -> str:
+    """Rounded number of lines."""
     files = [path for path in extra.rglob("*") if path.suffix in {".py", ".js", ".css", ".html"}]
     num_lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
-    return f"{max(1, round(num_lines / ROUNDING)) * ROUNDING:,}", len(files)
+    return f"{max(1, round(num_lines / ROUNDING)) * ROUNDING:,}"
 
 
 @cache
@@ -207,7 +207,7 @@ def purpose(extra: Path) -> str:
 
 
 def overview() -> str:
-    rows = [f"| [{shown(extra)}](#{anchor(extra)}) | {purpose(extra)} | {size(extra)[0]} |\n" for extra in extras()]
+    rows = [f"| [{shown(extra)}](#{anchor(extra)}) | {purpose(extra)} | {size(extra)} |\n" for extra in extras()]
     return "\n| extra | what it is | lines |\n|---|---|---:|\n" + "".join(rows)
 
 
@@ -217,9 +217,7 @@ def anchor(extra: Path) -> str:
 
 
 def section(extra: Path) -> str:
-    num_lines, num_files = size(extra)
     rows = {
-        "size": [f"{num_lines} lines in {num_files} files"],
         "used": condition(extra),
         "settings": list(settings(extra)),
         "paths": [", ".join(constant(extra, "paths"))] if constant(extra, "paths") else [],

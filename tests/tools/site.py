@@ -42,7 +42,6 @@ NAVIGATION: dict[str, dict[str, str]] = {
     },
     "Guides": {
         "Python": "python",
-        "HTTP": "http",
         "Structured output": "structured_output",
         "Embeddings": "embeddings",
         "Adapters": "adapters",
@@ -53,32 +52,36 @@ NAVIGATION: dict[str, dict[str, str]] = {
     },
     "Operation": {
         "Run in production": "deployment",
+        "Who may use it": "access",
         "Durable results": "durability",
+        "Batches": "batches",
         "Prefix cache on disk": "prefix_cache",
         "Replicas": "replicas",
+        "Tensor parallelism": "tensor_parallel",
         "Gaps and deadlines": "deadlines",
-        "Inspection": "inspection",
+        "Stream of steps": "step_stream",
         "Security": ".github/SECURITY.md",
     },
-    "Concepts": {
+    "Internals": {
         "Architecture": "ARCHITECTURE.md",
-        "Serving": "serving",
-        "Execution": "execution",
-        "Glossary": "glossary",
+        "Serving": "internals/serving",
+        "Execution": "internals/execution",
+        "Results and batches": "internals/durability",
+        "Supervisor": "internals/replicas",
+        "Inspection": "internals/inspection",
+        "Glossary": "internals/glossary",
     },
     "Reference": {
         "HTTP API": "server/API.md",
-        "Routes": "reference/routes.md",
+        "Routes, fields, settings": "reference",
         "Command line": "reference/command_line.md",
-        "Settings": "reference/settings.md",
         "Python names": "reference/names.md",
-        "Metrics": "reference/metrics.md",
     },
     "Contribute": {
         "Contributing": "CONTRIBUTING.md",
         "Extending": "extending",
-        "Extras": "extras",
-        "Testing": "testing",
+        "Extras": "internals/extras",
+        "Testing": "internals/testing",
         "Changelog": "CHANGELOG.md",
     },
 }
@@ -138,7 +141,7 @@ def with_links(text: str, source: str, folder: Path, problems: list[str]) -> str
             return link
         target = (ROOT / source).parent / link
         path = Path(os.path.normpath(target)).relative_to(ROOT).as_posix()
-        if not target.exists() and path not in REFERENCE:
+        if not (ROOT / path).exists() and path not in REFERENCE:
             problems.append(f"{source}: {link} leads nowhere")
         elif path in page_paths():
             return os.path.relpath(place(path), here)
@@ -152,7 +155,7 @@ def with_links(text: str, source: str, folder: Path, problems: list[str]) -> str
     text = _LINK.sub(lambda m: m[1] + resolved(m[2]) + (m[3] or "") + m[4], text)
     text = _SOURCE_ATTRIBUTE.sub(lambda m: m[1] + resolved(m[2]) + m[3], text)
     # A page that is named as code becomes a link to it.
-    names = re.compile(r"(?<!\[)`((?:server/docs/\w+|server/API|[A-Z]+)\.md)`")
+    names = re.compile(r"(?<!\[)`((?:server/docs/[\w/]+|server/API|[A-Z]+)\.md)`")
     return names.sub(lambda m: f"[`{m[1]}`]({resolved_name(m[1], here)})" if m[1] in page_paths() else m[0], text)
 
 
@@ -194,53 +197,10 @@ def command_line() -> str:
 
     os.environ["COLUMNS"] = "100"
     _, commands = build_parser([])
-    lines = ["# Command line", "", "Settings have [a page of their own](settings.md).", ""]
+    lines = ["# Command line", "", "Settings have [a page of their own](../server/docs/reference.md).", ""]
     for name, parser in commands.items():
         usage = re.sub(r"\n\nsettings:.*", "\n", parser.format_help(), flags=re.DOTALL)
         lines += [f"## splitfuse {name}", "", "```text", usage.strip(), "```", ""]
-    return "\n".join(lines)
-
-
-def settings() -> str:
-    from splitfuse.engine.config.setting import settings_of
-    from splitfuse.server.commands.setting_flags import SECTIONS, section_of
-    from splitfuse.server.settings import Settings
-
-    found = settings_of(Settings)
-    lines = [
-        "# Settings",
-        "",
-        "A setting is a flag of `splitfuse serve`, a variable, and a key of a file.",
-    ]
-    for section in SECTIONS:
-        lines += ["", f"## {section.capitalize()}", ""]
-        for name, setting in found.items():
-            if section_of(name) != section or name == "model":
-                continue
-            if not setting.help:
-                sys.exit(f"the setting {name} has no text")
-            text = f"{setting.help[0].upper()}{setting.help[1:]}."
-            choices = f" One of {', '.join(f'`{choice}`' for choice in setting.choices)}." if setting.choices else ""
-            default = f"Default `{setting.default}`, variable" if setting.default not in (None, "", ()) else "Variable"
-            lines += [f"### `{setting.flag}`", "", text + choices, ""]
-            lines += [f"{default} `{setting.variable}`, key `{name}`.", ""]
-    return "\n".join(lines) + "\n"
-
-
-def routes() -> str:
-    from splitfuse.server.app import build_app
-    from splitfuse.server.settings import Settings
-
-    document = build_app(Settings(model="some/model-that-may-pool")).openapi()
-    lines = ["# Routes", "", "From the server's own OpenAPI document, `GET /openapi.json`.", ""]
-    for path, methods in sorted(document["paths"].items()):
-        for method, operation in methods.items():
-            text = operation.get("description") or operation.get("summary", "")
-            lines += [f"## `{method.upper()} {path}`", "", text, ""]
-            parameters = operation.get("parameters", [])
-            lines += [f"- `{field['name']}` ({field['in']}): {field.get('description', '')}" for field in parameters]
-            answers = ", ".join(f"{code} {answer['description']}" for code, answer in operation["responses"].items())
-            lines += ["", f"Answers: {answers}", ""]
     return "\n".join(lines)
 
 
@@ -273,32 +233,9 @@ def public_methods(found: Any) -> Iterator[tuple[str, Any]]:
                 yield name, member
 
 
-def metrics() -> str:
-    from splitfuse.server.metrics import Metrics
-
-    text = Metrics(prefix="splitfuse:", model_name="m", stats=dict).render().decode()
-    lines = [
-        "# Metrics",
-        "",
-        "`GET /metrics`, with the prefix of `--metrics-prefix`.",
-        "",
-        "| metric | kind | |",
-        "|---|---|---|",
-    ]
-    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
-    lines += [
-        f"| `{name}` | {kinds[name]} | {help} |"
-        for name, help in re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE)
-    ]
-    return "\n".join(lines) + "\n"
-
-
 REFERENCE: dict[str, Callable[[], str]] = {
     "reference/command_line.md": command_line,
-    "reference/settings.md": settings,
-    "reference/routes.md": routes,
     "reference/names.md": names,
-    "reference/metrics.md": metrics,
 }
 
 if __name__ == "__main__":
