@@ -135,7 +135,7 @@ class EngineLifecycle:
             module = await asyncio.to_thread(importlib.import_module, "..engine.serving.async_engine", __package__)
             self._engine = module.AsyncEngine(self._settings.engine_config())
         assert self._engine is not None
-        self._engine.observers.append(self._observer)
+        self._engine.observe(self._observer)
         if not self._engine.is_ready:
             self._is_ours = True
             await self._engine.start()

@@ -1,6 +1,6 @@
 """Batch: the rows that one step computes, and RowOutput: the result of a row. Plain data for scheduler and runner."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -91,6 +91,11 @@ class Batch:
         """Number of tokens that continue outputs, drafts among them. All others are prompt tokens or recomputed."""
         decodes = [row for row in self.rows if row.start >= row.request.num_prompt_tokens]
         return sum([row.num_tokens for row in decodes if row.num_tokens == 1 + row.num_drafts])
+
+    def with_drafts(self, drafts: Mapping[Request, Sequence[int]]) -> "Batch":
+        """Return the batch with these drafts in the rows that plan some, rows of one token first."""
+        rows = [row.with_drafts(drafts.get(row.request, ())) if row.num_drafts else row for row in self.rows]
+        return self.subset(sorted(rows, key=lambda row: row.num_tokens > 1))
 
     def subset(self, rows: list[BatchRow]) -> "Batch":
         """Return the same step with some of its rows, after its moves were made."""

@@ -9,13 +9,13 @@ taught. No clock of its own and no torch.
 import math
 import statistics
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 # A 40 M-parameter Llama, bfloat16, one thread of an AMX CPU with a busy neighbour: 1,733 steps of 1 to 512 tokens at
 # contexts up to 8,000; median error of this fit 11 %.
 CPU_SECONDS = (3.8e-3, 3.9e-4, 1.6e-6)
 
+_LEAST_S = 1e-7  # no step costs nothing: one stream alone gives fits of a = b = 0
 _NUM_STEPS_TO_LEARN = 20  # steps after which the price of a token is worth acting on
 _MEMORY = 0.98  # share of old knowledge kept in the direction of a new step: about the last 50 such steps count
 _CLIPPED_MEMORY = 0.7  # share kept after a clipped step: if more steps are like it, they are right
@@ -29,15 +29,6 @@ _NUM_ERRORS_CLIPPED_BY = 32
 
 Vector = list[float]
 Matrix = list[list[float]]
-
-
-@dataclass(frozen=True, slots=True)
-class FitError:
-    """Errors of predictions before each step was learned: |predicted - measured| / measured, over the last steps."""
-
-    num_steps: int
-    median: float | None = None  # None before the first step
-    p90: float | None = None
 
 
 class CostModel:
@@ -83,9 +74,9 @@ class CostModel:
         return self._coefficients[2]
 
     def predict(self, tokens: int, context: int) -> float:
-        """Predict the seconds of a step."""
+        """Predict the seconds of a step: more than 0."""
         a, b, c = self._coefficients
-        return a + b * tokens + c * context
+        return max(_LEAST_S, a + b * tokens + c * context)
 
     def budget_for(self, target_s: float, context: int, *, maximum: int) -> int:
         """Return the most tokens whose step is predicted to end within `target_s`; at least 1, at most `maximum`."""
@@ -134,25 +125,17 @@ class CostModel:
                 information[i][j] += row[i] * row[j]
         self._coefficients = _minimum(information, target_vector)
 
-    @property
-    def error(self) -> FitError:
-        """Error of the fit on the last steps."""
-        if not self._errors:
-            return FitError(self.num_steps)
-        ordered = sorted(self._errors)
-        return FitError(self.num_steps, statistics.median(ordered), ordered[int(0.9 * (len(ordered) - 1))])
-
     def to_dict(self) -> dict[str, Any]:
-        """Return coefficients and error, for JSON."""
-        error = self.error
+        """Return coefficients, and errors |predicted - measured| / measured over the last steps, for JSON."""
+        ordered = sorted(self._errors)
         return {
             "a": self.a,
             "b": self.b,
             "c": self.c,
             "learns": self.learns,
-            "num_steps": error.num_steps,
-            "median_error": error.median,
-            "p90_error": error.p90,
+            "num_steps": self.num_steps,
+            "median_error": statistics.median(ordered) if ordered else None,
+            "p90_error": ordered[int(0.9 * (len(ordered) - 1))] if ordered else None,
         }
 
     def __repr__(self) -> str:
@@ -187,7 +170,7 @@ def _minimum(matrix: Matrix, vector: Vector) -> Vector:
 def _solve(matrix: Matrix, vector: Vector, subset: tuple[int, ...]) -> Vector | None:
     """Solve the symmetric positive definite system for the parts in `subset`, the others being 0; None if singular."""
     # Scaled to a unit diagonal: the three unknowns differ by many powers of ten.
-    scale = [matrix[i][i] ** -0.5 for i in subset]
+    scale = [max(matrix[i][i], 1e-300) ** -0.5 for i in subset]  # rounding may leave less than 0
     rows = [
         [matrix[i][j] * scale[p] * scale[q] for q, j in enumerate(subset)] + [vector[i] * scale[p]]
         for p, i in enumerate(subset)

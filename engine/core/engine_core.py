@@ -45,9 +45,9 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config, self.scheduler, self.blocks = config, scheduler, scheduler.blocks
-        self.speculation, self.cost_model, self.pacer = speculation, cost_model or CostModel(), pacer or Pacer()
-        self._outputs, self._clock = output_builder, clock
-        self._counter = StepCounter(self.scheduler)
+        self.speculation, self.pacer = speculation or Speculator(), pacer or Pacer()
+        self.cost_model = cost_model or CostModel()
+        self._outputs, self._clock, self._counter = output_builder, clock, StepCounter(scheduler)
         self._requests: dict[str, list[Request]] = {}
 
     @property
@@ -87,12 +87,10 @@ class EngineCore:
     def schedule(self) -> ScheduledStep | None:
         """Decide the next step; None if there is none, or none before `update`."""
         start, scheduler = self._clock(), self.scheduler
-        drafts: dict[Request, int] = {}
-        is_observed = self.speculation is not None and not self.speculation.skips_step()
-        if self.speculation is not None and is_observed:
-            if scheduler.num_steps_in_flight:
-                return None
-            drafts = self.speculation.choose(scheduler.running)
+        is_observed = not self.speculation.skips_step()
+        if is_observed and scheduler.num_steps_in_flight:
+            return None
+        drafts = self.speculation.choose(scheduler.running) if is_observed else {}
         pace = self.pacer.pace(scheduler.running, scheduler.waiting, start)
         batch = scheduler.schedule(start, pace=pace, drafts=drafts, needs_host=is_observed)
         self.pacer.decided(batch, start)
@@ -102,15 +100,14 @@ class EngineCore:
         """Apply the results of the oldest step in flight, and turn its tokens into text."""
         now = self._clock()
         batch, seconds = step.batch, now - step.start
-        drafted = self.speculation.observe(batch, outputs, seconds) if self.speculation and step.is_observed else []
+        drafted = self.speculation.observe(batch, outputs, seconds) if step.is_observed else []
         num_planned = sum([row.num_drafts for row in batch.rows]) if step.is_observed else 0  # else there are none
         num_not_drafted = num_planned - sum(outcome.num_drafted for outcome in drafted)
         self._learn(batch, batch.num_tokens - num_not_drafted, seconds)
         self._outputs.keep_prompt_logprobs(batch, outputs)
         progress = self.scheduler.update(batch, outputs, now)
         deltas = [self._delta(item) for item in progress]
-        if self.speculation is not None:
-            self.speculation.forget_ended()
+        self.speculation.forget_ended()
         stats = self._counter.stats(batch, progress, deltas, drafted, start=step.start, now=self._clock())
         return StepOutput(deltas, stats)
 
@@ -122,8 +119,8 @@ class EngineCore:
     def metrics(self, request_id: str) -> dict[int, RequestMetrics]:
         """Return the metrics and histories so far of a request's unfinished outputs, by index."""
         now, observer = self._clock(), self.scheduler.observer
-        requests = self._requests.get(request_id, ())
-        return {r.index: replace(r.metrics(), history=observer.so_far(r, now)) for r in requests}
+        outputs = self._requests.get(request_id, ())
+        return {r.index: replace(r.metrics(), history=observer.so_far(r, now)) for r in outputs}
 
     def _delta(self, progress: Progress) -> OutputDelta:
         """Return the delta of a request. A stop string ends the request here, without the tokens behind it."""
@@ -143,8 +140,7 @@ class EngineCore:
     def _forget(self, request: Request) -> None:
         self._outputs.forget(request)
         self.pacer.note(request)
-        if self.speculation is not None:
-            self.speculation.forget(request)
+        self.speculation.forget(request)
         siblings = self._requests[request.request_id]
         siblings.remove(request)
         if not siblings:

@@ -47,24 +47,19 @@ class IsolatingRunner:
         outputs = dict(zip((row.request for row in drafted.rows), self._run_isolated(drafted), strict=True))
         return [outputs[row.request] for row in batch.rows]
 
-    def _run_isolated(self, batch: Batch) -> list[RowOutput]:
+    def _run_isolated(self, batch: Batch, *, is_last_try: bool = False) -> list[RowOutput]:
         try:
             return self._runner.run(batch)
         except Exception as exc:
             _refuse_lost_device(exc)
+            if is_last_try:
+                return [RowOutput(failure=_failure(batch.rows[0].request, exc))]
             _log.warning("a step with %d rows failed (%s); trying again", len(batch.rows), _described(exc))
         if len(batch.rows) == 1:
-            return [self._run_last_time(batch)]
+            return self._run_isolated(batch, is_last_try=True)
         middle = len(batch.rows) // 2
         halves = batch.rows[:middle], batch.rows[middle:]
         return [output for rows in halves for output in self._run_isolated(batch.subset(rows))]
-
-    def _run_last_time(self, batch: Batch) -> RowOutput:
-        try:
-            return self._runner.run(batch)[0]
-        except Exception as exc:
-            _refuse_lost_device(exc)
-            return RowOutput(failure=_failure(batch.rows[0].request, exc))
 
 
 def _refuse_lost_device(exc: Exception) -> None:

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, overload
 
 from ..errors import RequestFailedError
 
@@ -119,25 +119,6 @@ class PromptLogprobs(Sequence[TokenLogprobs | None]):
         return TokenLogprobs(self._token_ids[position], self._logprobs[position], tuple(top), self._ranks[position])
 
 
-class RequestHistory(Protocol):
-    """Record of what a request waited for and was given. The core carries it along and reads nothing of it."""
-
-    @property
-    def events(self) -> Sequence[Any]:
-        """Events in order of time."""
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Seconds of each phase; they add up to the request's life."""
-
-
-class OpenHistory(Protocol):
-    """RequestHistory that still grows."""
-
-    def closed(self) -> RequestHistory:
-        """Return the record as plain data."""
-
-
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
     """Times and counts of one output sequence. Times are seconds of the engine's monotonic clock; None: not yet."""
@@ -152,7 +133,7 @@ class RequestMetrics:
     num_preemptions: int
     num_draft_tokens: int = 0  # verified drafts
     num_accepted_tokens: int = 0  # accepted drafts
-    history: RequestHistory | None = None  # recorded by a RequestObserver, if there is one
+    history: Any = None  # recorded by a RequestObserver, if there is one; the core reads nothing of it
 
     @property
     def time_in_queue(self) -> float | None:

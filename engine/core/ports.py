@@ -8,6 +8,9 @@ OutputBuilder        makes text and deltas of tokens (serving/output_processor.p
 RequestObserver      records the life of each request (extras/inspection/histories.py)
 SchedulerListener    receives each call that changes the scheduler (extras/simulation/recording.py)
 TokenConstraint      restricts the next token (constraint.py; extras/structured_output)
+
+Speculator, Pacer, RequestObserver and SchedulerListener are advice: these base classes do nothing, and answer where an
+extra's method raises (engine/guarded_hook.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from ..errors import RequestFailedError
 from .batch import Batch, Moves, Progress, RowOutput
 from .block_manager import BlockManager
-from .outputs import OutputDelta, RequestHistory
+from .outputs import OutputDelta
 from .pace import Pace
 from .plan import Plan
 from .preemption import PreemptionCosts, Prices
@@ -102,20 +105,24 @@ class Drafted(NamedTuple):
     num_accepted: int
 
 
-class Speculator(Protocol):
-    """Drafter of tokens for requests that decode. `draft` runs in the step's thread, the rest in the scheduler's."""
+class Speculator:
+    """Drafter for requests that decode. `draft` runs in the step's thread, the rest in the scheduler's."""
 
     def skips_step(self) -> bool:
         """True if the next step has no drafts and need not be observed. Called once per step."""
+        return True
 
     def choose(self, running: Sequence[Request]) -> dict[Request, int]:
         """Return the number of tokens to draft for each request that decodes, without requests that get none."""
+        return {}
 
     def draft(self, batch: Batch) -> Batch:
         """Return the batch with its drafts filled in, rows of one token first."""
+        return batch.with_drafts({})
 
     def observe(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
         """Learn from a step's outputs and its duration. Return the outcome of each draft."""
+        return []
 
     def forget(self, request: Request) -> None:
         """Note that a request has ended."""
@@ -125,10 +132,11 @@ class Speculator(Protocol):
 
     def to_dict(self) -> dict[str, Any] | None:
         """Return counts for /stats, if there are any."""
+        return None
 
 
 class Pacer:
-    """Pacer of steps. This base class sets no limits, and leaves the requests in queue order."""
+    """Pacer of steps. The base class sets no limits, and leaves the requests in queue order."""
 
     def note(self, request: Request) -> None:
         """Note a request that was queued, or one that has ended."""
@@ -139,6 +147,14 @@ class Pacer:
 
     def decided(self, batch: Batch | None, now: float) -> None:
         """Note a step that was decided and applied, or that there is none."""
+
+    def outlook(self, request: Request, running: Sequence[Request], waiting: Sequence[Request]) -> Any:
+        """Predict the first token of a request that is not queued yet; None if it has no goal."""
+        return None
+
+    def stats(self) -> dict[str, int]:
+        """Return counts for /stats."""
+        return {}
 
 
 class Decoded(NamedTuple):
@@ -171,10 +187,7 @@ class OutputBuilder(Protocol):
 
 
 class RequestObserver:
-    """Recorder of each request's life, called beside every change; the writer of `Request.history`.
-
-    This base class records nothing.
-    """
+    """Recorder of each request's life, called beside every change; the writer of `Request.history`."""
 
     def added(self, request: Request, predicted_ttft: float | None) -> None:
         """Record a request that was queued."""
@@ -197,7 +210,7 @@ class RequestObserver:
     def finished(self, request: Request, now: float) -> None:
         """Record the end of a request."""
 
-    def so_far(self, request: Request, now: float) -> RequestHistory | None:
+    def so_far(self, request: Request, now: float) -> Any:
         """Return the history of a request that has not ended."""
         return None
 
@@ -222,7 +235,7 @@ class SchedulerState(Protocol):
     running: list[Request]
 
 
-class SchedulerListener(Protocol):
+class SchedulerListener:
     """Receiver of every call from outside that changes a scheduler, after the change."""
 
     def added(self, request: Request) -> None: ...

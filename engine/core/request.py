@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import fields
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .outputs import KnownOutput, OpenHistory, RequestMetrics
+from .outputs import KnownOutput, RequestMetrics
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Request:
         self.first_token_time: float | None = known.first_token_time
         self.last_token_time: float | None = known.last_token_time
         self.finished_time: float | None = None
-        self.history: OpenHistory | None = None  # written by a RequestObserver
+        self.history: Any = None  # written by a RequestObserver at the end
 
     @property
     def num_tokens(self) -> int:
@@ -165,8 +165,7 @@ class Request:
 
     def metrics(self) -> RequestMetrics:
         """Return its times and counts so far; the history once it has ended."""
-        history = self.history.closed() if self.history is not None and self.is_finished else None
-        return RequestMetrics(**{name: getattr(self, name) for name in _METRICS}, history=history)
+        return RequestMetrics(**{name: getattr(self, name) for name in _METRICS}, history=self.history)
 
     def __repr__(self) -> str:
         return (

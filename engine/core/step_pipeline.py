@@ -58,7 +58,7 @@ class StepPipeline:
         """`core` allows two steps in flight if there is a launcher, else one."""
         assert core.scheduler.max_steps_in_flight == (1 if launcher is None else 2)
         self.core = core
-        self._runner = IsolatingRunner(runner, None if core.speculation is None else core.speculation.draft)
+        self._runner = IsolatingRunner(runner, core.speculation.draft)
         self.launcher = launcher
         self.is_paused = False  # no further step is scheduled
         self._steps: deque[InFlightStep] = deque()  # oldest first

@@ -25,6 +25,7 @@ from ..execution.models.fingerprint import fingerprint
 from ..execution.models.registry import read_model_config
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import has_extra, load_extra
+from ..guarded_hook import guarded
 from ..text.tokenizer import Tokenizer
 from .constraint_compiler import ConstraintCompiler
 from .input_processor import InputProcessor
@@ -73,16 +74,18 @@ class EngineParts:
         if launcher is not None:
             launcher.count_late_work()
         speculation = self.speculation(config)
-        cost_model = CostModel()
+        cost_model = guarded(CostModel(), CostModel())
         core = EngineCore(
             config,
             new_scheduler(
-                listener=_recorder(config, loaded, max_steps_in_flight), observer=_observer(config), disk=disk
+                listener=guarded(_recorder(config, loaded, max_steps_in_flight), SchedulerListener()),
+                observer=guarded(_observer(config), RequestObserver()),
+                disk=disk,
             ),
             OutputProcessor(self.tokenizer),
-            speculation=speculation if replays is None else replays.over(speculation),
+            speculation=guarded(speculation if replays is None else replays.over(speculation), Speculator()),
             cost_model=cost_model,
-            pacer=_pacer(config, cost_model),
+            pacer=guarded(_pacer(config, cost_model), Pacer()),
         )
         return StepPipeline(core, self.runner if disk is None else disk.runner, launcher)
 

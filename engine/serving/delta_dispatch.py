@@ -3,11 +3,12 @@
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any
 
 from ..core.outputs import OutputDelta, RequestMetrics, StepStats
 from ..core.request import Request
 from ..errors import ConstraintError, EngineDeadError, new_error_id
+from ..guarded_hook import guarded
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -17,12 +18,14 @@ DeltaSink = Callable[[OutputDelta], None]
 _MAX_FAILURES_IN_A_ROW = 10
 
 
-class EngineObserver(Protocol):
-    """Receiver of the engine's figures. Called on the event loop; must be quick and must not raise."""
+class EngineObserver:
+    """Receiver of the engine's figures. Called on the event loop; must be quick. This base class does nothing."""
 
-    def on_step(self, stats: StepStats) -> None: ...
+    def on_step(self, stats: StepStats) -> None:
+        """Receive the figures of a step."""
 
-    def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None: ...
+    def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None:
+        """Receive the figures of an output that has ended."""
 
 
 class DeltaDispatch:
@@ -30,7 +33,7 @@ class DeltaDispatch:
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         """`on_end` is called at the end of each output."""
-        self.observers: list[EngineObserver] = []
+        self.observers: list[Any] = []
         self._on_end = on_end
         self._sinks: dict[str, DeltaSink] = {}
         self._outputs_left: dict[str, set[int]] = {}
@@ -61,10 +64,14 @@ class DeltaDispatch:
             if delta.finish_reason is not None:
                 self._end_output(delta)
 
+    def observe(self, observer: object) -> None:
+        """Send figures to an EngineObserver from now on."""
+        self.observers.append(guarded(observer, EngineObserver()))
+
     def send_stats(self, stats: StepStats) -> None:
         """Deliver the figures of a step."""
         for observer in self.observers:
-            _notify(observer.on_step, stats)
+            observer.on_step(stats)
 
     def fail_all(self) -> None:
         """End every output with an EngineDeadError."""
@@ -84,7 +91,7 @@ class DeltaDispatch:
         self._on_end()
         self._count_failures(delta)
         for observer in self.observers:
-            _notify(observer.on_output_finished, delta.metrics, delta.finish_reason)
+            observer.on_output_finished(delta.metrics, delta.finish_reason)
         self._outputs_left[delta.request_id].discard(delta.index)
         if not self._outputs_left[delta.request_id]:
             del self._outputs_left[delta.request_id], self._sinks[delta.request_id]
@@ -94,10 +101,3 @@ class DeltaDispatch:
             self._num_failures_in_a_row = 0
         elif delta.finish_reason == "error" and delta.index == 0 and not isinstance(delta.error, ConstraintError):
             self._num_failures_in_a_row += 1
-
-
-def _notify(call: Callable[..., None], *arguments: object) -> None:
-    try:
-        call(*arguments)
-    except Exception:
-        _log.exception("an observer failed")

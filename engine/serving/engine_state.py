@@ -11,6 +11,7 @@ from ..core.outputs import StepStats
 from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError
 from ..extension import load_extra
+from ..guarded_hook import failures_of
 from .delta_dispatch import DeltaDispatch
 from .engine_view import EngineView
 from .input_processor import InputProcessor
@@ -57,7 +58,7 @@ class EngineState:
         self._num_stalled_ticks = 0  # a clock would count the time for which the process was stopped
         self._queue_limits = QueueLimits(config)
         self._dispatch = DeltaDispatch(on_end=self._queue_limits.note_end)
-        self.observers = self._dispatch.observers
+        self.observe = self._dispatch.observe
 
     @property
     def _is_stepping(self) -> bool:
@@ -200,5 +201,6 @@ class EngineState:
             "default_sampling_params": self.default_sampling_params,
             **({} if self.adapters is None else {"adapters": self.adapters.stats()}),
             **self._input_processor.stats(),
+            "advice_failures": failures_of(*self.view.hooks, *self._dispatch.observers),
             **self.view.stats(self._steps),
         }

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.outputs import RequestMetrics, StepStats
-from ..core.ports import SchedulerConfig, StepLimits
+from ..core.ports import SchedulerConfig, SchedulerListener, StepLimits
 from ..core.request import Request
 from ..core.step_pipeline import StepPipeline
 from ..extension import load_extra
+from ..guarded_hook import guarded
 from .wait_prediction import WaitPrediction
 
 
@@ -47,29 +48,31 @@ class EngineView:
             **self._state_stats(),
             "tokens_per_s": _tokens_per_s(steps),
             "predicted_wait_s": WaitPrediction(core).predicted_wait_s(),
-            "speculation": None if core.speculation is None else core.speculation.to_dict(),
+            "speculation": core.speculation.to_dict(),
             "cost_model": core.cost_model.to_dict(),
-            **self._goal_stats(),
+            **core.pacer.stats(),
             **({} if self._launcher is None else self._launcher.stats()),
             "steps": [step.to_dict() for step in steps],
         }
+
+    @property
+    def hooks(self) -> list[object]:
+        """Hooks that advise the steps or record them."""
+        core, scheduler = self._core, self._core.scheduler
+        return [core.pacer, core.speculation, core.cost_model, scheduler.observer, *scheduler.listeners]
 
     def _state_stats(self) -> dict[str, Any]:
         """Return the counts of state slots and of the prefix cache on disk, if there are any."""
         kept = (getattr(self._core.blocks, name, None) for name in ("slots", "disk"))
         return {name: value for part in kept if part is not None for name, value in part.stats().items()}
 
-    def _goal_stats(self) -> dict[str, int]:
-        """Return the counts of goals met and missed; none without the extra."""
-        stats: Any = getattr(self._core.pacer, "stats", dict)
-        return dict(stats())
-
     def watch(self) -> Any:
         """Return a StepWatcher, which records each step from now on, until `unwatch`."""
         self.unwatch()
         inspection = load_extra("inspection.step_watcher", needed_for="watching steps")
         most = self.step_limits.num_batched_tokens
-        self._watcher = inspection.StepWatcher(self._core.scheduler, max_num_batched_tokens=most)
+        watcher = inspection.StepWatcher(self._core.scheduler, max_num_batched_tokens=most)
+        self._watcher = guarded(watcher, SchedulerListener())
         self._core.scheduler.listeners.append(self._watcher)
         return self._watcher
 

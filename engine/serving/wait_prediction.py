@@ -69,8 +69,8 @@ class WaitPrediction:
 
     def _outlook(self, request: Request) -> Any:
         """Return the pacer's Outlook of a request with a goal; None without one, or without the extra."""
-        predict, scheduler = getattr(self._core.pacer, "outlook", None), self._core.scheduler
-        return None if predict is None else predict(request, scheduler.running, scheduler.waiting)
+        scheduler = self._core.scheduler
+        return self._core.pacer.outlook(request, scheduler.running, scheduler.waiting)
 
     def predicted_s_until_ended(self, num_requests: int) -> float:
         """Return the seconds until `num_requests` outputs have ended at the latest; 0 if no request is unfinished."""

@@ -153,5 +153,5 @@ class _Process:
             timeout=settings.step_timeout,
             max_num_batched_tokens=settings.limits_on(settings.device).num_batched_tokens,
         )
-        engine.observers.append(watchdog)
+        engine.observe(watchdog)
         await watchdog.watch(lambda why: end_hung(HUNG_EXIT, why))

@@ -102,6 +102,7 @@ class FakeEngine:
         self.default_sampling_params: dict[str, Any] = {}
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_config={"model_type": "fake"}, quantization=None)
         self.observers: list[Any] = []
+        self.observe = self.observers.append
         self.prompts = self.view = self
         cache = SimpleNamespace(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE)
         self.loaded = SimpleNamespace(

@@ -102,7 +102,7 @@ class World:
         """Counts of events so far."""
         endings = {f"ends by {reason}": count for reason, count in self._clients.endings.items()}
         drafts = self._core.speculation
-        accepted = {"accepted drafts": 0 if drafts is None else drafts.num_accepted_tokens}
+        accepted = {"accepted drafts": getattr(drafts, "num_accepted_tokens", 0)}
         return self._seen + Counter(endings) + Counter(accepted) + Counter(self._core.scheduler.num_preemptions_by_mode)
 
     @property

@@ -37,7 +37,7 @@ class StepTimes:
         if not self.is_auto or not self.model.has_learned:
             return self.fixed_s
         every, most = self.model.predict(0, 0), self.model.predict(self._most, context)
-        return max(_STRETCH * self.model.predict(num_decodes, context), every / (_COST + every / most))
+        return max(_STRETCH * self.model.predict(num_decodes, context), every * most / (_COST * most + every))
 
     def budget(self, seconds: float | None, num_decodes: int, context: int) -> int | None:
         """Return the tokens of a step of so many seconds; None: all. A prompt gets a block's worth at least."""
@@ -58,7 +58,8 @@ class StepTimes:
         contexts = [request.num_computed_tokens for request in running]
         seconds = model.predict(num_running, sum(contexts[:num_running]))
         per_token = model.b + model.c * max(contexts[num_running:], default=0)
-        return int(_BACKGROUND * seconds / per_token) if per_token else None
+        seconds *= _BACKGROUND
+        return int(seconds / per_token) if seconds < per_token * self._most else None
 
     def prompt_s(self, request: Request, budget: int | None, num_decodes: int, context: int) -> float:
         """Return the seconds in which a request's uncomputed tokens are computed alone beside the decodes."""

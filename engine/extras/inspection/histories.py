@@ -25,6 +25,7 @@ class Histories(RequestObserver):
     def __init__(self, *, is_fair: bool, goals: Any = None) -> None:
         """`goals`: the GoalTable of the extra, if it is installed."""
         self._goals = goals
+        self._open: dict[Request, OpenHistory] = {}  # histories of unfinished requests
         self._fresh: dict[Request, None] = {}  # requests added since the last decision
         self._behind_parent: dict[Request, None] = {}
         self._catching_up: dict[Request, None] = {}  # running, more than one token behind
@@ -45,7 +46,7 @@ class Histories(RequestObserver):
     def added(self, request: Request, predicted_ttft: float | None) -> None:
         """Begin the history of a request that was queued."""
         phase = "interrupted" if request.num_output_tokens else "queue.step"
-        request.history = history = OpenHistory(request.arrival_time, phase, predicted_ttft)
+        self._open[request] = history = OpenHistory(request.arrival_time, phase, predicted_ttft)
         goal_s = None if self._goals is None else self._goals.of(request).ttft_s
         if goal_s is not None:
             slack = () if predicted_ttft is None else (goal_s - predicted_ttft,)
@@ -54,7 +55,7 @@ class Histories(RequestObserver):
 
     def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices, gave_way: bool) -> None:
         """Note that a request is about to lose its blocks."""
-        history = _of(request)
+        history = self._open[request]
         self._leave(history, "preempted", now)
         self._catching_up.pop(request, None)
         self._left_out.pop(request, None)
@@ -64,7 +65,7 @@ class Histories(RequestObserver):
 
     def admitted(self, request: Request, now: float) -> None:
         """Note that a request runs from now on."""
-        history = _of(request)
+        history = self._open[request]
         is_swapped_in = bool(request.num_preemptions and request.num_computed_tokens == request.num_tokens - 1)
         self._end_wait(request, history, now, "prefill" if not request.num_preemptions else "recompute")
         history.note(now, "admitted", "", request.num_computed_tokens, request.num_tokens)
@@ -83,7 +84,7 @@ class Histories(RequestObserver):
         if self._fresh:
             for request in self._fresh:
                 if request.status is Status.WAITING:
-                    _of(request).turn("queue", now)
+                    self._open[request].turn("queue", now)
             self._fresh.clear()
         if plan.behind_parent or self._behind_parent:
             self._wait_for_parents(plan.behind_parent, now)
@@ -110,19 +111,21 @@ class Histories(RequestObserver):
             return
         for request in [request for request in self._catching_up if request.last_token_time == now]:
             del self._catching_up[request]
-            history = _of(request)
+            history = self._open[request]
             history.spend(history.phase, now - history.since)
             self._begin_decode(history, now)
 
     def finished(self, request: Request, now: float) -> None:
         """End the history of a request that has ended."""
-        self._end(request, _of(request), now)
+        history = self._open.pop(request)
+        self._end(request, history, now)
+        request.history = history.closed()
         for requests in (self._fresh, self._behind_parent, self._catching_up, self._left_out):
             requests.pop(request, None)
 
     def so_far(self, request: Request, now: float) -> History:
         """Return the history so far of a request that has not ended."""
-        history = _of(request).copy()
+        history = self._open[request].copy()
         self._end(request, history, now)
         return history.closed()
 
@@ -148,17 +151,17 @@ class Histories(RequestObserver):
     def _wait_for_parents(self, behind: Sequence[Request], now: float) -> None:
         for request in behind:
             if request not in self._behind_parent:
-                history = _of(request)
+                history = self._open[request]
                 kind = history.phase.partition(".")[0]
                 self._end_wait(request, history, now, f"{kind}.parent")
                 history.note(now, "waits", "parent")
         for request in self._behind_parent.keys() - behind:
-            _of(request).turn(_of(request).phase.partition(".")[0], now)
+            self._open[request].turn(self._open[request].phase.partition(".")[0], now)
         self._behind_parent = dict.fromkeys(behind)
 
     def _catch_up(self, request: Request, plan: Plan, now: float) -> bool:
         """Note the request's chunk of this step, or its pause. Return True if it has a chunk."""
-        history = _of(request)
+        history = self._open[request]
         start, history.num_computed = history.num_computed, request.num_computed_tokens
         num_tokens = min(request.num_computed_tokens, request.num_tokens) - start
         if num_tokens > 0:
@@ -174,14 +177,14 @@ class Histories(RequestObserver):
         """Note decoding requests that are not in this step, and those that are in it again."""
         for request in [request for request in self._left_out if request in plan.num_tokens]:
             del self._left_out[request]
-            self._resume(_of(request), "decode", now)
+            self._resume(self._open[request], "decode", now)
         if len(plan.num_tokens) == len(running):
             return
         for request in running:
             if request in plan.num_tokens or request in self._catching_up:
                 continue
             if request.num_tokens + request.num_output_placeholders < request.max_num_tokens:
-                self._pause(_of(request), _why_left_out(plan, Source.DECODES), now)
+                self._pause(self._open[request], _why_left_out(plan, Source.DECODES), now)
                 self._left_out[request] = None
 
     def _pause(self, history: OpenHistory, why: str, now: float) -> None:
@@ -217,8 +220,3 @@ class Histories(RequestObserver):
 
 def _why_left_out(plan: Plan, source: Source) -> str:
     return "budget" if source in plan.sources else "policy"
-
-
-def _of(request: Request) -> OpenHistory:
-    assert isinstance(request.history, OpenHistory)
-    return request.history

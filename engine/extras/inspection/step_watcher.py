@@ -23,7 +23,7 @@ from typing import Any
 
 from ...core.batch import Batch, Progress, RowOutput
 from ...core.plan import Plan
-from ...core.ports import Decision, SchedulerState
+from ...core.ports import Decision, SchedulerListener, SchedulerState
 from ...core.request import Request
 from ...core.scheduler import Scheduler
 
@@ -31,7 +31,7 @@ MAX_STEPS = 2000  # records that wait to be taken
 Record = dict[str, Any]
 
 
-class StepWatcher:
+class StepWatcher(SchedulerListener):
     """SchedulerListener that gathers records until `take`."""
 
     def __init__(self, scheduler: Scheduler, *, max_num_batched_tokens: int) -> None:

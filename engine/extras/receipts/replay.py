@@ -16,7 +16,7 @@ from ...core.request import Request
 _NUM_LOGITS = 2**24
 
 
-class Replays:
+class Replays(Speculator):
     """Speculator whose drafts are the outputs that requests are expected to have. Other steps are `inner`'s."""
 
     def __init__(self, *, vocab_size: int) -> None:
@@ -61,11 +61,8 @@ class Replays:
         """Like Speculator."""
         if not self._drafts_here and self.inner is not None:
             return self.inner.draft(batch)
-        rows = [
-            row.with_drafts(self._next(row.request, row.num_drafts)) if row.num_drafts else row for row in batch.rows
-        ]
-        rows.sort(key=lambda row: row.num_tokens > 1)
-        return batch.subset(rows)
+        planned = ((row.request, row.num_drafts) for row in batch.rows if row.num_drafts)
+        return batch.with_drafts({request: self._next(request, count) for request, count in planned})
 
     def _next(self, request: Request, count: int) -> Sequence[int]:
         """Return the next expected tokens, up to the first one outside of the vocabulary."""

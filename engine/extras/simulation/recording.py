@@ -27,7 +27,7 @@ from ...config.setting import settings_of
 from ...core.batch import Batch, Progress, RowOutput
 from ...core.block_manager import CacheSpec
 from ...core.pace import Pace
-from ...core.ports import Decision, SchedulerState
+from ...core.ports import Decision, SchedulerListener, SchedulerState
 from ...core.request import Request, Status
 from ...core.state_places import StateSpec
 from ...private_file import create_private
@@ -73,7 +73,7 @@ def _is_ended_by_token(request: Request) -> bool:
     )
 
 
-class Recorder:
+class Recorder(SchedulerListener):
     """SchedulerListener that writes the lines, and closes the stream when it is freed.
 
     An error of writing, such as a full disk, ends the recording and nothing else.

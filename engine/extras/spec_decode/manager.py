@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from ...core.batch import Batch, RowOutput
-from ...core.ports import Drafted
+from ...core.ports import Drafted, Speculator
 from ...core.request import Request
 from ...core.step_stats import accepted_per_position
 from .draft_length import DraftLengths
@@ -23,7 +23,7 @@ _LEARN_ALL, _LEARN_EVERY = 64, 8  # after 64 calls the drafter's cost is learned
 _log = logging.getLogger("splitfuse.engine")
 
 
-class Speculation:
+class Speculation(Speculator):
     """Manager of drafts, one per engine. `draft` runs in the step's thread, other methods where the scheduler runs."""
 
     def __init__(
@@ -91,9 +91,7 @@ class Speculation:
         # The first call may build kernels, so its time says nothing about the next call.
         self._draft_s = seconds if self._num_calls else 0.0
         self._num_calls += 1
-        rows = [row.with_drafts(drafts[row.request]) if row.num_drafts else row for row in batch.rows]
-        rows.sort(key=lambda row: row.num_tokens > 1)
-        return batch.subset(rows)
+        return batch.with_drafts(drafts)
 
     def _drafts(self, wanted: dict[Request, int]) -> dict[Request, list[int]]:
         """Return the usable tokens of the drafter."""

@@ -49,7 +49,8 @@ class StepTimes:
         prior = _PRIOR_WEIGHT / plain**2
         weight, tokens, seconds, squares, products = self._sums
         weight, squares, products = weight + prior, squares + prior, products + prior * assumed
-        determinant = weight * squares - tokens * tokens
+        # Without rounding it is at least that of the prior alone.
+        determinant = max(weight * squares - tokens * tokens, prior * (weight + squares - prior))
         token = (weight * products - tokens * seconds) / determinant
         any_at_all = (squares * seconds - tokens * products) / determinant
         if any_at_all < 0:

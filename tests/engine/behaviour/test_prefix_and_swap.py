@@ -52,7 +52,7 @@ async def test_swapping_shows_in_the_numbers(tiny_folder: str) -> None:
             def on_output_finished(self, metrics, finish_reason) -> None:  # type: ignore[no-untyped-def]
                 pass
 
-        engine.observers.append(Watcher())
+        engine.observe(Watcher())
         sinks = [Collector() for _ in range(4)]
         for sink in sinks:
             await engine.submit([30] * 10, SamplingParams(temperature=0, max_tokens=25, ignore_eos=True), sink)

@@ -459,7 +459,7 @@ async def test_observers_and_a_closed_pipe_cost_nothing(
 
     async with running_engine(tiny_folder, log_steps=True) as engine:
         monkeypatch.setattr("splitfuse.engine.serving.async_engine.print", closed, raising=False)
-        engine.observers.append(Broken())
+        engine.observe(Broken())
         assert (await collect(engine, [30], GREEDY))[0].finish_reason == "length"
         assert engine.is_healthy
     assert "mine too" in caplog.text
