@@ -104,7 +104,7 @@ class AsyncClient(BaseClient):
         """Answer a conversation: a list of messages, or the text of one user message.
 
         `tools`: OpenAI's form, pydantic models or JSON schemas. `schema`: form of the answer, a pydantic model or a
-        JSON schema. `fields`: those of /v1/chat/completions.
+        JSON schema. `fields`: further fields of /v1/chat/completions.
         """
         request = chats.request(messages, tools=tools, schema=schema, fields=fields)
         answer = await self._ask(request, self.retry_policy.begin(), at_most=None)
@@ -319,7 +319,7 @@ class AsyncJob:
         return await client._poll(self.seq_id, client._wait_limit(wait), client.retry_policy.begin())
 
     def stream(self, starting_after: int | None = None) -> "AsyncStream":
-        """Iterate over all events, or those after the event id `starting_after`; leaving early cancels nothing."""
+        """Iterate over all events, or over events after the id `starting_after`; leaving early cancels nothing."""
         return AsyncStream(self._client, seq_id=self.seq_id, starting_after=starting_after)
 
     async def cancel(self) -> None:

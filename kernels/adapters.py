@@ -78,7 +78,7 @@ def add_in_torch(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> 
 
 
 def _packed(parts: Mapping[int, AdapterPart]) -> list[tuple[Tensor, Tensor]]:
-    """Lay the matrices out one after the other, so that what is fetched ahead is what is read next."""
+    """Lay the matrices out one after the other, so that the hardware fetches ahead the matrix that is read next."""
     sizes = [(_num_panel_bytes(part.a, _RANKS), _num_panel_bytes(part.b, _OUTPUTS)) for part in parts.values()]
     rest, packed = torch.frombuffer(large_pages.region(max(sum(map(sum, sizes)), 1)), dtype=torch.uint8), []
     for part, (size_a, size_b) in zip(parts.values(), sizes, strict=True):

@@ -37,7 +37,7 @@ from .service import Service
 if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
 
-# To the pages of --allowed-origins.
+# Response headers that pages of --allowed-origins may read.
 _EXPOSED_HEADERS = (
     *("Location", "Retry-After", "X-Ignored-Fields", "X-Max-Tokens", "X-Request-Id", "X-Seq-Id", "X-Unenforced"),
     *("openai-processing-ms", "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "request-id"),
@@ -97,7 +97,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def _middleware(service: Service) -> list[Middleware]:
-    """In the order of the way in. Where there are keys no page can use the server without one: it needs no guard."""
+    """Middleware, outermost first. With API keys the guard against foreign pages is not needed: a page has no key."""
     settings = service.settings
     origins = settings.allowed_origins
     names = {settings.host.lower(), *settings.allowed_hosts}
@@ -135,7 +135,7 @@ def _error_form_of(service: Service) -> Any:
 
 
 class _IgnoreTrailingSlash:
-    """ASGI middleware: a redirect to the path without it would make a GET of a POST, without its body."""
+    """ASGI middleware that drops a trailing slash: a redirect would turn a POST into a GET and drop its body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -187,7 +187,7 @@ def _routes(app: FastAPI) -> list[Route]:
 
 
 def _paths(request: Request) -> set[str]:
-    """Return the paths of all routes, those of ids as far as the id."""
+    """Return the paths of all routes, cut off before an id."""
     return {route.path.partition("/{")[0] for route in _routes(request.app)}
 
 

@@ -52,7 +52,7 @@ class Extension:
     answer_check: str | None = None  # makes the Check of an answer from sampling parameters
     receipts: str | None = None  # Part class that makes the receipts of answers
     index: str | None = None  # makes the answer to a browser that opens /
-    manual: str | None = None  # makes the answer to /docs/, which is else that to /docs
+    manual: str | None = None  # makes the answer to /docs/ (default: same as /docs)
     is_open: str | None = None  # true of scopes that need no key
     serve: str | None = None  # runs `splitfuse serve` in place of one server: takes the settings and the signals
     part: str | None = None  # Part class
@@ -93,13 +93,13 @@ class Extension:
 
     @cached_property
     def _beginning(self) -> re.Pattern[str]:
-        """Pattern of `paths`. Each request is matched against those of all extensions."""
+        """Pattern of `paths`, against which each request is matched."""
         paths = (re.escape(path).replace(r"\*", "[^/]*") for path in self.paths)
         return re.compile("|".join(rf"{path}(?:/|\Z)" for path in paths) or "(?!)")
 
 
 class Part:
-    """State that an extension keeps for one server. Subclasses take the Service and override what they need."""
+    """State that an extension keeps for one server. Subclasses take the Service and override the hooks they need."""
 
     def __init__(self, service: Any) -> None:
         self.service = service
@@ -249,7 +249,7 @@ def has_extension(name: str) -> bool:
 
 def _is_asked_for(extension: Extension, settings: Any) -> bool:
     if extension.settings is not None and not isinstance(settings, extension.settings):
-        return False  # settings of a program that knows nothing of it
+        return False  # the settings class lacks this extension's fields
     return extension.is_used(settings)
 
 

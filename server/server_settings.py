@@ -33,7 +33,7 @@ class ServerSettings(EngineConfig):
     profile: str | None = setting(
         None,
         choices=tuple(PROFILES),
-        help="bundle of settings, each of which a flag of its own overrides; server/docs/commands.md says what it sets",
+        help="bundle of settings (server/docs/commands.md); a setting's own flag wins",
     )
     host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, at_least=0, at_most=65535, help="port to listen on; 0 = any free one")
@@ -77,7 +77,7 @@ class ServerSettings(EngineConfig):
     )
     stream_interval: int = setting(1, at_least=1, help="tokens per stream event after the first")
     metrics_prefix: str = setting("splitfuse:", help="beginning of every metric's name; vllm: suits stock dashboards")
-    log_format: str = setting("text", choices=("text", "json"), help="of what is logged; json: an object per line")
+    log_format: str = setting("text", choices=("text", "json"), help="of the log; json: an object per line")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,7 +40,7 @@ class Service(JobObserver):
         endpoints: Mapping[str, Any] | None = None,
         metrics: "Metrics",
     ) -> None:
-        """`kinds` makes the KeptKinds of the core's own routes, `endpoints` are those that batches can ask for."""
+        """`kinds` makes the KeptKinds of the core's own routes, `endpoints` answers lines of batches."""
         self.settings = settings
         self.start_time = time.time()
         self.keys = KeyRing(settings.keys, settings.admin_keys)
@@ -105,7 +105,7 @@ class Service(JobObserver):
         return next((adapter.name for adapter in self.adapters if adapter.name == name), None)
 
     def new_job(self, params: SamplingParams, *, owner: str, **fields: Any) -> Job:
-        """Make a job under a new, unguessable id; not submitted yet. `fields` are those of Job."""
+        """Make a job under a new, unguessable id; not submitted yet. `fields`: further fields of Job."""
         job = self.results.new_job(
             model=params.adapter or self.settings.model_name,
             num_outputs=params.n,
@@ -136,7 +136,7 @@ class Service(JobObserver):
         return None if checks is None else await checks.of(params)
 
     def read_check(self, stored: Any) -> Check | None:
-        """Make the check again that was kept with a job."""
+        """Rebuild a job's stored answer check."""
         checks = None if stored is None else self.extensions.first("answer_check")
         return None if checks is None else checks.read(stored)
 

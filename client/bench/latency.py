@@ -1,6 +1,6 @@
 """Measurements of a load run: one record per request, and the figures of a whole run. Pure arithmetic.
 
-Names and formulas are those of `vllm bench serve`, so that figures can stand side by side:
+Names and formulas follow `vllm bench serve`, so that figures can stand side by side:
 TTFT = sent -> first output; ITL = every gap between two chunks, pooled; E2EL = sent -> last output;
 TPOT = (E2EL - TTFT) / (output tokens - 1), for requests of at least two tokens.
 """

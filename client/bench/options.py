@@ -100,7 +100,7 @@ def _target_flags(add: Callable[..., Any]) -> None:
     add("--port", type=_count, metavar="PORT", help=f"default {_DEFAULT_PORT}")
     add("--backend", choices=_BACKENDS, default="openai", metavar="API", help=f"{', '.join(_BACKENDS)}; default openai")
     add("--endpoint", choices=ENDPOINTS, metavar="PATH", help=f"{' or '.join(ENDPOINTS)}; default: the backend's")
-    add("--model", metavar="NAME", help="default: the one that the server has")
+    add("--model", metavar="NAME", help="default: the server's model")
     add("--api-key", metavar="KEY", help="default: SPLITFUSE_API_KEY")
     add("--temperature", type=float, default=0.0, metavar="T", help="default 0, greedy")
     add("--ignore-eos", action="store_true", help="generate the whole output length")

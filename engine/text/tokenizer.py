@@ -121,7 +121,7 @@ class Tokenizer:
     def render_chat(self, messages: Sequence[Mapping[str, Any]], *, template: str | None = None, **options: Any) -> str:
         """Return the prompt text of a conversation, rendered with this template's source or the model's template.
 
-        Options are those of ChatTemplate.render. Raises InvalidRequestError; ConfigError about `template`.
+        Takes ChatTemplate.render's options. Raises InvalidRequestError; ConfigError about `template`.
         """
         chat_template = None if template is None else self._new_template(_template_module().read_template(template))
         text: str = (chat_template or self.chat_template).render(messages, **options)

@@ -31,7 +31,7 @@ class Kind(NamedTuple):
 
 
 class Products(NamedTuple):
-    """Products of all experts with one of their matrices that are of one kind."""
+    """Grouped product over the experts whose matrix has one packed kind."""
 
     kind: Kind
     weights: Tensor  # structs of the products (arguments.h), [experts, bytes], zeros for experts of other kinds

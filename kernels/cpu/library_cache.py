@@ -54,7 +54,7 @@ class LibraryCache:
         path = self._folder / name
         data = _read_private(path)
         if _read_private(_digest_path(path)) != _digest(data, name):
-            raise OSError(f"{path} is not what was built")
+            raise OSError(f"{path} is not the built library")
         return data
 
     def _read_or_build(self, name: str, compile_in: Compile) -> bytes:

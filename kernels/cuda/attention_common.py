@@ -123,8 +123,8 @@ def attend(
 
     State of a query row: `maximum` m of the scores in base 2, `total` Σ exp2(s - m), `out` Σ exp2(s - m) · v. m begins
     finite: a row that sees nothing of its first tiles gets exp2(-inf) = 0 there, not exp2(-inf + inf) = NaN.
-    A tile of which a row sees nothing changes no bit of its state. EXACT: so does a tile's shape, for the instruction
-    of the dots adds a row's products in one order.
+    A tile in which a row sees no key changes no bit of the row's state. EXACT: nor does a tile's shape, because the
+    instruction of the dots adds a row's products in one order.
     """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     if CAPPED:

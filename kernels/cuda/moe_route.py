@@ -82,7 +82,7 @@ class ExpertTiles(NamedTuple):
     """Pairs in tiles of BLOCK_M, a tile for one expert; only the GPU knows how many tiles are in use."""
 
     # [tiles · BLOCK_M] int32, num_pairs in the padding; unwritten in tiles without an expert. None: few pairs, each
-    # with a tile of its own, of which the first one of an expert takes all of the expert's
+    # with a tile of its own; an expert's first program handles all of its tiles
     pairs: Tensor | None
     experts: Tensor  # [tiles] int32, -1 in tiles without an expert, which come last
 

@@ -90,7 +90,7 @@ def choose_config(
 ) -> Config:
     """Choose the tile: few instructions, no spills (tests/gpu/compile_report.py), on 9.0 the best of 7 to 9 on an H200.
 
-    A warp takes 32 outputs where it can: then fewer instructions than weights are left for what is not the weights'.
+    A warp takes 32 outputs where it can, so that instructions beside the weights' stay fewer than the weights.
     """
     if element_size > 2:
         return Config(16, 32, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
@@ -129,7 +129,7 @@ def choose_num_splits(num_outputs: int, num_steps: int, config: Config, gpu: Dev
 
 
 def has_layout(weight: QuantizedWeight) -> bool:
-    """True if the weight's groups can be those of a dot; 5 and 6 bits are stored in 8."""
+    """True if a group of the weight fits a dot's groups; 5 and 6 bits are stored in 8."""
     return _is_plain(weight) or _dot_group(weight) in _GROUPS
 
 
@@ -222,7 +222,7 @@ def _placed(codes: Tensor, index: int, bits: int, is_float: bool) -> Tensor:
 
 
 def _grouped(level: Tensor, num_inputs: int, group: int, padded: int) -> Tensor:
-    """Repeat scales or offsets for parts of their groups, and add those of the padding."""
+    """Repeat scales or offsets for parts of their groups, and append the padding's."""
     if not group:
         return level
     fine = level.repeat_interleave(num_inputs // group // len(level), dim=0)
@@ -240,7 +240,7 @@ def _quantized_matmul(
     BLOCK_K: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, IS_FLOAT: tl.constexpr, SCALE_ROWS: tl.constexpr,
     DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Write out [rows, NUM_N], if split sums without a bias, [splits, rows, NUM_N]. x is that of `prepare_rows`."""
+    """Write out [rows, NUM_N], if split sums without a bias, [splits, rows, NUM_N]. x comes from `prepare_rows`."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -364,7 +364,7 @@ def multiply(
         return F.linear(_rounded(x, packed), widen(packed, x.dtype), packed.bias)
     gpu = device_info(x.device)
     is_e2m1 = packed.is_float and packed.bits == 4
-    # In exact mode one tile, and so one instruction, for any number of rows: on wgmma's GPUs that of 64.
+    # Exact mode has one tile, so one instruction, for any number of rows: the 64-row tile where wgmma exists.
     tile_rows = num_rows if not settings.IS_EXACT else 64 if gpu.has_strong_cores else 16
     config = config or choose_config(tile_rows, num_outputs, x.element_size(), packed.group, gpu, is_e2m1=is_e2m1)
     rows = prepare(x, packed, multiple=config.BLOCK_M)

@@ -106,7 +106,7 @@ class Conversation:
             _say(f"{name} is not a command; /help lists them")
 
     def _answer(self, messages: list[dict[str, str]]) -> None:
-        """Show the answer, and keep it with the messages. Ctrl-C keeps what has arrived."""
+        """Show the answer, and append it to the messages. Ctrl-C keeps the text so far."""
         answer = _Answer(new_view(is_plain=self._options.is_plain))
         usage: Usage | None = None
         try:

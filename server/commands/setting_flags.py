@@ -66,7 +66,7 @@ def section_of(name: str) -> str:
 
 
 def _pages(names: Iterable[str]) -> str:
-    """Name the pages of --help that have one of these settings."""
+    """Return a line that names the --help pages of these settings."""
     sections = {section_of(name) for name in names if name != "model"}
     return f"More settings: --help {ALL}, or one page of {', '.join(filter(sections.__contains__, SECTIONS))}."
 

@@ -1,1 +1,1 @@
-"""Extras of the server: folders that can each be deleted; what is there registers itself (`server/extension.py`)."""
+"""Extras of the server: folders that can each be deleted, and that register themselves (`server/extension.py`)."""

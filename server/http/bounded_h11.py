@@ -52,7 +52,7 @@ class StrictBuffer(ReceiveBuffer):
 class BoundedH11(h11.Connection):
     """Parser that refuses large heads, versions other than HTTP/1 and unclear ends, however the bytes are split.
 
-    `fault` says what was wrong with the last request if it was more than bad syntax.
+    `fault` names the last request's fault if it was more than bad syntax.
     """
 
     fault = ""

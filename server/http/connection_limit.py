@@ -4,7 +4,7 @@ from collections import Counter
 
 
 class ConnectionLimit:
-    """Counter of open connections. One address gets at most half of them, so that it cannot shut out all others.
+    """Counter of open connections. One address gets at most half of them, so that it cannot shut out the others.
 
     Addresses of this machine have no limit of their own: they often belong to a proxy that carries many clients.
     """

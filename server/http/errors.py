@@ -53,7 +53,7 @@ class PermissionDeniedError(SplitfuseError):
     """The request's key may not do this."""
 
     def __init__(self) -> None:
-        super().__init__("this needs the admin key, one of those that the server was started with by --admin-key")
+        super().__init__("this needs an admin key of the server (--admin-key)")
 
 
 class ResultNotFoundError(SplitfuseError):

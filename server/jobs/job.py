@@ -122,7 +122,7 @@ class Job:
         self.check = check
         self.changed = changed or Signal()
         self.ended = Latch()
-        self.was_read = Latch()  # a reader has had the end
+        self.was_read = Latch()  # a reader received the final event
         self.stream_interval = stream_interval
         self._keeps_prompt = keeps_prompt
         self._observers = list(observers)

@@ -27,7 +27,7 @@ class ResultBackend(JobObserver):
         """Open the store. Raises ConfigError."""
 
     async def close(self, *, has_crashed: bool = False) -> None:
-        """Write what has come and let go. `has_crashed`: the engine died, which counts as a crash of running jobs."""
+        """Write pending events and let go. `has_crashed`: the engine died, which counts as a crash of running jobs."""
 
     def sink(self, job: Job, *, webhook: str | None = None) -> Sink:
         """Return where the engine's deltas of a job go that will be accepted."""

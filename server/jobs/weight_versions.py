@@ -8,7 +8,7 @@ Sink = Callable[[OutputDelta], None]
 
 
 class WeightVersions:
-    """Versions that sampled a job's last and first token. `current` returns the one that samples now."""
+    """Versions that sampled a job's last and first token. `current` returns the version that samples now."""
 
     def __init__(self, current: Callable[[], int] | None = None) -> None:
         self._current = current  # None if nobody knows it

@@ -15,7 +15,7 @@ _LIMITED = (
 
 
 class LogLimit(logging.Filter):
-    """Filter that passes one message with this beginning per LOG_INTERVAL_S, reworded, with a count of those left out.
+    """Filter that passes one message with this beginning per LOG_INTERVAL_S, reworded, with a count of the others.
 
     Other messages are unchanged. With an empty rewording it passes none.
     """

@@ -1,4 +1,4 @@
-"""Bamba (IBM et al. 2024): state spaces, attention in a few layers, of which half a head rotates."""
+"""Bamba (IBM et al. 2024): state spaces, a few layers of attention; half of each head rotates."""
 
 from collections.abc import Mapping
 from typing import Any

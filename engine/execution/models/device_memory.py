@@ -17,7 +17,7 @@ class DeviceMemory(Protocol):
         """Return the free memory, after the memory of dead tensors has been released, and the total."""
 
     def peak(self, work: Callable[[], object]) -> int:
-        """Run `work` and return the most memory that it takes on top of what is in use. Raises `work`'s errors."""
+        """Run `work` and return its peak memory beyond the memory in use before. Raises `work`'s errors."""
 
 
 class CudaMemory:

@@ -28,8 +28,8 @@ class Inputs(NamedTuple):
     positions: Tensor  # [T] int64
     slot_mapping: Tensor  # [T] int64, block · block_size + offset
     ragged: RaggedBatch
-    # [L] int64, indices into T: first the last known token and the drafts of each row that samples, then the tokens
-    # before those with prompt logprobs, then those whose hidden states are pooled
+    # [L] int64, indices into T: the last known token and the drafts of each row that samples, then the token before
+    # each prompt logprob, then each pooled token
     logits_indices: Tensor
     states: StateBatch | None = None  # None: no layer is recurrent
     adapter_tiles: Tensor | None = None  # tiles for `ops.add_adapters`; None: no row has an adapter

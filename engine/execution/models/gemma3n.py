@@ -77,7 +77,7 @@ class Gemma3nLayer(Layer):
     def __call__(
         self, streams: list[Tensor], added: Tensor | None, embedded: Tensor, inputs: Inputs, cache: Any
     ) -> tuple[list[Tensor], Tensor]:
-        """Return the corrected streams, and what is to be added to all but the first."""
+        """Return the corrected streams, and the term to add to every stream but the first."""
         predictions = self.altup.predict(streams, added)
         x = self.attention_norm(predictions[0])
         attended = predictions[0] + self.attention(x, inputs, cache)

@@ -1,4 +1,4 @@
-"""GLM-4.5 to 4.7 (Zhipu AI 2025): DeepSeek-V3's mixtures with grouped-query attention, of which half a head rotates."""
+"""GLM-4.5 to 4.7 (Zhipu AI 2025): DeepSeek-V3's mixtures, grouped-query attention; half of each head rotates."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -65,7 +65,7 @@ def with_layer_kinds(
 
 
 def check_values(fields: Mapping[str, Any], **built: Any) -> None:
-    """Raise ConfigError if a field is there and has another value than the one that is built, or one of several."""
+    """Raise ConfigError if a field is present with a value that is not built; a tuple lists several built values."""
     for name, values in built.items():
         known = values if isinstance(values, tuple) else (values,)
         if name in fields and fields[name] not in known:

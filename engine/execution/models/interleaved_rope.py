@@ -20,7 +20,7 @@ class InterleavedRope(Decoder):
 
     @cached_property
     def _halves(self) -> Tensor:
-        """Dimensions of a head [D] in the order that rotates halves: even ones, odd ones, those that do not turn."""
+        """Dimensions of a head [D] in the order that rotates halves: even ones, odd ones, then fixed ones."""
         rotary_dim = max(rope.rotary_dim for rope in self.config.ropes)
         pairs = torch.arange(rotary_dim).view(-1, 2).T.flatten()
         return torch.cat([pairs, torch.arange(rotary_dim, self.config.head_dim)])

@@ -112,7 +112,7 @@ class KVCache:
         return view
 
     def _empty(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-        """Allocate; not zeroed, because kernels never read what was not written, and such pages cost no memory."""
+        """Allocate without zeroing: kernels never read unwritten slots, and untouched pages cost no memory."""
         return torch.empty(shape, dtype=dtype, device=self._device)
 
     def copy_blocks(

@@ -16,7 +16,7 @@ from .layers import RMSNorm
 
 @dataclass(frozen=True, slots=True)
 class LowRankQuery:
-    """Matrix of queries with a norm between its two factors, of which LatentAttention has multiplied by the first."""
+    """Second factor of the matrix of queries, and the norm before it; LatentAttention multiplies by the first."""
 
     norm: RMSNorm
     up_proj: Any

@@ -38,7 +38,7 @@ class RecurrentState(NamedTuple):
 
 
 class SharedKV(NamedTuple):
-    """Keys and values of an earlier layer, which has written those of a step before this one reads them."""
+    """Reader of the keys and values that an earlier layer wrote in the same step."""
 
     layer: int
 

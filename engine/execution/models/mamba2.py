@@ -38,7 +38,7 @@ class Mamba2ForCausalLM(MixerDecoder):
                 "mamba_d_conv": fields["conv_kernel"],
                 "mamba_conv_bias": fields.get("use_conv_bias", True),
                 "mamba_proj_bias": fields.get("use_bias", False),
-                # There is no attention: one head, of which nothing is kept.
+                # There is no attention: one head, and the cache keeps nothing of it.
                 "num_attention_heads": 1,
                 "num_key_value_heads": 1,
                 "head_dim": 2,

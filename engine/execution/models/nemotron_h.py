@@ -66,7 +66,7 @@ class NemotronHForCausalLM(MixerDecoder):
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = {**_DEFAULTS, **raw}
         kinds = fields.get("layers_block_type") or fields.get("layer_types") or _kinds(fields)
-        # NVIDIA's code and transformers' decoding have no lower limit of a time step but that of time_step_limit.
+        # NVIDIA's code and transformers' decoding limit a time step from below by time_step_limit alone.
         fields |= {
             "layer_types": kinds,
             "num_hidden_layers": len(kinds),

@@ -22,5 +22,5 @@ class Qwen3_5ForConditionalGeneration(Qwen3_5ForCausalLM):
 
 
 def text_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a model's text part together with those of the whole."""
+    """Return the fields of a model's text part, joined with the fields of the whole model."""
     return {**raw, **raw["text_config"], "architectures": raw["architectures"]}

@@ -64,8 +64,8 @@ class PerLayerInput:
 class SharedKVGemma(Gemma2ForCausalLM):
     """Gemma 2 with plain norm weights and norms of queries, keys and values.
 
-    `paged` of its normalized fields has each layer's shape of keys and values, `num_readers` the number of last layers
-    that read those of the last layer before them of their kind.
+    Normalized fields: `paged` is each layer's shape of keys and values, `num_readers` the number of last layers that
+    reuse the nearest earlier cache of their kind.
     """
 
     partial_rotary = True

@@ -23,7 +23,7 @@ def plan_state_slots(
     """Return the numbers of slots for a cache of `budget` bytes, or beside the configured number of blocks.
 
     `useful`: the most blocks that can be of use. `swap_bytes`: host memory for swapped requests. `is_async`: a step is
-    scheduled while the last one runs. Raises ConfigError if states leave no memory for blocks, there or here.
+    scheduled while the last one runs. Raises ConfigError if states leave blocks no memory, on the device or the host.
     """
     num_live = num_live_slots(config.step_limits.num_seqs, 2 if is_async else 1)
     if config.num_kv_blocks is not None:

@@ -38,7 +38,7 @@ class WeightSource(Protocol):
     """Source of a checkpoint's tensors by name. On a CPU several threads use it at once."""
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor in the model's dtype, or one of WIDE in the files'.
+        """Return a tensor in the model's dtype; a name in WIDE keeps the files' dtype.
 
         Raises ConfigError if it is missing or has another shape.
         """

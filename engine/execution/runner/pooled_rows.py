@@ -32,7 +32,7 @@ def pooled_indices(rows: Sequence[BatchRow], starts: Sequence[int]) -> list[int]
 
 
 def pooled_outputs(rows: Sequence[BatchRow], outputs: Sequence[RowOutput], hidden: Tensor) -> list[RowOutput]:
-    """Hand hidden [all pooled positions, hidden_size] to the tasks. Return the outputs, with those of pooled rows."""
+    """Hand hidden [all pooled positions, hidden_size] to the tasks. Return all outputs, pooled rows' too."""
     states = hidden.to(device="cpu", dtype=torch.float32).numpy()
     found, first = list(outputs), 0
     for index, row in enumerate(rows):

@@ -32,7 +32,7 @@ class SamplingPass:
     def run(self, step: Step) -> None:
         """Make the grammars' masks while the device computes, and queue the sampling.
 
-        The grammars' tokens before those to sample are known.
+        The host knows every token before the sampled positions.
         """
         if step.samples.constrained:
             step.fields |= self._masks.of_rows(step.samples.constrained, forces=step.feeds_next)

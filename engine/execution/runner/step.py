@@ -21,8 +21,8 @@ class Step:
 
     rows: list[BatchRow]
     samples: Samples
-    # L: samples first, then the tokens before those with prompt logprobs, then those to be pooled. Collection reads the
-    # hidden states behind the samples'
+    # L: rows of samples, then of prompt logprobs (one token earlier), then of pooled tokens. Collection reads the
+    # hidden states after the samples' rows
     num_logits: int
     inputs: Inputs  # read by the model; a graph has its own
     fields: dict[str, Tensor]  # all arrays of the batch and its samples, on the device
@@ -31,4 +31,7 @@ class Step:
     feeds_next: bool  # the next step is launched before this one's tokens are known
     hidden: Tensor | None = None  # [L, hidden_size]
     sampled: Sampled | None = None
-    arrays: tuple[Arrays, Arrays] = ({}, {})  # those of the model on the host: in the step's buffer, and others
+    arrays: tuple[Arrays, Arrays] = (
+        {},
+        {},
+    )  # arrays on the host: in the step's buffer, and others

@@ -18,7 +18,7 @@ def prompt_logprobs(
 ) -> PromptLogprobs | None:
     """Return the logprobs of the tokens at `row.prompt_logprob_positions`; None if they are not finite.
 
-    hidden [number of positions, hidden_size]: states of the tokens before those; `head` turns states into logits.
+    hidden [number of positions, hidden_size]: states one token before each position; `head` turns states into logits.
     """
     num_top = row.request.params.prompt_logprobs
     assert num_top is not None

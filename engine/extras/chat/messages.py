@@ -134,7 +134,7 @@ def _call(call: object, *, at: str, inner: str | None = None) -> Message:
 
 
 def _as_function(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the call of a custom tool as that of a function with one string."""
+    """Return the call of a custom tool as the call of a function with one string."""
     custom = call.get("custom")
     if not isinstance(custom, Mapping):
         return call

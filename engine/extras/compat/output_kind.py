@@ -12,7 +12,7 @@ class RequestOutputKind(Enum):
     """Content of the RequestOutputs of one request."""
 
     CUMULATIVE = 0  # everything so far
-    DELTA = 1  # what is new
+    DELTA = 1  # tokens since the last output
     FINAL_ONLY = 2  # everything, once
 
 

@@ -178,7 +178,7 @@ class DeadlinePacer(Pacer):
 
 
 class _Step(NamedTuple):
-    prompts: list[Request]  # interactive ones, first those that have begun
+    prompts: list[Request]  # interactive requests, started ones first
     num_decodes: int
     context: int
     usual_s: float | None  # seconds of the step for smooth streams

@@ -32,7 +32,7 @@ class StepTimes:
     def usual_s(self, num_decodes: int, context: int) -> float | None:
         """Return the seconds that a step may take beside decodes; None: as long as it takes.
 
-        `context`: tokens that the step reads before its own, those of the first prompt among them.
+        `context`: earlier tokens that the step reads, the first prompt's included.
         """
         if not self.is_auto or not self.model.has_learned:
             return self.fixed_s

@@ -29,7 +29,7 @@ class Disk(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedPrefix(Prefix):
-    """Prefix with staged blocks behind those of the cache."""
+    """Prefix whose cached blocks are followed by staged blocks."""
 
     staged: tuple[Bytes, ...] = ()
 

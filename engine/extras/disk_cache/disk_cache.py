@@ -177,7 +177,7 @@ class DiskCache:
         return partial(read, self._codec(tenant), self._namespace.hex()[:32], pairs, first)
 
     def _stage(self, found: Sequence[Found], generation: int) -> None:
-        """Keep what was read until its request is admitted, unless the weights have changed meanwhile."""
+        """Keep the blocks read for a request until it is admitted, unless the weights have changed meanwhile."""
         if generation != self._generation or not found:
             return
         for identity, payload, _ in found:
@@ -279,11 +279,11 @@ class DiskCache:
         return self._reader.num_damaged
 
     def flush(self, timeout: float = _CLOSE_S) -> None:
-        """Write what is queued, and wait for it."""
+        """Write all queued blocks, and wait until they are on disk."""
         self._writes.flush(timeout)
 
     def close(self) -> None:
-        """Write what is queued, for a while, and end the threads."""
+        """Write queued blocks for a while, then end the threads."""
         self.flush()
         self._writes.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -56,7 +56,7 @@ class EntryFolder:
         if not stat.S_ISDIR(status.st_mode):
             raise ConfigError(f"{_SETTING} {path}: no folder, or a link to one; name the folder itself")
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise ConfigError(f"{_SETTING} {path}: others can write it, and so choose what is computed; chmod 700 it")
+            raise ConfigError(f"{_SETTING} {path}: others can write it, and so change answers; chmod 700 it")
 
     @property
     def is_writer(self) -> bool:

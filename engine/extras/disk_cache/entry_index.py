@@ -56,7 +56,7 @@ class EntryIndex:
         self.use([path])
 
     def use(self, paths: Iterable[str]) -> None:
-        """Count a hit of each of these entries, those that there are."""
+        """Record a hit for each of these entries that exists."""
         for path in paths:
             if (entry := self._entries.get(path)) is not None:
                 self._num_uses += 1

@@ -13,7 +13,7 @@ from .cache_bytes import Bytes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedStatePrefix(StatePrefix):
-    """Prefix with staged blocks behind those of the cache, and the staged state behind them."""
+    """Prefix whose cached blocks are followed by staged blocks and the staged state."""
 
     staged: tuple[Bytes, ...] = ()
     state: Bytes | None = None

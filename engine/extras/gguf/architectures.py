@@ -19,7 +19,7 @@ from .keys import Keys
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 # Tensors whose shape differs from the checkpoint's by dimensions of size 1, or by groups of a vector.
 RESHAPED = ("ssm_a", "ssm_d", "ssm_conv1d", "ssm_norm", "shortconv.conv", "ffn_gate_inp_shexp")
-# Parts of a tensor's name: GGUF's -> those of most families' checkpoints.
+# Parts of a tensor's name: GGUF's -> most families' checkpoints'.
 NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",

@@ -88,7 +88,7 @@ def _config_fields(file: GgufFile, architecture: Architecture, keys: Keys) -> di
 
 
 def _rope(keys: Keys) -> dict[str, Any]:
-    # llama.cpp's defaults: those of families would be wrong where a file leaves a key out.
+    # llama.cpp's defaults: a file that leaves a key out was written for these, not for the families' defaults.
     head_dim = _head_dim(keys)
     fields = {
         "rope_theta": keys.number("rope.freq_base") or 10000.0,

@@ -70,7 +70,7 @@ def phimoe_fields(keys: Keys) -> dict[str, Any]:
 def llama4_fields(keys: Keys) -> dict[str, Any]:
     """Return Llama 4's fields: its experts. Like llama.cpp, tell Maverick, without norms of q and k, by their number.
 
-    Chunks, growing queries and layers without positions are those of all published models, which no file has.
+    No file has chunks, growing queries or layers without positions: all published models share these values.
     """
     return {
         **mixtral_fields(keys),

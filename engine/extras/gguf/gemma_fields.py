@@ -111,7 +111,9 @@ def _gemma4_sizes(keys: Keys, num_wide_from: int) -> dict[str, Any]:
     narrow = sizes[0]
     expected = [narrow] * num_wide_from + [2 * narrow] * (num_layers - num_wide_from)
     if list(sizes) not in (expected, [narrow] * num_layers):
-        raise ConfigError(f"{keys.file.path}: feed_forward_length is double in other layers than those that share keys")
+        raise ConfigError(
+            f"{keys.file.path}: feed_forward_length must be double in the layers that share keys, and there alone"
+        )
     return {"intermediate_size": narrow, "use_double_wide_mlp": list(sizes) == expected}
 
 
@@ -121,7 +123,7 @@ def _gemma4_ropes(keys: Keys, widths: dict[str, int]) -> dict[str, Any]:
     divisors = keys.vector("rope_freqs.weight")
     num_pairs = sum(divisor < 1e29 for divisor in divisors)
     if any(divisor != 1.0 for divisor in divisors[:num_pairs]) or len(divisors) != width // 2:
-        raise ConfigError(f"{keys.file.path}: rope_freqs.weight is not that of Gemma 4")
+        raise ConfigError(f"{keys.file.path}: rope_freqs.weight has other values than Gemma 4's")
     turned = keys("rope.dimension_count_swa") or widths["sliding_attention"]
     return {
         "full_attention": {

@@ -44,11 +44,11 @@ class _State:
 
     slot: int  # -1: none, before the first token or while it is on the host
     position: int  # tokens in the state
-    num_tail: int = 0  # drafts in the slot's tail, of which the first may have been accepted
+    num_tail: int = 0  # drafts in the slot's tail; some of the first may have been accepted
     host_slot: int = -1  # -1: not swapped out
     num_in_chain: int = 0
     last_kept: int = 0  # position of its last inner checkpoint
-    found: Checkpoint | None = None  # the one that the request began with, until the output has one
+    found: Checkpoint | None = None  # checkpoint that the request began with, until its output has one
     trail: Checkpoint | None = None  # dropped when the output has a later one
     elsewhere: list[Checkpoint] = field(default_factory=list)  # checkpoints behind equal blocks of other requests
 
@@ -180,7 +180,7 @@ class HybridBlockManager(BlockManager):
     # A row of a step.
 
     def place(self, rows: Sequence[BatchRow]) -> list[BatchRow]:
-        """Return the rows of a step with their slots. States come first: checkpoints get what is left."""
+        """Return the rows of a step with their slots. Checkpoints get the slots that states leave."""
         targets = [self.slots.allocate() for _ in rows]
         return [row._replace(states=self._places(row, target)) for row, target in zip(rows, targets, strict=True)]
 

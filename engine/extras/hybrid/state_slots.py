@@ -4,7 +4,7 @@
     on the host: one for each swapped request | free
 
 A slot in use is never evicted. There are enough slots for all states that can be in use at once, and some more for
-checkpoints. So a request always gets a slot, perhaps a checkpoint's; slots that are not in use hold checkpoints, too.
+checkpoints. So a request always gets a slot, if need be from the least valuable checkpoint.
 """
 
 from collections import Counter
@@ -91,7 +91,7 @@ class StateSlots:
         }
 
     def check(self, held: Iterable[int], held_on_host: Iterable[int]) -> None:
-        """Prove that a slot's references are those of `held`, the states in use, and its checkpoints."""
+        """Prove that each slot's references come from `held`, the states in use, and from checkpoints."""
         if self.host is not None:
             self.host.check([slot] for slot in held_on_host)
         self.checkpoints.check()

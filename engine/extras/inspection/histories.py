@@ -174,7 +174,7 @@ class Histories(RequestObserver):
         return num_tokens > 0
 
     def _leave_out(self, plan: Plan, running: Sequence[Request], now: float) -> None:
-        """Note decoding requests that are not in this step, and those that are in it again."""
+        """Note decoding requests that leave the steps, and requests that are back in them."""
         for request in [request for request in self._left_out if request in plan.num_tokens]:
             del self._left_out[request]
             self._resume(self._open[request], "decode", now)

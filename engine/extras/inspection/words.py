@@ -17,7 +17,7 @@ WAITS: Mapping[str, str] = {
     "parent": "another output of the same prompt was computing the prompt that both share",
     "fairness": "another tenant has had less, so its later request went first",
     "priority": "a request with a more urgent priority went first",
-    "unknown": "other requests were before it; for what they waited is no longer known",
+    "unknown": "other requests were before it; their own reason to wait is no longer known",
 }
 _PAUSES: Mapping[str, str] = {
     "budget": "left out of the step: its token budget was used up",

@@ -31,7 +31,7 @@ class Adapter:
         return replace(params, adapter=self, cache_salt=salt)
 
     def arrays(self, rows: Sequence[BatchRow]) -> Arrays:
-        """Return the tiles of a step's rows, those of each adapter together."""
+        """Return the tiles of a step's rows, grouped by adapter."""
         tokens: dict[int, list[int]] = {}
         start = 0
         for row in rows:

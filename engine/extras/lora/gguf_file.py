@@ -18,7 +18,7 @@ _NEEDED_FOR = "an adapter in a GGUF file"
 
 
 def read_file(path: Path) -> Matrices:
-    """Read an adapter. Raises ConfigError that says what is wrong with the file."""
+    """Read an adapter. Raises ConfigError that names the fault in its file."""
     architectures = load_extra("gguf.architectures", needed_for=_NEEDED_FOR)
     file = load_extra("gguf.file", needed_for=_NEEDED_FOR).read_gguf(path)
     kind = file.metadata.get("general.type"), file.metadata.get("adapter.type")

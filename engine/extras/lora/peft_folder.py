@@ -21,7 +21,7 @@ _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _MAX_CONFIG_BYTES = 2**20
 _PREFIX = "base_model.model."
 _HALVES = {"lora_A.weight": "a", "lora_B.weight": "b"}
-# Fields that change the product, the values that do not, and what they are.
+# Fields that change the product: values that are harmless, and the field's meaning.
 _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("use_dora", (None, False), "DoRA"),
     ("bias", (None, "none"), "biases"),
@@ -40,7 +40,7 @@ _CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 def read_folder(folder: Path) -> Matrices:
-    """Read an adapter. Raises ConfigError that says what is wrong with the files."""
+    """Read an adapter. Raises ConfigError that names the fault in its files."""
     config = _config(folder)
     try:
         with (folder / _WEIGHTS).open("rb") as file:

@@ -110,7 +110,7 @@ class RankProcesses(Ranks):
 
     @contextmanager
     def together(self, *message: Any) -> Iterator[None]:
-        """Have the ranks make the same call as the block, with all calls in it, of which they are not told."""
+        """Have the ranks make the block's call, with every call within it; these send no messages of their own."""
         self.tell(*message)
         self._is_together = True
         try:

@@ -69,7 +69,7 @@ class NoHead:
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Return config.json of a model whose head would be its embedding, which is there anyway."""
+        """Return config.json with tied embeddings, so that no head's weights are required."""
         fields: dict[str, Any] = super().normalize_config(raw)  # type: ignore[misc]
         return {**fields, "tie_word_embeddings": True}
 

@@ -99,7 +99,7 @@ class Pooler:
         return [self._prompt(row, params, finish) for row in rows]
 
     def state_prompts(self, inputs: Sequence[Text], params: PoolingParams) -> list[PooledPrompt]:
-        """Tokenize texts of which every token's state is wanted, normalised like an embedding."""
+        """Tokenize texts for the normalised state of every token."""
         rows = self._encoded(inputs, params)
         finish: Head = normalized if self._normalizes(params) else np.asarray
         return [self._prompt(row, params, finish, pooling_type="ALL") for row in rows]
@@ -259,7 +259,7 @@ class Pooler:
         return None if heads is None else chain(heads)
 
     def _token_classifier(self, runner: ModelRunner, tokens: Sequence[str]) -> Head:
-        """Return the head that reads the labels' logits among those of the next token (Qwen3-Reranker)."""
+        """Return the head that picks the labels' logits out of the next token's (Qwen3-Reranker)."""
         if not self.generates or self._tokenizer is None:
             raise ConfigError("pooler_config: classifier_from_token needs a model that generates, and its tokenizer")
         rows = [self._tokenizer.encode(token, add_special_tokens=False) for token in tokens]

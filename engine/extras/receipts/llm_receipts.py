@@ -112,7 +112,7 @@ class ReceiptMaker:
             self._submitted[requests[0].request_id] = SubmittedRequest(requests[0].request_id, None, requests)
 
     def add_to(self, answers: "Sequence[RequestOutput]", *, model: str) -> None:
-        """Give each complete answer its receipt; None to one whose tokens are not all of the weights that it names."""
+        """Give each complete answer its receipt; None if its tokens come from several weight versions."""
         for answer in answers:
             request = self._submitted.get(answer.request_id)
             if request is None or {answer.first_weights_version, answer.weights_version} != {self._version}:

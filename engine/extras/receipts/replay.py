@@ -12,7 +12,7 @@ from ...core.batch import Batch, RowOutput
 from ...core.ports import Drafted, Speculator
 from ...core.request import Request
 
-# Logits of one request and step: 64 MiB of float32, like those of prompt logprobs.
+# Logits of one request and step: 64 MiB of float32, as for prompt logprobs.
 _NUM_LOGITS = 2**24
 
 

@@ -91,7 +91,7 @@ class Recorder(SchedulerListener):
         self._is_failed = False
         weakref.finalize(self, _close, stream)
         self._has_token_ids = config.enable_prefix_caching
-        # A tenant's name may be a key, which no file should hold: tenants get numbers, those with a weight first.
+        # A tenant's name may be a key, which no file should hold: tenants get numbers, weighted tenants first.
         weights = config.tenant_weights or {}
         self._tenants = {tenant: number for number, tenant in enumerate(weights)}
         deciding = {name: getattr(config, name) for name in DECIDING_FIELDS}

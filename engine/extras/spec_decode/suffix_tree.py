@@ -60,7 +60,7 @@ class SuffixTree:
         return self._root.count
 
     def add(self, token_ids: Sequence[int], *, is_preferred: bool = False) -> None:
-        """Queue a sequence, before those that are not preferred. `add_next` adds its suffixes one by one."""
+        """Queue a sequence, a preferred one before all others. `add_next` adds its suffixes one by one."""
         if token_ids:
             (self._preferred if is_preferred else self._waiting).append(_Kept(token_ids))
             self.num_waiting += len(token_ids)
@@ -163,7 +163,7 @@ class SuffixTree:
         return None
 
     def follow(self, match: Match, count: int) -> Iterator[tuple[int, float]]:
-        """Yield up to `count` most frequent next tokens, each with its frequency among those that followed there."""
+        """Yield up to `count` most frequent next tokens, each with its share of all tokens that followed there."""
         node, start, frequency = match.node, match.node.start + match.offset, 1.0
         while count > 0:
             for token_id in node.tokens[start : min(node.end, start + count)]:
@@ -206,7 +206,7 @@ class SuffixTree:
 
 
 def _num_equal(tokens: Sequence[int], position: int, end: int, node: _Node) -> int:
-    """Return how many tokens from `position` on equal those of the node's label."""
+    """Return how many tokens from `position` on equal the node's label."""
     most = min(end - position, node.end - node.start)
     theirs, first = node.tokens, node.start
     count = 1  # the first one was looked up

@@ -52,7 +52,7 @@ def free_answer_grammar(
     is_open: bool = False,
     special_ids: Mapping[str, int] | None = None,
 ) -> str:
-    """Return a grammar of any text in which a begun call is a call of one of these tools, with arguments of its schema.
+    """Return a grammar of free text, where any tool call must match one tool's name and schema.
 
     Arguments of the `unchecked` functions may be any object. The style's trigger begins a call. Without `is_parallel`
     the answer ends with the first call. Other arguments are like answer_grammar's.

@@ -27,7 +27,7 @@ def call_rules(
 ) -> list[str]:
     """Return rules whose `calls` is at least one call of these tools, or several with `is_parallel`.
 
-    Arguments fit the tools' schemas; those of the `unchecked` functions are any object. `has_begun`: the output already
+    Arguments fit the tools' schemas; `unchecked` functions take any object. `has_begun`: the output already
     has the style's trigger; unless the trigger opens a list, the next call has a trigger of its own.
     """
     begun = len(style.trigger) if has_begun else 0

@@ -44,7 +44,7 @@ class _SchemaText:
 
 @dataclass(frozen=True)
 class _Choices:
-    """Rule of a list of strings, one of which is the output."""
+    """Rule that the output is one of a list of strings."""
 
     def checked(self, name: str, value: object) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) and item for item in value):
@@ -69,7 +69,7 @@ class StructuredOutputs:
     grammar: str | None = ruled(None, _TEXT, "Lark as llguidance reads it, with %json {schema} too; or GBNF.")
     disable_any_whitespace: bool = ruled(False, Flag(), 'For json and json_object: no space after "," and ":" either.')
     whitespace_pattern: str | None = ruled(
-        None, _TEXT, "For json and json_object: a regex of what may stand between tokens instead."
+        None, _TEXT, "For json and json_object: a regex of the white space between tokens."
     )
     # True: leave out keywords that no grammar enforces; the finished answer has to be checked. False: refuse them.
     relaxes: bool = False
@@ -97,7 +97,7 @@ class StructuredOutputs:
 
     @property
     def kind(self) -> str:
-        """Kind of the constraint: the one of KINDS that is set."""
+        """Kind of the constraint, one of KINDS."""
         return next(name for name in KINDS if _is_set(getattr(self, name)))
 
     def _name_of(self, field_name: str) -> str:

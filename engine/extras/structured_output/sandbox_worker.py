@@ -94,7 +94,7 @@ class Trial:
 
 
 class Trials:
-    """Queue of grammars: those being tried, and those that wait for a try.
+    """Queue of grammars that are being tried or wait for a try.
 
     A first try is short, and grammars that take longer wait for a second try, so no easy grammar waits for slow ones.
     The newest grammar is tried first: behind 80 slow ones that came at once, an easy one would wait for 2 s or more.

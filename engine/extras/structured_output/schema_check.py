@@ -325,7 +325,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _steps(pattern: str) -> int:
-    """Estimate the steps to compile a pattern: repetitions are written out, and those of groups multiply."""
+    """Estimate the steps to compile a pattern: repetitions are written out, and nested ones multiply."""
     num_steps, factor = 0, 1
     for unit, least, most in _REPEATED.findall(pattern):
         count = max(int(least or 1), int(most or 1))

@@ -70,7 +70,7 @@ class EngineControl:
             await self._settle()
 
     async def sleep(self, level: int = 1, *, mode: str = "keep") -> None:
-        """Pause, and give back the memory of the cache; at level 2 that of the weights too.
+        """Pause, and give back the memory of the cache; at level 2 also the weights' memory.
 
         Raises InvalidRequestError.
         """
@@ -85,7 +85,7 @@ class EngineControl:
             self._engine.admits.set()
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """End the sleep, or with the tag "weights" alone that of the weights. Raises InvalidRequestError.
+        """End the sleep; with the tag "weights" only the weights wake up. Raises InvalidRequestError.
 
         Weights that were given back are read again.
         """

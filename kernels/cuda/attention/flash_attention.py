@@ -19,7 +19,7 @@ _log = logging.getLogger("splitfuse.kernels")
 MIN_SEQ_LEN = 4096  # untuned: tests/gpu/bench_cases.py times both from here on
 _SMALLEST_TILE = 64  # of keys; the package reads pages that hold whole tiles beyond a row's end
 _attend: Callable[..., Tensor] | None = None
-_obstacles: set[str] = set()  # those in the log
+_obstacles: set[str] = set()  # obstacles that the log has named
 
 
 def choose(device: torch.device, name: str | None) -> str | None:

@@ -67,7 +67,7 @@ def _byte_linear(
     """Write out [outs, NUM_N], if split bare sums [splits, outs, NUM_N]; out p is of row p // OUTS_PER_ROW.
 
     Sums of int8 are int32 and exact. uint8 are bytes of e4m3; Hopper's tensor cores keep some 14 bits, so a step's sum
-    goes to float32. With experts the outs are the pairs of a tile, and w [NUM_N, NUM_K] is that of the tile's expert.
+    goes to float32. With experts the outs are the pairs of a tile, and w [NUM_N, NUM_K] is the tile's expert's.
     """
     if DEPENDENT:
         gdc_launch_dependents()

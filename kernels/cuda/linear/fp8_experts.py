@@ -76,7 +76,7 @@ def _fp8_experts(
     PAIRS_PER_ROW: tl.constexpr, GROUP: tl.constexpr, SCALE_ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
     DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """out[p] = w x[p // PAIRS_PER_ROW], where w [NUM_N, NUM_K] is the tile's expert's. x is that of `_round_groups`."""
+    """out[p] = w x[p // PAIRS_PER_ROW], where w [NUM_N, NUM_K] is the tile's expert's. x comes from `_round_groups`."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()

@@ -145,7 +145,7 @@ def multiply_steps(
 ):  # fmt: skip
     """Return out [N, M] + Σ w x over the steps, in units; with GROUP, w = scale · code, without, w = code.
 
-    x_ptrs [inputs of a dot, M] and w_ptrs [N, BLOCK_K] are those of step 0, scale_ptrs [N] those of group 0.
+    x_ptrs [inputs of a dot, M] and w_ptrs [N, BLOCK_K] point at step 0, scale_ptrs [N] at group 0.
     """
     IS_PAIRED: tl.constexpr = IS_FLOAT and BITS == 4
     HAS_EXPONENTS: tl.constexpr = scale_ptrs.dtype.scalar.element_ty == tl.int32  # of the step's four groups
@@ -238,7 +238,7 @@ def prepare_rows(
         factor = tl.maximum(largest / 127.0, 1e-30)
         x = (tl.div_rn(x, factor) + 12582912.0) - 12582912.0  # to nearest, ties to even: float32 has no more bits
     elif not IS_WIDE:
-        # The largest becomes 2^14 to 2^15. NaN and infinity stay what they are; a row of zeros takes 2^-114.
+        # The largest becomes 2^14 to 2^15. NaN and infinity stay NaN and infinity; a row of zeros takes 2^-114.
         exponent = tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) & 0xFF, 27)
         factor = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
         x = x * ((268 - exponent) << 23).to(tl.float32, bitcast=True)

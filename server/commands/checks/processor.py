@@ -6,7 +6,7 @@ from pathlib import Path
 from .finding import Finding, remark
 
 _CPUINFO = Path("/proc/cpuinfo")
-# Name for people, and the flags of /proc/cpuinfo of which one is enough.
+# Name for people, and flags of /proc/cpuinfo, any of which is enough.
 _FEATURES = {
     "AMX": ("amx_tile",),
     "VNNI": ("avx512_vnni", "avx_vnni"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .finding import Finding, remark
 
-_LEAST_FREE = 5 * 2**30  # a model of 2 B parameters, and what is unpacked beside it
+_LEAST_FREE = 5 * 2**30  # a model of 2 B parameters, and the files unpacked beside it
 
 
 def hub_folder() -> Path:

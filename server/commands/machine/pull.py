@@ -51,7 +51,7 @@ def _cache_folder() -> Path:
 
 
 def _missing(model: str) -> Sequence[Any]:
-    """Ask the hub for the files of the model, and return those that the cache lacks. Raises ConfigError."""
+    """Ask the hub for the files of the model, and return the files that the cache lacks. Raises ConfigError."""
     from huggingface_hub import hf_hub_download, snapshot_download
 
     hub_id, _, file = hub_name(model).partition(":")

@@ -41,7 +41,7 @@ def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict
         "embed": command_of("embed", handlers.embed, "embed each line of a file, in this process", MODEL_FIELDS),
         "plan": command_of("plan", handlers.plan, "say what fits into memory, without loading it", MODEL_FIELDS),
         "config": command_of("config", handlers.config, "print each setting in force, and its source", ALL_FIELDS),
-        "doctor": command_of("doctor", handlers.doctor, "say what is missing on this machine, and its fix", ()),
+        "doctor": command_of("doctor", handlers.doctor, "name missing parts of this machine, and their fixes", ()),
     }
     made |= {"verify": _add_verify(commands, topic)} | _add_machine(commands)
     made["help"] = commands.add_parser("help", help="print a command's help: help COMMAND [PAGE]")

@@ -17,7 +17,7 @@ class AnswerView(Protocol):
     def __enter__(self) -> "AnswerView": ...
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
-        """Show what is left, and end the line."""
+        """Show the rest of the text, and end the line."""
 
     def show(self, text: str) -> None:
         """Show the next part."""

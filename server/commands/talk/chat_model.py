@@ -1,4 +1,4 @@
-"""ChatModel: the model of a conversation, and LocalChat, the one that runs in this process."""
+"""ChatModel: the model of a conversation; LocalChat runs it in this process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol

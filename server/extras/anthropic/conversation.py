@@ -18,7 +18,7 @@ _BETWEEN_BLOCKS = "\n\n"
 # prompts would share a prefix.
 _ACCOUNTING = "x-anthropic-billing-header:"
 _TEXTS = ("content", "reasoning_content")
-# Keys that are read, and those that clients send back or that change no text.
+# Keys that are read, and keys that clients send back or that change no text.
 _TURN_FIELDS = frozenset(
     {
         *("role", "content", "id", "type", "model", "usage", "stop_reason", "stop_sequence"),
@@ -58,7 +58,7 @@ def read_conversation(messages: object, *, system: object = None) -> list[Messag
 
 
 def sorted_tools(tools: object) -> ServedTools:
-    """Sort the tools into functions and those that are left out. Raises InvalidRequestError."""
+    """Sort the tools into served functions and ignored ones. Raises InvalidRequestError."""
     if tools is not None and not isinstance(tools, list):
         raise InvalidRequestError("tools must be a list", param="tools")
     served = ServedTools.of([_flat(tool, at=f"tools[{n}]") for n, tool in enumerate(tools or ())], are_flat=True)

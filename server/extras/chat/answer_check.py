@@ -22,7 +22,7 @@ from .answer_format import AnswerFormat
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerCheck:
-    """JSON schemas of one request: the content's schema, or those of the tools that must be called.
+    """JSON schemas of one request: the content's schema, or the schemas of tools that must be called.
 
     A job keeps it as JSON.
     """

@@ -16,7 +16,7 @@ FORMS = (
 )
 # Tokens before a repository's name and before a file's.
 REPOSITORIES = (("<|repo_name|>", "<|file_sep|>"), ("<repo_name>", "<file_sep>"))
-# Tokens that end the middle, beside those of FORMS and the model's own end.
+# Tokens that end the middle, beside FORMS' tokens and the model's own end.
 ENDS = (
     *("<|endoftext|>", "<|fim_pad|>", "<|file_sep|>", "<|repo_name|>", "<fim_pad>", "<file_sep>", "<repo_name>"),
     *("▁<EOT>", "<|EOT|>"),
@@ -76,6 +76,6 @@ def _repository(service: Service, files: Sequence[tuple[str, str]]) -> list[tupl
 
 
 def _ids(service: Service, texts: Sequence[str]) -> list[int]:
-    """Return the ids of those texts that are one token each."""
+    """Return the ids of the texts that are one token each."""
     found = (service.tokenizer.encode(text, add_special_tokens=False) for text in texts)
     return [ids[0] for ids in found if len(ids) == 1]

@@ -23,7 +23,7 @@ router = APIRouter(tags=["operations"])
 
 
 class TokenizeRequest(ChatFields):
-    """A prompt, or messages like those of /v1/chat/completions."""
+    """A prompt, or messages as on /v1/chat/completions."""
 
     example: ClassVar = {"prompt": "Once upon a time"}
     model: ModelName = None

@@ -30,7 +30,7 @@ class ServedTools:
     places: list[str] = field(default_factory=list)  # paths of the functions in the request
     customs: list[str] = field(default_factory=list)  # names of custom tools
     namespaces: dict[str, str] = field(default_factory=dict)  # functions' namespaces, by name
-    ignored: list[str] = field(default_factory=list)  # paths of what has no effect
+    ignored: list[str] = field(default_factory=list)  # paths of fields without effect
 
     @classmethod
     def of(cls, tools: object, *, are_flat: bool) -> "ServedTools":

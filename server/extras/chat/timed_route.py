@@ -1,4 +1,4 @@
-"""Routes of OpenAI's and Anthropic's APIs, whose answers say how long they took and what is left of the limit."""
+"""Routes of OpenAI's and Anthropic's APIs, whose answers carry their duration and the rest of the limit."""
 
 import time
 from collections.abc import Callable, Coroutine, Mapping

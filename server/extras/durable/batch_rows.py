@@ -31,7 +31,7 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A batch. `body` is its JSON; the other fields are those that queries search by."""
+    """A batch. `body` is its JSON; queries search by the other fields."""
 
     batch_id: str
     owner: str

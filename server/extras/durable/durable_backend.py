@@ -74,7 +74,7 @@ class DurableBackend(ResultBackend):
             self._hold(unfinished.kept)
 
     async def close(self, *, has_crashed: bool = False) -> None:
-        """Write what has come. Jobs that have not ended stay unfinished on disk, and their streams break off.
+        """Write pending events. Unended jobs stay unfinished on disk, and their streams break off.
         `has_crashed`: the engine died, so that for each job that was running this counts as a crash.
         """
         if self._journal is None:
@@ -237,7 +237,7 @@ class DurableBackend(ResultBackend):
 def _dumped(
     request: KeptRequest, job: Job, handle: "SubmittedRequest", *, user: str, fingerprint: str, ttl_s: float
 ) -> str:
-    """Serialise what is needed to go on with a job."""
+    """Serialise the state that resumes a job."""
     stored = {
         "kind": request.kind,
         "body": request.body,

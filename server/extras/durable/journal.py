@@ -283,7 +283,7 @@ class Journal:
             num_swept = self._store.sweep(self._wall_clock(), max_jobs=_SWEPT_JOBS)
         except StoreError as exc:
             if self._failure is None:
-                _log.warning("results: what has expired cannot be deleted: %s", exc)
+                _log.warning("results: expired results cannot be deleted: %s", exc)
         self._swept_at = time.monotonic()
         self._sweep_interval_s = _SWEEP_S if num_swept < _SWEPT_JOBS else _SWEEP_S / 50
 
@@ -302,11 +302,11 @@ class Journal:
                     case _Suspension(kept):
                         kept.job.suspend()
             except Exception:  # affects one job; deliver the other jobs' entries
-                _log.exception("results: a job cannot be told what was written of it")
+                _log.exception("results: delivering written events to a job failed")
 
 
 def _more(kept: KeptJob, *, is_complete: bool) -> dict[str, Any]:
-    """Return what is kept of an answer beside its events: the versions of its weights, and its receipt."""
+    """Return an answer's stored extras: the versions of its weights, and its receipt."""
     job = kept.job
     more: dict[str, Any] = {}
     if job.weights:

@@ -94,7 +94,7 @@ class Ending:
 
     @property
     def result_sum(self) -> int:
-        """Checksum of the end, like that of its JobRow."""
+        """Checksum of the end, as in its JobRow."""
         return checksum(self.num, self.num_attempts, self.status, self.finished, self.expires, self.result)
 
 

@@ -51,7 +51,7 @@ class Resumption:
         """Submit these jobs, like `run`."""
         for unfinished in jobs:
             if unfinished.is_damaged:
-                self._backend.fail(unfinished, reason="interrupted: what was kept of it was changed on disk")
+                self._backend.fail(unfinished, reason="interrupted: its stored events were changed on disk")
             elif unfinished.row.num_crashes >= MAX_CRASHES:
                 reason = f"interrupted: {unfinished.row.num_crashes} processes died while it was running"
                 self._backend.fail(unfinished, reason=reason)
@@ -78,9 +78,7 @@ class Resumption:
             return
         is_renewed = unfinished.request.get("fingerprint") != self._engine.fingerprint_of(adapter)
         if is_renewed and unfinished.has_told:
-            reason = (
-                "interrupted: the model, its adapter, tokenizer, template or dtype is not the one that it began with"
-            )
+            reason = "interrupted: the model, its adapter, tokenizer, template or dtype has changed since it began"
             self._backend.fail(unfinished, reason=reason)
             return
         try:
@@ -95,7 +93,7 @@ class Resumption:
             self._backend.fail(unfinished, reason=f"interrupted: it cannot go on here ({reason})")
 
     async def _begin_afresh(self, unfinished: UnfinishedJob) -> None:
-        """Start a job of which nothing was delivered with this model's tokens and template."""
+        """Start a job that has delivered nothing, with this model's tokens and template."""
         job, request = unfinished.kept.job, unfinished.request
         kind, served = self._kinds[request["kind"]], self._settings.model_name
         asked = request["body"].get("model")

@@ -24,7 +24,7 @@ class DurableSettings(ServerSettings):
     results_sync: str = setting(
         "full",
         choices=("full", "normal"),
-        help="full: what was delivered survives a power cut; normal: only a crash of the process, with cheaper commits",
+        help="full: delivered events survive a power cut; normal: only a crash of the process, with cheaper commits",
     )
     results_key_file: str | None = setting(
         None,
@@ -43,9 +43,7 @@ class DurableSettings(ServerSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.webhooks.urls and self.results == "memory":
-            raise ConfigError(
-                "--webhook-targets needs --results FILE or postgresql://…, where what is to be told is kept"
-            )
+            raise ConfigError("--webhook-targets needs --results FILE or postgresql://…, which keeps unsent messages")
         if self.results_key_file is not None and self.results == "memory" and self.prefix_cache_dir is None:
             raise ConfigError(
                 "--results-key-file needs --results FILE or postgresql://…, or --prefix-cache-dir, which it encrypts"

@@ -408,7 +408,7 @@ class SqliteStore(BatchStore):
         return None if file is None or self._sealing is None else self._sealing.file_seal(file)
 
     def _sealed_parts(self, parts: Sequence[tuple[str, int, bytes]]) -> Sequence[tuple[str, int, bytes]]:
-        """Seal the parts, without those of deleted files."""
+        """Seal the parts of files that still exist."""
         if self._sealing is None:
             return parts
         seals = {file_id: self._file_seal(file_id) for file_id in {part[0] for part in parts}}

@@ -18,4 +18,4 @@ def may_pool(settings: Any) -> bool:
         names = json.loads((folder / "config.json").read_bytes()).get("architectures") or [""]
         return not str(names[0]).endswith(("ForCausalLM", "LMHeadModel"))
     except (OSError, ValueError, AttributeError, LookupError):
-        return False  # the model's own loading says what is wrong
+        return False  # loading the model names the fault

@@ -54,7 +54,7 @@ class EmbeddingRequest(PoolingFields):
 
 
 class TextsRequest(EmbeddingRequest):
-    """Texts of which every token's state, or the label, is wanted."""
+    """Texts, for the state of every token or for a label of each text."""
 
     task: str | None = None
 

@@ -100,7 +100,7 @@ class ChatResponseBuilder(ResponseBuilder):
         return self._shaped(_delta(self._visible(parts)), self._custom_calls.setdefault(index, set()))
 
     def _shaped(self, message: dict[str, Any], custom_calls: set[int]) -> dict[str, Any]:
-        """Put calls of custom tools into their own form. `custom_calls`: the numbers of those so far."""
+        """Put calls of custom tools into their own form. `custom_calls`: their numbers so far."""
         for call in message.get("tool_calls", ()) if self._answer.customs else ():
             if call["function"].get("name") in self._answer.customs:
                 custom_calls.add(call["index"])

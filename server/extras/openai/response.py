@@ -126,7 +126,7 @@ class ResponseBuilder:
 
 
 def full_usage(jobs: Sequence[Job]) -> dict[str, Any]:
-    """Count tokens, including those of the prompts that came from the prefix cache."""
+    """Count tokens, and how many prompt tokens came from the prefix cache."""
     return {**usage(*jobs), "prompt_tokens_details": {"cached_tokens": sum(job.num_cached_tokens for job in jobs)}}
 
 

@@ -105,7 +105,7 @@ class PoolingServer:
             return await self._client.post(f"http://{address}{path}", content=body, headers=headers)
         except (httpx.ConnectError, httpx.ConnectTimeout):
             return None
-        except httpx.HTTPError as exc:  # not sent again: this request may be what has ended the process
+        except httpx.HTTPError as exc:  # not sent again: this request may have ended the process
             if self._is_ending:
                 raise _ending() from exc
             raise NotReadyError("the embedding model's process has ended; it starts again", code="failing") from exc

@@ -65,11 +65,11 @@ class _Maker:
     ) -> None:
         self._params, self._max_tokens = request.params, request.max_tokens
         self._prompt_token_ids, self._seed = tuple(request.prompt_token_ids), request.seed
-        self._part, self._identities = part, identities  # those that are known at submission
+        self._part, self._identities = part, identities  # identities known at submission
         self._version = version
 
     def of(self, job: Job, outputs: "Sequence[CompletionOutput]") -> dict[str, Any] | None:
-        """Like ReceiptMaker. The identity is that of the weights which sampled the answer."""
+        """Like ReceiptMaker, with the identity of the weights that sampled the answer."""
         version, *others = set(job.weights.values()) or {self._version}
         identity = self._identities.get(version) or self._part.identity_of(version)
         if others or identity is None:

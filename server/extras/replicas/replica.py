@@ -98,7 +98,7 @@ class Replica:
             self._server = self.address = None
             await server.close()
         if code == _USAGE_ERROR and self._num_starts == 1 and not self._stopping.is_set():
-            raise ConfigError(f"replica {self.name} could not start; what it wrote above says why")
+            raise ConfigError(f"replica {self.name} could not start; its output above says why")
         return f"exit code {code}"
 
     async def _start(self) -> RunningServer | None:

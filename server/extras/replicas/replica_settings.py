@@ -1,4 +1,4 @@
-"""Settings of a replica: the server's settings, except those that belong to one server alone."""
+"""Settings of a replica: the server's settings, except the ones that belong to one server alone."""
 
 import dataclasses
 import json

@@ -14,7 +14,7 @@ _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "functi
 
 
 def input_items(messages: Sequence[Message], *, response_id: str) -> list[Item]:
-    """Build the items, oldest first, including those of the earlier responses that it continues. Ids are stable."""
+    """Build the items, oldest first, the earlier responses' items included. Ids are stable."""
     items: list[Item] = []
     for number, item in enumerate(part for message in messages for part in _items(message)):
         digest = hashlib.sha256(f"{response_id} input {number}".encode()).hexdigest()[:32]

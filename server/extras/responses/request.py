@@ -184,7 +184,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
             )
         input_messages = read_items(with_summaries(self.input))
         if not input_messages:
-            raise InvalidRequestError("input holds nothing but reasoning; send what is to be answered", param="input")
+            raise InvalidRequestError("input holds nothing but reasoning; send a message to answer", param="input")
         return [*earlier, *input_messages]
 
     def chat(self, messages: Sequence[Message]) -> Chat:

@@ -12,7 +12,7 @@ _BYTES_PER_ID = 8
 
 
 class AnsweredRequest(SubmittedRequest):
-    """Request as the engine took it once, without what it needed to run."""
+    """Accepted request, reduced to the fields that decide its answer."""
 
     def __init__(self, request: SubmittedRequest) -> None:
         self.request_id, self.prompt, self.prompt_token_ids = (

@@ -1,8 +1,8 @@
 """SharedBackend: DurableBackend over a database that several servers use at once.
 
-A job is held by the server that runs it, for as long as that server renews its lease. Any server finds any job: one
-that runs elsewhere is asked for where it runs, one that has ended is read from the table, each time, so that a job
-deleted through one server is gone from all. The jobs of a dead server are claimed by the others.
+A job is held by the server that runs it, for as long as that server renews its lease. Any server finds any job: it
+asks the holder of a running job, and reads an ended job from the table each time, so a job deleted through one server
+is gone from all. The other servers claim the jobs of a dead server.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .postgres_store import Holder, PostgresStore
 
 _log = logging.getLogger("splitfuse.results")
-BEATS_PER_LEASE = 15  # a beat also looks for jobs to claim: those of a server that stops wait for no lease
+BEATS_PER_LEASE = 15  # a beat also looks for jobs to claim; a stopping server's jobs wait for no lease
 MAX_CLAIMED = 64  # at once: the servers that live share what a dead one held
 
 
@@ -65,7 +65,7 @@ class SharedBackend(DurableBackend):
         self._resumption, self._engine = resumption, engine
 
     async def close(self, *, has_crashed: bool = False) -> None:
-        """Write what has come; other servers go on with unfinished jobs at once."""
+        """Write pending events; other servers take over unfinished jobs at once."""
         if self._beating is not None:
             await _cancel([self._beating])
         await self._let_go(has_crashed=has_crashed)

@@ -31,7 +31,7 @@ _log = logging.getLogger("splitfuse.batches")
 
 
 class SharedBatches(Batches):
-    """Batches of which some run here. This server claims batches while `may_claim` returns True."""
+    """Batches of all servers on a database. This server claims batches while `may_claim` returns True."""
 
     def __init__(
         self,

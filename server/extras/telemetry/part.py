@@ -29,5 +29,5 @@ class TelemetryPart(Part):
         self.requests.add_job(job)
 
     async def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         await asyncio.to_thread(self.requests.close)

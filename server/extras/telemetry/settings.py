@@ -1,4 +1,4 @@
-"""Settings of what is recorded of each request."""
+"""Settings of the request log and of traces."""
 
 from dataclasses import dataclass
 

@@ -17,7 +17,7 @@ Level = Annotated[
     int,
     Field(ge=1, le=2),
     says("must be 1 or 2"),
-    Query(description="1 gives back the memory of the cache, 2 that of the weights too."),
+    Query(description="1 gives back the memory of the cache, 2 also the memory of the weights."),
 ]
 Tags = Annotated[
     list[Literal["weights", "kv_cache"]] | None,

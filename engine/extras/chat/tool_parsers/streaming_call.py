@@ -21,7 +21,7 @@ class CallReader:
         self._object = ObjectReader()
         self._name: str | None = None
         self._raw_name = ""
-        self._key = ""  # the one of ARGUMENTS that this call uses
+        self._key = ""  # name of this call's arguments, one of ARGUMENTS
         self._arguments = ""  # arguments' text that has not come out yet
         self._is_whole = False  # True for a string of JSON or null, which come out as a whole only
         self._has_ended = False

@@ -65,7 +65,7 @@ def _references(root: Any) -> dict[str, list[str]]:
 
 
 def _in_order(after: Mapping[str, list[str]]) -> list[str]:
-    """Return the references, each after those that it reaches, as far as cycles allow."""
+    """Return the references, each after the references that its schema contains, as far as cycles allow."""
     order: list[str] = []
     seen: set[str] = set()
     for start in after:

@@ -1,1 +1,1 @@
-"""Finds what was changed on the disk by anybody but this program. Knows no store."""
+"""Integrity of files: finds changes that another program made on disk. Knows no store."""

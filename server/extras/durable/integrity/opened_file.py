@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class FileChangedError(Exception):
-    """A file is no longer the one that this process left."""
+    """A file was replaced or changed by another process."""
 
 
 class _File(NamedTuple):
@@ -30,13 +30,13 @@ class OpenedFile:
     """A database's file and its log. Without a path nothing is checked."""
 
     def __init__(self, path: Path | None, *, num_bytes: Callable[[], int]) -> None:
-        """`num_bytes` returns the size of the database as SQLite knows it, with what is only in the log."""
+        """`num_bytes` returns the size of the database as SQLite knows it, pages in the log included."""
         self._num_bytes = num_bytes
         self._paths = [] if path is None else [path, Path(f"{os.path.realpath(path)}-wal")]
         self._left = [_file(path) for path in self._paths]
 
     def check(self) -> None:
-        """Raise FileChangedError if a file is not the one that was left."""
+        """Raise FileChangedError if another process replaced or changed a file."""
         for path, left in zip(self._paths, self._left, strict=True):
             found = _file(path)
             if left is None or found == left:

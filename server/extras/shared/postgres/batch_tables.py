@@ -264,7 +264,7 @@ class BatchTables(BatchStore):
         return {file.file_id: seal for file in files if (seal := self._sealing.file_seal(file)) is not None}
 
     def _sealed_parts(self, parts: Sequence[tuple[str, int, bytes]]) -> Sequence[tuple[str, int, bytes]]:
-        """Seal the parts, without those of deleted files."""
+        """Seal the parts of files that still exist."""
         if self._sealing is None:
             return parts
         seals = self._seals({file_id for file_id, _, _ in parts})

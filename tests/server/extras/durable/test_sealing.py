@@ -335,7 +335,7 @@ async def fails_alone(path: Path, seq_ids: set[str]) -> None:
     await results.backend.use(lambda store: None)
     for seq_id in seq_ids:
         failure = jobs[seq_id].kept.job.failure()
-        assert "interrupted: what was kept of it was changed on disk" in str(failure)
+        assert "interrupted: its stored events were changed on disk" in str(failure)
     await results.close()
     results = opened(path)
     await results.open()
