@@ -317,5 +317,4 @@ def test_no_document_for_users_names_a_flag_that_is_gone():
     parsers = (parser, *build_parser([])[1].values())
     known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     gone = {word.replace("_", "-") for word in named} - known - FOREIGN_OPTIONS.keys()
-    of_others = {"--goodput", "--target", "--extra-index-url", "--torch-backend", "--loads", "--methods"}
-    assert gone == of_others
+    assert gone <= {"--goodput", "--target", "--extra-index-url", "--torch-backend"}, "options of other programs"
