@@ -19,7 +19,7 @@ from ..engine.errors import SplitfuseError
 from . import package_version
 from .api import docs, operations
 from .api.document import openapi_of
-from .api.missing_route import missing_route
+from .api.missing_route import gone_route, missing_route
 from .api.native import background
 from .api.native import routes as native
 from .api.request_model import refusal
@@ -162,22 +162,21 @@ async def _answer_failure(request: Request, exc: Exception) -> Response:
         exc = refusal({**error, "loc": error["loc"][1:]})  # without "query" or "header"
     if isinstance(exc, HTTPException) and exc.status_code in (404, 405):
         await asyncio.to_thread(request.app.state.lazy_routes.load_all)
-    if isinstance(exc, HTTPException) and exc.status_code == 405:
-        methods = ", ".join(_methods(request))
-        exc = HTTPException(405, f"this path takes {methods}, not {request.method[:20]}", headers={"Allow": methods})
-    if isinstance(exc, HTTPException) and exc.status_code == 404:
-        path = request.url.path
-        # A malformed id must look like an unknown one.
-        is_result = path.startswith(_RESULTS)
-        exc = ResultNotFoundError() if is_result else HTTPException(404, _missing(request, path))
+        exc = _missing(request, exc.status_code)
     return describe(exc).response()
 
 
-def _missing(request: Request, path: str) -> str:
-    """Say why there is nothing at this path."""
-    state = request.app.state
+def _missing(request: Request, status: int) -> Exception:
+    """Say why there is nothing at this path, or nothing by this method."""
+    state, path = request.app.state, request.url.path
+    gone = gone_route(path)
+    if status == 405 and not (gone and request.method == "POST"):
+        methods = ", ".join(_methods(request))
+        return HTTPException(405, f"this path takes {methods}, not {request.method[:20]}", headers={"Allow": methods})
+    if path.startswith(_RESULTS) and not gone:
+        return ResultNotFoundError()  # a malformed id must look like an unknown one
     lack = state.lazy_routes.lack_at(path) or state.service.extensions.lack_at(path)
-    return f"not served here: {lack}" if lack else missing_route(path, _paths(request))
+    return HTTPException(404, f"not served here: {lack}" if lack else gone or missing_route(path, _paths(request)))
 
 
 def _routes(app: FastAPI) -> list[Route]:

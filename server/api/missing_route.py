@@ -9,6 +9,7 @@ _NOT_POOLED = (
     "not served here: the model makes text; serve an embedding model, add one by --embedding-model NAME, or take this "
     'one\'s by --pooler-config \'{"pooling_type": "LAST"}\''
 )
+_TGI = "TGI's routes are gone: use /v1/chat/completions, /v1/completions, or /generate with `prompt` and `stream`"
 # Prefixes of other servers' paths.
 _NOT_SERVED: Mapping[str, str] = {
     "/v1/embeddings": f"embeddings are {_NOT_POOLED}",
@@ -35,10 +36,21 @@ _NOT_SERVED: Mapping[str, str] = {
     "/v1/load_lora_adapter": "adapters are not served here: start the server with --enable-lora",
     "/inference": f"the model is {_TEXT_ONLY}, at /generate and /v1",
 }
+# Routes that earlier versions had, and the way to what replaces them.
+_GONE: Mapping[str, str] = {
+    "/": _TGI,
+    "/generate_stream": _TGI,
+    "/info": "TGI's routes are gone: GET /v1/models and /stats describe the model",
+}
 
 
 _OLLAMA = "/api/"
 _NO_OLLAMA = "Ollama's API is off here: start the server without --no-ollama-api"
+
+
+def gone_route(path: str) -> str | None:
+    """Return the way to what replaces a route of an earlier version; None if no version had it."""
+    return next((sentence for gone, sentence in _GONE.items() if f"{path}/".startswith(f"{gone}/")), None)
 
 
 def missing_route(path: str, known: Iterable[str]) -> str:

@@ -48,14 +48,6 @@ Status = Annotated[
 ]
 
 
-class ForeignBodyError(InvalidRequestError):
-    """Another server's body of POST /generate, with `inputs` in place of `prompt`; an extension may answer it."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        super().__init__("unknown field 'inputs'; did you mean prompt?", param="inputs")
-        self.fields = fields
-
-
 class GenerateRequest(SamplingRequest):
     """A prompt to continue. With `stream` the answer is a stream of events."""
 
@@ -71,7 +63,7 @@ class GenerateRequest(SamplingRequest):
     @classmethod
     def _renamed(cls, service: Service, fields: dict[str, Any]) -> dict[str, Any]:
         if "inputs" in fields and "prompt" not in fields:
-            raise ForeignBodyError(fields)
+            raise InvalidRequestError("unknown field 'inputs'; did you mean prompt?", param="inputs")
         return fields
 
     def engine_prompt(self) -> Any:

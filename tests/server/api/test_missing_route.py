@@ -47,3 +47,22 @@ async def test_a_slash_at_the_end_is_nothing(served):
     assert response.status_code == 200, "and no redirect, which would lose the body"
     for path in ("/v1/models/", "/v1/models/splitfuse-demo-5m/", "/health/", "/docs//"):
         assert (await served.client.get(path)).status_code == 200, path
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "text"),
+    [
+        ("POST", "/", "use /v1/chat/completions"),
+        ("POST", "/generate_stream", "use /v1/chat/completions"),
+        ("GET", "/info", "GET /v1/models and /stats"),
+    ],
+)
+async def test_a_route_that_is_gone_names_what_replaces_it(served, method, path, text):
+    response = await served.client.request(method, path, json={})
+    assert response.status_code == 404
+    assert text in response.json()["error"]["message"]
+
+
+async def test_a_path_that_stays_by_another_method_is_no_route_that_is_gone(served):
+    refused = await served.client.delete("/")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
