@@ -37,7 +37,6 @@ CLOSURES = {
 # Modules that are imported after asking if the extra that they need is there.
 ASK_FIRST = {
     "splitfuse.server.extras.ollama.embedding",
-    "splitfuse.server.extras.responses.routes",
     "splitfuse.server.extras.batches.part",
 }
 CORE_FLOOR = {"core", "config", "errors", "checks"}  # rooms of engine/ that the core may import

@@ -94,11 +94,6 @@ async def _answers(client: httpx.AsyncClient, engine: FakeEngine) -> AsyncIterat
     (model,) = (await sent("GET", "/v1/models"))["data"]
     yield "GET /v1/models/{name}", await sent("GET", f"/v1/models/{model['id']}")
     yield "GET /v1/models/{name}, Anthropic's", await sent("GET", f"/v1/models/{model['id']}", headers=ANTHROPIC)
-    conversation = await sent("POST", "/v1/conversations", {"items": [*HELLO, *response["output"]]})
-    yield "POST /v1/conversations", conversation
-    at = f"/v1/conversations/{conversation['id']}"
-    yield "GET /v1/conversations/{id}/items", await sent("GET", f"{at}/items")
-    yield "DELETE /v1/conversations/{id}", await sent("DELETE", at)
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Hello", "max_tokens": 2}}
     upload = {"files": {"file": ("a.jsonl", json.dumps(line))}, "data": {"purpose": "batch"}}
     file = (await client.post("/v1/files", **upload)).json()

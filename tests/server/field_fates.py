@@ -20,12 +20,6 @@ from splitfuse.server.app import build_app
 from splitfuse.server.extras.anthropic.request import CountTokensRequest, MessagesRequest
 from splitfuse.server.extras.batches.request import BatchRequest, uploaded
 from splitfuse.server.extras.chat.timed_route import LimitedRoute
-from splitfuse.server.extras.conversations.request import (
-    ConversationRequest,
-    ConversationUpdate,
-    ItemsRequest,
-    new_items,
-)
 from splitfuse.server.extras.message_batches.request import MessageBatchRequest
 from splitfuse.server.extras.openai.request import ChatCompletionRequest, CompletionRequest
 from splitfuse.server.extras.responses.request import ResponsesRequest
@@ -100,24 +94,6 @@ def _message_batch(fields: Mapping[str, Any]) -> Read:
     return _effect(body, body.file())
 
 
-def _conversation(fields: Mapping[str, Any]) -> Read:
-    body = ConversationRequest.read(fields)
-    return _effect(body, _kept(body.items))
-
-
-def _update(fields: Mapping[str, Any]) -> Read:
-    return _effect(ConversationUpdate.read(fields))
-
-
-def _items(fields: Mapping[str, Any]) -> Read:
-    body = ItemsRequest.read(fields)
-    return _effect(body, _kept(body.items))
-
-
-def _kept(items: list[Any]) -> list[Any]:
-    return new_items(items, name="x")
-
-
 def _batch(fields: Mapping[str, Any]) -> Read:
     return _effect(BatchRequest.read(fields))
 
@@ -159,9 +135,6 @@ READERS: dict[str, tuple[Callable[[Mapping[str, Any]], Read], dict[str, Any]]] =
     "POST /v1/completions": (_completion, {"prompt": "Hello"}),
     "POST /v1/responses": (_response, {"input": "Hello"}),
     "POST /v1/responses/input_tokens": (_response, {"input": "Hello"}),
-    "POST /v1/conversations": (_conversation, {}),
-    "POST /v1/conversations/{id}": (_update, {"metadata": {"a": "b"}}),
-    "POST /v1/conversations/{id}/items": (_items, {"items": HELLO}),
     "POST /v1/responses/compact": (_response, {"input": "Hello"}),
     "POST /v1/files": (_file, {"file": "x", "purpose": "batch"}),
     "POST /v1/batches": (

@@ -21,7 +21,7 @@ from typing import Any, NotRequired, Required
 from typing_extensions import is_typeddict
 
 FILE = Path(__file__).parents[1] / "server/sdk_fields.json"
-_CHAT, _RESPONSES, _CONVERSATIONS = "openai.types.chat", "openai.types.responses", "openai.types.conversations"
+_CHAT, _RESPONSES = "openai.types.chat", "openai.types.responses"
 _BETA = "anthropic.types.beta"
 # Types of the body or the query, by route; the types of several versions of an API are joined.
 REQUESTS = {
@@ -30,10 +30,6 @@ REQUESTS = {
     "POST /v1/responses": [f"{_RESPONSES}.response_create_params:ResponseCreateParamsStreaming"],
     "POST /v1/responses/input_tokens": [f"{_RESPONSES}.input_token_count_params:InputTokenCountParams"],
     "POST /v1/responses/compact": [f"{_RESPONSES}.response_compact_params:ResponseCompactParams"],
-    "POST /v1/conversations": [f"{_CONVERSATIONS}.conversation_create_params:ConversationCreateParams"],
-    "POST /v1/conversations/{id}": [f"{_CONVERSATIONS}.conversation_update_params:ConversationUpdateParams"],
-    "POST /v1/conversations/{id}/items": [f"{_CONVERSATIONS}.item_create_params:ItemCreateParams"],
-    "GET /v1/conversations/{id}/items": [f"{_CONVERSATIONS}.item_list_params:ItemListParams"],
     "GET /v1/responses/{id}": [f"{_RESPONSES}.response_retrieve_params:ResponseRetrieveParamsStreaming"],
     "GET /v1/responses/{id}/input_items": [f"{_RESPONSES}.input_item_list_params:InputItemListParams"],
     "POST /v1/files": ["openai.types.file_create_params:FileCreateParams"],
@@ -59,9 +55,6 @@ ANSWERS = {
     "POST /v1/responses": f"{_RESPONSES}:Response",
     "POST /v1/responses/input_tokens": f"{_RESPONSES}:InputTokenCountResponse",
     "POST /v1/responses/compact": f"{_RESPONSES}:CompactedResponse",
-    "POST /v1/conversations": f"{_CONVERSATIONS}:Conversation",
-    "DELETE /v1/conversations/{id}": f"{_CONVERSATIONS}:ConversationDeletedResource",
-    "GET /v1/conversations/{id}/items": f"{_CONVERSATIONS}:ConversationItemList",
     "POST /v1/files": "openai.types:FileObject",
     "DELETE /v1/files/{id}": "openai.types:FileDeleted",
     "POST /v1/batches": "openai.types:Batch",

@@ -289,7 +289,7 @@ class SqliteStore(BatchStore):
         return self._opened(next(self._rows(BatchRow, query, owner, idempotency_key), None))
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
-        where = "state = 'ready' AND coalesce(?, iif(purpose LIKE 'conv%', NULL, purpose)) = purpose"
+        where = "state = 'ready' AND coalesce(?, purpose) = purpose"
         return self._page(FileRow, "files", page, owner, now, where, purpose)
 
     def list_batches(self, owner: str, page: Page, *, now: float, id_prefix: str) -> list[BatchRow]:

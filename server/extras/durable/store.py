@@ -96,7 +96,7 @@ class BatchStore(Store, Protocol):
         """Find the owner's batch with this key."""
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
-        """Return the owner's ready, unexpired files; without a purpose none of conversations."""
+        """Return the owner's ready, unexpired files, of one purpose if it is given."""
 
     def list_batches(self, owner: str, page: Page, *, now: float, id_prefix: str) -> list[BatchRow]:
         """Return the owner's unexpired batches whose ids begin like this."""

@@ -86,10 +86,8 @@ defaults
         return f"""frontend api
     bind fd@{self.listener_fd}
     use_backend operations if {{ path /metrics }}
-    use_backend ids if {{ path_reg ^/(result|v1/responses|v1/files|v1/batches|v1/messages/batches|v1/conversations)/ }}
+    use_backend ids if {{ path_reg ^/(result|v1/responses|v1/files|v1/batches|v1/messages/batches)/ }}
     use_backend ids if {{ path /v1/responses }} {{ {_PREVIOUS} -m beg resp_ }}
-    use_backend ids if {{ path /v1/responses }} {{ {_CONVERSATION} -m beg conv_ }}
-    use_backend ids if {{ path /v1/responses }} {{ {_CONVERSATION_ID} -m beg conv_ }}
     use_backend ids if {{ path /v1/batches }} {{ {_FILE} -m beg file- }}
     use_backend sessions if {{ req.hdr(X-Session-Id) -m found }}
 {keys}    default_backend any
@@ -126,16 +124,12 @@ backend operations
 
 
 _PREVIOUS = "req.body,json_query('$.previous_response_id')"
-_CONVERSATION = "req.body,json_query('$.conversation')"
-_CONVERSATION_ID = "req.body,json_query('$.conversation.id')"
 _FILE = "req.body,json_query('$.input_file_id')"
 
 
 def _rules(name: str, tag: str) -> str:
-    return f"""    use-server {name} if {{ path_reg ^/[a-z0-9/]*/(resp_|file-|batch_|msgbatch_|conv_)?{tag} }}
+    return f"""    use-server {name} if {{ path_reg ^/[a-z0-9/]*/(resp_|file-|batch_|msgbatch_)?{tag} }}
     use-server {name} if {{ {_PREVIOUS} -m beg resp_{tag} }}
-    use-server {name} if {{ {_CONVERSATION} -m beg conv_{tag} }}
-    use-server {name} if {{ {_CONVERSATION_ID} -m beg conv_{tag} }}
     use-server {name} if {{ {_FILE} -m beg file-{tag} }}
 """
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, WithJsonSchema
+from pydantic import AfterValidator, Field, SkipValidation
 from pydantic_core import PydanticCustomError
 
 from ....engine.core.sampling_params import SamplingParams
@@ -44,19 +44,6 @@ def _bounded(value: Any) -> Any:
     return value
 
 
-def _id_of(value: Any) -> Any:
-    """Return the id in an object with an id alone."""
-    return value["id"] if isinstance(value, dict) and set(value) == {"id"} else value
-
-
-_CONVERSATION = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
-        {"type": "null"},
-    ],
-    "description": "Id of a conversation, to which the input and the output are added.",
-}
 # Accepted, and repeated if the response has a place for it, but otherwise without effect.
 Repeated = Annotated[Any, AfterValidator(_bounded)]
 
@@ -72,7 +59,6 @@ class StoredRequest:
     is_background: bool = False
     is_stored: bool = True
     schema: Any = None  # the content's schema, for AnswerCheck
-    num_earlier: int = 0  # messages of the conversation before the input
 
     @cached_property
     def check(self) -> AnswerCheck | None:
@@ -137,15 +123,15 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         **dict.fromkeys(
             (
                 *("prompt", "moderation", "n", "messages", "logprobs", "prompt_logprobs", "max_tokens"),
-                *("reasoning_effort", "response_format"),
+                *("reasoning_effort", "response_format", "conversation"),
             ),
             (),
         ),
     }
+    way_out: ClassVar = {"conversation": "send previous_response_id"}
     input: SkipValidation[str | list[dict[str, Any]]]
     instructions: str | None = None
     previous_response_id: str | None = None
-    conversation: Annotated[str | None, BeforeValidator(_id_of), WithJsonSchema(_CONVERSATION)] = None
     background: bool = False
     store: bool = True
     webhook: str | None = None
@@ -178,10 +164,6 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         """Append the input to the earlier conversation. Raises InvalidRequestError."""
         if self.background and not self.store:
             raise InvalidRequestError("background goes with store true only", param="background")
-        if self.conversation is not None and self.previous_response_id is not None:
-            raise InvalidRequestError(
-                "send conversation or previous_response_id; both say what comes before", param="previous_response_id"
-            )
         input_messages = read_items(with_summaries(self.input))
         if not input_messages:
             raise InvalidRequestError("input holds nothing but reasoning; send a message to answer", param="input")
@@ -213,7 +195,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
             text_format=None if is_forced else self.text.format,
         )
 
-    def stored(self, messages: Sequence[Message], params: SamplingParams, *, num_earlier: int = 0) -> StoredRequest:
+    def stored(self, messages: Sequence[Message], params: SamplingParams) -> StoredRequest:
         """Return the part of the request to keep with the response."""
         names = {"instructions", "max_output_tokens", "top_logprobs", "background", "store", "previous_response_id"}
         names |= {"metadata", "truncation", "parallel_tool_calls"}
@@ -227,13 +209,10 @@ class ResponsesRequest(SamplingRequest, ToolFields):
             "top_p": params.top_p,
             "text": {"format": {"type": "text"}} | text,
         }
-        if self.conversation is not None:
-            repeated["conversation"] = {"id": self.conversation}
         return StoredRequest(
             messages=messages,
             repeated=repeated,
             has_logprobs=self.has_logprobs,
             is_background=self.background,
             is_stored=self.store,
-            num_earlier=num_earlier,
         )

@@ -5,7 +5,7 @@ A response in the background continues after a disconnect; any other response is
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BeforeValidator
@@ -42,9 +42,6 @@ from .request import ResponsesRequest, StoredRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
 from .stream import ResponsesStreamWriter
 from .truncation import response_prompt
-
-if TYPE_CHECKING:
-    from ..conversations.part import ConversationsPart
 
 router = APIRouter(prefix="/v1/responses", tags=["OpenAI"], route_class=KeptRoute)
 KIND = "response"  # kind of kept requests
@@ -143,8 +140,6 @@ async def respond_batched(
     service.settings.webhooks.check(body.webhook, is_kept=False)
     new = await _new(service, body, owner=owner)
     await service.complete([new.job], [new.prompt], new.params, user=new.body.user, is_background=True)
-    if body.conversation is not None:
-        _conversations(service).follow(new.job, body.conversation)
     return await response_object(new.job, ModelText(service).shown)
 
 
@@ -166,7 +161,7 @@ async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: Ide
     params = cut_to_fit(body.params(is_forced=answer.is_forced), is_strict=service.settings.strict_fields)
     check = await AnswerCheck.of(params, answer)
     job = service.new_job(params, owner=owner, idempotency_key=key)
-    stored = body.stored(messages, params, num_earlier=len(earlier))
+    stored = body.stored(messages, params)
     attachment = dataclasses.replace(stored, answer=answer, schema=check and check.schema)
     vars(attachment)["check"] = check
     job.attach(attachment)
@@ -177,19 +172,8 @@ async def _earlier(service: Service, body: ResponsesRequest, *, owner: str) -> l
     """Return the conversation that the input continues. Raises InvalidRequestError, ResultNotFoundError."""
     body.messages([])  # a wrong input is reported first
     _ = service.tokenizer  # raises if the model has no tokenizer
-    if body.conversation is not None:
-        return await _conversations(service).messages(body.conversation, owner=owner)
     previous_id = body.previous_response_id
     return [] if previous_id is None else await _conversation(service, previous_id, owner=owner)
-
-
-def _conversations(service: Service) -> "ConversationsPart":
-    """Return the part that keeps conversations. Raises InvalidRequestError where there is none."""
-    if all(extension.name != "conversations" for extension in service.extensions.used):
-        raise InvalidRequestError("conversation is not supported here; leave it out", param="conversation")
-    from ..conversations.part import ConversationsPart
-
-    return service.part(ConversationsPart)
 
 
 async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
@@ -200,10 +184,7 @@ async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: 
     if body.store:
         await service.results.check_quota(owner)
         service.results.add(job)
-    conversation_id = body.conversation
     try:
-        if conversation_id is not None and body.store and service.settings.has_durable_results:
-            await _conversations(service).begin(job, conversation_id)
         stored = dataclasses.asdict(new.attachment)
         kept = KeptRequest(
             kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook, defaults=body.defaults
@@ -213,8 +194,6 @@ async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: 
         service.abort(job)
         service.results.forget(job)
         raise
-    if conversation_id is not None:
-        _conversations(service).follow(job, conversation_id)
     return job
 
 
@@ -223,7 +202,9 @@ class KeptResponse:
 
     def attachment(self, stored: Mapping[str, Any]) -> StoredRequest:
         """Rebuild the attachment from its stored form."""
-        return StoredRequest(**{**stored, "answer": AnswerFormat.read(stored["answer"])})
+        names = {item.name for item in dataclasses.fields(StoredRequest)}  # earlier versions stored more
+        fields = {name: value for name, value in stored.items() if name in names}
+        return StoredRequest(**{**fields, "answer": AnswerFormat.read(stored["answer"])})
 
     def params(
         self, body: Mapping[str, Any], attachment: Attachment | None, defaults: Mapping[str, Any]

@@ -124,8 +124,7 @@ class BatchTables(BatchStore):
         return self._opened(self._read(BatchRow, query, owner, idempotency_key))
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
-        own = "CASE WHEN starts_with(purpose, 'conv') THEN NULL ELSE purpose END"
-        where = f"state = 'ready' AND coalesce(%s, {own}) = purpose"
+        where = "state = 'ready' AND coalesce(%s, purpose) = purpose"
         return self._page_of(FileRow, "files", page, owner, now, where, None if purpose is None else _text(purpose))
 
     def list_batches(self, owner: str, page: Page, *, now: float, id_prefix: str) -> list[BatchRow]:

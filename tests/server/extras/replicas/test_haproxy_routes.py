@@ -23,12 +23,10 @@ pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs h
 DOCKER = Path(__file__).parents[4] / "docker"
 PATHS = (
     *("/result/{}", "/result/{}/stream", "/v1/responses/resp_{}", "/v1/files/file-{}", "/v1/batches/batch_{}"),
-    *("/v1/messages/batches/msgbatch_{}", "/v1/conversations/conv_{}", "/v1/conversations/conv_{}/items"),
+    *("/v1/messages/batches/msgbatch_{}",),
 )
 BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/responses", {"input": "x", "previous_response_id": "resp_{}"}),
-    ("/v1/responses", {"input": "x", "conversation": "conv_{}"}),
-    ("/v1/responses", {"input": "x", "conversation": {"id": "conv_{}"}}),
     ("/v1/batches", {"endpoint": "/v1/responses", "input_file_id": "file-{}"}),
 )
 
@@ -145,6 +143,6 @@ def test_an_id_in_the_body_leads_to_its_server(
         assert client.post(path, json=filled(body, new_id("", f"{name}-"))).text == name
 
 
-@pytest.mark.parametrize("path", ["/v1/conversations", "/v1/responses", "/generate", "/v1/messages/batches"])
+@pytest.mark.parametrize("path", ["/v1/responses", "/generate", "/v1/messages/batches"])
 def test_new_work_goes_to_all(client: httpx.Client, path: str) -> None:
-    assert {client.post(path, json={"input": "x", "conversation": None}).text for _ in range(8)} == {"a", "b"}
+    assert {client.post(path, json={"input": "x", "previous_response_id": None}).text for _ in range(8)} == {"a", "b"}
