@@ -103,8 +103,10 @@ class ServerSettings(EngineConfig):
         return self.admin_key + _keys_in(self.admin_key_file, setting="--admin-key-file")
 
     @property
-    def _default_scheduling_policy(self) -> str:
-        return "fair" if len(set(self.keys)) > 1 else super()._default_scheduling_policy
+    def queue_order(self) -> str:
+        """Scheduling policy; "auto" is fair with several keys."""
+        is_fair = self.scheduling_policy == "auto" and len(set(self.keys)) > 1
+        return "fair" if is_fair else super().queue_order
 
     @property
     def has_durable_results(self) -> bool:
@@ -129,6 +131,7 @@ class ServerSettings(EngineConfig):
     def engine_config(self) -> EngineConfig:
         """The engine's share of the settings. It knows keys by their digests only."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(EngineConfig)}
+        values["scheduling_policy"] = self.queue_order
         for name in ("tenant_weights", "tenant_goals"):
             if by_tenant := getattr(self, name):
                 values[name] = {digest(key) if key in self.keys else key: value for key, value in by_tenant.items()}

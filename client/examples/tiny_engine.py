@@ -10,7 +10,7 @@ from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.execution.models.checkpoint import model_folder
-from splitfuse.engine.serving.loading import load_runner
+from splitfuse.engine.serving.loading import load_runner, resolve
 from splitfuse.engine.text.tokenizer import Tokenizer
 
 
@@ -18,10 +18,11 @@ class Engine:
     def __init__(self, model: str = "demo", *, max_num_batched_tokens: int = 512) -> None:
         config = EngineConfig(model=model, max_num_batched_tokens=max_num_batched_tokens)
         folder = model_folder(config, model)
-        self.runner = load_runner(config, folder)
+        resolved = resolve(config, folder)
+        self.runner = load_runner(resolved)
         self.tokenizer = Tokenizer(folder)
         blocks = BlockManager(self.runner.loaded.cache, prefix_caching=True)
-        self.scheduler = Scheduler(config.for_device(self.runner.loaded.device.type), blocks)
+        self.scheduler = Scheduler(resolved.config, blocks)
 
     def add(self, prompt: str, params: SamplingParams) -> Request:
         """Queue a prompt. The `token_ids` of its request grow with each step until the request `is_finished`."""

@@ -1,31 +1,15 @@
-"""EngineConfig: the user's settings of the engine. Imports no torch."""
+"""EngineConfig: the user's wishes for the engine; ResolvedConfig has what was decided. Imports no torch."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import ConfigError
 from .named_models import DEMO, DEMO_DRAFT, DEMO_MODEL, SMOLLM2
 from .setting import check, setting
 from .speculative_config import SpeculativeConfig
-
-# Measured with a 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts'
-# first tokens after 1.02 s instead of 0.93, an equal rate of short prompts. With 192: 140 ms and 1.02 s.
-_CPU_CHUNK = 256
-
-
-class StepLimits(NamedTuple):
-    """Largest numbers of sequences and tokens in one step."""
-
-    num_seqs: int
-    num_batched_tokens: int
-
-
-# On an H200, 64 sequences of an 8B model reach about 10,000 tokens/s and 256 reach 16,000; chunks of 512 tokens cost a
-# fifth of the prefill rate (both estimated).
-_CPU_LIMITS, _GPU_LIMITS = StepLimits(64, 512), StepLimits(256, 2048)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +55,8 @@ class EngineConfig:
     max_num_batched_tokens: int | None = setting(
         None, at_least=1, decides=True, help="token budget of one step; nothing = 512, on a GPU 2048"
     )
-    long_prefill_token_threshold: int | None = setting(  # see `for_streams`
-        None, at_least=0, decides=True, help=f"most tokens of a prompt a step; 0 = all; nothing = {_CPU_CHUNK} on a CPU"
+    long_prefill_token_threshold: int | None = setting(  # see ResolvedConfig
+        None, at_least=0, decides=True, help="most tokens of a prompt a step; 0 = all; nothing = 256 on a CPU"
     )
     block_size: int = setting(16, at_least=1, decides=True, help="tokens in one block of the KV cache")
     gpu_memory_utilization: float = setting(0.9, above=0, at_most=1, help="share of the GPU's memory to use")
@@ -193,8 +177,6 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.scheduling_policy == "auto":
-            vars(self)["scheduling_policy"] = self._default_scheduling_policy
         for tenant, weight in (self.tenant_weights or {}).items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
                 raise ConfigError(f"tenant_weights: the weight of {tenant!r} must be a number above 0, not {weight!r}")
@@ -209,34 +191,9 @@ class EngineConfig:
         _ = self.speculation  # checks it
 
     @property
-    def _default_scheduling_policy(self) -> str:
-        return "fcfs"
-
-    def for_streams(self, device: str) -> "EngineConfig":
-        """Return the settings for streaming: steps beside streams are short, unless they are set otherwise."""
-        if self.long_prefill_token_threshold is not None or self.batching_policy != "splitfuse":
-            return self
-        if isinstance(self.target_itl_ms, float | int):
-            return self
-        chunk = _CPU_CHUNK if device == "cpu" else None
-        return replace(self, target_itl_ms=self.target_itl_ms or "auto", long_prefill_token_threshold=chunk)
-
-    def limits_on(self, device: str) -> StepLimits:
-        """Return the configured limits of a step, or the device's defaults; "auto" counts as a GPU, which it may be."""
-        default = _CPU_LIMITS if device == "cpu" else _GPU_LIMITS
-        return StepLimits(
-            self.max_num_seqs or default.num_seqs, self.max_num_batched_tokens or default.num_batched_tokens
-        )
-
-    def for_device(self, device: str) -> "EngineConfig":
-        """Return the settings with the device's limits of a step filled in."""
-        limits = self.limits_on(device)
-        return replace(self, max_num_seqs=limits.num_seqs, max_num_batched_tokens=limits.num_batched_tokens)
-
-    @property
-    def step_limits(self) -> StepLimits:
-        """Limits of a step, if `for_device` has filled them in; else a CPU's."""
-        return self.limits_on("cpu")
+    def queue_order(self) -> str:
+        """Scheduling policy, also where it is "auto"."""
+        return "fcfs" if self.scheduling_policy == "auto" else self.scheduling_policy
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
@@ -287,7 +244,7 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     ),
     (lambda c: c.attention_backend and c.exact, "attention_backend has no one order of sums; leave out exact"),
     (lambda c: c.preemption_mode == "swap" and not c.swap_space, "preemption_mode swap needs swap_space, some GiB"),
-    (lambda c: c.tenant_weights and c.scheduling_policy != "fair", "tenant_weights need scheduling_policy fair"),
+    (lambda c: c.tenant_weights and c.queue_order != "fair", "tenant_weights need scheduling_policy fair"),
     (
         lambda c: c.speculative_config is not None and (c.speculative_model, c.num_speculative_tokens) != (None, None),
         "speculative_config holds all of it; leave speculative_model and num_speculative_tokens out",

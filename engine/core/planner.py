@@ -26,7 +26,7 @@ class Planner:
         self._blocks = blocks
         self._costs = costs
         self._counters = counters
-        self._max_num_seqs = config.step_limits.num_seqs
+        self._max_num_seqs = config.max_num_seqs
         self._max_seqs_per_key = config.max_seqs_per_key or math.inf
         self._limits_tenants = counters is not None or config.max_seqs_per_key is not None
         self._policy = BATCHING_POLICIES[config.batching_policy]

@@ -1,6 +1,6 @@
 """Ports: protocols that parts and extras implement for the core, which imports neither.
 
-SchedulerConfig      has the settings that the core reads (config/engine_config.py)
+SchedulerConfig      has the settings that the core reads (config/resolved_config.py)
 Runner, Launcher     compute a batch on a device (execution/runner)
 Speculator           drafts tokens (extras/spec_decode)
 Pacer                sets the size of steps and the order of prompts by times (extras/deadlines)
@@ -26,23 +26,13 @@ from .preemption import PreemptionCosts, Prices
 from .request import Request
 
 
-class StepLimits(Protocol):
-    """Limits of one step."""
-
-    @property
-    def num_seqs(self) -> int:
-        """Largest number of running requests."""
-
-    @property
-    def num_batched_tokens(self) -> int:
-        """Largest number of tokens: the token budget."""
-
-
 class SchedulerConfig(Protocol):
-    """Settings that the core reads, named like the command line's flags. EngineConfig checks their values."""
+    """Settings that the core reads, named like the command line's flags. ResolvedConfig has them."""
 
     @property
-    def step_limits(self) -> StepLimits: ...
+    def max_num_seqs(self) -> int: ...
+    @property
+    def max_num_batched_tokens(self) -> int: ...
     @property
     def scheduling_policy(self) -> str: ...
     @property

@@ -21,7 +21,7 @@ def _counters(config: SchedulerConfig, blocks: BlockManager) -> "TokenCounters |
         return None
     from .fair_queue import TokenCounters  # no other policy needs it
 
-    pool = (config.step_limits.num_seqs, blocks.device.num_blocks)
+    pool = (config.max_num_seqs, blocks.device.num_blocks)
     return TokenCounters(config.tenant_weights, pool=pool)
 
 
@@ -42,7 +42,7 @@ class RequestQueues:
         self.waiting: list[Request] = []  # in queue order
         self.running: list[Request] = []  # in queue order
         self.num_preemptions_by_mode = {"recompute": 0, "swap": 0}
-        self._max_num_seqs = config.step_limits.num_seqs
+        self._max_num_seqs = config.max_num_seqs
         self._order = QUEUE_ORDERS[config.scheduling_policy]
         self._counters = _counters(config, blocks)
         self._arrivals = itertools.count()

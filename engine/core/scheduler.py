@@ -48,7 +48,7 @@ class Scheduler(RequestQueues):
         self.max_steps_in_flight = max_steps_in_flight
         self.costs = PreemptionCosts(config.preemption_mode, blocks.seconds_per_block)  # the engine measures the rest
         self._planner = Planner(config, blocks, self.costs, self._counters)
-        self._max_num_batched_tokens = config.step_limits.num_batched_tokens
+        self._max_num_batched_tokens = config.max_num_batched_tokens
         self._step = itertools.count()
 
     @property

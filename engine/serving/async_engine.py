@@ -35,8 +35,8 @@ _log = logging.getLogger("splitfuse.engine")
 class AsyncEngine(EngineState):
     """Engine that serves many requests at once on one asyncio loop.
 
-    Use: construct, `await start()`, then `submit` or `generate`; `await stop()` at the end. After start `model_config`,
-    `tokenizer`, `max_model_len` and `loaded` describe the model, `prompts` reads prompts, `view` looks inside.
+    Use: construct, `await start()`, then `submit` or `generate`; `await stop()` at the end. After start `config`,
+    `model_config`, `tokenizer` and `loaded` hold what was decided, `prompts` reads prompts, `view` looks inside.
     """
 
     model_config: ModelConfig
@@ -58,7 +58,7 @@ class AsyncEngine(EngineState):
         loop = asyncio.get_running_loop()
         parts, self._pipeline = await loop.run_in_executor(self._executor, self._load)
         core = self._pipeline.core
-        self.runner, self.loaded, self.fingerprint = parts.runner, parts.runner.loaded, parts.fingerprint
+        self.config, self.runner, self.loaded = parts.config, parts.runner, parts.runner.loaded
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.default_sampling_params, self.pooler = parts.default_sampling_params, parts.pooler
@@ -78,9 +78,9 @@ class AsyncEngine(EngineState):
     def _load(self) -> "tuple[EngineParts, StepPipeline]":
         from .builder import load  # imports torch
 
-        parts = load(self.config)
+        parts = load(self._wishes, for_streams=True)
         self.replays = parts.replays()
-        return parts, parts.pipeline(self.config.for_streams(str(parts.runner.loaded.device)), replays=self.replays)
+        return parts, parts.pipeline(replays=self.replays)
 
     async def prepare(self) -> None:
         """Prepare structured output, which start leaves to the first request for it. Best while no request runs."""

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config import EngineConfig
+from ..config import EngineConfig, ResolvedConfig
 from ..core.block_manager import BlockManager
 from ..core.cost_model import CostModel
 from ..core.engine_core import EngineCore
@@ -29,7 +29,7 @@ from ..guarded_hook import guarded
 from ..text.tokenizer import Tokenizer
 from .constraint_compiler import ConstraintCompiler
 from .input_processor import InputProcessor
-from .loading import load_runner, runs_ahead
+from .loading import load_runner, resolve
 from .output_processor import OutputProcessor
 from .workers.heap import return_freed_memory
 
@@ -42,28 +42,24 @@ _TEST_OUTPUT_LEN = 2
 class EngineParts:
     """Parts of an engine. `tokenizer` is None if the model folder has none (dummy weights)."""
 
+    config: ResolvedConfig
     tokenizer: Tokenizer | None
     runner: ModelRunner
     input_processor: InputProcessor
-    fingerprint: str = ""  # the model's
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)  # values of fields that a request lacks
     pooler: Any = None  # Pooler of the extra, for a model that pools
     adapters: Any = None  # Adapters of the extra, with --enable-lora
 
-    def pipeline(self, config: EngineConfig, *, replays: Any = None) -> StepPipeline:
+    def pipeline(self, *, replays: Any = None) -> StepPipeline:
         """Test the parts with a few tokens, and build a core over them with its step pipeline.
 
         `replays`: a Replays, whose inner speculator is the configured one. Raises ConfigError if the test fails, or a
         recording cannot be written.
         """
-        loaded = self.runner.loaded
-        if self.pooler is not None:
-            config = self.pooler.engine_config(config)
-        config = config.for_device(loaded.device.type)
-        is_async = runs_ahead(config, loaded.device)
-        max_steps_in_flight = 2 if is_async else 1
+        config, loaded = self.config, self.runner.loaded
+        max_steps_in_flight = 2 if config.async_scheduling else 1
         launcher = None
-        if is_async:
+        if config.async_scheduling:
             from ..execution.runner.launching import load_launcher  # a server on a CPU has none
 
             launcher = load_launcher(self.runner, config)
@@ -96,14 +92,14 @@ class EngineParts:
         replay = load_extra("receipts.replay", needed_for="receipts")
         return replay.Replays(vocab_size=self.runner.loaded.model_config.vocab_size)
 
-    def _disk_cache(self, config: EngineConfig) -> Any:
+    def _disk_cache(self, config: ResolvedConfig) -> Any:
         """Open the prefix cache on disk; None without one. Raises ConfigError."""
         if config.prefix_cache_dir is None:
             return None
         extra = load_extra("disk_cache.disk_cache", needed_for="--prefix-cache-dir")
-        return extra.DiskCache(config, self.runner, fingerprint=self.fingerprint)
+        return extra.DiskCache(config, self.runner, fingerprint=config.fingerprint)
 
-    def _scheduler(self, config: EngineConfig, *, disk: Any = None, **options: Any) -> Scheduler:
+    def _scheduler(self, config: ResolvedConfig, *, disk: Any = None, **options: Any) -> Scheduler:
         """Build a scheduler over blocks of its own, and over state slots if the model has recurrent layers."""
         loaded, cache = self.runner.loaded, self.runner.loaded.cache
         sizes: Any = {"prefix_caching": config.enable_prefix_caching, "tenant_weights": config.tenant_weights}
@@ -167,15 +163,16 @@ class EngineParts:
         return speculation
 
 
-def load(config: EngineConfig) -> EngineParts:
-    """Fetch, read and lay out the model. Raises ConfigError."""
+def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
+    """Fetch, read and lay out the model. `for_streams`: see ResolvedConfig.of. Raises ConfigError."""
     folder = model_folder(config, config.model)
     gguf = load_extra("gguf.file", needed_for=str(folder)) if folder.is_file() else None
     _header = gguf and gguf.read_gguf(folder)  # held, so that the file is read once
     defaults = default_sampling_params(config, folder)
     settings = config.speculation
     draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
-    runner = load_runner(config, folder, draft=draft)
+    resolved = resolve(config, folder, for_streams=for_streams)
+    runner = load_runner(resolved, draft=draft)
     has_tokenizer = config.load_format != "dummy" or folder.is_file() or (folder / "tokenizer.json").exists()
     with ThreadPoolExecutor(1) as beside:  # hashing releases the GIL, a tokenizer holds it
         mark = beside.submit(fingerprint, folder, config, dtype=runner.loaded.dtype)
@@ -195,7 +192,9 @@ def load(config: EngineConfig) -> EngineParts:
     if config.enable_lora and pooler is not None:
         raise ConfigError("--enable-lora is not built for models that pool; leave it out, or merge the adapter")
     adapters = _adapters(config, runner) if config.enable_lora else None
-    return EngineParts(tokenizer, runner, input_processor, mark.result(), defaults, pooler, adapters)
+    facts = replace(resolved.config, fingerprint=mark.result(), num_kv_blocks=runner.loaded.cache.num_blocks)
+    facts = facts if pooler is None else pooler.engine_config(facts)
+    return EngineParts(facts, tokenizer, runner, input_processor, defaults, pooler, adapters)
 
 
 def _pooler(config: EngineConfig, folder: Path, runner: ModelRunner, tokenizer: Tokenizer | None) -> Any:
@@ -221,7 +220,7 @@ def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig)
     return compiler
 
 
-def _observer(config: EngineConfig) -> RequestObserver | None:
+def _observer(config: ResolvedConfig) -> RequestObserver | None:
     """Build the recorder of the requests' histories, if the extra is installed."""
     if not has_extra("inspection"):
         return None
@@ -229,7 +228,7 @@ def _observer(config: EngineConfig) -> RequestObserver | None:
     return observer
 
 
-def _pacer(config: EngineConfig, cost_model: CostModel) -> Pacer | None:
+def _pacer(config: ResolvedConfig, cost_model: CostModel) -> Pacer | None:
     """Build the pacer, if the extra is installed. Raises ConfigError if it is not and a setting needs it."""
     settings = ("target_itl_ms", "ttft_ms", "itl_ms", "tenant_goals")
     needed_for = next((name for name in settings if getattr(config, name) not in (None, "auto", "off")), None)
@@ -240,7 +239,7 @@ def _pacer(config: EngineConfig, cost_model: CostModel) -> Pacer | None:
     return pacer
 
 
-def _recorder(config: EngineConfig, loaded: LoadedModel, max_steps_in_flight: int) -> SchedulerListener | None:
+def _recorder(config: ResolvedConfig, loaded: LoadedModel, max_steps_in_flight: int) -> SchedulerListener | None:
     if not config.record:
         return None
     module = load_extra("simulation.recording", needed_for="--record")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..config import EngineConfig
+from ..config import EngineConfig, ResolvedConfig
 from ..core.outputs import StepStats
 from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError
@@ -30,18 +30,18 @@ _NUM_STEPS_KEPT = 100
 class EngineState:
     """State of an engine. AsyncEngine changes it."""
 
+    config: ResolvedConfig  # from the end of `start` on
     view: EngineView
     loaded: "LoadedModel"
     _pipeline: StepPipeline
     _input_processor: InputProcessor
 
     def __init__(self, config: EngineConfig) -> None:
-        self.config = config
+        self._wishes = config
         self.max_model_len = 0
         self.default_sampling_params: Mapping[str, Any] = {}  # values of fields that a request lacks
         self.pooler: Any = None  # Pooler of the extra, for a model that pools
         self.adapters: Any = None  # Adapters of the extra, with --enable-lora
-        self.fingerprint = ""  # the model's; with another model a resumed request could go on to other tokens
         self.lost: RankLostError | None = None  # the reason why the engine died, if a rank was lost
         self.is_loaded = False
         self.is_draining = False
@@ -137,6 +137,11 @@ class EngineState:
     def num_unfinished(self) -> int:
         """Number of requests that have not ended."""
         return self._pipeline.core.num_unfinished if self.is_loaded else 0
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the model with its present weights."""
+        return self.config.fingerprint
 
     def fingerprint_of(self, adapter: str | None) -> str:
         """Return the fingerprint of the model with the adapter of this name: another one could go on differently."""

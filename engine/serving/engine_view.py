@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.outputs import RequestMetrics, StepStats
-from ..core.ports import SchedulerConfig, SchedulerListener, StepLimits
+from ..core.ports import SchedulerListener
 from ..core.request import Request
 from ..core.step_pipeline import StepPipeline
 from ..extension import load_extra
@@ -19,16 +19,6 @@ class EngineView:
     def __init__(self, pipeline: StepPipeline) -> None:
         self._core, self._launcher = pipeline.core, pipeline.launcher
         self._watcher: Any = None
-
-    @property
-    def config(self) -> SchedulerConfig:
-        """Settings of the scheduler that runs, with the device's defaults."""
-        return self._core.config
-
-    @property
-    def step_limits(self) -> StepLimits:
-        """Most tokens and sequences of a step on the device in use."""
-        return self._core.config.step_limits
 
     def stats(self, steps: Sequence[StepStats]) -> dict[str, Any]:
         """Return figures for JSON: queue, blocks, the last steps and the rate over them."""
@@ -70,7 +60,7 @@ class EngineView:
         """Return a StepWatcher, which records each step from now on, until `unwatch`."""
         self.unwatch()
         inspection = load_extra("inspection.step_watcher", needed_for="watching steps")
-        most = self.step_limits.num_batched_tokens
+        most = self._core.config.max_num_batched_tokens
         watcher = inspection.StepWatcher(self._core.scheduler, max_num_batched_tokens=most)
         self._watcher = guarded(watcher, SchedulerListener())
         self._core.scheduler.listeners.append(self._watcher)

@@ -63,20 +63,21 @@ class LLM:
     def __init__(
         self, model: str | None = None, *, receipt_key_file: str | Path | None = None, **settings: Any
     ) -> None:
-        self.config = EngineConfig(**taken_keywords({"model": model, **settings}, _SETTINGS))
+        wishes = EngineConfig(**taken_keywords({"model": model, **settings}, _SETTINGS))
         self._receipts = None if receipt_key_file is None else self._new_receipts(receipt_key_file)
-        parts = load(self.config)
+        parts = load(wishes)
+        self.config = parts.config
         self._input_processor = parts.input_processor
         self._ids = itertools.count()
         self._lock = threading.Lock()  # held for a step, and while requests are added or aborted
         self._streams: WeakValueDictionary[str, LLMStream] = WeakValueDictionary()  # by request id
         self._dropped: deque[str] = deque()  # requests to abort whose stream nobody holds any more
-        self._runner, self._fingerprint = parts.runner, parts.fingerprint
+        self._runner = parts.runner
         self.tokenizer = parts.tokenizer
         self._texts = TokenTexts(parts.tokenizer)
         self._defaults, self.pooler, self.adapters = parts.default_sampling_params, parts.pooler, parts.adapters
         self._replays = parts.replays()  # expected outputs, which the receipts extra verifies
-        self.pipeline = parts.pipeline(self.config, replays=self._replays)
+        self.pipeline = parts.pipeline(replays=self._replays)
         self.core = self.pipeline.core
         self._live: Any = None  # LiveModel, once the weights change or the model sleeps
         self._is_closed = False
@@ -120,7 +121,7 @@ class LLM:
         new = live.load(Path(weights)) if isinstance(weights, (str, Path)) else live.build(weights)
         with self._between_steps():
             version: int = live.take(new, self.core)
-            self._fingerprint = new.fingerprint
+            self.config = dataclasses.replace(self.config, fingerprint=new.fingerprint)
         return version
 
     def sleep(self, level: int = 1) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...kernels import ops
-from ..config import EngineConfig
+from ..config import EngineConfig, ResolvedConfig
 from ..config.cores import default_num_threads
 from ..core.block_allocator import num_blocks_for
 from ..core.block_manager import CacheSpec
@@ -42,10 +42,10 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 _CACHE_DTYPES = {"int8": (torch.int8, "cpu", "fp8"), "fp8": (torch.float8_e4m3fn, "cuda", "int8")}
 
 
-class _Choices(NamedTuple):
-    """Choices that are made before anything is loaded; `config` is the device's."""
+class ResolvedModel(NamedTuple):
+    """Files of a model, and all that is decided before its weights are read."""
 
-    config: EngineConfig
+    config: ResolvedConfig
     folder: Path
     model: ModelConfig
     device: torch.device
@@ -54,14 +54,14 @@ class _Choices(NamedTuple):
     max_model_len: int
 
 
-def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None = None) -> ModelRunner:
-    """Load the model of a folder or GGUF file, and allocate its cache; this can take long. Raises ConfigError.
+def load_runner(choices: ResolvedModel, *, draft: ModelConfig | None = None) -> ModelRunner:
+    """Load the model's weights, and allocate its cache; this can take long. Raises ConfigError.
 
     `draft`: a model that gets a cache of equally many blocks beside this one's.
     """
+    config = choices.config
     num_threads = config.num_threads or default_num_threads()
     torch.set_num_threads(max(1, num_threads // config.tensor_parallel_size))
-    choices = _choose(config, folder)
     ops.be_exact(choices.device, bool(config.exact))
     if reason := ops.choose_attention(choices.device, config.attention_backend):
         raise ConfigError(f"attention_backend: {reason}; leave the setting out")
@@ -82,7 +82,7 @@ def load_runner(config: EngineConfig, folder: Path, *, draft: ModelConfig | None
     return ModelRunner(model, cache, loaded, ranks=ranks, logprobs_mode=config.logprobs_mode)
 
 
-def _inexact_reason(choices: _Choices) -> str | None:
+def _inexact_reason(choices: ResolvedModel) -> str | None:
     """Return the reason why the schedule may change bits of an answer; None if it never does."""
     config, model = choices.config, choices.model
     if config.exact is False:
@@ -99,7 +99,8 @@ def _inexact_reason(choices: _Choices) -> str | None:
     return ops.inexact_reason(choices.device, choices.dtype, head_dim=model.head_dim)
 
 
-def _choose(config: EngineConfig, folder: Path) -> _Choices:
+def resolve(config: EngineConfig, folder: Path, *, for_streams: bool = False) -> ResolvedModel:
+    """Read the shape of the model in a folder or GGUF file, and decide what is open. Raises ConfigError."""
     model = read_model_config(folder, rope_scaling=config.rope_scaling, impl=config.model_impl)
     check_quantization(config, model)
     check_parallel(config.tensor_parallel_size, model, num_slices=config.tensor_parallel_slices)
@@ -107,10 +108,12 @@ def _choose(config: EngineConfig, folder: Path) -> _Choices:
     dtype = resolve_dtype(config.dtype, model, device)
     cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
     max_model_len = resolve_max_model_len(config, model)
-    return _Choices(config.for_device(device.type), folder, model, device, dtype, cache_dtype, max_model_len)
+    facts = {"dtype": str(dtype).removeprefix("torch."), "max_model_len": max_model_len}
+    resolved = ResolvedConfig.of(config, device=device.type, for_streams=for_streams, **facts)
+    return ResolvedModel(resolved, folder, model, device, dtype, cache_dtype, max_model_len)
 
 
-def _load_shares(choices: _Choices) -> tuple[Any, Any, Callable[..., KVCache], ModelConfig]:
+def _load_shares(choices: ResolvedModel) -> tuple[Any, Any, Callable[..., KVCache], ModelConfig]:
     """Load the model, with other ranks if there are several.
 
     Returns the model, the ranks or None, the maker of the cache, and a config with the KV heads that share its memory.
@@ -135,7 +138,7 @@ def _load_shares(choices: _Choices) -> tuple[Any, Any, Callable[..., KVCache], M
     return parallel.ParallelModel(model, ranks), ranks, partial(parallel.ParallelCache, ranks=ranks), cached
 
 
-def _cache_budget(choices: _Choices, model: Any, ranks: Any, cached: ModelConfig) -> tuple[int, int]:
+def _cache_budget(choices: ResolvedModel, model: Any, ranks: Any, cached: ModelConfig) -> tuple[int, int]:
     """Return the bytes of a GPU's largest step, which is measured, and those for the cache. Raises ConfigError."""
     config, memory = choices.config, memory_of(choices.device)
     if memory is None:
@@ -147,15 +150,13 @@ def _cache_budget(choices: _Choices, model: Any, ranks: Any, cached: ModelConfig
 
 
 def _allocate_cache(
-    choices: _Choices, sizes: tuple[int, int], make_cache: Any, cached: ModelConfig, draft: ModelConfig | None
+    choices: ResolvedModel, sizes: tuple[int, int], make_cache: Any, cached: ModelConfig, draft: ModelConfig | None
 ) -> tuple[KVCache, CacheSpec, StateSpec | None]:
     """Allocate a cache of the configured size, or of the `sizes` of `_cache_budget`. Raises ConfigError."""
     config, device, (step_bytes, budget) = choices.config, choices.device, sizes
     token_bytes = max(1, kv_bytes_per_token(cached, choices.cache_dtype))  # 0 if no layer has attention
-    useful = config.step_limits.num_seqs * num_blocks_for(choices.max_model_len, config.block_size)  # at full length
-    states = state_spec(
-        config, choices.model, choices.dtype, device, token_bytes=token_bytes, budget=budget, useful=useful
-    )
+    useful = config.max_num_seqs * num_blocks_for(choices.max_model_len, config.block_size)  # at full length
+    states = state_spec(config, choices.model, choices.dtype, token_bytes=token_bytes, budget=budget, useful=useful)
     slots = StatePool()
     if states is not None:
         slots = StatePool(states.num_slots, choices.dtype, states.max_drafts, states.num_host)
@@ -181,10 +182,9 @@ def _allocate_cache(
 
 
 def state_spec(
-    config: EngineConfig,
+    config: ResolvedConfig,
     model: ModelConfig,
     dtype: torch.dtype,
-    device: torch.device,
     *,
     token_bytes: int,
     budget: int,
@@ -205,18 +205,12 @@ def state_spec(
         budget=budget,
         useful=useful,
         swap_bytes=swap_bytes(config, model),
-        is_async=runs_ahead(config, device),
     )
 
 
 def swap_bytes(config: EngineConfig, model: ModelConfig) -> int:
     """Return the bytes of host memory for swapped requests; none without layers whose blocks can be swapped."""
     return int(config.swap_space * 2**30) if paged_parts(model.layer_states) else 0
-
-
-def runs_ahead(config: EngineConfig, device: torch.device) -> bool:
-    """True if a step is scheduled while the last one runs."""
-    return device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
 
 
 def _parallel_extra(config: EngineConfig) -> Any:

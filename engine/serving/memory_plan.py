@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ..config import EngineConfig
+from ..config import EngineConfig, ResolvedConfig
 from ..config.host_memory import available_memory
 from ..core.block_allocator import num_blocks_for
 from ..core.state_places import StateSpec
@@ -71,7 +71,7 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     check_quantization(config, model)
     check_parallel(num_ranks, model)
     device = torch.device("cuda") if config.device == "cuda" and memory is not None else resolve_device(config.device)
-    config, is_gpu = config.for_device(device.type), device.type == "cuda"
+    config, is_gpu = ResolvedConfig.of(config, device=device.type), device.type == "cuda"
     dtype = resolve_dtype(config.dtype, model, device)
     max_model_len = resolve_max_model_len(config, model)
     layout = WeightLayout(dtype=dtype, quantization=config.quantization, is_gpu=is_gpu)
@@ -79,13 +79,13 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     step_bytes = _step_bytes(config, model, dtype.itemsize) if is_gpu else 0
     rank = model.with_kv_heads(max(1, model.num_kv_heads // num_ranks))
     token_bytes = max(1, kv_bytes_per_token(rank, resolve_cache_dtype(config.kv_cache_dtype, dtype, device)))
-    useful = config.step_limits.num_seqs * num_blocks_for(max_model_len, config.block_size)
+    useful = config.max_num_seqs * num_blocks_for(max_model_len, config.block_size)
     if config.kv_cache_memory_bytes is not None:  # for each GPU; on a CPU all ranks share it
         budget = config.kv_cache_memory_bytes // (1 if is_gpu else num_ranks)
     else:
         room = _gpu_room if is_gpu else _cpu_room
         budget = room(config, memory, weight_bytes + step_bytes, num_ranks=num_ranks)
-    states = state_spec(config, model, dtype, device, token_bytes=token_bytes, budget=budget, useful=useful)
+    states = state_spec(config, model, dtype, token_bytes=token_bytes, budget=budget, useful=useful)
     if states is not None:
         budget -= states.num_slots * states.slot_bytes
     return MemoryPlan(
@@ -114,12 +114,13 @@ def _gpu_room(config: EngineConfig, memory: int | None, rank_bytes: int, *, num_
     return int(total * config.gpu_memory_utilization) - rank_bytes - _GPU_PROCESS_BYTES - _NCCL_BYTES * (num_ranks > 1)
 
 
-def _step_bytes(config: EngineConfig, model: ModelConfig, itemsize: int) -> int:
+def _step_bytes(config: ResolvedConfig, model: ModelConfig, itemsize: int) -> int:
     """Estimate the largest step, which `serve` measures: its widest activations and its logits; twice with graphs."""
-    limits = config.step_limits
     heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
     if latents := [state for state in model.layer_states if isinstance(state, LatentKV)]:
         heads += 2 * model.num_heads * (latents[0].rank + latents[0].rope_dim)  # queries and sums as wide as latents
     width = 4 * model.hidden_size + heads + 3 * model.intermediate_size
-    num_bytes = limits.num_batched_tokens * width * itemsize + limits.num_seqs * model.vocab_size * (itemsize + 3 * 4)
+    num_bytes = config.max_num_batched_tokens * width * itemsize + config.max_num_seqs * model.vocab_size * (
+        itemsize + 3 * 4
+    )
     return num_bytes if config.enforce_eager else 2 * num_bytes

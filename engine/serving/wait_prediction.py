@@ -31,7 +31,7 @@ class WaitPrediction:
         running, waiting = (r[: num_interactive(r)] for r in (scheduler.running, scheduler.waiting))
         requests = (*running, *waiting)
         num_ahead = sum(request.num_uncomputed_tokens for request in requests if request.num_uncomputed_tokens > 1)
-        most = self._core.config.step_limits.num_batched_tokens
+        most = self._core.config.max_num_batched_tokens
         context = sum(request.num_computed_tokens for request in running)
         return num_ahead / max(1, most - len(running)) * model.predict(most, context)
 
@@ -76,7 +76,7 @@ class WaitPrediction:
         """Return the seconds until `num_requests` outputs have ended at the latest; 0 if no request is unfinished."""
         scheduler = self._core.scheduler
         requests = itertools.chain(scheduler.running, scheduler.waiting)
-        most = self._core.config.step_limits.num_seqs
+        most = self._core.config.max_num_seqs
         return seconds_until_ended(self._core.cost_model, requests, num_requests, max_num_seqs=most)
 
 

@@ -28,7 +28,7 @@ def _values(resolved: Resolved) -> dict[str, Any]:
     settings = resolved.settings
     hidden = {field.name for field in dataclasses.fields(settings) if not field.repr}
     values = {name: getattr(settings, name) for name in ALL_FIELDS}
-    values["model"] = settings.model or default_model()
+    values |= {"model": settings.model or default_model(), "scheduling_policy": settings.queue_order}
     is_secret = {name: name in hidden and name in resolved.sources for name in values}
     return {name: _HIDDEN if is_secret[name] else value for name, value in values.items()}
 

@@ -16,7 +16,7 @@ from ...client.bench.latency import Outcome, percentile
 from ...client.bench.slo import ServiceLevel, effective_throughput
 from ...client.bench.traces import TraceError, TraceRow, read_trace
 from ...client.bench.workload import PromptMaker, normal_rows
-from ...engine.config import EngineConfig
+from ...engine.config import EngineConfig, ResolvedConfig
 from ...engine.core.cost_model import CPU_SECONDS, CostModel
 from ...engine.errors import ConfigError
 from ...engine.extras.simulation.requests import Arrival, Served
@@ -67,7 +67,7 @@ def run(config: EngineConfig, args: argparse.Namespace) -> int:
         log = None if args.step_log is None else stack.enter_context(_open_log(args.step_log))
         num_blocks = config.num_kv_blocks or DEFAULT_NUM_BLOCKS
         simulation = Simulation(
-            config,
+            ResolvedConfig.of(config, device="cpu"),
             num_blocks=num_blocks,
             num_host_blocks=num_blocks if config.swap_space else 0,
             cost=CostModel.fixed(*args.cost),
@@ -125,7 +125,7 @@ def _rows(args: argparse.Namespace, *, seed: int) -> list[TraceRow]:
 
 def _service_level(simulation: Simulation, args: argparse.Namespace) -> ServiceLevel:
     """Return the requested level, or a quarter of the rates of a request that is alone on the machine."""
-    budget = simulation.config.step_limits.num_batched_tokens
+    budget = simulation.config.max_num_batched_tokens
     cost = simulation.cost
     mean_context = sum(served.prompt_len for served in simulation.served) // len(simulation.served)
     return ServiceLevel(

@@ -17,7 +17,7 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
 
     A replica's banner is one line, because its supervisor prints the address.
     """
-    loaded, limits = engine.loaded, settings.limits_on(str(engine.loaded.device))
+    loaded, config = engine.loaded, engine.config
     url = f"http://{reachable(settings.host)}:{port}"
     num_tokens = loaded.cache.num_blocks * settings.block_size
     num_requests = num_tokens / loaded.max_model_len
@@ -27,8 +27,8 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
         "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
         **({} if loaded.states is None else {"states": str(loaded.states)}),
-        "policy": f"{settings.batching_policy}, {settings.scheduling_policy}, "
-        f"{limits.num_batched_tokens} tokens per step",
+        "policy": f"{config.batching_policy}, {config.scheduling_policy}, "
+        f"{config.max_num_batched_tokens} tokens per step",
         **({"sampling": _sampling(engine.default_sampling_params)} if engine.default_sampling_params else {}),
         **({"page": f"{url}/"} if getattr(settings, "page", False) else {}),
         "API": f"{url}/generate  {url}/v1",

@@ -151,7 +151,7 @@ class _Process:
         watchdog = Watchdog(
             lambda: engine.has_work,
             timeout=settings.step_timeout,
-            max_num_batched_tokens=settings.limits_on(settings.device).num_batched_tokens,
+            max_num_batched_tokens=lambda: engine.config.max_num_batched_tokens,
         )
         engine.observe(watchdog)
         await watchdog.watch(lambda why: end_hung(HUNG_EXIT, why))

@@ -22,10 +22,12 @@ _MEMORY = 0.99  # a step slower than others is forgotten after some hundreds
 class Watchdog:
     """EngineObserver that looks for hangs. Call `check` once per tick."""
 
-    def __init__(self, has_work: Callable[[], bool], *, timeout: float | None, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self, has_work: Callable[[], bool], *, timeout: float | None, max_num_batched_tokens: Callable[[], int]
+    ) -> None:
         """`has_work` is True while steps are due, and may be called in any thread.
 
-        `timeout`: seconds, None = learned.
+        `timeout`: seconds, None = learned. `max_num_batched_tokens` is called once a step has ended.
         """
         self._has_work = has_work
         self._timeout = timeout
@@ -42,8 +44,10 @@ class Watchdog:
         """Seconds that a step may take: _SAFETY times the largest step at the slowest rate seen."""
         if self._timeout is not None:
             return self._timeout
+        if not self._num_steps:
+            return _FIRST_LIMIT_S
         least = _FIRST_LIMIT_S if self._num_steps < _NUM_FIRST_STEPS else _LEAST_LIMIT_S
-        return max(least, _SAFETY * self._max_num_batched_tokens * self._seconds_per_token)
+        return max(least, _SAFETY * self._max_num_batched_tokens() * self._seconds_per_token)
 
     def on_step(self, stats: StepStats) -> None:
         """Count a finished step."""

@@ -24,6 +24,7 @@ from splitfuse.client.bench.arrivals import arrivals
 from splitfuse.client.bench.latency import Outcome
 from splitfuse.client.bench.traces import TraceRow, read_trace
 from splitfuse.engine import EngineConfig
+from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.extras.simulation.simulator import Simulation
 from splitfuse.server.commands.simulate import arriving, outcome
@@ -82,7 +83,7 @@ def goodput(outcomes: Sequence[Outcome], machine: Machine, seconds: float) -> fl
 
 
 def simulated(machine: Machine, rows: list[TraceRow], settings: dict[str, Any]) -> list[Outcome]:
-    config = EngineConfig(enable_prefix_caching=False, **machine.limits, **settings)
+    config = ResolvedConfig.of(EngineConfig(enable_prefix_caching=False, **machine.limits, **settings), device="cpu")
     simulation = Simulation(config, num_blocks=30_000, cost=CostModel.fixed(*machine.cost))
     simulation.run(arriving(rows, seed=0))
     return [outcome(served) for served in simulation.served]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.request import Request
@@ -63,7 +63,9 @@ class NoGraph:
 
 
 def make_pipeline(num_seqs: int) -> StepPipeline:
-    config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=BUDGET, enable_prefix_caching=False)
+    config = ResolvedConfig.of(
+        EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=BUDGET, enable_prefix_caching=False), device="cpu"
+    )
     num_blocks = num_seqs * (CONTEXT // config.block_size + 40)
     blocks = BlockManager(CacheSpec(num_blocks, config.block_size), prefix_caching=False)
     core = EngineCore(config, Scheduler(config, blocks, max_steps_in_flight=2), OutputProcessor(None))

@@ -39,10 +39,10 @@ class Replays:
         if config.device == "cpu":
             model = launcher._model.config
             dtype = getattr(torch, config.dtype if config.dtype != "auto" else "bfloat16")
-            rows = graph_sizes(config.step_limits.num_seqs)
+            rows = graph_sizes(config.max_num_seqs)
             launcher.use_graphs(Repeater(), sizes=rows, hidden_size=model.hidden_size, dtype=dtype)
         graphs = launcher.graphs.decodes
-        wanted = graph_sizes(config.step_limits.num_seqs)
+        wanted = graph_sizes(config.max_num_seqs)
         if sizes is not None:
             wanted = tuple(sorted({wanted[0], *map(graphs.size_for, sizes)}, reverse=True))
         mixed = launcher.graphs.mixed

@@ -28,6 +28,7 @@ from predictions import H100_COPY
 from switches import SWITCHES, without
 
 from splitfuse.engine import EngineConfig, SamplingParams
+from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.extras.bench.offline import SHAPES
 from splitfuse.engine.serving.builder import EngineParts, load
@@ -108,9 +109,9 @@ class Model:
 class Run:
     """Run of requests through an engine core, with timed steps."""
 
-    def __init__(self, parts: EngineParts, config: EngineConfig) -> None:
+    def __init__(self, parts: EngineParts, config: ResolvedConfig) -> None:
         self._parts, self._config = parts, config
-        self._pipeline = parts.pipeline(config)
+        self._pipeline = replace(parts, config=config).pipeline()
         self._core = self._pipeline.core
         self._replays: Replays | None = None
         self.num_steps = 0
@@ -196,7 +197,7 @@ class EndToEnd:
     def run(self, **settings: Any) -> Run:
         """Build a run; the first one compiles the kernels of all. `settings` may only make steps smaller."""
         with without_rehearsal() if self._is_rehearsed else nullcontext():
-            run = Run(self._parts, replace(self._config, **settings))
+            run = Run(self._parts, replace(self._parts.config, **settings))
         self._is_rehearsed = True
         return run
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from splitfuse.engine.checks import check_token_ids
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, StepStats, TokenLogprobs
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.errors import (
@@ -94,7 +94,7 @@ def _scores(handle: FakeHandle) -> PromptLogprobs:
 
 class FakeEngine:
     def __init__(self, config: EngineConfig | None = None) -> None:
-        self.config = config or EngineConfig()
+        self.config = ResolvedConfig.of(config or EngineConfig(), device="cpu", fingerprint="fake")
         self.tokenizer = FakeTokenizer()
         self.pooler = None
         self.adapters = None

@@ -51,7 +51,7 @@ def test_defaults_are_the_contracts():
         2 * 2**20,
     )
     assert (settings.drain_timeout, settings.stream_interval, settings.metrics_prefix) == (30, 1, "splitfuse:")
-    assert settings.engine_config() == EngineConfig()
+    assert settings.engine_config() == EngineConfig(scheduling_policy="fcfs")
 
 
 def test_the_contracts_flags():
@@ -189,8 +189,8 @@ def test_keys_of_a_file_are_added(tmp_path):
 )
 def test_several_keys_share_fairly_by_default(keys: tuple[str, ...], flags: tuple[str, ...], policy: str) -> None:
     settings = resolve(parse(*flags, *(part for key in keys for part in ("--api-key", key))), {})
-    assert settings.scheduling_policy == settings.engine_config().scheduling_policy == policy
-    assert resolve(parse(*flags), {}).scheduling_policy == (policy if flags else "fcfs")
+    assert settings.engine_config().scheduling_policy == policy
+    assert resolve(parse(*flags), {}).engine_config().scheduling_policy == (policy if flags else "fcfs")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.core.batch import BatchRow
 from splitfuse.engine.core.request import Request, Status
 
@@ -16,8 +16,8 @@ class FairnessAudit:
     Twice the bound, because one tenant may be ahead by it when both begin to wait. Weights are at least 1 here.
     """
 
-    def __init__(self, config: EngineConfig, *, longest: int) -> None:
-        running = OUTPUT_WEIGHT * longest * config.step_limits.num_seqs
+    def __init__(self, config: ResolvedConfig, *, longest: int) -> None:
+        running = OUTPUT_WEIGHT * longest * config.max_num_seqs
         self._bound = 2 * max(PROMPT_WEIGHT * longest, running) + 2 * longest
         self._weights = config.tenant_weights or {}
         self._served: dict[str, float] = {}  # service divided by weight

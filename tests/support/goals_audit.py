@@ -75,7 +75,7 @@ class GoalsAudit:
         waits = [r for r in without if r.num_uncomputed_tokens > 1 or not r.num_computed_tokens]
         self._behind = self._behind + SHARE * num_tokens - num_without if waits else 0.0
         is_stuck = self._core.scheduler.running and batch.rows
-        most = 8 * self._core.config.step_limits.num_batched_tokens + 64
+        most = 8 * self._core.config.max_num_batched_tokens + 64
         assert self._behind <= most or not is_stuck, f"{waits} get no share: {self._behind:g} tokens behind"
 
     def _has_none(self, request: Request) -> bool:

@@ -3,7 +3,7 @@
 from beside_core import OutputProcessor
 from hybrid_world import HybridModel
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.block_manager import CacheSpec
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.request import Request
@@ -18,7 +18,9 @@ class HybridEngine:
     """Engine that answers one batch of prompts after the other, and checks its invariants after every step."""
 
     def __init__(self, *, num_blocks: int = 2000, num_live: int = 32, num_checkpoints: int = 100, **config: object):
-        self.config = EngineConfig(**{"max_num_batched_tokens": 512, "max_num_seqs": 16, **config})  # type: ignore[arg-type]
+        self.config = ResolvedConfig.of(
+            EngineConfig(**{"max_num_batched_tokens": 512, "max_num_seqs": 16, **config}), device="cpu"
+        )  # type: ignore[arg-type]
         self.spec = StateSpec(num_live, num_checkpoints)
         cache = CacheSpec(num_blocks, self.config.block_size)
         self._clock = 0.0

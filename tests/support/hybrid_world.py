@@ -130,7 +130,7 @@ class HybridWorld(World):
     audit: type[Audit] = StateAudit
 
     def _spec(self) -> StateSpec:
-        rng, most = random.Random(self._seed), self.settings.config.step_limits.num_seqs
+        rng, most = random.Random(self._seed), self.settings.config.max_num_seqs
         num_live = num_live_slots(most, self.max_steps_in_flight)
         max_drafts, num_checkpoints = rng.choice([2, 12, 12]), rng.choice([1, 2, 5, 20, 100])
         grid, num_host = rng.choice([1, 8, 16, 256]), rng.choice([1, 2, 2 * most])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.execution.models.forward_inputs import Inputs
-from splitfuse.engine.serving.loading import load_runner
+from splitfuse.engine.serving.loading import load_runner, resolve
 from splitfuse.kernels.ops import RaggedBatch, StateBatch
 
 BLOCK_SIZE = 16
@@ -19,10 +19,8 @@ def all_logits(folder: Path, token_ids: list[int], *, chunks: list[int], **setti
     """Return logits [T, vocab_size] in float32; the model gets the sequence in chunks of these lengths."""
     assert sum(chunks) == len(token_ids)
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)
-    runner = load_runner(
-        EngineConfig(model=str(folder), device="cpu", num_kv_blocks=num_blocks, block_size=BLOCK_SIZE, **settings),
-        folder,
-    )
+    config = EngineConfig(model=str(folder), device="cpu", num_kv_blocks=num_blocks, block_size=BLOCK_SIZE, **settings)
+    runner = load_runner(resolve(config, folder))
     logits, start = [], 0
     for number, length in enumerate(chunks):
         end = start + length

@@ -122,7 +122,7 @@ def compare(folder: str, seed: int, capturer: GraphCapturer | None = None) -> tu
     }
     llm = overlapped_llm(folder, stream, **settings)
     if capturer is not None:
-        sizes = graph_sizes(llm.config.step_limits.num_seqs)
+        sizes = graph_sizes(llm.config.max_num_seqs)
         launcher_of(llm).use_graphs(capturer, sizes=sizes, hidden_size=64, dtype=torch.float32)
     arrivals, expected = random_arrivals(random.Random(seed)), random_arrivals(random.Random(seed))
     for arrival in expected:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.core.plan import Plan
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.scheduler import Scheduler
@@ -15,7 +15,7 @@ LEAST_CLOSED = 16  # steps for which a place stays closed to the tenant that gav
 class PlacesAudit:
     """Audit of plans, from the blocks and sequences that tenants held before each."""
 
-    def __init__(self, config: EngineConfig, scheduler: Scheduler) -> None:
+    def __init__(self, config: ResolvedConfig, scheduler: Scheduler) -> None:
         self._config = config
         self._scheduler = scheduler
         self._pool = scheduler.blocks.device
@@ -64,7 +64,7 @@ class PlacesAudit:
 
     def _check_gave_way(self, running: list[Request]) -> None:
         request = self.plan.stops[0].request
-        is_full = len(running) >= self._config.step_limits.num_seqs
+        is_full = len(running) >= self._config.max_num_seqs
         num_missing = self._pool.num_blocks_for(request.num_tokens) + self._pool.num_blocks // 100
         victims = self.plan.gave_way
         wanted = [max(self._held[victim], self._pool.num_blocks_for(victim.num_tokens)) for victim in victims]
@@ -122,6 +122,6 @@ class PlacesAudit:
 
     def _share(self, tenant: str, running: Sequence[Request], num_more: int = 0, num_blocks_more: int = 0) -> float:
         held = [self._held[request] for request in running if request.tenant == tenant]
-        limits = self._config.step_limits
-        part = max((len(held) + num_more) / limits.num_seqs, (sum(held) + num_blocks_more) / self._pool.num_blocks)
+        most = self._config.max_num_seqs
+        part = max((len(held) + num_more) / most, (sum(held) + num_blocks_more) / self._pool.num_blocks)
         return part / self._weights.get(tenant, 1.0)

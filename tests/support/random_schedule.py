@@ -57,7 +57,7 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
         if output.stats is not None:
             num_tokens = output.stats.num_prefill_tokens + output.stats.num_decode_tokens
             is_whole = llm.config.batching_policy in ("prefill_first", "static")
-            assert num_tokens <= (10_000 if is_whole else llm.config.step_limits.num_batched_tokens)
+            assert num_tokens <= (10_000 if is_whole else llm.config.max_num_batched_tokens)
         for delta in output.deltas:
             by_id[delta.request_id].outputs[delta.index].add(delta)
             by_id[delta.request_id].prompt_logprobs = delta.prompt_logprobs or by_id[delta.request_id].prompt_logprobs

@@ -3,7 +3,7 @@
 import io
 import random
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.pace import Pace
@@ -25,17 +25,20 @@ class Life:
         self.rng = rng = random.Random(seed)
         has_swap = rng.random() < 0.4
         scheduling_policy = rng.choice(["fcfs", "priority", "fair"])
-        self.config = EngineConfig(
-            block_size=rng.choice([1, 4, 16]),
-            max_num_batched_tokens=rng.randint(1, 80),
-            max_num_seqs=rng.randint(1, 12),
-            long_prefill_token_threshold=rng.choice([0, rng.randint(1, 40)]),
-            scheduling_policy=scheduling_policy,
-            tenant_weights={"alice": 2, "bob": 0.5} if scheduling_policy == "fair" else None,
-            batching_policy=rng.choice(["splitfuse", "prefill_first", "decode_first", "static"]),
-            enable_prefix_caching=rng.random() < 0.5,
-            swap_space=1.0 if has_swap else 0.0,
-            preemption_mode=rng.choice(["auto", "recompute", "swap"]) if has_swap else "auto",
+        self.config = ResolvedConfig.of(
+            EngineConfig(
+                block_size=rng.choice([1, 4, 16]),
+                max_num_batched_tokens=rng.randint(1, 80),
+                max_num_seqs=rng.randint(1, 12),
+                long_prefill_token_threshold=rng.choice([0, rng.randint(1, 40)]),
+                scheduling_policy=scheduling_policy,
+                tenant_weights={"alice": 2, "bob": 0.5} if scheduling_policy == "fair" else None,
+                batching_policy=rng.choice(["splitfuse", "prefill_first", "decode_first", "static"]),
+                enable_prefix_caching=rng.random() < 0.5,
+                swap_space=1.0 if has_swap else 0.0,
+                preemption_mode=rng.choice(["auto", "recompute", "swap"]) if has_swap else "auto",
+            ),
+            device="cpu",
         )
         smallest = -(-LONGEST // self.config.block_size)
         num_host_blocks = rng.choice([1, smallest]) if has_swap else 0

@@ -2,7 +2,7 @@
 
 from places_audit import PlacesAudit
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.core.batch import Batch, BatchRow
 from splitfuse.engine.core.pace import Pace
 from splitfuse.engine.core.request import Request, Status
@@ -14,7 +14,7 @@ MAX_PREEMPTIONS = 2  # no request is preempted more often while another can be
 class ScheduleAudit:
     """Audit of budgets, order, promises and the policy's own rule, decision by decision."""
 
-    def __init__(self, config: EngineConfig, scheduler: Scheduler) -> None:
+    def __init__(self, config: ResolvedConfig, scheduler: Scheduler) -> None:
         self._config = config
         self._scheduler = scheduler
         self._pool = scheduler.blocks.device
@@ -25,7 +25,7 @@ class ScheduleAudit:
 
     def before(self, pace: Pace) -> None:
         """Record the state before a decision."""
-        most = self._config.step_limits.num_batched_tokens
+        most = self._config.max_num_batched_tokens
         self._budget = min(pace.budget or most, most)
         self._places_in_order = {request: place for place, request in enumerate(pace.order)}
         self._running = list(self._scheduler._continuing())
@@ -87,7 +87,7 @@ class ScheduleAudit:
         total, largest = batch.num_tokens, max((row.num_tokens - row.num_drafts for row in batch.rows), default=0)
         alone = self._whole_prompts and len(batch.rows) == 1
         assert alone or total <= self._budget, f"{total} tokens, the budget is {self._budget}"
-        assert self._num_running <= self._config.step_limits.num_seqs, f"{self._num_running} run"
+        assert self._num_running <= self._config.max_num_seqs, f"{self._num_running} run"
         if self._whole_prompts:
             assert all(row.needs_sampling for row in batch.rows), "a prompt was cut"
         elif self._config.long_prefill_token_threshold:
@@ -119,7 +119,7 @@ class ScheduleAudit:
         waiting = [request for request in waiting if request not in self._places.plan.over_limit]
         # A request whose parent has just been readmitted is best forked in the next step; those after it wait, too.
         parent_readmitted = any(request.parent in self.admitted for request in self._scheduler.waiting)
-        if waiting and not parent_readmitted and self._num_running < self._config.step_limits.num_seqs:
+        if waiting and not parent_readmitted and self._num_running < self._config.max_num_seqs:
             largest = max(self._pool.num_blocks_for(request.num_tokens) for request in waiting)
             assert self._spare_blocks() < largest + self._pool.num_blocks // 100, f"none of {waiting} was admitted"
 

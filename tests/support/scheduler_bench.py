@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from beside_core import observer_of
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.request import Request
@@ -62,7 +62,9 @@ class Bench:
 
     @classmethod
     def make(cls, *, num_blocks: int = 1000, num_host_blocks: int = 0, **settings: object) -> "Bench":
-        config = EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings})  # type: ignore[arg-type]
+        config = ResolvedConfig.of(
+            EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings}), device="cpu"
+        )  # type: ignore[arg-type]
         cache = CacheSpec(num_blocks, config.block_size, num_host_blocks)
         caching, weights = config.enable_prefix_caching, config.tenant_weights
         blocks = BlockManager(cache, prefix_caching=caching, tenant_weights=weights)

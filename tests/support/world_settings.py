@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fake_model import VOCAB_SIZE
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
 
 TENANTS = ("ann", "ben", "cat", "dan")
@@ -17,7 +17,7 @@ TENANTS = ("ann", "ben", "cat", "dan")
 class WorldSettings:
     """Settings of one world, without its events."""
 
-    config: EngineConfig
+    config: ResolvedConfig
     num_blocks: int
     num_host_blocks: int
     seconds_per_block: float | None  # apparent cost of swapping a block
@@ -78,25 +78,28 @@ def random_settings(rng: random.Random) -> WorldSettings:
     )
 
 
-def _config(rng: random.Random, block_size: int, *, has_host: bool) -> EngineConfig:
+def _config(rng: random.Random, block_size: int, *, has_host: bool) -> ResolvedConfig:
     scheduling_policy, seed = rng.choice(list(QUEUE_ORDERS)), rng.getrandbits(32)
     weights = rng.choice([None, {"ann": 1, "ben": rng.choice([2, 5]), "cat": 1.5}])
-    return EngineConfig(
-        block_size=block_size,
-        max_num_batched_tokens=rng.choice(
-            [rng.randint(1, 8), rng.randint(9, 40), rng.randint(9, 40), rng.randint(41, 120)]
+    return ResolvedConfig.of(
+        EngineConfig(
+            block_size=block_size,
+            max_num_batched_tokens=rng.choice(
+                [rng.randint(1, 8), rng.randint(9, 40), rng.randint(9, 40), rng.randint(41, 120)]
+            ),
+            long_prefill_token_threshold=rng.choice([0, 0, rng.randint(1, 8), rng.randint(4, 24)]),
+            max_num_seqs=rng.choice([rng.randint(1, 4), *[rng.randint(4, 16)] * 3]),
+            batching_policy=rng.choice(["splitfuse", *BATCHING_POLICIES]),
+            scheduling_policy=scheduling_policy,
+            tenant_weights=weights if scheduling_policy == "fair" else None,
+            max_seqs_per_key=random.Random(seed).choice([None] * 6 + [1, 3]),
+            enable_prefix_caching=rng.random() < 0.7,
+            preemption_mode=rng.choice(["auto", "recompute", "swap", "swap"]) if has_host else "recompute",
+            swap_space=1.0 if has_host else 0.0,
+            target_itl_ms=rng.choice([None, None, "auto", 5.0]),
+            seed=seed,
         ),
-        long_prefill_token_threshold=rng.choice([0, 0, rng.randint(1, 8), rng.randint(4, 24)]),
-        max_num_seqs=rng.choice([rng.randint(1, 4), *[rng.randint(4, 16)] * 3]),
-        batching_policy=rng.choice(["splitfuse", *BATCHING_POLICIES]),
-        scheduling_policy=scheduling_policy,
-        tenant_weights=weights if scheduling_policy == "fair" else None,
-        max_seqs_per_key=random.Random(seed).choice([None] * 6 + [1, 3]),
-        enable_prefix_caching=rng.random() < 0.7,
-        preemption_mode=rng.choice(["auto", "recompute", "swap", "swap"]) if has_host else "recompute",
-        swap_space=1.0 if has_host else 0.0,
-        target_itl_ms=rng.choice([None, None, "auto", 5.0]),
-        seed=seed,
+        device="cpu",
     )
 
 

@@ -1,6 +1,6 @@
 """Number of state slots of a model with recurrent layers: states come first, checkpoints get a share of the rest."""
 
-from ...config import EngineConfig
+from ...config import EngineConfig, ResolvedConfig
 from ...core.state_places import StateSpec
 from ...errors import ConfigError
 
@@ -11,21 +11,20 @@ _LEAST_CHECKPOINTS = 4
 
 
 def plan_state_slots(
-    config: EngineConfig,
+    config: ResolvedConfig,
     *,
     slot_bytes: int,
     block_bytes: int,
     budget: int,
     useful: int,
     swap_bytes: int,
-    is_async: bool,
 ) -> StateSpec:
     """Return the numbers of slots for a cache of `budget` bytes, or beside the configured number of blocks.
 
-    `useful`: the most blocks that can be of use. `swap_bytes`: host memory for swapped requests. `is_async`: a step is
-    scheduled while the last one runs. Raises ConfigError if states leave blocks no memory, on the device or the host.
+    `useful`: the most blocks that can be of use. `swap_bytes`: host memory for swapped requests. Raises ConfigError if
+    states leave blocks no memory, on the device or the host.
     """
-    num_live = num_live_slots(config.step_limits.num_seqs, 2 if is_async else 1)
+    num_live = num_live_slots(config.max_num_seqs, 2 if config.async_scheduling else 1)
     if config.num_kv_blocks is not None:
         share = config.num_kv_blocks * block_bytes * _CHECKPOINT_SHARE / (1 - _CHECKPOINT_SHARE)
         num_blocks = config.num_kv_blocks
@@ -33,7 +32,7 @@ def plan_state_slots(
         left = budget - num_live * slot_bytes
         if left < block_bytes + _LEAST_CHECKPOINTS * slot_bytes:
             raise ConfigError(
-                f"KV cache: {num_live} recurrent states for {config.step_limits.num_seqs} sequences, of {slot_bytes} "
+                f"KV cache: {num_live} recurrent states for {config.max_num_seqs} sequences, of {slot_bytes} "
                 f"bytes each, leave no memory for blocks of the {max(budget, 0)} bytes; lower --max-num-seqs, or raise "
                 "--kv-cache-memory-bytes"
             )
@@ -56,14 +55,14 @@ def num_live_slots(max_num_seqs: int, max_steps_in_flight: int) -> int:
     return 2 * max_num_seqs * max_steps_in_flight
 
 
-def _num_host_slots(config: EngineConfig, swap_bytes: int, slot_bytes: int) -> int:
+def _num_host_slots(config: ResolvedConfig, swap_bytes: int, slot_bytes: int) -> int:
     """Return the number of slots in the swap space, of which blocks keep half or more. Raises ConfigError."""
     if 0 < swap_bytes < 2 * slot_bytes:
         raise ConfigError(
             f"--swap-space: a recurrent state takes {slot_bytes} bytes, and blocks as much again; set it to "
             f"{2 * slot_bytes / 2**30:.2g} GiB or more, or to 0"
         )
-    return min(config.step_limits.num_seqs, swap_bytes // 2 // slot_bytes)
+    return min(config.max_num_seqs, swap_bytes // 2 // slot_bytes)
 
 
 def max_drafts(config: EngineConfig) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ...config import EngineConfig
+from ...config import ResolvedConfig
 from ...core.policies import BATCHING_POLICIES
 from ...device import stream_of
 from ..models.config import ModelConfig
@@ -17,7 +17,7 @@ from .model_runner import ModelRunner
 from .rehearsal import compile_kernels
 
 
-def load_launcher(runner: ModelRunner, config: EngineConfig) -> AsyncRunner:
+def load_launcher(runner: ModelRunner, config: ResolvedConfig) -> AsyncRunner:
     """Create the launcher of a runner's steps. On a GPU its kernels are compiled and its graphs captured now."""
     if runner.ranks is None:
         return _load_launcher(runner, config)
@@ -27,7 +27,7 @@ def load_launcher(runner: ModelRunner, config: EngineConfig) -> AsyncRunner:
     return launcher
 
 
-def _load_launcher(runner: ModelRunner, config: EngineConfig) -> AsyncRunner:
+def _load_launcher(runner: ModelRunner, config: ResolvedConfig) -> AsyncRunner:
     loaded = runner.loaded
     launcher = runner.new_launcher(**_step_limits(config, loaded.max_model_len))
     capturer = _capturer(loaded.device)
@@ -37,7 +37,7 @@ def _load_launcher(runner: ModelRunner, config: EngineConfig) -> AsyncRunner:
     if not config.enforce_eager and not config.enable_lora and not loaded.model_config.is_recurrent:
         launcher.use_graphs(
             capturer,
-            sizes=graph_sizes(config.step_limits.num_seqs),
+            sizes=graph_sizes(config.max_num_seqs),
             hidden_size=loaded.model_config.hidden_size,
             dtype=loaded.dtype,
         )
@@ -51,7 +51,7 @@ def _capturer(device: torch.device) -> GraphCapturer | None:
 
 
 def measured_budget(
-    config: EngineConfig, model: Any, memory: DeviceMemory, *, ranks: Any = None, max_model_len: int, **options: Any
+    config: ResolvedConfig, model: Any, memory: DeviceMemory, *, ranks: Any = None, max_model_len: int, **options: Any
 ) -> tuple[int, int]:
     """Measure the bytes of a GPU's largest step, and return the bytes for its cache, too. Raises ConfigError.
 
@@ -71,11 +71,11 @@ def measured_budget(
     return step_bytes, budget if ranks is None else min(budget, *ranks.answers())
 
 
-def _step_limits(config: EngineConfig, max_model_len: int) -> dict[str, Any]:
+def _step_limits(config: ResolvedConfig, max_model_len: int) -> dict[str, Any]:
     """Return the largest numbers of a step, as AsyncRunner takes them."""
-    limits, whole_prompts = config.step_limits, BATCHING_POLICIES[config.batching_policy].whole_prompts
-    num_tokens = max(limits.num_batched_tokens, max_model_len if whole_prompts else 0)
-    return {"max_num_tokens": num_tokens, "max_num_seqs": limits.num_seqs, "max_model_len": max_model_len}
+    whole_prompts = BATCHING_POLICIES[config.batching_policy].whole_prompts
+    num_tokens = max(config.max_num_batched_tokens, max_model_len if whole_prompts else 0)
+    return {"max_num_tokens": num_tokens, "max_num_seqs": config.max_num_seqs, "max_model_len": max_model_len}
 
 
 def measure_step_bytes(

@@ -7,7 +7,7 @@ slack go before others, by Moore's rule; a stream's slack limits the step's time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...config import EngineConfig
+from ...config import ResolvedConfig
 from ...core.batch import Batch, BatchRow
 from ...core.cost_model import CostModel
 from ...core.pace import Pace
@@ -36,14 +36,14 @@ class Outlook(NamedTuple):
 class DeadlinePacer(Pacer):
     """Pacer of one core, whose cost model it reads."""
 
-    def __init__(self, config: EngineConfig, model: CostModel) -> None:
+    def __init__(self, config: ResolvedConfig, model: CostModel) -> None:
         self._times = StepTimes(config, model)
         self._goals = GoalTable(config)
         self._orders_prompts = config.batching_policy == "splitfuse"
         self._group = {"priority": _priority, "fair": _tenant}.get(config.scheduling_policy)
         self._due: dict[Request, float] = {}  # first tokens that can still be in time
         self._streams: dict[Request, float] = {}  # unfinished requests with a goal between tokens
-        self._share = FairShare(_SHARE_WITHOUT_GOALS, most=4 * config.step_limits.num_batched_tokens)
+        self._share = FairShare(_SHARE_WITHOUT_GOALS, most=4 * config.max_num_batched_tokens)
         self._decodes_alone = False  # the last step computed no prompt
         self._num_rows = 0  # rows of the last step
         self._counts = dict.fromkeys(GOAL_COUNTS, 0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...config import EngineConfig
+from ...config import ResolvedConfig
 from ...core.cost_model import CostModel
 from ...core.policies import num_interactive
 from ...core.request import Request
@@ -21,10 +21,10 @@ _BACKGROUND = 0.1
 class StepTimes:
     """Budgets from one cost model."""
 
-    def __init__(self, config: EngineConfig, model: CostModel) -> None:
+    def __init__(self, config: ResolvedConfig, model: CostModel) -> None:
         self.model = model
         self._block_size = config.block_size
-        self._most = config.step_limits.num_batched_tokens
+        self._most = config.max_num_batched_tokens
         target = config.target_itl_ms
         self.is_auto = target == "auto" and config.batching_policy == "splitfuse"
         self.fixed_s = target / 1000 if isinstance(target, float | int) else None

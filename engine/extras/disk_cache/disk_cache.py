@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...config import EngineConfig
+from ...config import ResolvedConfig
 from ...config.host_memory import available_memory
 from ...core.block_manager import BlockManager, CacheSpec
 from ...core.state_places import StateSpec
@@ -49,7 +49,7 @@ _MAX_CODECS = 1024
 class DiskCache:
     """Prefix cache on disk of one engine. Its methods belong to the scheduler's thread."""
 
-    def __init__(self, config: EngineConfig, runner: ModelRunner, *, fingerprint: str) -> None:
+    def __init__(self, config: ResolvedConfig, runner: ModelRunner, *, fingerprint: str) -> None:
         """Open the folder of `--prefix-cache-dir`. Raises ConfigError."""
         assert config.prefix_cache_dir is not None
         _refuse_others(config, runner)
@@ -313,7 +313,7 @@ class DiskCache:
         assert self._num_staged_bytes == sum(payload.nbytes for payload in self._staged.values())
 
 
-def _refuse_others(config: EngineConfig, runner: ModelRunner) -> None:
+def _refuse_others(config: ResolvedConfig, runner: ModelRunner) -> None:
     """Raise ConfigError where the cache on disk is not built."""
     if runner.loaded.device.type != "cpu":
         raise ConfigError("--prefix-cache-dir is built for --device cpu only so far; leave it out")

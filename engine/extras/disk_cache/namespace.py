@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...config import EngineConfig
+from ...config import ResolvedConfig
 from ...execution.runner.model_runner import LoadedModel
 from ...extension import load_extra
 
@@ -17,7 +18,7 @@ from ...extension import load_extra
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8", "asimddp", "i8mm")
 
 
-def namespace(config: EngineConfig, loaded: LoadedModel, *, path: Path, fingerprint: str, layout: str) -> bytes:
+def namespace(config: ResolvedConfig, loaded: LoadedModel, *, path: Path, fingerprint: str, layout: str) -> bytes:
     """Return the namespace of a model from `path`. Reads its weights whole, unless their hash is remembered.
 
     `fingerprint`: the model's when its weights were loaded. Raises UnavailableError if the files have changed since.
@@ -26,9 +27,8 @@ def namespace(config: EngineConfig, loaded: LoadedModel, *, path: Path, fingerpr
     # An engine as far as an Identity looks at it. Tokenizer and template decide the tokens, not a block's bytes.
     engine: Any = SimpleNamespace(
         tokenizer=None,
-        config=config,
+        config=replace(config, fingerprint=fingerprint),
         loaded=loaded,
-        fingerprint=fingerprint,
         weights_version=1,
         control=SimpleNamespace(path=path),
     )

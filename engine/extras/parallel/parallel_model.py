@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...config import EngineConfig
+from ...config import ResolvedConfig
 from ...execution.models.config import ModelConfig
 from ...execution.models.forward_inputs import Inputs
 from ...execution.models.kv_cache import KVCache
@@ -30,7 +30,7 @@ _BACKENDS = {"cpu": "memory", "cuda": "nccl"}
 class Setup(NamedTuple):
     """First message to the ranks: the model to load."""
 
-    config: EngineConfig
+    config: ResolvedConfig
     folder: Path
     device: torch.device
     dtype: torch.dtype

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ...checks import check_text, check_token_ids
-from ...config import EngineConfig
+from ...config import EngineConfig, ResolvedConfig
 from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, ContextLengthError, InvalidRequestError
 from ...execution.runner.model_runner import ModelRunner
@@ -60,7 +60,7 @@ class Pooler:
         if files.max_seq_length and config.max_model_len is None:
             longest = min(longest, files.max_seq_length)
         self._too_long_hint = "--max-model-len"
-        budget = config.max_num_batched_tokens
+        self._budget = budget = config.max_num_batched_tokens
         if is_encoder and budget is not None and budget < longest:
             longest, self._too_long_hint = budget, "--max-num-batched-tokens, because an encoder takes it in one step"
         self.max_input_tokens = longest
@@ -125,11 +125,11 @@ class Pooler:
         """Return the parameters of the engine's test of itself."""
         return self._prompt([], PoolingParams(), np.asarray).params
 
-    def engine_config(self, config: EngineConfig) -> EngineConfig:
+    def engine_config(self, config: ResolvedConfig) -> ResolvedConfig:
         """Return the settings for the model: an encoder's row is computed whole, and nothing of it is kept."""
         if not self._model_config.is_encoder:
             return config
-        budget = config.max_num_batched_tokens or max(config.limits_on("cpu").num_batched_tokens, self.max_input_tokens)
+        budget = self._budget or max(config.max_num_batched_tokens, self.max_input_tokens)
         return replace(
             config, max_num_batched_tokens=budget, batching_policy="prefill_first", enable_prefix_caching=False
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from ...config import EngineConfig
+from ...config import ResolvedConfig
 from ...errors import InvalidRequestError, UnavailableError
 from ...execution.models.checkpoint import model_folder
 from ...execution.models.fingerprint import fingerprint
@@ -36,9 +36,8 @@ class Served(Protocol):
     """Engine with its model."""
 
     tokenizer: "Tokenizer | None"
-    config: EngineConfig
+    config: ResolvedConfig
     loaded: "LoadedModel"
-    fingerprint: str
 
     @property
     def weights_version(self) -> int:
@@ -71,7 +70,7 @@ class Identity:
         folder = engine.control.path if engine.weights_version else model_folder(config, config.model)
         if folder is None:
             raise UnavailableError("the weights came as tensors, which no receipt can name; update them from a folder")
-        if fingerprint(folder, config, dtype=engine.loaded.dtype) != engine.fingerprint:
+        if fingerprint(folder, config, dtype=engine.loaded.dtype) != config.fingerprint:
             raise UnavailableError(f"{folder} has changed since its weights were loaded; load them again for receipts")
         weights = f"random:{config.seed}" if config.load_format == "dummy" else _weights(folder)
         return cls(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...config import EngineConfig
+from ...config import ResolvedConfig
 from ...core.request import Request
 from ...execution.runner.model_runner import LoadedModel
 from ...serving.submitted_request import SubmittedRequest
@@ -74,9 +74,8 @@ class _Served:
     """Model of an LLM, as Identity reads it."""
 
     tokenizer: Tokenizer | None
-    config: EngineConfig
+    config: ResolvedConfig
     loaded: LoadedModel
-    fingerprint: str
     weights_version: int
     control: Any
 
@@ -84,7 +83,7 @@ class _Served:
     def of(cls, llm: "LLM") -> "_Served":
         """Return what the LLM serves now."""
         with llm._between_steps():
-            return cls(llm.tokenizer, llm.config, llm._runner.loaded, llm._fingerprint, llm.weights_version, llm._live)
+            return cls(llm.tokenizer, llm.config, llm._runner.loaded, llm.weights_version, llm._live)
 
 
 class _Expected(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...config import EngineConfig
+from ...config import EngineConfig, ResolvedConfig
 from ...core.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from ...core.block_manager import BlockManager, CacheSpec
 from ...core.outputs import KnownOutput, RequestMetrics
@@ -119,7 +119,8 @@ class _Replay:
         self._wanted: list[Request] = []
         self._now = 0.0
         recorded = header.get("config", {})
-        config = EngineConfig(**{name: recorded[name] for name in DECIDING_FIELDS if name in recorded})
+        wishes = EngineConfig(**{name: recorded[name] for name in DECIDING_FIELDS if name in recorded})
+        config = ResolvedConfig.of(wishes, device="cpu")
         cache = CacheSpec(header["num_blocks"], config.block_size, header.get("num_host_blocks", 0))
         options: Any = {
             "max_steps_in_flight": header.get("steps_in_flight", 1),

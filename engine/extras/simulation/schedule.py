@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...config import EngineConfig
+from ...config import EngineConfig, ResolvedConfig
 from ...core.batch import NO_OUTPUT, RowOutput
 from ...core.block_allocator import num_blocks_for
 from ...core.block_manager import BlockManager, CacheSpec
@@ -36,17 +36,17 @@ def splitfuse_schedule(
     """
     if len(prompt_lens) != len(output_lens) or not prompt_lens or min(*prompt_lens, *output_lens) < 1:
         raise ConfigError("give as many output lengths as prompt lengths, all at least 1")
-    config = EngineConfig(
+    wishes = EngineConfig(
         max_num_batched_tokens=budget,
         long_prefill_token_threshold=chunk,
         max_num_seqs=len(prompt_lens),
         enable_prefix_caching=False,
         batching_policy=batching_policy,
     )
-    return list(_steps(config, list(zip(prompt_lens, output_lens, strict=True))))
+    return list(_steps(ResolvedConfig.of(wishes, device="cpu"), list(zip(prompt_lens, output_lens, strict=True))))
 
 
-def _steps(config: EngineConfig, lengths: Sequence[tuple[int, int]]) -> Iterator[StepCounts]:
+def _steps(config: ResolvedConfig, lengths: Sequence[tuple[int, int]]) -> Iterator[StepCounts]:
     num_blocks = sum(num_blocks_for(sum(pair), config.block_size) for pair in lengths)
     cache = CacheSpec(2 * num_blocks + 100, config.block_size)  # more than the watermark can need
     scheduler = Scheduler(config, BlockManager(cache, prefix_caching=False))

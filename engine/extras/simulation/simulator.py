@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from ...config import EngineConfig
+from ...config import ResolvedConfig
 from ...core.batch import NO_OUTPUT, Batch, Moves, Progress, RowOutput
 from ...core.block_manager import BlockManager, CacheSpec
 from ...core.cost_model import CostModel
@@ -79,7 +79,7 @@ class Simulation:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: ResolvedConfig,
         *,
         num_blocks: int,
         cost: CostModel,

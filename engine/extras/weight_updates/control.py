@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,7 +114,7 @@ class EngineControl:
             await self._hold(mode)
             async with self._held() as pipeline:
                 version = model.take(weights, pipeline.core)
-                self._engine.fingerprint = weights.fingerprint
+                self._engine.config = replace(self._engine.config, fingerprint=weights.fingerprint)
             self._engine.admits.set()
             return version
 

@@ -56,7 +56,7 @@ class LimitedRoute(APIRoute):
         if (engine := service.lifecycle.loaded) is None:
             return None
         own = None if caller.may_read_sums else sum(engine.view.counts_of(caller.owner).values())
-        most = engine.config.max_queue_size + engine.config.step_limits.num_seqs
+        most = engine.config.max_queue_size + engine.config.max_num_seqs
         return most, engine.num_unfinished if own is None else own
 
 

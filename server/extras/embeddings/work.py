@@ -84,7 +84,7 @@ class _Run:
 
     async def finish(self) -> None:
         """Submit all inputs, and return when all have ended. Raises the failure of the first that failed."""
-        most = _STEPS_AHEAD * self._engine.config.step_limits.num_batched_tokens
+        most = _STEPS_AHEAD * self._engine.config.max_num_batched_tokens
         for prompt in self._prompts:
             while self._running and self._num_tokens >= most:
                 await self._wait()

@@ -45,12 +45,11 @@ class PolicyComparison:
 
 
 def _job(engine: "AsyncEngine") -> dict[str, Any]:
-    stats, limits = engine.stats(), engine.view.step_limits
-    sizes = {"max_num_batched_tokens": limits.num_batched_tokens, "max_num_seqs": limits.num_seqs}
-    chunk = engine.view.config.long_prefill_token_threshold  # with the device's default
+    stats, config = engine.stats(), engine.config
+    names = ("max_num_batched_tokens", "max_num_seqs", "block_size", "long_prefill_token_threshold")
     cost = stats["cost_model"]
     return {
-        "config": sizes | {"block_size": stats["block_size"], "long_prefill_token_threshold": chunk},
+        "config": {name: getattr(config, name) for name in names},
         "num_blocks": stats["num_blocks"],
         "cost": [cost["a"], cost["b"], cost["c"]],
     }

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....engine.config import EngineConfig
+from ....engine.config import EngineConfig, ResolvedConfig
 from ....engine.core.cost_model import CostModel
 from ....engine.extras.inspection.step_watcher import StepWatcher
 from ....engine.extras.simulation.requests import Arrival
@@ -18,9 +18,10 @@ from ....engine.extras.simulation.simulator import Simulation
 
 def simulated(job: Mapping[str, Any], policy: str) -> list[dict[str, Any]]:
     """Return the records of the last steps of these arrivals under a policy."""
-    config = EngineConfig(**job["config"], batching_policy=policy, enable_prefix_caching=False)
+    wishes = EngineConfig(**job["config"], batching_policy=policy, enable_prefix_caching=False)
+    config = ResolvedConfig.of(wishes, device="cpu")
     simulation = Simulation(config, num_blocks=job["num_blocks"], cost=CostModel.fixed(*job["cost"]))
-    watcher = StepWatcher(simulation.scheduler, max_num_batched_tokens=config.step_limits.num_batched_tokens)
+    watcher = StepWatcher(simulation.scheduler, max_num_batched_tokens=config.max_num_batched_tokens)
     simulation.scheduler.listeners.append(watcher)
     simulation.run([Arrival(*arrival) for arrival in sorted(map(tuple, job["arrivals"]))])
     return watcher.take()[1]

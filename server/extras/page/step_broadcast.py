@@ -192,7 +192,6 @@ def _shape(request: "Request", owner: str) -> dict[str, Any]:
 def _hello(engine: "AsyncEngine") -> dict[str, Any]:
     """Describe the constant values, and the time by both clocks."""
     stats, config = engine.stats(), engine.config
-    limits = engine.view.step_limits
     return {
         "now": time.monotonic(),
         "wall": time.time(),
@@ -200,8 +199,8 @@ def _hello(engine: "AsyncEngine") -> dict[str, Any]:
         "max_model_len": stats["max_model_len"],
         "batching_policy": config.batching_policy,
         "scheduling_policy": config.scheduling_policy,
-        "budget": limits.num_batched_tokens,
-        "max_num_seqs": limits.num_seqs,
+        "budget": config.max_num_batched_tokens,
+        "max_num_seqs": config.max_num_seqs,
         "block_size": stats["block_size"],
         "num_blocks": stats["num_blocks"],
         "target_itl_ms": config.target_itl_ms,

@@ -26,6 +26,7 @@ from patched_library import patched_ops
 from quantized_checkpoints import has_compressed_tensors
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
+from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.config.named_models import GET_SMOLLM2, default_model, named_model
 from splitfuse.engine.serving import loading
 from splitfuse.kernels import ops
@@ -160,7 +161,7 @@ def test_a_gpu_promises_nothing_before_it_was_measured(
         architecture="LlamaForCausalLM", impl="native", head_dim=64, quantization=None, is_recurrent=False
     )
     vars(model).update(facts)
-    choices: Any = FakeChoices(EngineConfig(model="demo", **options), model)
+    choices: Any = FakeChoices(ResolvedConfig.of(EngineConfig(model="demo", **options), device="cuda"), model)
     assert reason in str(loading._inexact_reason(choices))
     if facts:
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.extras.simulation.requests import Arrival, Served
 from splitfuse.engine.extras.simulation.simulator import Simulation
@@ -22,8 +22,11 @@ def simulate(
 ) -> list[tuple[str, Served]]:
     """Return each request's tenant and times."""
     arrivals = sorted(load, key=lambda arrival: arrival.arrival_s)
-    config = EngineConfig(
-        scheduling_policy="fair", max_num_seqs=num_seqs, tenant_weights=weights, enable_prefix_caching=False
+    config = ResolvedConfig.of(
+        EngineConfig(
+            scheduling_policy="fair", max_num_seqs=num_seqs, tenant_weights=weights, enable_prefix_caching=False
+        ),
+        device="cpu",
     )
     simulation = Simulation(config, num_blocks=7794, cost=cost)
     simulation.run(arrivals)

@@ -4,7 +4,7 @@ import pytest
 from engines import Collector, running_engine
 
 from splitfuse.engine import SamplingParams
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, Moves, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.cost_model import CostModel
@@ -38,7 +38,7 @@ class Machine:
 def life(**settings: object) -> list[StepStats]:
     """Return the steps of eight sequences that decode while prompts of 2,000 tokens come one after the other."""
     machine = Machine()
-    config = EngineConfig(max_num_batched_tokens=2048, **settings)  # type: ignore[arg-type]
+    config = ResolvedConfig.of(EngineConfig(max_num_batched_tokens=2048, **settings), device="cpu")  # type: ignore[arg-type]
     scheduler = Scheduler(config, BlockManager(CacheSpec(5000, 16), prefix_caching=True))
     model = CostModel()
     pacer = DeadlinePacer(config, model)

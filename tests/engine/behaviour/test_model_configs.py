@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImage
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.registry import parse_model_config
-from splitfuse.engine.serving.loading import load_runner
+from splitfuse.engine.serving.loading import resolve
 from splitfuse.engine.text.tokenizer import Tokenizer
 
 PROMPT = [20 + i * 7 % 200 for i in range(120)]
@@ -338,7 +338,7 @@ def test_yarn_serves_what_it_stretches_to(tmp_path: Path) -> None:
     write_config(tmp_path, rope_parameters=yarn)
     with pytest.raises(ConfigError, match="2048 positions"):
         LLM(str(tmp_path), dtype="float32", max_model_len=2049)
-    assert load_runner(EngineConfig(model=str(tmp_path), num_kv_blocks=40), tmp_path).loaded.max_model_len == 512
+    assert resolve(EngineConfig(model=str(tmp_path), num_kv_blocks=40), tmp_path).config.max_model_len == 512
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     ours = LLM(str(tmp_path), dtype="float32", max_model_len=700).generate({"prompt_token_ids": PROMPT * 5}, params)[0]

@@ -89,7 +89,7 @@ class Launches:
 def overlapped(folder: str, *, graphs: bool = False, **settings: Any) -> LLM:
     llm = LLM(folder, dtype="float32", device="cpu", async_scheduling=True, **settings)
     if graphs:
-        sizes = graph_sizes(llm.config.step_limits.num_seqs)
+        sizes = graph_sizes(llm.config.max_num_seqs)
         launcher_of(llm).use_graphs(Repeater(), sizes=sizes, hidden_size=64, dtype=torch.float32)
         launcher_of(llm).capture_graphs()
     return llm

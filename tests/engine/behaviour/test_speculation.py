@@ -26,7 +26,7 @@ from sampled_rows import sample_rows
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, BatchRow, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.request import Request
@@ -252,7 +252,9 @@ def decoding(scheduler: Scheduler, *requests: Request) -> None:
 
 
 def scheduler_of(num_blocks: int = 100, **settings: Any) -> Scheduler:
-    config = EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings})
+    config = ResolvedConfig.of(
+        EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings}), device="cpu"
+    )
     caching = config.enable_prefix_caching
     return Scheduler(config, BlockManager(CacheSpec(num_blocks, 4), prefix_caching=caching))
 
@@ -394,7 +396,9 @@ def test_only_the_row_at_fault_fails(tiny_folder: str) -> None:
 def test_a_recording_with_drafts_is_replayed_alike(tmp_path: Path, caching: bool) -> None:
     rng = random.Random(caching)
     stream = io.StringIO()
-    config = EngineConfig(block_size=4, enable_prefix_caching=caching, max_num_batched_tokens=30)
+    config = ResolvedConfig.of(
+        EngineConfig(block_size=4, enable_prefix_caching=caching, max_num_batched_tokens=30), device="cpu"
+    )
     cache = CacheSpec(40, 4)
     recorder = Recorder(stream, config, cache)
     scheduler = Scheduler(config, BlockManager(cache, prefix_caching=caching), listener=recorder)

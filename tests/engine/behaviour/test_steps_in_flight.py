@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.request import Request
@@ -18,7 +18,9 @@ class Bench:
     """Scheduler with requests."""
 
     def __init__(self, num_blocks: int = 100, **settings: Any) -> None:
-        config = EngineConfig(**{"block_size": 4, "max_num_batched_tokens": 32, **settings})
+        config = ResolvedConfig.of(
+            EngineConfig(**{"block_size": 4, "max_num_batched_tokens": 32, **settings}), device="cpu"
+        )
         blocks = BlockManager(CacheSpec(num_blocks, config.block_size), prefix_caching=config.enable_prefix_caching)
         self.scheduler = Scheduler(config, blocks, max_steps_in_flight=2)
         self.blocks = self.scheduler.blocks.device

@@ -52,20 +52,6 @@ def test_none_is_allowed_where_it_is_the_default() -> None:
     assert EngineConfig(num_threads=None, quantization=None) == EngineConfig()
 
 
-@pytest.mark.parametrize(("device", "limits"), [("cpu", (64, 512)), ("cuda", (256, 2048)), ("auto", (256, 2048))])
-def test_a_step_is_as_large_as_its_device_takes(device: str, limits: tuple[int, int]) -> None:
-    config = EngineConfig().for_device(device)
-    assert config.step_limits == EngineConfig().limits_on(device) == limits
-    assert (config.max_num_seqs, config.max_num_batched_tokens) == limits
-    assert config.for_device("cpu") == config, "what is filled in stays"
-    assert EngineConfig(max_num_seqs=7).limits_on(device) == (7, limits[1])
-    assert EngineConfig(max_num_batched_tokens=9).limits_on(device) == (limits[0], 9)
-
-
-def test_until_the_device_is_known_limits_are_a_cpus() -> None:
-    assert EngineConfig().step_limits == EngineConfig().limits_on("cpu")
-
-
 def test_a_model_may_have_several_names() -> None:
     config = EngineConfig(served_model_name="mine, other,claude-*")
     assert (config.model_name, config.model_names) == ("mine", ("mine", "other", "claude-*"))

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.fair_queue import TokenCounters
@@ -24,7 +24,10 @@ def make(tenant: str, num_prompt: int = 20, num_new: int = 10) -> Request:
 
 
 def scheduler(policy: str = "fair", weights: dict[str, float] | None = None) -> Scheduler:
-    config = EngineConfig(scheduling_policy=policy, max_num_seqs=4, max_num_batched_tokens=32, tenant_weights=weights)
+    config = ResolvedConfig.of(
+        EngineConfig(scheduling_policy=policy, max_num_seqs=4, max_num_batched_tokens=32, tenant_weights=weights),
+        device="cpu",
+    )
     return Scheduler(config, BlockManager(CacheSpec(400, 4), prefix_caching=False))
 
 

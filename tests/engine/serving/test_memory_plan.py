@@ -9,7 +9,7 @@ from splitfuse.engine import LLM
 from splitfuse.engine.config import DEMO_FOLDER, EngineConfig
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models import kv_cache
-from splitfuse.engine.serving.loading import load_runner
+from splitfuse.engine.serving.loading import load_runner, resolve
 from splitfuse.engine.serving.memory_plan import plan_memory
 
 GIB = 2**30
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_it_gives_the_blocks_that_loading_gives(fields, folder):
     config = EngineConfig(model=str(folder), device="cpu", **fields)
-    loaded = load_runner(config, folder).loaded
+    loaded = load_runner(resolve(config, folder)).loaded
     found = plan_memory(config, folder)
     assert found.num_blocks == loaded.cache.num_blocks
     assert (found.block_size, found.max_model_len) == (loaded.cache.block_size, loaded.max_model_len)
@@ -45,7 +45,7 @@ def test_on_a_cpu_the_cache_gets_a_share_of_what_the_weights_leave(monkeypatch):
     found = plan_memory(config, DEMO_FOLDER, memory=memory)
     used = found.weight_bytes + 350 * 2**20
     monkeypatch.setattr(kv_cache, "available_memory", lambda: memory - used)
-    assert found.num_blocks == load_runner(config, DEMO_FOLDER).loaded.cache.num_blocks
+    assert found.num_blocks == load_runner(resolve(config, DEMO_FOLDER)).loaded.cache.num_blocks
 
 
 def test_on_a_gpu_weights_and_a_step_are_taken_off_what_it_has():
@@ -104,23 +104,25 @@ def hybrid_folder(tmp_path: Path) -> Path:
 )
 def test_states_have_the_slots_of_the_plan_within_the_memory(fields, hybrid_folder):
     config = EngineConfig(model=str(hybrid_folder), device="cpu", **fields)
-    runner = load_runner(config, hybrid_folder)
+    resolved = resolve(config, hybrid_folder)
+    runner = load_runner(resolved)
     found = plan_memory(config, hybrid_folder)
     assert found.states == runner.loaded.states
     assert found.num_blocks == runner.loaded.cache.num_blocks
     num_bytes = found.num_tokens * found.token_bytes + found.states.num_slots * found.states.slot_bytes
     assert num_bytes == sum(tensor.numel() * tensor.element_size() for tensor in runner.cache.memory())
     assert num_bytes <= fields.get("kv_cache_memory_bytes", num_bytes)
-    assert found.states.num_live == 2 * config.step_limits.num_seqs * (2 if config.async_scheduling else 1)
+    assert found.states.num_live == 2 * resolved.config.max_num_seqs * (2 if config.async_scheduling else 1)
     assert found.states.num_checkpoints >= 4
 
 
 def test_states_and_blocks_share_the_swap_space(hybrid_folder):
     config = EngineConfig(model=str(hybrid_folder), device="cpu", num_kv_blocks=20, swap_space=2**-9)
-    runner = load_runner(config, hybrid_folder)
+    resolved = resolve(config, hybrid_folder)
+    runner = load_runner(resolved)
     spec, states = runner.loaded.cache, runner.loaded.states
     assert plan_memory(config, hybrid_folder).states == states
-    assert states.num_host == config.step_limits.num_seqs
+    assert states.num_host == resolved.config.max_num_seqs
     token_bytes = runner.loaded.kv_bytes_per_token
     assert states.slot_blocks == states.slot_bytes / (token_bytes * spec.block_size)
     num_bytes = spec.num_host_blocks * spec.block_size * token_bytes + states.num_host * states.slot_bytes
@@ -138,12 +140,12 @@ def test_a_swap_space_without_room_for_a_state_is_refused(hybrid_folder):
 def test_states_without_memory_for_blocks_are_refused(hybrid_folder):
     config = EngineConfig(model=str(hybrid_folder), device="cpu", kv_cache_memory_bytes=2**17)
     with pytest.raises(ConfigError, match=r"128 recurrent states for 64 sequences.*lower --max-num-seqs"):
-        load_runner(config, hybrid_folder)
+        load_runner(resolve(config, hybrid_folder))
 
 
 def test_ranks_do_not_share_recurrent_layers(hybrid_folder):
     with pytest.raises(ConfigError, match="not built for Lfm2ForCausalLM, whose layers keep"):
-        load_runner(EngineConfig(model=str(hybrid_folder), device="cpu", tensor_parallel_size=2), hybrid_folder)
+        resolve(EngineConfig(model=str(hybrid_folder), device="cpu", tensor_parallel_size=2), hybrid_folder)
     with pytest.raises(ConfigError, match="not built for Lfm2ForCausalLM"):
         plan_memory(EngineConfig(device="cpu"), hybrid_folder, num_ranks=2)
 

@@ -9,7 +9,7 @@ import pytest
 from splitfuse.client.bench.latency import percentile
 from splitfuse.client.bench.slo import ServiceLevel, effective_throughput
 from splitfuse.client.bench.workload import normal_rows
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.extras.simulation.simulator import Simulation
 from splitfuse.server.cli import main
@@ -97,8 +97,8 @@ def peak_and_worst_gap(policy: str) -> tuple[float, float]:
     level = ServiceLevel(prompt_rate=512, max_gap_s=0.25)
     rates, gaps = [], [0.0]
     for num_clients in (4, 6, 8, 16):
-        config = EngineConfig(enable_prefix_caching=False, batching_policy=policy, max_num_batched_tokens=768)
-        simulation = Simulation(config, num_blocks=20_000, cost=cost)
+        wishes = EngineConfig(enable_prefix_caching=False, batching_policy=policy, max_num_batched_tokens=768)
+        simulation = Simulation(ResolvedConfig.of(wishes, device="cpu"), num_blocks=20_000, cost=cost)
         simulation.run(
             arriving(normal_rows(128, input_len=2600, output_len=60, seed=0), seed=0), num_clients=num_clients
         )

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.state_places import StateSpec
 from splitfuse.server.process.banner import banner, curl
 from splitfuse.server.settings import Settings
+
+FACTS = ResolvedConfig.of(EngineConfig(), device="cpu")
 
 
 def test_the_curl_line_brings_the_key():
@@ -35,7 +38,7 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
         inexact=None,
         states=None,
     )
-    engine: Any = SimpleNamespace(loaded=loaded, default_sampling_params={})
+    engine: Any = SimpleNamespace(config=FACTS, loaded=loaded, default_sampling_params={})
     assert f"  model     {line}" in banner(Settings(model=model), engine, port=1)
     assert "  page      http://127.0.0.1:1/\n" in banner(Settings(model=model), engine, port=1)
     assert "page" not in banner(Settings(model=model, page=False), engine, port=1)
@@ -51,7 +54,7 @@ def test_the_panel_says_how_weights_are_quantized() -> None:
     )
     loaded.cache = SimpleNamespace(num_blocks=8)
     loaded.model_config = SimpleNamespace(quantization=SimpleNamespace(name="AWQ, 4 bits"), description="")
-    engine: Any = SimpleNamespace(loaded=loaded, default_sampling_params={})
+    engine: Any = SimpleNamespace(config=FACTS, loaded=loaded, default_sampling_params={})
     assert "cpu, bfloat16, weights AWQ, 4 bits\n" in banner(Settings(), engine, port=80)
     loaded.model_config.quantization = None
     assert "cpu, bfloat16\n" in banner(Settings(), engine, port=80)
@@ -98,5 +101,7 @@ def test_int8_activations_are_named_where_they_would_help(
     loaded.model_config = SimpleNamespace(
         quantization=packed, description=f"A model, {quantization} (Q4_1), 1 B" * is_file
     )
-    text = banner(Settings(**changes), SimpleNamespace(loaded=loaded, default_sampling_params={}), port=80)  # type: ignore[arg-type]
+    text = banner(
+        Settings(**changes), SimpleNamespace(config=FACTS, loaded=loaded, default_sampling_params={}), port=80
+    )  # type: ignore[arg-type]
     assert row in text if row else "hint" not in text

@@ -19,7 +19,9 @@ class World:
 
     def __init__(self, **settings):
         self.has_work = True
-        self.watchdog = Watchdog(lambda: self.has_work, **{"timeout": 10.0, "max_num_batched_tokens": 512, **settings})
+        self.watchdog = Watchdog(
+            lambda: self.has_work, **{"timeout": 10.0, "max_num_batched_tokens": lambda: 512, **settings}
+        )
 
     def ticks(self, count, *, beats=True, steps=False):
         """Return the findings of `count` ticks."""
@@ -73,7 +75,7 @@ def test_a_limit_that_is_learned():
 async def test_it_watches_from_a_thread():
     """A blocked loop is found while it is blocked; the thread ends with the task."""
     found = threading.Event()
-    watchdog = Watchdog(lambda: False, timeout=1.0, max_num_batched_tokens=512)
+    watchdog = Watchdog(lambda: False, timeout=1.0, max_num_batched_tokens=lambda: 512)
     task = asyncio.create_task(watchdog.watch(lambda why: found.set()))
     await asyncio.sleep(0)
     assert await asyncio.to_thread(found.wait, 2.0) is False

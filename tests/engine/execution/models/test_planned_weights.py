@@ -22,7 +22,7 @@ from splitfuse.engine.execution.models.planned_weights import (
     planned_weight_bytes,
 )
 from splitfuse.engine.execution.models.registry import model_class, parse_model_config, read_model_config
-from splitfuse.engine.serving.loading import load_runner
+from splitfuse.engine.serving.loading import load_runner, resolve
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
 
@@ -34,7 +34,7 @@ def planned_and_held(path: Path, **fields: Any) -> tuple[int, int]:
     if build.library() is None:
         pytest.skip("needs a C++ compiler: without the CPU library nothing is padded, which shows in models this small")
     config = EngineConfig(model=str(path), device="cpu", num_kv_blocks=4, max_model_len=MAX_LEN, **fields)
-    runner = load_runner(config, path)
+    runner = load_runner(resolve(config, path))
     layout = WeightLayout(dtype=runner.loaded.dtype, quantization=config.quantization, is_gpu=False)
     model_config = read_model_config(path)
     return planned_weight_bytes(path, model_config, layout, max_model_len=MAX_LEN), held_bytes(runner.model)

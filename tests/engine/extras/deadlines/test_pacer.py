@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from scheduler_bench import request
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, Moves, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.cost_model import CostModel
@@ -27,7 +27,7 @@ class Bench:
     def __init__(self, num_blocks: int = 5000, **settings: Any) -> None:
         self.now = 100.0
         settings = {"max_num_batched_tokens": 128, "enable_prefix_caching": False} | settings
-        config = EngineConfig(**settings)
+        config = ResolvedConfig.of(EngineConfig(**settings), device="cpu")
         self.pacer = DeadlinePacer(config, COST)
         scheduler = Scheduler(config, BlockManager(CacheSpec(num_blocks, 16), prefix_caching=False))
         clock = lambda: self.now  # noqa: E731

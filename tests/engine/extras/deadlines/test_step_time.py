@@ -3,7 +3,7 @@
 import pytest
 from scheduler_bench import request
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.extras.deadlines.step_time import StepTimes
 
@@ -11,7 +11,10 @@ MODEL = CostModel.fixed(0.010, 0.001, 0.0)
 
 
 def times(model: CostModel = MODEL, **settings: object) -> StepTimes:
-    return StepTimes(EngineConfig(max_num_batched_tokens=512, **settings), model)  # type: ignore[arg-type]
+    return StepTimes(
+        ResolvedConfig.of(EngineConfig(max_num_batched_tokens=512, **settings), device="cpu"),  # type: ignore[arg-type]
+        model,
+    )
 
 
 def test_auto_is_five_times_a_step_without_prompts() -> None:

@@ -91,10 +91,10 @@ def test_where_admission_stopped_is_borne_out_by_the_step(seed: int) -> None:
     config, prompts = life.config, {line["add"]: line for line in lines if "add" in line}
     for line in lines:
         for number, reason, missing in line.get("stopped_at", ()):
-            rows, budget = line.get("rows", []), line.get("budget") or config.step_limits.num_batched_tokens
-            budget = min(budget, config.step_limits.num_batched_tokens)
+            rows, budget = line.get("rows", []), line.get("budget") or config.max_num_batched_tokens
+            budget = min(budget, config.max_num_batched_tokens)
             if reason == "sequences":
-                assert line.get("running", 0) >= config.step_limits.num_seqs or line.get("preempted")
+                assert line.get("running", 0) >= config.max_num_seqs or line.get("preempted")
             elif reason == "blocks":
                 assert missing > 0
             elif reason == "preemption":

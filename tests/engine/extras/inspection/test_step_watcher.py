@@ -64,7 +64,7 @@ def test_steps_that_are_not_taken_are_bounded() -> None:
 def test_records_of_random_lives_add_up(seed: int) -> None:
     """Compare each record's tokens with the batch's; every request that came ends once."""
     life = Life(seed, busy_steps=60)
-    watcher = StepWatcher(life.scheduler, max_num_batched_tokens=life.config.step_limits.num_batched_tokens)
+    watcher = StepWatcher(life.scheduler, max_num_batched_tokens=life.config.max_num_batched_tokens)
     life.scheduler.listeners.append(watcher)
     life.run()
     requests, steps, ended = watcher.take()

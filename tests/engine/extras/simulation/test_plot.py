@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.outputs import StepStats
@@ -57,7 +57,9 @@ def simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[Path]:
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
     stream = io.StringIO()
-    config = EngineConfig(block_size=4, max_num_batched_tokens=10, enable_prefix_caching=False)
+    config = ResolvedConfig.of(
+        EngineConfig(block_size=4, max_num_batched_tokens=10, enable_prefix_caching=False), device="cpu"
+    )
     cache = CacheSpec(50, 4)
     recorder = Recorder(stream, config, cache)
     scheduler = Scheduler(config, BlockManager(cache, prefix_caching=False), listener=recorder)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.extras.simulation.requests import Arrival, Served
 from splitfuse.engine.extras.simulation.simulator import Simulation
@@ -40,7 +40,9 @@ def gaps(served: Served) -> list[float]:
 def simulate(
     load: list[Arrival], *, num_clients: int | None = None, num_blocks: int = 1000, **settings: Any
 ) -> Simulation:
-    config = EngineConfig(**{"enable_prefix_caching": False, "block_size": 4, **settings})
+    config = ResolvedConfig.of(
+        EngineConfig(**{"enable_prefix_caching": False, "block_size": 4, **settings}), device="cpu"
+    )
     simulation = Simulation(config, num_blocks=num_blocks, cost=COST)
     simulation.run(load, num_clients=num_clients)
     return simulation
@@ -60,7 +62,7 @@ def test_one_request_by_hand() -> None:
 
 
 def test_context_costs_too() -> None:
-    config = EngineConfig(enable_prefix_caching=False)
+    config = ResolvedConfig.of(EngineConfig(enable_prefix_caching=False), device="cpu")
     simulation = Simulation(config, num_blocks=100, cost=CostModel.fixed(0.0, 0.0, 1.0))
     simulation.run([Arrival(0.0, 10, 3)])
     assert simulation.served[0].token_times == pytest.approx([0.0, 10.0, 21.0], abs=1e-6)
@@ -132,7 +134,9 @@ def test_a_latency_target_bounds_the_gap_of_decodes_beside_a_long_prompt() -> No
 
 def test_swapping_takes_time() -> None:
     load = [Arrival(0.0, 16, 20) for _ in range(4)]
-    config = EngineConfig(block_size=4, enable_prefix_caching=False, swap_space=1.0, preemption_mode="swap")
+    config = ResolvedConfig.of(
+        EngineConfig(block_size=4, enable_prefix_caching=False, swap_space=1.0, preemption_mode="swap"), device="cpu"
+    )
     ends = []
     for swap_s in (0.0, 1.0):
         simulation = Simulation(config, num_blocks=20, num_host_blocks=20, cost=COST, swap_s=swap_s)
@@ -144,7 +148,7 @@ def test_swapping_takes_time() -> None:
 
 def test_the_step_log_is_the_servers_line() -> None:
     log = io.StringIO()
-    config = EngineConfig(enable_prefix_caching=False)
+    config = ResolvedConfig.of(EngineConfig(enable_prefix_caching=False), device="cpu")
     simulation = Simulation(config, num_blocks=50, cost=COST, log=log)
     simulation.run([Arrival(0.0, 8, 3), Arrival(0.0, 4, 2)])
     lines = log.getvalue().splitlines()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.server.settings import Settings
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
@@ -16,6 +17,12 @@ async def test_answers_say_how_long_they_took(served, fields):
     assert answer.status_code == (200 if fields else 400)
     assert 0 <= int(answer.headers["openai-processing-ms"]) < 10_000
     assert [answer.headers[name] for name in RATES][:1] == [str(MOST)]
+
+
+async def test_the_limit_is_of_the_device_in_use(served):
+    served.engine.config = ResolvedConfig.of(EngineConfig(), device="cuda")
+    answer = await served.client.post("/v1/chat/completions", json=CHAT)
+    assert answer.headers[RATES[0]] == str(1024 + 256)
 
 
 async def test_answers_name_the_rest_of_the_queue(served):

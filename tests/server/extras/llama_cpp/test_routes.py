@@ -57,3 +57,4 @@ async def test_props(served):
     answer = (await served.client.get("/props")).json()
     assert answer["default_generation_settings"]["n_ctx"] == 512
     assert (answer["model_alias"], answer["modalities"]["vision"]) == ("splitfuse-demo-5m", False)
+    assert answer["total_slots"] == 64

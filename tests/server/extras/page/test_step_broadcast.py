@@ -3,13 +3,12 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scheduler_bench import Bench, request
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.errors import QueueFullError
 from splitfuse.engine.extras.inspection.block_map import block_map
@@ -23,9 +22,8 @@ class Engine:
 
     def __init__(self) -> None:
         self.bench = Bench.make()
-        self.config = EngineConfig()
+        self.config = ResolvedConfig.of(EngineConfig(), device="cpu")
         self.view = self
-        self.step_limits = SimpleNamespace(num_batched_tokens=512, num_seqs=8)
 
     def watch(self) -> StepWatcher:
         watcher = StepWatcher(self.bench.scheduler, max_num_batched_tokens=512)

@@ -1,0 +1,48 @@
+"""ResolvedConfig: settings of an engine that runs, with what was left open decided. Imports no torch."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from .engine_config import EngineConfig
+
+# Measured with a 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts'
+# first tokens after 1.02 s instead of 0.93, an equal rate of short prompts. With 192: 140 ms and 1.02 s.
+_CPU_CHUNK = 256
+
+
+# On an H200, 64 sequences of an 8B model reach about 10,000 tokens/s and 256 reach 16,000; chunks of 512 tokens cost a
+# fifth of the prefill rate (both estimated).
+_NUM_SEQS = {"cpu": 64, "cuda": 256}
+_NUM_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedConfig(EngineConfig):
+    """Facts for the wishes of an EngineConfig: no limit, device or policy is None or "auto".
+
+    `dtype`, `max_model_len`, `num_kv_blocks` and `fingerprint` are a model's, so a simulation has none.
+    """
+
+    device: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    async_scheduling: bool
+    fingerprint: str = ""  # the loaded weights'; with other weights a resumed request could go on to other tokens
+
+    def __post_init__(self) -> None:
+        """Check nothing: an EngineConfig was checked."""
+
+    @classmethod
+    def of(cls, config: EngineConfig, *, device: str, for_streams: bool = False, **facts: Any) -> "ResolvedConfig":
+        """Decide for a device: cpu or cuda. `for_streams`: steps are short, unless set otherwise."""
+        values = {field.name: getattr(config, field.name) for field in fields(EngineConfig)}
+        values |= {"device": device, "scheduling_policy": config.queue_order}
+        values["max_num_seqs"] = config.max_num_seqs or _NUM_SEQS[device]
+        values["max_num_batched_tokens"] = config.max_num_batched_tokens or _NUM_BATCHED_TOKENS[device]
+        if config.async_scheduling is None:
+            values["async_scheduling"] = device == "cuda"
+        is_open = config.batching_policy == "splitfuse" and config.long_prefill_token_threshold is None
+        if for_streams and is_open and not isinstance(config.target_itl_ms, float | int):
+            values["target_itl_ms"] = config.target_itl_ms or "auto"
+            values["long_prefill_token_threshold"] = _CPU_CHUNK if device == "cpu" else None
+        return cls(**values | facts)
