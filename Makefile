@@ -93,7 +93,7 @@ audit: $(VENV)/.test  ## faults of dependencies, dangerous calls, secrets: whate
 	$(VENV)/audit/bin/python tests/tools/audit.py
 
 schemas: $(VENV)/.test  ## all real schemas of the corpus, with random answers to each: 2 minutes
-	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q --durations=5 tests/engine/extras/structured_output/behaviour/test_schema_corpus.py $(ARGS)
+	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q --durations=5 tests/engine/language/structured_output/behaviour/test_schema_corpus.py $(ARGS)
 
 receipts: $(VENV)/.test  ## 1,000 receipts of random answers verify, 10,000 changes of receipts are found; 6 minutes
 	SPLITFUSE_RECEIPTS=1000 $(BIN)/python -m pytest -q --durations=5 tests/engine/extras/receipts/behaviour $(ARGS)

@@ -42,7 +42,7 @@ def main() -> None:
         readme.write_text(with_absolute_links(readme.read_text()))
         build("--sdist", tree, out)
         if arguments.site:
-            pack(arguments.site, tree / "server/extras/site/site.zip")
+            pack(arguments.site, tree / "server/api/site/site.zip")
         compile_classes(tree / "kernels/cpu/prebuilt", arguments.machine, arguments.classes)
         built = Path(scratch, "dist")
         build("--wheel", tree, built)

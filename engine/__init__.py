@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .extras.lora.request import LoRARequest
     from .extras.pooling.outputs import PoolingRequestOutput
     from .extras.pooling.params import PoolingParams
-    from .extras.structured_output.params import StructuredOutputs, StructuredOutputsParams
+    from .language.structured_output.params import StructuredOutputs, StructuredOutputsParams
     from .serving.async_engine import AsyncEngine
     from .serving.input_processor import TextPrompt, TokensPrompt
     from .serving.llm import LLM, LLMStream
@@ -75,8 +75,8 @@ _HOME = {
     "RequestOutput": ".serving.request_output",
     "RequestOutputKind": ".extras.compat.output_kind",
     "SamplingParams": ".core.sampling_params",
-    "StructuredOutputs": ".extras.structured_output.params",
-    "StructuredOutputsParams": ".extras.structured_output.params",
+    "StructuredOutputs": ".language.structured_output.params",
+    "StructuredOutputsParams": ".language.structured_output.params",
     "TextPrompt": ".serving.input_processor",
     "TokensPrompt": ".serving.input_processor",
     "pipeline": ".extras.compat.pipeline",

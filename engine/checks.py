@@ -8,9 +8,10 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol
 
-from .errors import ConfigError, InvalidRequestError
+from .errors import InvalidRequestError
 
 Schema = dict[str, Any]
 _MAX_LISTED = 8  # names in an error message
@@ -262,8 +263,8 @@ def _token_id(name: str, key: object) -> int:
 
 
 @dataclass(frozen=True)
-class ExtraRule:
-    """Rule that an extra defines: class `name` of `module` in engine/extras/, imported with the first value."""
+class LazyRule:
+    """Rule that another room of the engine defines: class `name` of `module`, imported with the first value."""
 
     module: str
     name: str
@@ -272,16 +273,11 @@ class ExtraRule:
         return None if value is None else self._rule(name).checked(name, value)
 
     def json_schema(self) -> Schema:
-        from .extension import has_extra
-
-        extra = self.module.partition(".")[0]
-        return self._rule(extra).json_schema() if has_extra(extra) else {}
+        return self._rule(self.module).json_schema()
 
     def _rule(self, field_name: str) -> Rule:
-        from .extension import load_extra  # here: the core reaches extras only with a value for one
+        from .extension import importing_for  # here: the core is read without it
 
-        try:
-            rule: Rule = getattr(load_extra(self.module, needed_for=field_name), self.name)()
-        except ConfigError as exc:
-            raise InvalidRequestError(str(exc), param=field_name) from exc
+        with importing_for(field_name):
+            rule: Rule = getattr(import_module(f"{__package__}.{self.module}"), self.name)()
         return rule

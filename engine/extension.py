@@ -1,4 +1,4 @@
-"""Extras by name: `load_extra("gguf.file")` imports engine/extras/gguf/file.py at its first use.
+"""Extras by name: `load_extra("gguf.file")` imports engine/formats/gguf/file.py at its first use.
 
 Parts of the engine reach extras only through this function, so any folder of engine/extras/ can be deleted. A setting
 or field that needs a deleted extra is refused by name; the rest runs.

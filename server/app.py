@@ -28,8 +28,8 @@ from .http.connection_limit import ConnectionLimit
 from .http.errors import ErrorForm, ResultNotFoundError, describe
 from .http.foreign_pages import RefuseForeignPages
 from .http.lazy_routes import LazyRoutes
+from .http.loop_turns import BYTES_PER_TURN, LEAST_BYTES, LoopTurns, RequestTurns
 from .http.response_middleware import ResponseMiddleware
-from .loop_turns import BYTES_PER_TURN, LEAST_BYTES, LoopTurns, RequestTurns
 from .metrics import Metrics
 from .server_settings import ServerSettings
 from .service import Service

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from ..engine.serving.workers.heap import share_one_heap
+from ..engine.language.workers.heap import share_one_heap
 from .process.queued_output import queued_output
 from .process.stop_signals import StopSignals
 

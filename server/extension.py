@@ -1,8 +1,8 @@
 """Extensions: options of the server, each in a folder of its own, imported when a setting or a request asks for them.
 
-A folder of server/extras/ declares itself as `EXTENSION` in its `__init__.py`, another package by the entry point
-`splitfuse.extensions`. A declaration names code as "module:name" below its package, so that it costs no import. This
-module knows no extension by name.
+A folder of server/apis/, results/, extras/ or api/ declares itself as `EXTENSION` in its `__init__.py`, another package
+by the entry point `splitfuse.extensions`. A declaration names code as "module:name" below its package, so that it costs
+no import. This module knows no extension by name.
 """
 
 import dataclasses
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 ENTRY_POINTS = "splitfuse.extensions"
+_ROOMS = ("api", "apis", "results", "extras")
 _ROOT = __name__.rpartition(".server.")[0]
 
 
@@ -41,7 +42,7 @@ class Extension:
     """Declaration of an extension. References are "module:name" below `package`."""
 
     package: str
-    requires: tuple[str, ...] = ()  # folders of ours, as "engine/extras/chat"
+    requires: tuple[str, ...] = ()  # folders of ours, as "engine/language/chat"
     settings: type | None = None  # a dataclass derived from ServerSettings
     is_used: Callable[[Any], bool] = lambda settings: True
     paths: tuple[str, ...] = ()  # beginnings of its routes' paths; "*" is any one segment
@@ -235,9 +236,10 @@ class LazyTable(Mapping[str, Any]):
 
 @cache
 def declared() -> tuple[Extension, ...]:
-    """Extensions in this installation: the folders of server/extras/, then other packages' entry points."""
-    extras = import_module(f"{__package__}.extras")
-    folders = [import_module(f"{extras.__name__}.{info.name}") for info in pkgutil.iter_modules(extras.__path__)]
+    """Extensions in this installation: the folders of `_ROOMS`, then other packages' entry points."""
+    rooms = [import_module(f"{__package__}.{room}") for room in _ROOMS]
+    found = [(room, info) for room in rooms for info in pkgutil.iter_modules(room.__path__) if info.ispkg]
+    folders = [import_module(f"{room.__name__}.{info.name}") for room, info in found]
     own = [folder.EXTENSION for folder in folders if hasattr(folder, "EXTENSION")]
     return (*own, *(point.load() for point in entry_points(group=ENTRY_POINTS)))
 

@@ -18,9 +18,9 @@ from .jobs.result_store import ResultStore
 from .lifecycle import EngineLifecycle
 
 if TYPE_CHECKING:
+    from ..engine.language.text.tokenizer import Tokenizer
     from ..engine.serving.async_engine import AsyncEngine
     from ..engine.serving.input_processor import Prompt
-    from ..engine.text.tokenizer import Tokenizer
     from .jobs.reuse import Reuse
     from .metrics import Metrics
     from .server_settings import ServerSettings

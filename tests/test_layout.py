@@ -19,7 +19,7 @@ NO_TORCH = {
     "engine/config": ["torch", "numpy", "transformers"],
     "engine/core": ["torch", "numpy", "transformers"],
     "engine/extras/simulation": ["torch", "numpy", "transformers"],
-    "engine/extras/chat": ["torch", "numpy", "transformers"],
+    "engine/language/chat": ["torch", "numpy", "transformers"],
     "server": ["torch", "transformers"],
     "client": ["torch", "fastapi", "splitfuse.engine", "splitfuse.server"],
 }
@@ -27,7 +27,7 @@ MAX_MODULES = 16
 # Folders of tests/ that hold to the rule of tests/README.md.
 MIRRORS = ["engine", "server/commands", "server/http", "server/jobs", "server/process"]
 # A family, a style of tool calls; the core is one room on purpose: the list of its files is the reading list.
-ONE_FILE_EACH = {"engine/execution/models", "engine/extras/chat/tool_parsers", "engine/core"}
+ONE_FILE_EACH = {"engine/execution/models", "engine/language/chat/tool_parsers", "engine/core"}
 # Files and lines that a module imports, its own included, and theirs; imports within functions do not count.
 CLOSURES = {
     "splitfuse.engine.core.engine_core": (22, 3270),
@@ -36,8 +36,8 @@ CLOSURES = {
 }
 # Modules that are imported after asking if the extra that they need is there.
 ASK_FIRST = {
-    "splitfuse.server.extras.ollama.embedding",
-    "splitfuse.server.extras.batches.part",
+    "splitfuse.server.apis.ollama.embedding",
+    "splitfuse.server.results.batches.part",
 }
 CORE_FLOOR = {"core", "config", "errors", "checks"}  # rooms of engine/ that the core may import
 ROOMS = {"engine": (12, 45), "server": (16, 45)}  # most rooms, and most arrows between them

@@ -25,10 +25,10 @@ def make_folder(gguf: Path, folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from splitfuse.engine.extras.gguf.config_fields import read_config_fields
-    from splitfuse.engine.extras.gguf.gguf_tokenizer import read_gguf_tokenizer
-    from splitfuse.engine.extras.gguf.places import places_in
-    from splitfuse.engine.extras.gguf.source import GgufSource
+    from splitfuse.engine.formats.gguf.config_fields import read_config_fields
+    from splitfuse.engine.formats.gguf.gguf_tokenizer import read_gguf_tokenizer
+    from splitfuse.engine.formats.gguf.places import places_in
+    from splitfuse.engine.formats.gguf.source import GgufSource
 
     folder.mkdir(parents=True, exist_ok=True)
     source, tokenizer = GgufSource(gguf, dtype=torch.float32), read_gguf_tokenizer(gguf)

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 from ..checks import (
-    ExtraRule,
     Flag,
     Integer,
+    LazyRule,
     Number,
     Strings,
     Text,
@@ -29,7 +29,7 @@ _TOKENS = Integer(1, 2**31 - 1)
 _LOGPROBS = Integer(0, 20)
 _DAY_MS = Integer(1, 86_400_000)
 _PENALTY = Number(-2.0, 2.0)
-_STRUCTURED = ExtraRule("structured_output.params", "StructuredOutputsRule")
+_STRUCTURED = LazyRule("language.structured_output.params", "StructuredOutputsRule")
 
 
 @dataclass(kw_only=True)

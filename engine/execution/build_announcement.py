@@ -5,7 +5,7 @@ import shutil
 from ...kernels.cpu import prebuilt
 from ...kernels.cpu.compilation import announce_if_missing
 from ..errors import ConfigError
-from .models.checkpoint import local_model
+from ..formats.checkpoint import local_model
 
 _DRIVERS = ("nvidia-smi", "rocm-smi")
 

@@ -16,7 +16,8 @@ from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError, UnavailableError
 from ..execution.models.config import ModelConfig
 from ..execution.runner.model_runner import ModelRunner
-from ..text.tokenizer import Tokenizer
+from ..language.text.tokenizer import Tokenizer
+from ..language.workers.input_threads import InputThreads
 from .delta_dispatch import DeltaSink
 from .engine_state import STALL_S, EngineState
 from .engine_view import EngineView
@@ -24,7 +25,6 @@ from .input_processor import Prompt
 from .prompt_reader import PromptReader
 from .submitted_request import Resumed, SubmittedRequest
 from .wait_prediction import WaitPrediction
-from .workers.input_threads import InputThreads
 
 if TYPE_CHECKING:
     from .builder import EngineParts

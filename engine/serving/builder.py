@@ -18,20 +18,21 @@ from ..core.sampling_params import SamplingParams
 from ..core.scheduler import Scheduler
 from ..core.step_pipeline import StepPipeline
 from ..errors import ConfigError
-from ..execution.models.checkpoint import model_folder
 from ..execution.models.config import ModelConfig
 from ..execution.models.default_sampling import default_sampling_params
 from ..execution.models.fingerprint import fingerprint
 from ..execution.models.registry import read_model_config
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import has_extra, load_extra
+from ..formats.checkpoint import model_folder
+from ..formats.gguf.file import read_gguf
 from ..guarded_hook import guarded
-from ..text.tokenizer import Tokenizer
-from .constraint_compiler import ConstraintCompiler
+from ..language.structured_output.compiler import GrammarCompiler
+from ..language.text.tokenizer import Tokenizer
+from ..language.workers.heap import return_freed_memory
 from .input_processor import InputProcessor
 from .loading import load_runner, resolve
 from .output_processor import OutputProcessor
-from .workers.heap import return_freed_memory
 
 # Lengths of the self-test, so that it takes each kind of step: 11 ms of CPU time with the demo model.
 _TEST_PROMPT_LEN = 4
@@ -166,8 +167,7 @@ class EngineParts:
 def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
     """Fetch, read and lay out the model. `for_streams`: see ResolvedConfig.of. Raises ConfigError."""
     folder = model_folder(config, config.model)
-    gguf = load_extra("gguf.file", needed_for=str(folder)) if folder.is_file() else None
-    _header = gguf and gguf.read_gguf(folder)  # held, so that the file is read once
+    _header = read_gguf(folder) if folder.is_file() else None  # held, so that the file is read once
     defaults = default_sampling_params(config, folder)
     settings = config.speculation
     draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
@@ -212,12 +212,8 @@ def _adapters(config: EngineConfig, runner: ModelRunner) -> Any:
     return adapters
 
 
-def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig) -> ConstraintCompiler | None:
-    if tokenizer is None or not has_extra("structured_output"):
-        return None
-    module = load_extra("structured_output.compiler", needed_for="structured_outputs")
-    compiler: ConstraintCompiler = module.GrammarCompiler(tokenizer, model_config)
-    return compiler
+def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig) -> GrammarCompiler | None:
+    return None if tokenizer is None else GrammarCompiler(tokenizer, model_config)
 
 
 def _observer(config: ResolvedConfig) -> RequestObserver | None:

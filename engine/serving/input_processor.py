@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 
 from ..checks import check_text, check_token_ids
 from ..core.outputs import KnownOutput
@@ -16,10 +16,13 @@ from ..core.sampling_params import SamplingParams
 from ..errors import ContextLengthError, InvalidRequestError, UnavailableError
 from ..execution.models.config import ModelConfig
 from ..execution.sampling.rng import derive_seed
-from ..text.tokenizer import Tokenizer
-from .constraint_compiler import CompiledConstraint, ConstraintCompiler
+from ..language.structured_output.compiler import GrammarCompiler
+from ..language.text.tokenizer import Tokenizer
+from ..language.workers.input_threads import InputThreads
 from .submitted_request import Resumed
-from .workers.input_threads import InputThreads
+
+if TYPE_CHECKING:
+    from ..language.structured_output.grammar import CompiledGrammar
 
 # Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} like vLLM's. "add_special_tokens": False says that the text
 # has special tokens already.
@@ -59,7 +62,7 @@ class TokenizedPrompt:
     token_ids: list[int]
     params: SamplingParams
     bad_words: tuple[tuple[int, ...], ...] = ()
-    grammar: CompiledConstraint | None = None
+    grammar: "CompiledGrammar | None" = None
 
 
 class LengthLimit(NamedTuple):
@@ -76,7 +79,7 @@ class InputProcessor:
         self,
         *,
         tokenizer: Tokenizer | None,
-        grammars: ConstraintCompiler | None,
+        grammars: GrammarCompiler | None,
         model_config: ModelConfig,
         max_model_len: int,
         max_cache_tokens: int,
@@ -125,7 +128,7 @@ class InputProcessor:
             return tokenized
         with _ignore_if_optional(params):
             # Other requests may wait for the same grammar: cancelling one of them must not cancel it.
-            grammar: CompiledConstraint = await asyncio.shield(asyncio.wrap_future(compiling))
+            grammar = await asyncio.shield(asyncio.wrap_future(compiling))
             return replace(tokenized, grammar=grammar)
         return tokenized
 
@@ -193,7 +196,7 @@ class InputProcessor:
             )
         return requests
 
-    def _compile(self, params: SamplingParams) -> Future[CompiledConstraint] | None:
+    def _compile(self, params: SamplingParams) -> "Future[CompiledGrammar] | None":
         if params.structured_outputs is None:
             return None
         with _ignore_if_optional(params):

@@ -18,7 +18,7 @@ from ..core.outputs import OutputDelta, TokenLogprobs
 from ..core.sampling_params import SamplingParams
 from ..errors import InvalidRequestError
 from ..extension import load_extra
-from ..text.tokenizer import Tokenizer
+from ..language.text.tokenizer import Tokenizer
 from .builder import load
 from .input_processor import Prompt
 from .output_processor import TokenTexts
@@ -345,8 +345,9 @@ class LLM:
     ) -> list[Prompt]:
         if self.tokenizer is None:
             raise InvalidRequestError("chat needs a tokenizer, and this model has none", param="messages")
-        read_messages = load_extra("chat.messages", needed_for="LLM.chat").read_messages
-        read_tools = load_extra("chat.tools", needed_for="LLM.chat").read_tools
+        from ..language.chat.messages import read_messages  # here: not every caller has conversations
+        from ..language.chat.tools import read_tools
+
         conversations = messages if messages and isinstance(messages[0], (list, tuple)) else [messages]
         texts = [
             self.tokenizer.render_chat(read_messages(conversation), tools=read_tools(tools), **options)

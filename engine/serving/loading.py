@@ -28,9 +28,9 @@ from ..execution.models.kv_cache import (
 from ..execution.models.layer_states import LatentKV, paged_parts
 from ..execution.models.registry import model_class, read_model_config
 from ..execution.models.tensor_parallel import ALONE, TensorParallel
-from ..execution.models.weights import WeightSource, weight_source
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import load_extra
+from ..formats.weights import WeightSource, weight_source
 
 _WEIGHT_BITS = {"int8": 8, "int4": 4}
 # --quantization-activations: bits of inputs (`ops.pack_linear`); of MLPs' and experts', which lose less (RESULTS.md)

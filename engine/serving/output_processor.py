@@ -12,8 +12,8 @@ from ..core.outputs import Logprob, OutputDelta, PromptLogprobs, TokenLogprobs
 from ..core.ports import Decoded
 from ..core.request import Request
 from ..errors import FAILED_ON_REQUEST, ConstraintError, RequestFailedError, new_error_id
-from ..text.detokenizer import TextStream
-from ..text.tokenizer import Tokenizer
+from ..language.text.detokenizer import TextStream
+from ..language.text.tokenizer import Tokenizer
 from .request_output import RequestOutput
 
 _log = logging.getLogger("splitfuse.engine")

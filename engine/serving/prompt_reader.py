@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 from ..core.engine_core import EngineCore
 from ..core.policies import num_interactive
 from ..core.sampling_params import SamplingParams
-from ..extension import load_extra
-from ..text.tokenizer import Tokenizer
+from ..extension import importing_for
+from ..language.text.tokenizer import Tokenizer
+from ..language.workers.input_threads import InputThreads
 from .input_processor import InputProcessor, Prompt, TokenizedPrompt, length_of
 from .queue_limits import QueueLimits
 from .wait_prediction import WaitPrediction
-from .workers.input_threads import InputThreads
 
 _T = TypeVar("_T")
 
@@ -67,10 +67,11 @@ class PromptReader:
         Raises InvalidRequestError, too.
         """
         assert self._tokenizer is not None
-        chat = load_extra("chat.renderer", needed_for="messages")
+        with importing_for("messages"):
+            from ..language.chat import renderer  # here: not every server has conversations
         if self._renderer is None:
-            self._renderer = chat.Renderer(self._tokenizer.chat_template)
-        conversation = chat.as_json(messages, **options)
+            self._renderer = renderer.Renderer(self._tokenizer.chat_template)
+        conversation = renderer.as_json(messages, **options)
         work: Callable[[], str] = partial(self._renderer.render, conversation)
         return await self.run(work, length=len(conversation))
 

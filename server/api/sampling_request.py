@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from ...engine.checks import schemas_of
 from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import InvalidRequestError
-from ...engine.extension import has_extra, load_extra
+from ...engine.language.structured_output.params import StructuredOutputs
 from ..http.response_middleware import MAX_CHARS, is_label
 from .known_fields import CONSTRAINTS, HARMLESS, HINTS, NOTHING, asks_for_nothing
 from .request_model import ModelName, RequestModel, User
@@ -22,9 +22,7 @@ from .response_format import ResponseFormat, TextFormat
 SAMPLING_FIELDS = schemas_of(SamplingParams)
 for _name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
     del SAMPLING_FIELDS[_name]["default"]  # the model's; a generated client would send the neutral one
-_OUTPUTS = "structured_output.params"
-_HAS_OUTPUTS = has_extra("structured_output")
-_STRUCTURED_FIELDS = schemas_of(load_extra(_OUTPUTS, needed_for="").StructuredOutputs) if _HAS_OUTPUTS else {}
+_STRUCTURED_FIELDS = schemas_of(StructuredOutputs)
 
 
 def schema_of(field_name: str) -> WithJsonSchema:
@@ -103,9 +101,7 @@ def _foreign_constraints(fields: dict[str, Any]) -> dict[str, Any]:
     constraints = {name: fields.pop(name, None) for name in CONSTRAINTS}
     spacing = constraints.pop("guided_whitespace_pattern")
     return {
-        name: load_extra(_OUTPUTS, needed_for=name).StructuredOutputs(
-            **{CONSTRAINTS[name]: value}, whitespace_pattern=spacing or None, param=name
-        )
+        name: StructuredOutputs(**{CONSTRAINTS[name]: value}, whitespace_pattern=spacing or None, param=name)
         for name, value in constraints.items()
         if value is not None and not asks_for_nothing(value, NOTHING) and (spacing or own != {CONSTRAINTS[name]: value})
     }

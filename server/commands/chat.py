@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import ConfigError, SplitfuseError
-from ...engine.extras.chat.messages import read_messages
+from ...engine.language.chat.messages import read_messages
 from ..server_settings import ServerSettings
 from .talk.answer_view import AnswerView, new_view
 from .talk.chat_model import ChatModel, LocalChat, Usage

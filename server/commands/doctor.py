@@ -18,9 +18,9 @@ from ...engine.config import EngineConfig
 from ...engine.config.cores import num_usable_cores
 from ...engine.config.named_models import default_model
 from ...engine.errors import ConfigError
-from ...engine.execution.models.checkpoint import local_model
 from ...engine.execution.models.layer_states import recurrent_parts
 from ...engine.execution.models.registry import read_model_config
+from ...engine.formats.checkpoint import local_model
 from .checks.finding import Finding, remark
 from .checks.network import hub, port
 from .checks.processor import processor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...engine.config import EngineConfig
 from ...engine.config.short_names import hub_name
 from ...engine.errors import ConfigError
-from ...engine.execution.models.checkpoint import local_model, model_folder
+from ...engine.formats.checkpoint import local_model, model_folder
 from .byte_size import SIZE_KIND, byte_size
 from .machine.stored_model import is_cached
 

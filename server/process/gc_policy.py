@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
-from ...engine.serving.workers.heap import return_freed_memory
+from ...engine.language.workers.heap import return_freed_memory
 
 IDLE_CHECK_S = 1.0
 # Collections of the young generations, one per about 8,000 new objects, after which a full one is worth its time.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 def resident_bytes() -> int:
     """Return the memory of this process that is not free."""
-    from splitfuse.engine.serving.workers.heap import return_freed_memory
+    from splitfuse.engine.language.workers.heap import return_freed_memory
 
     gc.collect()
     return_freed_memory()
@@ -26,7 +26,7 @@ def resident_bytes() -> int:
 
 def measure(file: str) -> int:
     """Return the bytes that this process grows by."""
-    from splitfuse.engine.serving.workers.heap import share_one_heap
+    from splitfuse.engine.language.workers.heap import share_one_heap
 
     share_one_heap()  # as servers do
     from splitfuse.engine import LLM, SamplingParams

@@ -128,7 +128,7 @@ def _tokenizer() -> Any:
     """Return the engine's own tokenizer class over a vocabulary of bytes and numbers."""
     import tokenizers
 
-    from splitfuse.engine.text.tokenizer import Tokenizer
+    from splitfuse.engine.language.text.tokenizer import Tokenizer
 
     words = [*sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), *("Ġ" + word(i) for i in range(NUM_WORDS))]
     fast = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={text: i for i, text in enumerate(words)}, merges=[]))

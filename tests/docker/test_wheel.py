@@ -61,7 +61,7 @@ def test_it_has_the_package_alone(wheel: Path) -> None:
 
 def test_it_has_the_documentation_in_two_megabytes(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        site = archive.getinfo("splitfuse/server/extras/site/site.zip")
+        site = archive.getinfo("splitfuse/server/api/site/site.zip")
         assert site.file_size <= 2 * 10**6
         with archive.open(site) as file:
             assert {"index.html", "search.json", "api/index.html"} <= set(zipfile.ZipFile(file).namelist())

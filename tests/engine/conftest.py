@@ -10,8 +10,8 @@ import pytest
 from splitfuse.engine.config import DEMO_FOLDER
 
 if TYPE_CHECKING:
-    from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
-    from splitfuse.engine.text.tokenizer import Tokenizer
+    from splitfuse.engine.language.structured_output.compiler import GrammarCompiler
+    from splitfuse.engine.language.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def tokenizer() -> "Tokenizer":
     """Tokenizer of the demo model."""
-    from splitfuse.engine.text.tokenizer import Tokenizer
+    from splitfuse.engine.language.text.tokenizer import Tokenizer
 
     return Tokenizer(DEMO_FOLDER)
 
@@ -35,6 +35,6 @@ def tokenizer() -> "Tokenizer":
 def compiler(tokenizer: "Tokenizer") -> "GrammarCompiler":
     """Compiler of grammars for the demo model."""
     from splitfuse.engine.execution.models.registry import read_model_config
-    from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
+    from splitfuse.engine.language.structured_output.compiler import GrammarCompiler
 
     return GrammarCompiler(tokenizer, read_model_config(DEMO_FOLDER))

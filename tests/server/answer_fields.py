@@ -12,7 +12,7 @@ import httpx
 from fake_engine import FakeEngine
 from serving import parse_events, serving
 
-from splitfuse.engine.extras.chat.template import ChatTemplate
+from splitfuse.engine.language.chat.template import ChatTemplate
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 

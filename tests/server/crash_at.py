@@ -17,7 +17,7 @@ from splitfuse.engine.core.batch import Batch, RowOutput
 from splitfuse.engine.core.engine_core import EngineCore, ScheduledStep, StepOutput
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.server.cli import main
-from splitfuse.server.extras.durable.sqlite_store import SqliteStore
+from splitfuse.server.results.durable.sqlite_store import SqliteStore
 from splitfuse.server.service import Service
 
 

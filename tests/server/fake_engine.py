@@ -25,7 +25,7 @@ from splitfuse.engine.errors import (
     RequestFailedError,
     UnavailableError,
 )
-from splitfuse.engine.extras.chat.template import ChatTemplate
+from splitfuse.engine.language.chat.template import ChatTemplate
 
 VOCAB_SIZE = 300  # ids from 256 on have no text
 MAX_MODEL_LEN = 512

@@ -16,13 +16,13 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import FormData, UploadFile
 
 from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.server.api.chat.timed_route import LimitedRoute
+from splitfuse.server.apis.anthropic.request import CountTokensRequest, MessagesRequest
+from splitfuse.server.apis.openai.request import ChatCompletionRequest, CompletionRequest
+from splitfuse.server.apis.responses.request import ResponsesRequest
 from splitfuse.server.app import build_app
-from splitfuse.server.extras.anthropic.request import CountTokensRequest, MessagesRequest
-from splitfuse.server.extras.batches.request import BatchRequest, uploaded
-from splitfuse.server.extras.chat.timed_route import LimitedRoute
 from splitfuse.server.extras.message_batches.request import MessageBatchRequest
-from splitfuse.server.extras.openai.request import ChatCompletionRequest, CompletionRequest
-from splitfuse.server.extras.responses.request import ResponsesRequest
+from splitfuse.server.results.batches.request import BatchRequest, uploaded
 from splitfuse.server.settings import Settings
 
 FIELDS = json.loads((Path(__file__).parent / "sdk_fields.json").read_text(encoding="utf-8"))

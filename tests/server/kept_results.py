@@ -10,11 +10,11 @@ import httpx
 import pytest
 from serving import ServerProcess, parse_events
 
-from splitfuse.server.extras.durable.durable_backend import DurableBackend
-from splitfuse.server.extras.durable.sealing import Sealing
-from splitfuse.server.extras.durable.stored_jobs import StoredJobs
 from splitfuse.server.jobs.job_index import JobIndex, ResultLimits
 from splitfuse.server.jobs.result_store import ResultStore
+from splitfuse.server.results.durable.durable_backend import DurableBackend
+from splitfuse.server.results.durable.sealing import Sealing
+from splitfuse.server.results.durable.stored_jobs import StoredJobs
 
 ARGS = ("--dtype", "float32", "--seed", "5")  # what makes runs comparable
 PROMPT = "Once upon a time there was a"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from splitfuse.engine.extras.chat.answer_parts import AnswerPart, Reader, joined
+from splitfuse.engine.language.chat.answer_parts import AnswerPart, Reader, joined
 
 
 def content(text: str) -> AnswerPart:

@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType as Type
 from tiny_models import CONFIGS, HYBRIDS, VOCAB_SIZE, byte_tokenizer, make_model
 from transformers import PretrainedConfig, PreTrainedModel
 
-from splitfuse.engine.extras.gguf import architectures as known
+from splitfuse.engine.formats.gguf import architectures as known
 
 # Architectures whose name is not the model_type.
 ARCHITECTURES = {

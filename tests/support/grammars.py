@@ -1,8 +1,8 @@
 """Compilation of a grammar, awaited."""
 
-from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
-from splitfuse.engine.extras.structured_output.grammar import CompiledGrammar
-from splitfuse.engine.extras.structured_output.params import StructuredOutputs
+from splitfuse.engine.language.structured_output.compiler import GrammarCompiler
+from splitfuse.engine.language.structured_output.grammar import CompiledGrammar
+from splitfuse.engine.language.structured_output.params import StructuredOutputs
 
 
 def compiled(compiler: GrammarCompiler, **fields: object) -> CompiledGrammar:

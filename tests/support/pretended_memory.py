@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from splitfuse.engine.execution.models import decoder, weights
-from splitfuse.engine.execution.models.weight_reader import WeightReader
-from splitfuse.engine.execution.models.weights import SafetensorsSource
+from splitfuse.engine.formats.weight_reader import WeightReader
+from splitfuse.engine.formats.weights import SafetensorsSource
 
 
 class PretendedMemory:

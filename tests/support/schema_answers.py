@@ -5,8 +5,8 @@ from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
 
-from splitfuse.engine.extras.structured_output.forced_completion import CompletionFinder
-from splitfuse.engine.extras.structured_output.sandbox_worker import limits
+from splitfuse.engine.language.structured_output.forced_completion import CompletionFinder
+from splitfuse.engine.language.structured_output.sandbox_worker import limits
 
 TOKENIZER = LLTokenizer("byte")
 _FINDER = CompletionFinder(TOKENIZER)

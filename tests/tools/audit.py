@@ -16,15 +16,15 @@ _PACKAGES = ("client", "engine", "kernels", "server")
 # bandit's findings of medium and high severity: (test, beginning of the path) -> number, reason.
 _READ = {
     ("B610", "engine/"): (6, "a method of ours is called `extra`; it is not Django's"),
-    ("B608", "server/extras/durable/sqlite_store.py"): (15, "joins constants and question marks, never a value"),
-    ("B608", "server/extras/shared/"): (20, "joins constants and placeholders, never a value"),
+    ("B608", "server/results/durable/sqlite_store.py"): (15, "joins constants and question marks, never a value"),
+    ("B608", "server/results/shared/"): (20, "joins constants and placeholders, never a value"),
     ("B104", "client/hosts.py"): (1, "compares with 0.0.0.0, binds nothing"),
     ("B104", "server/process/banner.py"): (1, "compares with 0.0.0.0, binds nothing"),
-    ("B104", "server/extras/shared/settings.py"): (1, "compares with 0.0.0.0, binds nothing"),
-    ("B102", "engine/serving/workers/confined.py"): (1, "runs the server's own text"),
+    ("B104", "server/results/shared/settings.py"): (1, "compares with 0.0.0.0, binds nothing"),
+    ("B102", "engine/language/workers/confined.py"): (1, "runs the server's own text"),
     ("B307", "kernels/cpu/build.py"): (1, "evaluates text made of the program's own names"),
     ("B615", "engine/extras/bench/offline.py"): (2, "loads a local folder that the benchmark wrote"),
-    ("B615", "engine/execution/models/checkpoint.py"): (2, "the user names the model, and --revision pins it"),
+    ("B615", "engine/formats/checkpoint.py"): (2, "the user names the model, and --revision pins it"),
     ("B615", "server/commands/machine/pull.py"): (3, "fetches the newest version of a model that the user names"),
 }
 
@@ -32,7 +32,7 @@ _READ = {
 _NO_SECRETS = {
     ("docker/kubernetes/splitfuse.yaml", "USER:PASSWORD@HOST"),
     ("server/commands/setting_flags.py", '"api_key": "key that requests must bring"'),
-    ("server/extras/durable/webhook_file.py", '"whsec_"'),
+    ("server/results/durable/webhook_file.py", '"whsec_"'),
 }
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import urldefrag, urljoin
 
 ROOT = Path(__file__).resolve().parents[2]
-CORPUS = ROOT / "tests/engine/extras/structured_output/corpus"
+CORPUS = ROOT / "tests/engine/language/structured_output/corpus"
 PACKAGES = ROOT / "schema-packages"
 MAX_PER_PACKAGE = 25
 MAX_OF_STORE = 250  # of schemastore, which carries 600

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .checkpoint import positive_int
+from ...formats.checkpoint import positive_int
 from .cohere import CohereForCausalLM
 from .layers import Attention
 

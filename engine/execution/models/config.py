@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
-from ...extension import load_extra
-from .checkpoint import positive_int
+from ...formats.checkpoint import positive_int
 from .layer_states import LayerState, PagedKV, recurrent_parts
 from .rope_config import RopeConfig
 
 if TYPE_CHECKING:
-    from .checkpoint_format import CheckpointFormat
+    from ...formats.checkpoint_format import CheckpointFormat
 
 _MAX_WINDOW = 2**30  # kernels count positions in int32
 _MAX_LAYERS = 2**12
@@ -136,6 +135,6 @@ def checkpoint_format(quantization_config: Any) -> "CheckpointFormat | None":
     """Return the format of quantized weights that config.json declares; None for plain weights. Raises ConfigError."""
     if not quantization_config:
         return None
-    registry = load_extra("quantization.registry", needed_for="quantization_config in config.json")
-    found: CheckpointFormat | None = registry.checkpoint_format(quantization_config)
-    return found
+    from ...formats.quantization import registry  # here: plain weights need no format
+
+    return registry.checkpoint_format(quantization_config)

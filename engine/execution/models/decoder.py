@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
+from ...formats.weights import WeightSource
 from .config import ModelConfig
 from .forward_inputs import Inputs, select
 from .forward_plan import ForwardPlan
@@ -21,7 +22,6 @@ from .layer_states import LayerState
 from .layers import GATED_ACTIVATIONS, MLP, Attention, Norm, RMSNorm, activation
 from .rope import rope_table
 from .tensor_parallel import ALONE, TensorParallel, rows_of_parts, take_rows
-from .weights import WeightSource
 
 Parts = list[tuple[str, int]]  # matrices of one input: name, number of rows
 _MAX_LOADING = 4  # layers loaded at once: loading a layer takes more memory than the layer keeps

@@ -12,8 +12,7 @@ from ...config import EngineConfig
 from ...config.named_models import NAMED_SAMPLING
 from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, InvalidRequestError
-from ...extension import load_extra
-from .checkpoint import read_json
+from ...formats.checkpoint import read_json
 
 _FILE = "generation_config.json"
 _NEUTRAL = SamplingParams()
@@ -52,8 +51,9 @@ def _from_files(config: EngineConfig, folder: Path) -> dict[str, Any]:
 
 def _from_model(folder: Path) -> dict[str, Any]:
     if folder.is_file():
-        gguf = load_extra("gguf.config_fields", needed_for=str(folder))
-        return _checked(gguf.read_generation_fields(folder), source=f"{folder} ({_WAY_OUT})")
+        from ...formats.gguf.config_fields import read_generation_fields  # here: most models are folders
+
+        return _checked(read_generation_fields(folder), source=f"{folder} ({_WAY_OUT})")
     path = folder / _FILE
     return _checked(read_json(path), source=f"{path} ({_WAY_OUT})") if path.exists() else {}
 

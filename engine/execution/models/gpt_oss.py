@@ -8,7 +8,7 @@ import torch
 
 from ....kernels import ops
 from ...errors import ConfigError
-from .checkpoint import positive_number
+from ...formats.checkpoint import positive_number
 from .layers import Attention
 from .moe import ExpertsConfig, SparseDecoder
 
@@ -45,7 +45,7 @@ class GptOssForCausalLM(SparseDecoder):
     """SparseDecoder; every other layer, from the first on, has a window.
 
     Checkpoints have one tensor for all experts of a layer, gate and up interleaved: plain ones [E, in, out], MXFP4 ones
-    (engine/extras/quantization/mxfp4.py) and GGUF files a matrix for each expert and half.
+    (engine/formats/quantization/mxfp4.py) and GGUF files a matrix for each expert and half.
     """
 
     router_name = "router"

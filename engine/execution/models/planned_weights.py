@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from ....kernels.ops import QuantizedWeight
-from ...extension import load_extra
+from ...formats.tensor_entry import TensorEntry, tensor_entries
+from ...formats.weights import files_and_names
 from .config import ModelConfig
 from .registry import model_class
-from .tensor_entry import TensorEntry, tensor_entries
-from .weights import files_and_names
 
 _INT4_GROUPS = (128, 64, 32)
 _ZEROS, _SCALES = ("qzeros", "weight_zero_point"), ("scales", "weight_scale")
@@ -158,8 +157,9 @@ def _tied_head_bytes(config: ModelConfig, layout: WeightLayout, shape: tuple[int
 def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[str, float | None]:
     """Map tensor names to bytes, or None for a tensor that is not quantized; {} if no header needs to be read."""
     if folder.is_file():
-        places = load_extra("gguf.places", needed_for=str(folder)).places_in(folder)
-        return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places.items()}
+        from ...formats.gguf.places import places_in  # here: most models are folders
+
+        return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places_in(folder).items()}
     if config.quantization is None:
         return {}
     return _safetensors_bytes(folder, is_symmetric=config.hf_config["quantization_config"].get("sym", False))

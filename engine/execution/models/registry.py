@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ConfigError
 from ...extension import has_extra, load_extra
-from .checkpoint import other_format, read_json, tokenizer_only
+from ...formats.checkpoint import other_format, read_json, tokenizer_only
 from .config import ModelConfig
 
 if TYPE_CHECKING:
@@ -223,8 +223,9 @@ def read_model_config(
     of the weights, as in transformers. `rope_scaling` replaces the model's own.
     """
     if folder.is_file():
-        gguf = load_extra("gguf.config_fields", needed_for=str(folder))
-        fields = gguf.read_config_fields(folder)
+        from ...formats.gguf.config_fields import read_config_fields  # here: most models are folders
+
+        fields = read_config_fields(folder)
         return parse_model_config(fields, generation={}, source=str(folder), rope_scaling=rope_scaling, impl=impl)
     if not (folder / "config.json").exists() and (what := other_format(folder) or tokenizer_only(folder)):
         raise ConfigError(what)
@@ -234,7 +235,7 @@ def read_model_config(
     raw = read_json(source)
     text = raw.get("text_config")
     if not any(part.get(name) for part in (raw, text or {}) for name in ("dtype", "torch_dtype")):
-        from .tensor_entry import stored_dtype  # here: it imports torch
+        from ...formats.tensor_entry import stored_dtype  # here: it imports torch
 
         raw["dtype"] = stored_dtype(folder)
     return parse_model_config(raw, generation=generation, source=str(source), rope_scaling=rope_scaling, impl=impl)

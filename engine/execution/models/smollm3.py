@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from .checkpoint import positive_int
+from ...formats.checkpoint import positive_int
 from .decoder import Decoder
 from .layers import Attention
 

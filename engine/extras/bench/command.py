@@ -9,7 +9,7 @@ from pathlib import Path
 from ...config.cores import default_num_threads
 from ...errors import ConfigError
 from ...execution.build_announcement import announce_build
-from ...execution.models.checkpoint import local_model
+from ...formats.checkpoint import local_model
 from .point import Point
 from .shapes import SHAPES
 

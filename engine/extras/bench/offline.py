@@ -17,9 +17,9 @@ import torch
 
 from ...config import EngineConfig
 from ...core.sampling_params import SamplingParams
-from ...execution.models.checkpoint import model_folder
 from ...execution.models.registry import read_model_config
-from ...execution.models.weights import DummySource
+from ...formats.checkpoint import model_folder
+from ...formats.weights import DummySource
 from ...serving.llm import LLM
 from ...serving.loading import resolve_device
 from .point import Point as Point

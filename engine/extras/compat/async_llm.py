@@ -7,11 +7,11 @@ from typing import Any, Self
 from ...config import EngineConfig
 from ...core.sampling_params import SamplingParams
 from ...errors import InvalidRequestError
+from ...language.text.tokenizer import Tokenizer
 from ...serving.async_engine import AsyncEngine
 from ...serving.input_processor import Prompt
 from ...serving.output_processor import TokenTexts
 from ...serving.request_output import CompletionOutput, RequestOutput
-from ...text.tokenizer import Tokenizer
 from .output_kind import RequestOutputKind, only_new, snapshot
 
 

@@ -22,8 +22,8 @@ from ...config.host_memory import available_memory
 from ...core.block_manager import BlockManager, CacheSpec
 from ...core.state_places import StateSpec
 from ...errors import ConfigError, UnavailableError
-from ...execution.models.checkpoint import model_folder
 from ...execution.runner.model_runner import ModelRunner
+from ...formats.checkpoint import model_folder
 from ...private_file import read_key
 from .activity import Activity
 from .cache_bytes import Bytes, CacheBytes

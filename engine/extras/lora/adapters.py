@@ -22,7 +22,7 @@ from ...config import EngineConfig
 from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from ...extension import load_extra
-from ...serving.workers.heap import return_freed_memory
+from ...language.workers.heap import return_freed_memory
 from .adapted import Sites
 from .adapter import Adapter
 from .matrices import Matrices

@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError
-from ...extension import load_extra
+from ...formats.gguf import architectures, blocks
+from ...formats.gguf.file import read_gguf
 from .matrices import Matrices, paired
 
 _NAME = re.compile(r"blk\.(\d{1,5})\.(\w+)\.weight\.lora_([ab])")
-_NEEDED_FOR = "an adapter in a GGUF file"
 
 
 def read_file(path: Path) -> Matrices:
     """Read an adapter. Raises ConfigError that names the fault in its file."""
-    architectures = load_extra("gguf.architectures", needed_for=_NEEDED_FOR)
-    file = load_extra("gguf.file", needed_for=_NEEDED_FOR).read_gguf(path)
+    file = read_gguf(path)
     kind = file.metadata.get("general.type"), file.metadata.get("adapter.type")
     if kind != ("adapter", "lora"):
         raise ConfigError(f"{path} is no adapter (LoRA): its general.type and adapter.type are {kind}")
@@ -50,7 +49,6 @@ def read_file(path: Path) -> Matrices:
 
 
 def _floats(data: bytes, info: Any) -> Tensor:
-    blocks = load_extra("gguf.blocks", needed_for=_NEEDED_FOR)
     stored = data[info.offset : info.offset + info.num_bytes]
     rows = torch.frombuffer(bytearray(stored), dtype=torch.uint8).view(info.shape[0], -1)
     values: Tensor = blocks.floats(rows, info.type.name, torch.float32)

@@ -16,7 +16,7 @@ from ...config import EngineConfig, ResolvedConfig
 from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, ContextLengthError, InvalidRequestError
 from ...execution.runner.model_runner import ModelRunner
-from ...text.tokenizer import Tokenizer
+from ...language.text.tokenizer import Tokenizer
 from .heads import Head, chain, normalized, sigmoid, softmax
 from .model_files import ModelFiles, read_model_files
 from .params import Pair, PoolingParams

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...execution.models.checkpoint import version_of
+from ...formats.checkpoint import version_of
 from ...private_file import create_private
 
 _MAX_FILES = 4096

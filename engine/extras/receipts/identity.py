@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ...config import ResolvedConfig
 from ...errors import InvalidRequestError, UnavailableError
-from ...execution.models.checkpoint import model_folder
 from ...execution.models.fingerprint import fingerprint
+from ...formats.checkpoint import model_folder
 from .file_hashes import FileHashes
 
 if TYPE_CHECKING:
     from ...execution.runner.model_runner import LoadedModel
-    from ...text.tokenizer import Tokenizer
+    from ...language.text.tokenizer import Tokenizer
 
 # Raised with every change of the kernels or the sampler after which an equal request may get other tokens.
 ARITHMETIC_VERSION = 2

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...config import ResolvedConfig
 from ...core.request import Request
 from ...execution.runner.model_runner import LoadedModel
+from ...language.text.tokenizer import Tokenizer
 from ...serving.submitted_request import SubmittedRequest
-from ...text.tokenizer import Tokenizer
 from .identity import Identity
 from .receipt import Receipt, ReceiptOutput
 from .replay import Replays

@@ -7,7 +7,7 @@ from typing import Any
 from ...checks import Integer
 from ...core.sampling_params import SamplingParams
 from ...errors import InvalidRequestError
-from ...extension import load_extra
+from ...language.structured_output.params import StructuredOutputs
 
 # Without one of them the same seed could give other tokens or another end. max_tokens is the limit that was in force.
 NAMES = (
@@ -43,14 +43,13 @@ def _outputs(values: Mapping[str, Any]) -> dict[str, Any]:
     parts = values["structured_outputs"]
     if parts is None:
         return {}
-    kind = load_extra("structured_output.params", needed_for=f"{_PARAM}.structured_outputs").StructuredOutputs
-    known = {item.name: type(item.default) for item in fields(kind)}
+    known = {item.name: type(item.default) for item in fields(StructuredOutputs)}
     is_whole = isinstance(parts, Mapping) and parts.keys() == known.keys()
     if not is_whole or not all(isinstance(parts[name], bool) for name, is_a in known.items() if is_a is bool):
         raise InvalidRequestError(f"{_PARAM}.structured_outputs has not the fields of a constraint", param=_PARAM)
     if not isinstance(parts["param"], str | None):
         raise InvalidRequestError(f"{_PARAM}.structured_outputs.param must be a string", param=_PARAM)
-    return {"structured_outputs": kind(**parts)}
+    return {"structured_outputs": StructuredOutputs(**parts)}
 
 
 def _json(value: Any) -> Any:

@@ -23,13 +23,13 @@ from ...errors import ConfigError
 from ...execution.models.forward_inputs import Inputs, with_plans
 from ...execution.models.kv_cache import KVCache
 from ...execution.models.registry import model_class, read_model_config
-from ...execution.models.weights import weight_source
 from ...execution.runner.batch_arrays import lay_out
 from ...execution.runner.model_runner import LoadedModel
 from ...execution.runner.transfer import DirectTransfer
 from ...execution.sampling.sample_index import SampleIndex
 from ...execution.sampling.sampled import NOT_FINITE_TOKEN
 from ...execution.sampling.sampler import Sampler, sample_indices
+from ...formats.weights import weight_source
 
 # Limit of tokens read in one step, over all requests: reading delays the step's own tokens.
 _MAX_READ = 256

@@ -14,7 +14,7 @@ from ...execution.models.decoder import Names
 from ...execution.models.forward_inputs import Inputs
 from ...execution.models.kv_cache import KVCache
 from ...execution.models.tensor_parallel import ALONE, TensorParallel
-from ...execution.models.weights import WeightSource
+from ...formats.weights import WeightSource
 from .attention import SERVED, running
 from .config import build, read_shape
 from .probe import LayerAttention

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...execution.models.weights import WeightSource
+from ...formats.weights import WeightSource
 
 _LAYER = re.compile(r"\.\d+\.")
 

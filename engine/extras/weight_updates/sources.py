@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ....kernels.ops import QuantizedWeight
 from ...errors import ConfigError
-from ...execution.models.weights import WeightSource
+from ...formats.weights import WeightSource
 
 
 class TensorSource:

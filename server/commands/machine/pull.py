@@ -9,7 +9,7 @@ from typing import Any
 from ....engine.config import EngineConfig
 from ....engine.config.short_names import hub_name
 from ....engine.errors import ConfigError
-from ....engine.execution.models.checkpoint import HUB_FILES, WEIGHT_FILES, local_model, model_folder
+from ....engine.formats.checkpoint import HUB_FILES, WEIGHT_FILES, local_model, model_folder
 from .model_table import megabytes
 
 _SPARE_BYTES = 200 * 10**6  # left free on the disk

@@ -7,7 +7,7 @@ from ....engine.errors import ConfigError
 from .session import Session
 
 if TYPE_CHECKING:
-    from ....engine.text.tokenizer import Tokenizer
+    from ....engine.language.text.tokenizer import Tokenizer
 
 Messages = Sequence[Mapping[str, str]]
 Show = Callable[[str], None]

@@ -4,7 +4,7 @@ from ...extension import Extension
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/extras/anthropic", "server/extras/batches", "server/extras/durable", "server/extras/chat"),
+    requires=("server/apis/anthropic", "server/results/batches", "server/results/durable", "server/api/chat"),
     paths=("/v1/messages/batches",),
     router="routes:router",
 )

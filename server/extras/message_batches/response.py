@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
+from ...apis.anthropic.errors import envelope
 from ...http.errors import Problem
 from ...http.json_response import dumps
-from ..anthropic.errors import envelope
-from ..batches.batch import Batch
-from ..batches.files import Files
+from ...results.batches.batch import Batch
+from ...results.batches.files import Files
 
 _UNANSWERED = {"batch_expired": "expired", "batch_cancelled": "canceled"}
 

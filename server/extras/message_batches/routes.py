@@ -10,20 +10,20 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ....engine.errors import InvalidRequestError
+from ...api.chat.timed_route import AnthropicRoute
 from ...api.listing import Page
 from ...api.openapi import KEEPING, LOOKUP, errors
 from ...api.parameters import DIGITS, REPLAYED, IdempotencyHeader, key_of, says
+from ...apis.anthropic.errors import SCHEMA
 from ...http.auth import owner_of
 from ...http.errors import ResultNotFoundError
 from ...http.json_response import JsonResponse
 from ...jobs.idempotency import IdempotencyKey
+from ...results.batches.batch import AskedBatch, Batch
+from ...results.batches.batches import Batches
+from ...results.batches.part import BatchesPart
+from ...results.batches.settings import BatchSettings
 from ...service import service_of
-from ..anthropic.errors import SCHEMA
-from ..batches.batch import AskedBatch, Batch
-from ..batches.batches import Batches
-from ..batches.part import BatchesPart
-from ..batches.settings import BatchSettings
-from ..chat.timed_route import AnthropicRoute
 from .request import ENDPOINT, MessageBatchRequest
 from .response import batch_object, results_of
 

@@ -8,7 +8,7 @@ from .settings import PoolingModelSettings
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/extras/embeddings", "server/extras/replicas"),
+    requires=("server/apis/embeddings", "server/extras/replicas"),
     settings=PoolingModelSettings,
     is_used=lambda settings: settings.embedding_model is not None,
     part="part:PoolingModel",

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from splitfuse.engine.execution.models.weights import DummySource
+from splitfuse.engine.formats.weights import DummySource
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

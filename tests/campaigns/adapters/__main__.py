@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 from served import Served
 
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.execution.models.checkpoint import model_folder
 from splitfuse.engine.execution.models.registry import read_model_config
+from splitfuse.engine.formats.checkpoint import model_folder
 
 NUM_STREAMS = 8
 MORE_S = 0.05  # allowed beyond a step

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from splitfuse.engine.serving.workers.heap import return_freed_memory
+from splitfuse.engine.language.workers.heap import return_freed_memory
 from splitfuse.server.cli import main
 
 

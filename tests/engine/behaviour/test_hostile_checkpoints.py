@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.registry import model_class, read_model_config
-from splitfuse.engine.execution.models.weights import weight_source
+from splitfuse.engine.formats.weights import weight_source
 
 CASES = {
     "awq": awq(4, 32),

@@ -14,7 +14,7 @@ from splitfuse.engine.core.request import Request
 from splitfuse.engine.execution.runner import pending_outputs, sampling_pass
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.engine.execution.sampling import sampler
-from splitfuse.engine.extras.structured_output.grammar import Grammar
+from splitfuse.engine.language.structured_output.grammar import Grammar
 
 
 class FlakyRunner:

@@ -14,9 +14,9 @@ from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models import weight_reader
 from splitfuse.engine.execution.models.registry import model_class, read_model_config
-from splitfuse.engine.execution.models.weight_reader import WeightReader
-from splitfuse.engine.execution.models.weights import DummySource
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
+from splitfuse.engine.formats.weight_reader import WeightReader
+from splitfuse.engine.formats.weights import DummySource
 from splitfuse.kernels import quantize
 
 SIZES = {

@@ -9,7 +9,7 @@ from tiny_models import VOCAB_SIZE, save_model
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.execution.models.weights import SafetensorsSource
+from splitfuse.engine.formats.weights import SafetensorsSource
 from splitfuse.engine.serving.loading import resolve_cache_dtype
 from splitfuse.engine.serving.request_output import RequestOutput
 from splitfuse.kernels import ops

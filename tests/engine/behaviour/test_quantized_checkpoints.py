@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.execution.models.checkpoint import read_json
 from splitfuse.engine.execution.models.registry import parse_model_config, read_model_config
-from splitfuse.engine.execution.models.weights import SafetensorsSource
+from splitfuse.engine.formats.checkpoint import read_json
+from splitfuse.engine.formats.weights import SafetensorsSource
 from splitfuse.kernels import ops
 from splitfuse.server.cli import main
 

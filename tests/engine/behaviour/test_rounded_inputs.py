@@ -8,7 +8,7 @@ import torch
 from tiny_models import CONFIGS, save_model
 
 from splitfuse.engine.execution.models.registry import model_class, read_model_config
-from splitfuse.engine.execution.models.weights import weight_source
+from splitfuse.engine.formats.weights import weight_source
 from splitfuse.kernels import ops
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from shared_cores import CpuWait
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
 from splitfuse.engine.errors import ConstraintError, InvalidRequestError
-from splitfuse.engine.extras.structured_output.compiler import MAX_GRAMMARS
+from splitfuse.engine.language.structured_output.compiler import MAX_GRAMMARS
 from splitfuse.engine.serving.request_output import CompletionOutput
 
 # 500 schemas take 9 s.
@@ -263,14 +263,14 @@ def test_what_has_been_compiled_is_kept_within_bounds(demo: LLM, monkeypatch: py
     assert compiler is not None
     first = compiler.compile(StructuredOutputs(regex="first"))
     assert compiler.compile(StructuredOutputs(regex="first")) is first
-    monkeypatch.setattr("splitfuse.engine.extras.structured_output.compiler.MAX_GRAMMARS", 5)
+    monkeypatch.setattr("splitfuse.engine.language.structured_output.compiler.MAX_GRAMMARS", 5)
     for number in range(9):
         compiler.compile(StructuredOutputs(regex=f"number {number}")).result()
         compiler.compile(StructuredOutputs(regex="first"))  # recently used, so it stays
     assert len(compiler._cache) <= 5
     assert compiler.compile(StructuredOutputs(regex="first")) is first
-    monkeypatch.setattr("splitfuse.engine.extras.structured_output.compiler.MAX_GRAMMARS", MAX_GRAMMARS)
-    monkeypatch.setattr("splitfuse.engine.extras.structured_output.compiler.MAX_BYTES", 1)
+    monkeypatch.setattr("splitfuse.engine.language.structured_output.compiler.MAX_GRAMMARS", MAX_GRAMMARS)
+    monkeypatch.setattr("splitfuse.engine.language.structured_output.compiler.MAX_BYTES", 1)
     compiler.compile(StructuredOutputs(regex="last")).result()
     assert not compiler._cache
     assert compiler._num_bytes == 0

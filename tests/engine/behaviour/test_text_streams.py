@@ -12,8 +12,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.text.detokenizer import TextStream
-from splitfuse.engine.text.tokenizer import Tokenizer
+from splitfuse.engine.language.text.detokenizer import TextStream
+from splitfuse.engine.language.text.tokenizer import Tokenizer
 
 NUM_STREAMS = int(os.environ.get("SPLITFUSE_TEST_STREAMS", "12500"))
 TEXTS = {

@@ -7,9 +7,9 @@ import pytest
 
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.config.short_names import SHORT_NAMES, HubModel, hub_name
-from splitfuse.engine.execution.models.checkpoint import local_model, model_folder
 from splitfuse.engine.execution.models.registry import MODELS
-from splitfuse.engine.extras.gguf.architectures import ARCHITECTURES
+from splitfuse.engine.formats.checkpoint import local_model, model_folder
+from splitfuse.engine.formats.gguf.architectures import ARCHITECTURES
 
 
 @pytest.mark.parametrize(("name", "known"), SHORT_NAMES.items())

@@ -23,7 +23,7 @@ from splitfuse.engine.errors import (
     RequestFailedError,
     UnavailableError,
 )
-from splitfuse.engine.serving.workers.input_threads import LONG_CHARS
+from splitfuse.engine.language.workers.input_threads import LONG_CHARS
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 

@@ -9,7 +9,7 @@ import random
 import fake_engine
 import pytest
 
-from splitfuse.engine.extras.chat.template import ChatTemplate
+from splitfuse.engine.language.chat.template import ChatTemplate
 
 NUM_ANSWERS = int(os.environ.get("SPLITFUSE_HISTORIES", "60"))  # per API and template
 # One template adds arguments to a text, the other lists them, like Qwen3-Coder's.

@@ -9,7 +9,7 @@ import fake_engine
 import pytest
 from serving import parse_events
 
-from splitfuse.engine.extras.chat.template import ChatTemplate
+from splitfuse.engine.language.chat.template import ChatTemplate
 from splitfuse.server.settings import Settings
 
 TEMPLATE = """{% for t in tools or [] %}{{ t | tojson }}<tool_call> {% endfor %}{% for m in messages %}

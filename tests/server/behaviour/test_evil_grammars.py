@@ -11,7 +11,7 @@ import pytest
 from serving import stream_events
 from shared_cores import CpuWait
 
-from splitfuse.engine.extras.structured_output.sandbox_worker import TIME_LIMIT_S, WALL_LIMIT_S
+from splitfuse.engine.language.structured_output.sandbox_worker import TIME_LIMIT_S, WALL_LIMIT_S
 
 LIMIT_S = 2.0  # on idle cores
 STARVED_S = WALL_LIMIT_S - TIME_LIMIT_S  # more, if the sandbox gets few of their cycles

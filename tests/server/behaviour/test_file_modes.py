@@ -10,8 +10,8 @@ import pytest
 from serving import ServerProcess
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.extras.durable.sealing import Sealing
-from splitfuse.server.extras.durable.sqlite_store import SqliteStore
+from splitfuse.server.results.durable.sealing import Sealing
+from splitfuse.server.results.durable.sqlite_store import SqliteStore
 from splitfuse.server.settings import Settings
 
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 2}}\n'

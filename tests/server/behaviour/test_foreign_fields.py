@@ -9,8 +9,8 @@ from serving import parse_events
 from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.server.api.known_fields import HARMLESS, HINTS
 from splitfuse.server.api.native.request import GenerateRequest
-from splitfuse.server.extras.openai.request import ChatCompletionRequest
-from splitfuse.server.extras.responses.request import ResponsesRequest
+from splitfuse.server.apis.openai.request import ChatCompletionRequest
+from splitfuse.server.apis.responses.request import ResponsesRequest
 from splitfuse.server.settings import Settings
 
 MESSAGES = [{"role": "user", "content": "Hello"}]

@@ -14,13 +14,13 @@ from serving import parse_events
 
 from splitfuse.engine.core.outputs import OutputDelta, RequestMetrics, TokenLogprobs
 from splitfuse.engine.serving.request_output import CompletionOutput
-from splitfuse.server.extras.chat.answer_format import AnswerFormat
-from splitfuse.server.extras.chat.model_text import ShownToken
-from splitfuse.server.extras.openai.chat_response import ChatResponseBuilder
-from splitfuse.server.extras.openai.completion_response import CompletionResponseBuilder
-from splitfuse.server.extras.openai.request import Echo, Shown
-from splitfuse.server.extras.openai.response import Head
-from splitfuse.server.extras.responses.request import StoredRequest
+from splitfuse.server.api.chat.answer_format import AnswerFormat
+from splitfuse.server.api.chat.model_text import ShownToken
+from splitfuse.server.apis.openai.chat_response import ChatResponseBuilder
+from splitfuse.server.apis.openai.completion_response import CompletionResponseBuilder
+from splitfuse.server.apis.openai.request import Echo, Shown
+from splitfuse.server.apis.openai.response import Head
+from splitfuse.server.apis.responses.request import StoredRequest
 from splitfuse.server.http.json_response import ITEMS_AT_ONCE, SLICE_BYTES, dumps, json_slices
 from splitfuse.server.jobs.job import Job
 

@@ -8,8 +8,8 @@ import openai
 import pytest
 from serving import parse_events
 
-from splitfuse.engine.extras.chat.template import ChatTemplate
-from splitfuse.server.extras.chat.answer_format import AnswerFormat
+from splitfuse.engine.language.chat.template import ChatTemplate
+from splitfuse.server.api.chat.answer_format import AnswerFormat
 from splitfuse.server.settings import Settings
 
 MODEL = "splitfuse-demo-5m"

@@ -9,7 +9,7 @@ import pytest
 from fake_engine import FakeEngine
 from serving import parse_events, serving
 
-from splitfuse.engine.extras.structured_output.schemas.schema_walker import WALKER
+from splitfuse.engine.language.structured_output.schemas.schema_walker import WALKER
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 

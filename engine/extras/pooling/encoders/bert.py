@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ....execution.models.checkpoint import positive_int
 from ....execution.models.decoder import Names
 from ....execution.models.forward_inputs import Inputs
+from ....formats.checkpoint import positive_int
 from ..families import num_labels_of
 from .encoder import Encoder
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ....execution.models.checkpoint import positive_int
+from ....formats.checkpoint import positive_int
 from ..families import num_labels_of
 from .bert import BertModel
 

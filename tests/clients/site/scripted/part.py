@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from splitfuse.engine.core.sampling_params import SamplingParams
-from splitfuse.engine.extras.structured_output.params import StructuredOutputs
+from splitfuse.engine.language.structured_output.params import StructuredOutputs
 from splitfuse.server.extension import Part
 
 from .script import Script

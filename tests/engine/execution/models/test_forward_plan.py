@@ -15,7 +15,7 @@ from splitfuse.engine.execution.models.forward_inputs import Inputs
 from splitfuse.engine.execution.models.kv_cache import KVCache
 from splitfuse.engine.execution.models.layer_states import LatentKV
 from splitfuse.engine.execution.models.registry import model_class, read_model_config
-from splitfuse.engine.execution.models.weights import weight_source
+from splitfuse.engine.formats.weights import weight_source
 from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cpu import build
 

@@ -16,7 +16,7 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.forward_inputs import Inputs
 from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool
 from splitfuse.engine.execution.models.registry import model_class, parse_model_config, read_model_config
-from splitfuse.engine.execution.models.weights import weight_source
+from splitfuse.engine.formats.weights import weight_source
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
 

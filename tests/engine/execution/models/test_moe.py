@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3MoeConfig
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.execution.models.moe import ExpertsConfig
 from splitfuse.engine.execution.models.registry import model_class, parse_model_config
-from splitfuse.engine.execution.models.weights import DummySource
+from splitfuse.engine.formats.weights import DummySource
 
 SPARSE = ["mixtral-window", "qwen2-moe", "qwen3-moe"]
 # The experts, and the parameters that the model cards round to 46.7 and 30.5 billion.

@@ -36,7 +36,7 @@ from splitfuse.engine.execution.models.registry import (
     read_model_config,
 )
 from splitfuse.engine.execution.models.rope import rope_table
-from splitfuse.engine.execution.models.weights import DummySource
+from splitfuse.engine.formats.weights import DummySource
 
 pytestmark = pytest.mark.sampled(2)
 

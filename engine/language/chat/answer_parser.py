@@ -1,0 +1,82 @@
+"""AnswerParser: split a model's answer into reasoning, content and tool calls, in the style of its chat template."""
+
+from collections.abc import Sequence
+
+from ..text.stop_strings import overlap
+from .answer_parts import AnswerPart, Reader
+from .harmony_parser import HarmonyParser
+from .reasoning_parser import ReasoningParser
+
+_CUT_LETTERS = 2
+
+
+class AnswerParser:
+    """Reader of whole answers: reasoning first, then calls among the content. Either part may be missing.
+
+    HarmonyParser reads both. Calls beyond `max_calls` are dropped, and reasoning unless `shows_reasoning`. So is the
+    beginning of a call or of a tag at the answer's end. `has_call_tag`: calls begin with a tag, so text is held back
+    for nothing else. `is_forced`: an answer is a call. `thinking_tags` are around reasoning.
+    """
+
+    def __init__(
+        self,
+        thinking: ReasoningParser | HarmonyParser | None,
+        calls: Reader | None,
+        *,
+        max_calls: int | None = None,
+        shows_reasoning: bool = True,
+        is_forced: bool = False,
+        has_call_tag: bool = False,
+        thinking_tags: Sequence[str] = (),
+    ) -> None:
+        self._thinking = thinking
+        self._calls = calls
+        self._max_calls = max_calls
+        self._shows_reasoning = shows_reasoning
+        self._is_forced = is_forced
+        self._has_call_tag = has_call_tag
+        self._thinking_tags = thinking_tags
+
+    @property
+    def is_thinking(self) -> bool:
+        """True while the answer is within its reasoning."""
+        return self._thinking is not None and self._thinking.is_thinking
+
+    def push(self, text: str) -> list[AnswerPart]:
+        """Return the parts that are certain now."""
+        return self._after_thinking(
+            [AnswerPart("content", text)] if self._thinking is None else self._thinking.push(text)
+        )
+
+    def finish(self) -> list[AnswerPart]:
+        """Return the held-back parts."""
+        thought = [] if self._thinking is None else self._thinking.finish()
+        parts = self._after_thinking([_without_cut_tag(part, self._thinking_tags) for part in thought])
+        return parts + self._allowed([] if self._calls is None else self._without_cut_call(self._calls.finish()))
+
+    def _without_cut_call(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        """Drop the beginning of a call: the text that was held back to the end."""
+        text = "".join(part.text for part in parts if part.kind == "content").strip()
+        is_cut = self._has_call_tag and len(text) >= _CUT_LETTERS
+        return [part for part in parts if part.kind != "content"] if is_cut or self._is_forced else parts
+
+    def _after_thinking(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        if self._calls is None:
+            return self._allowed(parts)
+        parsed_parts: list[AnswerPart] = []
+        for part in parts:
+            parsed_parts += self._calls.push(part.text) if part.kind == "content" else [part]
+        return self._allowed(parsed_parts)
+
+    def _allowed(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        if not self._shows_reasoning:
+            parts = [part for part in parts if part.kind != "reasoning"]
+        return [part for part in parts if part.text and (self._max_calls is None or part.number < self._max_calls)]
+
+
+def _without_cut_tag(part: AnswerPart, tags: Sequence[str]) -> AnswerPart:
+    """Drop the first letters of a tag, two or more, from the end of a text: one letter may be text."""
+    length = max((overlap(part.text, tag) for tag in tags), default=0)
+    if part.kind not in ("content", "reasoning") or length < _CUT_LETTERS:
+        return part
+    return part._replace(text=part.text[:-length].rstrip())

@@ -1,0 +1,183 @@
+"""Tokenizer: text to ids and back. Uses `tokenizers` and never imports transformers, which takes 2 s."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...checks import check_text
+from ...errors import ConfigError, InvalidRequestError
+from ...formats.folder_tokenizer import read_folder_tokenizer
+from ...formats.tokenizer_parts import TokenizerParts
+from .length_bound import LengthBound
+
+# A text is a batch of its own here, so more threads do not help, and forking beside such threads gives a warning.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+_MANY_IDS = 1024
+_LONG_TEMPLATE_CHARS = 32 * 1024  # known models' templates have 20 KB at most, and compile faster than a process starts
+
+
+class Tokenizer:
+    """Tokenizer, special tokens and chat template of a model. Raises ConfigError if there is no readable tokenizer.
+
+    `chat_template`: a file or a template that replaces the model's own.
+    """
+
+    def __init__(self, model: Path, *, chat_template: str | None = None) -> None:
+        """`model`: a folder or a GGUF file. All files are read now, so a broken file stops the start."""
+        self._model = model
+        self._parts = _read_parts(model)
+        self._fast = self._parts.fast
+        # A file may carry its training's padding or truncation; a server must not cut or pad prompts silently.
+        self._fast.no_padding()
+        self._fast.no_truncation()
+        self.length_bound = LengthBound.of(self._fast)
+        self._chat_template = self._read_template(chat_template)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of entries, added tokens included; the model's logits may be wider."""
+        return self._fast.get_vocab_size(with_added_tokens=True)
+
+    def to_json(self) -> str:
+        """Return the whole tokenizer as the text of a tokenizer.json."""
+        return self._fast.to_str()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the text's ids. Raises InvalidRequestError."""
+        ids: list[int] = self.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str | tuple[str, str]], *, add_special_tokens: bool = True) -> list[Any]:
+        """Return the `ids` and `type_ids` of texts and pairs. Releases the GIL, unlike `encode` of `tokenizers`.
+
+        Raises InvalidRequestError for a text that the tokenizer's vocabulary or patterns cannot split.
+        """
+        try:
+            return self._fast.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        except BaseException as exc:  # tokenizers raises plain Exception, and a panic of Rust is none
+            if not isinstance(exc, Exception) and type(exc).__name__ != "PanicException":
+                raise
+            raise InvalidRequestError(f"the model's tokenizer has no tokens for this text ({exc})") from exc
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of the ids; an id without text adds none. Releases the GIL for more than _MANY_IDS ids."""
+        if len(token_ids) > _MANY_IDS:
+            return self._fast.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0]
+        return self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    @cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Ids of the tokens <0x00> to <0xFF>, if the decoder turns them into bytes (SentencePiece's byte fallback)."""
+        found = [self._fast.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        ids = [token_id for token_id in found if token_id is not None]
+        if len(ids) < 256 or self._fast.decode([ids[0x41]], skip_special_tokens=False) != "A":
+            return frozenset()
+        return frozenset(ids)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        added = self._fast.get_added_tokens_decoder()
+        return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    def piece(self, token_id: int) -> str:
+        """Return a token as the vocabulary spells it, "" outside of it."""
+        return self._fast.id_to_token(token_id) or ""
+
+    def has_text(self, token_id: int, *, skip_special_tokens: bool = True) -> bool:
+        """True if decoding uses this id; decoding skips special tokens and unknown ids."""
+        if skip_special_tokens and token_id in self._special_ids:
+            return False
+        return self._fast.id_to_token(token_id) is not None
+
+    def special_ids(self, texts: Sequence[str]) -> dict[str, int]:
+        """Return the ids of the texts that are special tokens; other tokens never spell a special token."""
+        found = {text: self._fast.token_to_id(text) for text in texts}
+        return {text: token_id for text, token_id in found.items() if token_id in self._special_ids}
+
+    @property
+    def has_chat_template(self) -> bool:
+        """True if conversations can be rendered."""
+        return self._chat_template is not None
+
+    @property
+    def chat_template(self) -> Any:
+        """ChatTemplate of the chat extra, which renders conversations.
+
+        Encode the rendered texts with add_special_tokens=False, because they contain the special tokens already.
+
+        Raises InvalidRequestError if there is no template.
+        """
+        if self._chat_template is None:
+            raise InvalidRequestError(
+                "this model has no chat template; use /v1/completions or /generate, or start with --chat-template",
+                param="messages",
+            )
+        return self._chat_template
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, template: str | None = None, **options: Any) -> str:
+        """Return the prompt text of a conversation, rendered with this template's source or the model's template.
+
+        Takes ChatTemplate.render's options. Raises InvalidRequestError; ConfigError about `template`.
+        """
+        chat_template = None if template is None else self._new_template(_read_template(template))
+        text: str = (chat_template or self.chat_template).render(messages, **options)
+        check_text(text, param="messages")
+        return text
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        *,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str | list[int]:
+        """Like render_chat, but with the signature of transformers' tokenizers: returns the text or its ids."""
+        options = {"tools": tools, "add_generation_prompt": add_generation_prompt, "variables": variables}
+        text = self.render_chat(conversation, template=chat_template, **options)
+        return self.encode(text, add_special_tokens=False) if tokenize else text
+
+    def _read_template(self, setting: str | None) -> Any:
+        """Read --chat-template, or else the model's own template; None if there is none."""
+        sources = self._parts.chat_templates
+        if setting is not None:
+            sources = {"default": _read_template(setting)}
+        if "default" not in sources:
+            return None
+        try:
+            return self._new_template(sources["default"], tool_source=sources.get("tool_use"))
+        except ConfigError as exc:
+            raise ConfigError(f"{self._model if setting is None else '--chat-template'}: {exc}") from exc
+
+    def _new_template(self, source: str, *, tool_source: str | None = None) -> Any:
+        from ..chat.template import ChatTemplate
+
+        recipe: dict[str, Any] = {
+            "source": source,
+            "special_tokens": dict(self._parts.special_tokens),
+            "tool_source": tool_source,
+        }
+        if len(source) + len(tool_source or "") > _LONG_TEMPLATE_CHARS:
+            from ..chat.trial_compile import check_compiles  # here: few templates are long
+
+            check_compiles(recipe)
+        return ChatTemplate(**recipe)
+
+
+def _read_template(setting: str) -> str:
+    from ..chat.template import read_template  # here: jinja2 takes 20 ms
+
+    return read_template(setting)
+
+
+def _read_parts(model: Path) -> TokenizerParts:
+    if model.is_file():
+        from ...formats.gguf.gguf_tokenizer import read_gguf_tokenizer  # here: most models are folders
+
+        return read_gguf_tokenizer(model)
+    return read_folder_tokenizer(model)

@@ -1,0 +1,13 @@
+"""Conversations: chat templates, tools, reasoning and checks of answers, shared by the APIs that have them."""
+
+from ...extension import Extension
+from .settings import ChatSettings
+
+EXTENSION = Extension(
+    package=__name__,
+    requires=("engine/language/chat", "engine/language/structured_output"),
+    settings=ChatSettings,
+    paths=("/tokenize", "/detokenize"),
+    router="routes:router",
+    answer_check="answer_check:AnswerChecks",
+)

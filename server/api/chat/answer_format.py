@@ -1,0 +1,238 @@
+"""Format of an answer: how to split it into reasoning, tool calls and content, and which of them a grammar enforces."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ....engine.checks import check_text
+from ....engine.core.sampling_params import SamplingParams
+from ....engine.errors import InvalidRequestError
+from ....engine.language.chat.answer_parser import AnswerParser
+from ....engine.language.chat.harmony_parser import HarmonyParser
+from ....engine.language.chat.reasoning_parser import (
+    REASONING_FORMATS,
+    ReasoningFormat,
+    ReasoningParser,
+    detected_reasoning,
+)
+from ....engine.language.chat.template import ChatTemplate
+from ....engine.language.chat.tool_parsers.registry import NEUTRAL_FORMAT, TOOL_FORMATS, detected_format
+from ....engine.language.chat.tools import Tool
+from ....engine.language.structured_output.answer_grammar import answer_grammar, free_answer_grammar
+from ....engine.language.structured_output.params import StructuredOutputs
+from ...server_settings import ServerSettings
+from ...service import Service
+from .chat_request import Chat
+from .custom_calls import CustomCalls
+from .settings import ChatSettings
+
+if TYPE_CHECKING:
+    from ....engine.language.text.tokenizer import Tokenizer
+    from ....engine.serving.async_engine import AsyncEngine
+    from ....engine.serving.input_processor import Prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerFormat:
+    """Rules for splitting one answer into reasoning, tool calls and content."""
+
+    style: str | None = None  # tool format to look for; None: no calls
+    tools: list[Tool] = field(default_factory=list)  # tools that may be called
+    is_forced: bool = False  # the answer must be a call
+    checked_names: list[str] = field(default_factory=list)  # their arguments are checked even if no call is forced
+    max_calls: int | None = None
+    reasoning: str | None = None  # name of the reasoning format
+    is_open: bool = False  # the prompt ends inside the reasoning
+    shows_reasoning: bool = True
+    customs: list[str] = field(default_factory=list)  # names of custom tools
+    namespaces: dict[str, str] = field(default_factory=dict)  # functions' namespaces, by name
+    special_ids: dict[str, int] = field(default_factory=dict)  # special tokens among the texts of both formats
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> "AnswerFormat":
+        """Read a stored dict. Older files have `thinks` instead: there may be reasoning in <think> tags."""
+        fields = dict(kept)
+        if fields.pop("thinks", False):
+            fields["reasoning"] = "think"
+        return cls(**fields)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if an answer is content and nothing else."""
+        return self.style is None and self.reasoning is None
+
+    def reader(self) -> AnswerParser:
+        """Create a parser for one answer."""
+        calls = None if self.style is None else TOOL_FORMATS[self.style].reader(self.tools)
+        thinking: HarmonyParser | ReasoningParser | None = None
+        thinking_tags: list[str] = []
+        if self.reasoning == "openai_gptoss":
+            thinking, calls = HarmonyParser(reads_calls=calls is not None), None
+        elif self.reasoning is not None:
+            form = REASONING_FORMATS[self.reasoning]
+            thinking = ReasoningParser(openings=form.openings, closings=form.closings, is_open=self.is_open)
+            thinking_tags = [*form.openings, *form.closings]
+        parser = AnswerParser(
+            thinking,
+            calls,
+            max_calls=self.max_calls,
+            shows_reasoning=self.shows_reasoning,
+            is_forced=self.is_forced,
+            has_call_tag=self.style is not None and bool(TOOL_FORMATS[self.style].trigger),
+            thinking_tags=thinking_tags,
+        )
+        return CustomCalls(parser, self.customs) if self.customs else parser
+
+
+async def chat_prompt(service: Service, chat: Chat) -> tuple[str, AnswerFormat]:
+    """Render a conversation in the model's chat template. Returns the text and the format of the answer.
+
+    Raises InvalidRequestError, QueueFullError, UnavailableError.
+    """
+    _ = service.tokenizer  # raises if the model has no tokenizer
+    if service.engine.pooler is not None and not service.engine.pooler.generates:
+        raise InvalidRequestError("this model generates no text; POST /v1/embeddings, /score or /classify")
+    return await model_prompt(service.engine, service.settings, chat, name="messages")
+
+
+async def model_prompt(
+    engine: "AsyncEngine", settings: ServerSettings, chat: Chat, *, name: str
+) -> tuple[str, AnswerFormat]:
+    """Like `chat_prompt`, for an engine that may not serve requests yet.
+
+    `name` is the request's field with the messages.
+    """
+    if engine.tokenizer is None:
+        raise InvalidRequestError("this model has no tokenizer")
+    tokenizer = engine.tokenizer
+    # Decided without looking at the request's tools: earlier messages may contain calls.
+    describes_tools = _style_of(tokenizer.chat_template, settings) is None
+    try:
+        text = await chat.render(engine, describes_tools=describes_tools)
+    except InvalidRequestError as exc:
+        exc.param = name if exc.param == "messages" else exc.param
+        raise
+    check_text(text, param=name)
+    return text, answer_format(chat, text, tokenizer, settings)
+
+
+def rendered(text: str) -> "Prompt":
+    """Wrap a rendered chat as a prompt without further special tokens: the template has already put them in."""
+    return {"prompt": text, "add_special_tokens": False}
+
+
+def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: ServerSettings) -> AnswerFormat:
+    """Return the format to expect of a model with this tokenizer after this prompt."""
+    style = _style(chat, tokenizer.chat_template, settings)
+    reasoning = reasoning_format(tokenizer.chat_template, settings)
+    form = None if reasoning is None else REASONING_FORMATS[reasoning]
+    special_texts = [] if style is None else [*TOOL_FORMATS[style].special_texts]
+    special_texts += [] if form is None else form.special_texts
+    is_parallel = chat.is_parallel and chat.choice.mode != "named"
+    return AnswerFormat(
+        style=style,
+        tools=chat.choice.among(chat.tools),
+        is_forced=chat.choice.is_forced,
+        checked_names=_checked_names(chat, style, tokenizer.chat_template, settings),
+        max_calls=None if is_parallel else 1,
+        reasoning=reasoning,
+        is_open=form is not None and _ends_in_reasoning(chat, prompt, form),
+        shows_reasoning=chat.shows_reasoning,
+        customs=list(chat.customs),
+        namespaces=dict(chat.namespaces),
+        special_ids=tokenizer.special_ids(special_texts) if special_texts else {},
+    )
+
+
+def reasoning_format(template: ChatTemplate, settings: ServerSettings) -> str | None:
+    """Return the name of the reasoning format to look for in answers of a model with this template."""
+    named = settings.section(ChatSettings).reasoning_parser
+    found = detected_reasoning(template.source) if named == "auto" else named
+    return found if found in REASONING_FORMATS else None
+
+
+def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
+    """Add the grammar that the format needs: for forced or checked calls, or for content in a format.
+
+    Raises InvalidRequestError.
+    """
+    if answer.special_ids:  # special tokens separate the parts of the answer
+        params = dataclasses.replace(params, skip_special_tokens=False)
+    content = params.structured_outputs
+    if content is None and not answer.is_forced:
+        return _checked(params, answer) if answer.checked_names else params
+    if content is not None and answer.is_forced:
+        raise InvalidRequestError(
+            "an answer cannot be a call of a tool and keep to a format as well; set tool_choice none or auto",
+            param="tool_choice",
+        )
+    if answer.is_plain or (
+        answer.style is None and not answer.is_open and content is not None and content.kind == "grammar"
+    ):
+        return params  # a request's own grammar leaves no space for reasoning before it
+    grammar = answer_grammar(
+        style=answer.style,
+        tools=answer.tools,
+        is_parallel=answer.max_calls is None,
+        reasoning=answer.reasoning,
+        is_open=answer.is_open,
+        content=content,
+        special_ids=answer.special_ids,
+    )
+    outputs = StructuredOutputs(grammar=grammar, param="tools" if content is None else content.name)
+    return dataclasses.replace(params, structured_outputs=outputs)
+
+
+def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
+    """Add a grammar for calls that the model makes by itself, if one can be built."""
+    assert answer.style is not None
+    names = {tool["function"]["name"] for tool in answer.tools}
+    try:
+        grammar = free_answer_grammar(
+            style=answer.style,
+            tools=answer.tools,
+            unchecked=names.difference(answer.checked_names),
+            is_parallel=answer.max_calls is None,
+            reasoning=answer.reasoning,
+            is_open=answer.is_open,
+            special_ids=answer.special_ids,
+        )
+        outputs = StructuredOutputs(grammar=grammar, param="tools", is_optional=True)
+    except InvalidRequestError:
+        return params
+    return dataclasses.replace(params, structured_outputs=outputs)
+
+
+def _style_of(template: ChatTemplate, settings: ServerSettings) -> str | None:
+    """Return the model's tool format, "none" to leave calls in the text, None if neither settings nor template say."""
+    named = settings.section(ChatSettings).tool_call_parser
+    return detected_format(template.source) if named == "auto" else named
+
+
+def _style(chat: Chat, template: ChatTemplate, settings: ServerSettings) -> str | None:
+    """Return the tool format to look for in this answer, None if calls are not looked for."""
+    if chat.choice.mode == "none":
+        return None
+    style = _style_of(template, settings) or NEUTRAL_FORMAT
+    if style == "none":
+        return NEUTRAL_FORMAT if chat.choice.is_forced else None
+    return style
+
+
+def _checked_names(chat: Chat, style: str | None, template: ChatTemplate, settings: ServerSettings) -> list[str]:
+    """Return the tools whose arguments a grammar checks when the model calls them by itself.
+
+    These are all tools if the prompt describes the format, which the model may then know badly, else the strict ones.
+    """
+    if style is None or chat.choice.is_forced or not TOOL_FORMATS[style].trigger:
+        return []
+    names = [tool["function"]["name"] for tool in chat.choice.among(chat.tools)]
+    is_told = _style_of(template, settings) is None
+    return [name for name in names if is_told or name in chat.strict_names]
+
+
+def _ends_in_reasoning(chat: Chat, prompt: str, form: ReasoningFormat) -> bool:
+    if chat.continue_final_message:
+        return form.is_open_at_end(str(chat.messages[-1].get("content", "")))
+    return form.ends_open(prompt)

@@ -1,0 +1,76 @@
+"""Routes of the tokenizer: /tokenize, for prompts and conversations, and /detokenize."""
+
+from typing import Annotated, ClassVar
+
+from fastapi import APIRouter, Depends
+from pydantic import SkipValidation
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ....engine.checks import check_token_ids
+from ....engine.errors import InvalidRequestError
+from ....engine.language.chat.messages import read_messages
+from ...http.json_response import JsonResponse
+from ...service import service_of
+from ..openapi import GENERATION, errors
+from ..prompt import Tokens
+from ..request_model import ModelName, RequestModel
+from .answer_format import chat_prompt
+from .chat_request import ChatFields, ChatMessage
+from .model_text import ModelText
+
+router = APIRouter(tags=["operations"])
+
+
+class TokenizeRequest(ChatFields):
+    """A prompt, or messages as on /v1/chat/completions."""
+
+    example: ClassVar = {"prompt": "Once upon a time"}
+    model: ModelName = None
+    prompt: str | None = None
+    messages: SkipValidation[list[ChatMessage] | None] = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(RequestModel):
+    """Token ids to turn into text."""
+
+    example: ClassVar = {"tokens": [5, 6, 7]}
+    model: ModelName = None
+    tokens: Tokens
+
+
+@router.post(
+    "/tokenize",
+    response_description="`tokens`, their `count`, the server's `max_model_len`, and on request their texts as "
+    "`token_strs`.",
+    responses=errors(*GENERATION),
+)
+async def tokenize(
+    request: Request, body: Annotated[TokenizeRequest, Depends(TokenizeRequest.from_request)]
+) -> Response:
+    """The token ids of a prompt, or of messages in the chat template."""
+    service = service_of(request)
+    text_of = ModelText(service)
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("send either prompt or messages", param="prompt")
+    chat = body.chat_of([] if body.messages is None else read_messages(body.messages))  # checks what a prompt ignores
+    if body.prompt is not None:
+        tokens = await text_of.encode(body.prompt, add_special_tokens=body.add_special_tokens)
+    else:
+        text, _ = await chat_prompt(service, chat)
+        tokens = await text_of.encode(text, add_special_tokens=False)
+    answer = {"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len}
+    texts = {"token_strs": list(map(text_of.token, tokens))} if body.return_token_strs else {}
+    return JsonResponse(answer | texts)
+
+
+@router.post("/detokenize", response_description="The text, as `prompt`.", responses=errors(*GENERATION))
+async def detokenize(
+    request: Request, body: Annotated[DetokenizeRequest, Depends(DetokenizeRequest.from_request)]
+) -> Response:
+    """The text of token ids, special tokens included."""
+    service = service_of(request)
+    check_token_ids(body.tokens, vocab_size=service.engine.model_config.vocab_size, param="tokens")
+    return JsonResponse({"prompt": await ModelText(service).decode(body.tokens)})

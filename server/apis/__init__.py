@@ -1,0 +1,1 @@
+"""APIs of others, a folder each: any of them can be deleted."""

@@ -1,0 +1,12 @@
+"""Anthropic's Messages API at /v1/messages."""
+
+from ...extension import Extension
+
+EXTENSION = Extension(
+    package=__name__,
+    requires=("server/api/chat", "engine/language/chat", "engine/language/structured_output"),
+    paths=("/v1/messages",),
+    router="routes:router",
+    error_form="errors:error_answer",
+    endpoints={"/v1/messages": "routes:message_batched"},
+)

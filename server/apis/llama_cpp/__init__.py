@@ -1,0 +1,10 @@
+"""API of llama.cpp's server at /completion, /infill, /props and /apply-template."""
+
+from ...extension import Extension
+
+EXTENSION = Extension(
+    package=__name__,
+    requires=("server/api/chat", "engine/language/chat", "engine/language/structured_output"),
+    paths=("/completion", "/infill", "/props", "/apply-template"),
+    router="routes:router",
+)

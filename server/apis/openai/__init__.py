@@ -1,0 +1,11 @@
+"""OpenAI's completions, chat completions and models APIs under /v1."""
+
+from ...extension import Extension
+
+EXTENSION = Extension(
+    package=__name__,
+    requires=("server/api/chat", "engine/language/chat", "engine/language/structured_output"),
+    paths=("/v1/models", "/v1/completions", "/v1/chat/completions"),
+    router="routes:router",
+    endpoints={"/v1/completions": "routes:complete_batched", "/v1/chat/completions": "routes:chat_batched"},
+)

@@ -1,0 +1,82 @@
+"""Settings of results that outlive the process."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ....engine.config import EngineConfig
+from ....engine.config.setting import setting
+from ....engine.errors import ConfigError
+from ...extension import has_extension
+from ...jobs.webhook_targets import WebhookTargets
+from ...server_settings import ServerSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DurableSettings(ServerSettings):
+    """Place of kept results, their encryption, and webhooks that tell of their ends."""
+
+    results: str = setting(
+        "memory",
+        repr=False,
+        help="where results are kept: memory, or a file, from which they and unfinished jobs survive a crash, or "
+        "postgresql://…, which servers share",
+    )
+    results_sync: str = setting(
+        "full",
+        choices=("full", "normal"),
+        help="full: delivered events survive a power cut; normal: only a crash of the process, with cheaper commits",
+    )
+    results_key_file: str | None = setting(
+        None,
+        repr=False,
+        help="file with a key, 32 bytes as base64, that encrypts results on disk; needs pip install cryptography",
+    )
+    webhook_targets: tuple[str, ...] = setting(
+        (),
+        repr=False,
+        help="where the ends of results may be POSTed, as NAME=https://…; more than once; needs --results on disk",
+    )
+    webhook_secret_file: str | None = setting(
+        None, repr=False, help="file with the secret that signs webhooks: whsec_ and base64"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.webhooks.urls and self.results == "memory":
+            raise ConfigError("--webhook-targets needs --results FILE or postgresql://…, which keeps unsent messages")
+        if self.results_key_file is not None and self.results == "memory" and self.prefix_cache_dir is None:
+            raise ConfigError(
+                "--results-key-file needs --results FILE or postgresql://…, or --prefix-cache-dir, which it encrypts"
+            )
+        if self.results_key_file is not None and self.record is not None:
+            raise ConfigError(
+                "--record writes every prompt unencrypted, also beside --results-key-file; leave one of the two out"
+            )
+        if self.has_shared_results and not has_extension("shared"):
+            raise ConfigError("--results postgresql://… needs server/results/shared, which this installation lacks")
+
+    def engine_config(self) -> EngineConfig:
+        """The engine's share. One key encrypts all that is on disk, unless the prefix cache has its own."""
+        config = super().engine_config()
+        if config.prefix_cache_dir is None or config.prefix_cache_key_file is not None:
+            return config
+        return replace(config, prefix_cache_key_file=self.results_key_file)
+
+    @property
+    def has_durable_results(self) -> bool:
+        """True if results outlive the process."""
+        return self.results != "memory"
+
+    @property
+    def has_shared_results(self) -> bool:
+        """True if results are kept in a database that several servers share."""
+        return self.results.startswith(("postgresql://", "postgres://"))
+
+    @cached_property
+    def webhooks(self) -> WebhookTargets:
+        """Targets that may be told of the ends of results."""
+        if not self.webhook_targets:
+            return WebhookTargets()
+        from .webhook_file import read_targets
+
+        return read_targets(self.webhook_targets, self.webhook_secret_file)

@@ -1,0 +1,293 @@
+"""Calls in every format: the parts found, which are equal wherever the text is cut."""
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+from answer_pieces import call, content, read_in_pieces, reasoning
+
+from splitfuse.engine.language.chat.answer_parts import AnswerPart, Reader, read_whole
+from splitfuse.engine.language.chat.harmony_parser import HarmonyParser
+from splitfuse.engine.language.chat.tool_parsers.hermes import HermesCalls
+from splitfuse.engine.language.chat.tool_parsers.llama3_json import Llama3Calls
+from splitfuse.engine.language.chat.tool_parsers.mistral import MistralCalls
+from splitfuse.engine.language.chat.tool_parsers.pythonic import PythonicCalls
+from splitfuse.engine.language.chat.tool_parsers.registry import TOOL_FORMATS, detected_format
+from splitfuse.engine.language.chat.tool_parsers.tagged_calls import TaggedCalls
+
+PARAMETERS = {
+    "properties": {
+        "town": {"type": "string"},
+        "days": {"type": "integer"},
+        "is_dry": {"type": "boolean"},
+        "note": {"type": ["string", "null"]},
+        "tags": {"type": "array"},
+        "unit": {"enum": ["C", "F"]},
+        "code": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+        "sky": {"$ref": "#/$defs/sky"},
+        "knot": {"$ref": "#/$defs/knot"},
+    },
+    "$defs": {"sky": {"type": "string", "enum": ["0", "8"]}, "knot": {"$ref": "#/$defs/knot"}},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "f"}},
+]
+ARGUMENTS = '{"town": "K\\u00f6ln \\" } ]", "days": [1, {"a": null}], "x": -1.5e3}'
+BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+CALL, SEP, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+
+
+def reader(name: str) -> Reader:
+    return TOOL_FORMATS[name].reader(TOOLS)
+
+
+def xml(name: str, **values: str) -> str:
+    parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
+
+
+Case = tuple[str, list[AnswerPart]]
+
+LISTS: Callable[[str], list[Case]] = lambda tag: [  # noqa: E731
+    ("", []),
+    (f'{tag}[{{"name": "f", "arguments": {ARGUMENTS}}}]', call("f", ARGUMENTS)),
+    (
+        f'See: \n{tag}[{{"name": "f", "arguments": {{}}}}, {{"name": "weather", "arguments": {{"a": 1}}}}]\n',
+        [content("See:"), *call("f", "{}"), *call("weather", '{"a": 1}', 1)],
+    ),
+    (f'{tag}[{{"name": "f", "arguments": {{"a": "☕}}"}}}}] So. ', [*call("f", '{"a": "☕}"}'), content("So. ")]),
+    (f'{tag}[{{"name": "f", "arguments": {{"a": "never en', call("f", '{"a": "never en')),
+    (f'{tag}[{{"x": 1}}] and', [content(f'{tag}[{{"x": 1}}] and')]),
+]
+MISTRAL: list[Case] = [
+    *LISTS("[TOOL_CALLS]"),
+    ("[TOOL_CALLS] hello", [content("[TOOL_CALLS] hello")]),
+    ('[TOOL_CALLS]{"name": "f", "arguments": {}}', call("f", "{}")),
+    ("[TOOL_CALLS]f[ARGS]{}", call("f", "{}")),
+    (f"Hm. [TOOL_CALLS]f[ARGS]{ARGUMENTS}", [content("Hm."), *call("f", ARGUMENTS)]),
+    (
+        '[TOOL_CALLS]f[ARGS]{"a": "]{"}[TOOL_CALLS]weather[CALL_ID]x1[ARGS] {} ',
+        [*call("f", '{"a": "]{"}'), *call("weather", "{}", 1)],
+    ),
+    ('[TOOL_CALLS]f{"a": 1}', call("f", '{"a": 1}')),
+    ("[TOOL_CALLS]f[ARGS]", [content("[TOOL_CALLS]f[ARGS]")]),
+    ("[TOOL_CALLS]", [content("[TOOL_CALLS]")]),
+    ("[TOOL_CALLS]two words[ARGS]{}", [content("[TOOL_CALLS]two words[ARGS]{}")]),
+    ('[TOOL_CALLS]f[ARGS]{"a": ', call("f", '{"a": ')),
+]
+DEEPSEEK: list[Case] = [
+    ("Hello", [content("Hello")]),
+    (
+        f"I look.\n\n{BEGIN}{CALL}function{SEP}f\n```json\n{ARGUMENTS}\n```{CALL_END}{END}",
+        [content("I look."), *call("f", ARGUMENTS)],
+    ),
+    (
+        f'{BEGIN}{CALL}function{SEP}f\n```json\n{{"a": "`"}}\n```{CALL_END}\n'
+        f"{CALL}function{SEP}weather\n```json\n{{}}\n```{CALL_END}{END}",
+        [*call("f", '{"a": "`"}'), *call("weather", "{}", 1)],
+    ),
+    (
+        f'{BEGIN}{CALL}f{SEP}{{"a": 1}}{CALL_END}{CALL}weather{SEP}{{}}{CALL_END}{END}',
+        [*call("f", '{"a": 1}'), *call("weather", "{}", 1)],
+    ),
+    (f"{CALL}function{SEP}{{}}{CALL_END}", call("function", "{}")),
+    (f"{BEGIN}hello", [content("hello")]),
+    (f"{CALL}hello {{", [content(f"{CALL}hello {{")]),
+    (f"{CALL}" + "x" * 300 + "{}", [content(f"{CALL}" + "x" * 300 + "{}")]),
+]
+QWEN3_CODER: list[Case] = [
+    ("Hello < <", [content("Hello < <")]),
+    (
+        "Now:\n" + xml("weather", town="Rome", days="3"),
+        [content("Now:"), *call("weather", '{"town": "Rome", "days": 3}')],
+    ),
+    (xml("f"), call("f", "{}")),
+    (xml("weather", town=' "5"\n\n<b> </par ☕\\'), call("weather", '{"town": " \\"5\\"\\n\\n<b> </par ☕\\\\"}')),
+    (
+        xml("weather", is_dry="True", note="null", tags='["a", 1]', unit="C", code="5"),
+        call("weather", '{"is_dry": true, "note": null, "tags": ["a", 1], "unit": "C", "code": 5}'),
+    ),
+    (
+        xml("weather", note="5", days="many", is_dry='"x"', code="NaN"),
+        call("weather", '{"note": "5", "days": "many", "is_dry": "x", "code": "NaN"}'),
+    ),
+    (xml("weather", sky="8", knot="5"), call("weather", '{"sky": "8", "knot": 5}')),
+    (xml("f", a="x", b="[1", c="{}"), call("f", '{"a": "x", "b": "[1", "c": {}}')),
+    (f"{xml('f')}\n{xml('weather', town='')}", [*call("f", "{}"), *call("weather", '{"town": ""}', 1)]),
+    ("<function=f>\n<parameter=a>1</parameter></tool_call> x", [*call("f", '{"a": 1}'), content("x")]),
+    ("<tool_call>\nhello", [content("hello")]),
+    ("<function=", [content("<function=")]),
+    ("<function=a b>x", [content("<function=a b>x")]),
+    ("<tool_call>\n<function=weather>\n<parameter=town>\nOsl", call("weather", '{"town": "Osl')),
+]
+PYTHONIC: list[Case] = [
+    ("Hello [f()]", [content("Hello [f()]")]),
+    ("[f()]", call("f", "{}")),
+    (" \n[f( )]\n", call("f", "{}")),
+    (
+        "[weather(town='K\\'ö', days=3, tags=[1, (2,), {'a': None}], is_dry=True,)]",
+        call("weather", '{"town": "K\'ö", "days": 3, "tags": [1, [2], {"a": null}], "is_dry": true}'),
+    ),
+    ('[f(a="x, )]"), weather(days=-1.5)] ', [*call("f", '{"a": "x, )]"}'), *call("weather", '{"days": -1.5}', 1)]),
+    ('<|python_start|>[f(a=true, b=null, c="\\d")]<|python_end|>', call("f", '{"a": true, "b": null, "c": "\\\\d"}')),
+    ("[f()] So.", [*call("f", "{}"), content("So.")]),
+    # no calls: a list, a function that is not among the tools, values that are no literals
+    ("[1, 2]", [content("[1, 2]")]),
+    ("[g(a=1)]", [content("[g(a=1)]")]),
+    ("[f(a=g())]", [content("[f(a=g())]")]),
+    ("[f(1)]", [content("[f(1)]")]),
+    ("[f(a=1]", [content("[f(a=1]")]),
+    ("[f(a=1e999)]", [content("[f(a=1e999)]")]),
+    ("[f(a=1, b=x)] ", [*call("f", '{"a": 1}'), content(" b=x)] ".lstrip())]),
+    ("[f", [content("[f")]),
+    ("[f(a='x", [content("[f(a='x")]),
+    ("[f(a=1, b=", [*call("f", '{"a": 1'), content("b=")]),
+]
+HARMONY: list[Case] = [
+    ("Hello", [content("Hello")]),
+    ("<|channel|>final<|message|>Hello \n", [content("Hello \n")]),
+    (
+        "<|channel|>analysis<|message|>Hm. <|end|><|start|>assistant<|channel|>final<|message|>It rains.<|return|>",
+        [reasoning("Hm."), content("It rains.")],
+    ),
+    (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.weather "
+        f"<|constrain|>json<|message|>{ARGUMENTS}<|call|>",
+        [reasoning("Hm."), *call("weather", ARGUMENTS)],
+    ),
+    (
+        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.f<|channel|>commentary json"
+        '<|message|>{"a": "<"}<|call|><|start|>assistant<|channel|>commentary to=functions.f<|message|><|call|>',
+        [content("I look."), *call("f", '{"a": "<"}'), *call("f", "{}", 1)],
+    ),
+    (' to=functions.f<|channel|>commentary<|message|>{"a": ', call("f", '{"a": ')),
+    ("<|channel|>commentary to=functions.f<|message|>no object<|call|>", [content("no object")]),
+    ("<|channel|>final", [content("<|channel|>final")]),
+    ("to be or not", [content("to be or not")]),
+    ("<|channel|>" + "x" * 300, [content("<|channel|>" + "x" * 300)]),
+]
+CASES = [
+    (name, text, parts)
+    for name, cases in {
+        "mistral": MISTRAL,
+        "granite": LISTS("<|tool_call|>"),
+        "phi4_mini_json": LISTS("functools["),
+        "deepseek_v3": DEEPSEEK,
+        "qwen3_coder": QWEN3_CODER,
+        "llama4_pythonic": PYTHONIC,
+        "openai": HARMONY,
+    }.items()
+    for text, parts in cases
+]
+
+
+def in_pieces(name: str, pieces: list[str]) -> list[AnswerPart]:
+    return read_in_pieces(reader(name), pieces)
+
+
+def test_all_are_tested() -> None:
+    tested = {name for name, _, _ in CASES} | {"hermes", "llama3_json"}  # test_answer_parser.py has these two
+    same = {"mistral_list": "mistral", "deepseek_v31": "deepseek_v3", "qwen3_xml": "qwen3_coder"}
+    same["pythonic"] = "llama4_pythonic"
+    assert {same.get(name, name) for name in TOOL_FORMATS} == tested
+
+
+@pytest.mark.parametrize(("name", "text", "parts"), CASES)
+def test_what_is_found(name: str, text: str, parts: list[AnswerPart]) -> None:
+    assert read_whole(reader(name), text) == parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "text", "parts"), CASES)
+def test_the_same_is_found_wherever_the_text_is_cut(name: str, text: str, parts: list[AnswerPart]) -> None:
+    assert in_pieces(name, list(text)) == parts
+    for first in range(len(text) + 1):
+        assert in_pieces(name, [text[:first], text[first:]]) == parts, first
+        for second in range(first, len(text) + 1, 1 + len(text) // 10):
+            assert in_pieces(name, [text[:first], text[first:second], text[second:]]) == parts, (first, second)
+
+
+FRAGMENTS = {
+    "mistral": ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[TOOL", "f", '"name"', '"f"', '{"name": "f", "arguments": {}}'],
+    "granite": ["<|tool_call|>", "<|tool", '{"name": "f", "arguments": {"a": [1]}}', '"f"', '"name": '],
+    "phi4_mini_json": ["functools[", "func", '{"name": "f", "arguments": {"a": [1]}}', '"f"', '"name": '],
+    "deepseek_v3": [BEGIN, END, CALL, SEP, CALL_END, "```json\n", "\n```", "function", "f", "<｜tool▁call"],
+    "qwen3_coder": [
+        *("<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>", "weather"),
+        *("<function=f>", "<parameter=town>", "<parameter=days>", "5", "</", ">", "<"),
+    ],
+    "llama4_pythonic": ["f(", "weather(", "a=", "town=", ")", "'", '"', "\\", "(", "1", "<|python_start|>", "[f("],
+    "openai": [
+        *("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|>", "analysis", "final", "assistant"),
+        *("commentary to=functions.f", "to=", "<|", '{"a": 1}'),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_any_text_is_read_alike_in_any_pieces(name: str) -> None:
+    rng = random.Random(name)
+    fragments = [*FRAGMENTS[name], " ", "\n", ",", "{", "}", "[", "]", ":", "Hello", '"', "☕"]
+    for _ in range(800):
+        text = "".join(rng.choice(fragments) for _ in range(rng.randint(1, 14)))
+        expected = read_whole(reader(name), text)
+        cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randint(1, 8)))
+        parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+        assert in_pieces(name, parts) == expected, parts
+        assert in_pieces(name, list(text)) == expected, text
+        numbers = [part.number for part in expected if part.kind == "call"]
+        assert numbers == list(range(len(numbers)))
+
+
+def test_bare_text_comes_as_it_is_written() -> None:
+    one = reader("qwen3_coder")
+    texts = ("<function=weather><parameter=town>\nA", "b", "\n", "c\n</para", "meter></function>")
+    assert [[part.text for part in one.push(text)] for text in texts] == [
+        ["weather", '{"town": "A'],
+        ["b"],
+        [],
+        ["\\nc"],
+        ['"}'],
+    ]
+
+
+@pytest.mark.slow
+def test_long_arguments_take_time_in_proportion() -> None:
+    """Look at every character a few times only, however small the parts."""
+    body = json.dumps({"a": ["x" * 100] * 300})
+    for name, text in {
+        "mistral": f"[TOOL_CALLS]f[ARGS]{body}",
+        "llama4_pythonic": f"[f(a={body})]",
+        "openai": f"<|channel|>commentary to=functions.f<|message|>{body}<|call|>",
+    }.items():
+        parts = in_pieces(name, list(text))
+        assert [part.kind for part in parts] == ["call", "arguments"], name
+        assert body in parts[1].text
+
+
+@pytest.mark.parametrize(
+    ("template", "style", "kind"),
+    [
+        ("{{ '<tool_call>' }}", "hermes", HermesCalls),
+        ("<tool_call><function=name>", "qwen3_coder", TaggedCalls),
+        ("...<|python_tag|>...", "llama3_json", Llama3Calls),
+        ('Respond in the format {"name": function name, "parameters": dictionary}', "llama3_json", Llama3Calls),
+        ('[TOOL_CALLS] [{"name": …', "mistral_list", MistralCalls),
+        ("[TOOL_CALLS]' + name + '[ARGS]'", "mistral", MistralCalls),
+        (f"{BEGIN}{CALL}function{SEP}' + name + '\\n```json\\n'", "deepseek_v3", TaggedCalls),
+        (f"{BEGIN}{CALL}' + name + '{SEP}'", "deepseek_v31", TaggedCalls),
+        ("respond with <|tool_call|> followed by a JSON list", "granite", HermesCalls),
+        ("functools[{{ calls }}]", "phi4_mini_json", HermesCalls),
+        ("[func_name1(params_name1=params_value1)]", "llama4_pythonic", PythonicCalls),
+        ("<|start|>assistant<|channel|>final<|message|>…<|call|>", "openai", HarmonyParser),
+        ("{{ tools }}", None, None),
+        ("", None, None),
+    ],
+)
+def test_the_style_shows_in_the_template(template: str, style: str | None, kind: type | None) -> None:
+    assert detected_format(template) == style
+    if style is not None and kind is not None:
+        assert isinstance(reader(style), kind)
