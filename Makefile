@@ -28,10 +28,10 @@ test: $(VENV)/.test  ## the test suite, files on three processes; ARGS="tests/en
 
 # Folders and files that need no torch; `slow` marks the few tests in them that take seconds.
 FAST := $(addprefix tests/, client/bench client/test_hosts.py client/test_retry.py client/test_sse.py \
-	$(addprefix engine/, behaviour/test_worlds.py behaviour/test_hybrid_worlds.py config core extras/chat/behaviour extras/chat/test_answer_parser.py extras/hybrid extras/inspection \
+	$(addprefix engine/, behaviour/test_worlds.py behaviour/test_hybrid_worlds.py config core language/chat/behaviour language/chat/test_answer_parser.py extras/hybrid extras/inspection \
 		extras/simulation extras/spec_decode/test_draft_length.py extras/spec_decode/test_ngram.py \
 		serving/test_queue_limits.py serving/test_wait_prediction.py) \
-	$(addprefix server/, extras/openai/test_request.py extras/responses/test_request.py jobs process/test_banner.py \
+	$(addprefix server/, apis/openai/test_request.py apis/responses/test_request.py jobs process/test_banner.py \
 		process/test_gc_policy.py process/test_log_limit.py process/test_watchdog.py process/test_queued_output.py test_settings.py))
 
 fast: $(VENV)/.test  ## everything that needs no torch, few seeds of each random test: 20 s

@@ -42,7 +42,7 @@ class Extension:
     """Declaration of an extension. References are "module:name" below `package`."""
 
     package: str
-    requires: tuple[str, ...] = ()  # folders of ours, as "engine/language/chat"
+    requires: tuple[str, ...] = ()  # folders of ours, as "engine/extras/pooling"
     settings: type | None = None  # a dataclass derived from ServerSettings
     is_used: Callable[[Any], bool] = lambda settings: True
     paths: tuple[str, ...] = ()  # beginnings of its routes' paths; "*" is any one segment

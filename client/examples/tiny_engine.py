@@ -4,14 +4,13 @@ import sys
 import time
 import uuid
 
-from splitfuse.engine.text.tokenizer import Tokenizer
-
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.block_manager import BlockManager
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.formats.checkpoint import model_folder
+from splitfuse.engine.language.text.tokenizer import Tokenizer
 from splitfuse.engine.serving.loading import load_runner, resolve
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ...engine.extension import load_extra
+from ...engine.language.structured_output.params import StructuredOutputs
 from .request_model import Name, RequestModel
 
 Kind = Literal["text", "json_object", "json_schema"]
@@ -59,7 +59,7 @@ class _Format(RequestModel):
         return self._outputs(json=schema, param=f"{at}.schema")
 
     def _outputs(self, **fields: Any) -> Any:
-        return load_extra("structured_output.params", needed_for=self.name_).StructuredOutputs(**fields)
+        return StructuredOutputs(**fields)
 
     def _schema(self) -> tuple[dict[str, Any] | None, str]:
         """Return the schema and its path."""

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from splitfuse.engine.execution.models import decoder, weights
+from splitfuse.engine.execution.models import decoder
+from splitfuse.engine.formats import weights
 from splitfuse.engine.formats.weight_reader import WeightReader
 from splitfuse.engine.formats.weights import SafetensorsSource
 

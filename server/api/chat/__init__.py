@@ -5,7 +5,6 @@ from .settings import ChatSettings
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("engine/language/chat", "engine/language/structured_output"),
     settings=ChatSettings,
     paths=("/tokenize", "/detokenize"),
     router="routes:router",

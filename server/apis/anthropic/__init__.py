@@ -4,7 +4,7 @@ from ...extension import Extension
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/api/chat", "engine/language/chat", "engine/language/structured_output"),
+    requires=("server/api/chat",),
     paths=("/v1/messages",),
     router="routes:router",
     error_form="errors:error_answer",

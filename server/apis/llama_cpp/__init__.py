@@ -4,7 +4,7 @@ from ...extension import Extension
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/api/chat", "engine/language/chat", "engine/language/structured_output"),
+    requires=("server/api/chat",),
     paths=("/completion", "/infill", "/props", "/apply-template"),
     router="routes:router",
 )

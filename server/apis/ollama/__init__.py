@@ -5,7 +5,7 @@ from .settings import OllamaSettings
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/api/chat", "engine/language/chat", "engine/language/structured_output"),
+    requires=("server/api/chat",),
     settings=OllamaSettings,
     is_used=lambda settings: settings.ollama_api,
     paths=("/api",),

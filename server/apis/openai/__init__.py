@@ -4,7 +4,7 @@ from ...extension import Extension
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/api/chat", "engine/language/chat", "engine/language/structured_output"),
+    requires=("server/api/chat",),
     paths=("/v1/models", "/v1/completions", "/v1/chat/completions"),
     router="routes:router",
     endpoints={"/v1/completions": "routes:complete_batched", "/v1/chat/completions": "routes:chat_batched"},

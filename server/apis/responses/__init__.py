@@ -4,7 +4,7 @@ from ...extension import Extension
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/apis/openai", "server/api/chat", "engine/language/chat"),
+    requires=("server/apis/openai", "server/api/chat"),
     paths=("/v1/responses",),
     router="routes:router",
     endpoints={"/v1/responses": "routes:respond_batched"},

@@ -4,7 +4,7 @@ from ...extension import Extension
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/apis/openai", "server/api/chat", "engine/language/chat", "engine/language/structured_output"),
+    requires=("server/apis/openai", "server/api/chat"),
     paths=("/ping", "/invocations"),
     router="routes:router",
 )

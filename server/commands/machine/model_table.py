@@ -8,6 +8,7 @@ from ....engine.config.host_memory import available_memory
 from ....engine.config.short_names import SHORT_NAMES
 from ....engine.execution.models.registry import MODELS
 from ....engine.extension import has_extra, load_extra
+from ....engine.formats.gguf.architectures import names_of_families
 from .stored_model import StoredModel, stored_models
 
 _CACHE_SHARE = 1.2  # weights, a small KV cache and a step; `splitfuse plan` computes the real number
@@ -40,7 +41,7 @@ def print_models(*, as_json: bool) -> int:
 
 def print_supported() -> int:
     """Print the families that can be served, and the GGUF architectures of each."""
-    names = load_extra("gguf.architectures", needed_for="models --supported").names_of_families()
+    names = names_of_families()
     rows = [
         (family.name, architecture, ", ".join(names.get(architecture, ["-"])), family.example)
         for architecture, family in sorted(MODELS.items(), key=lambda item: item[1].name.lower())

@@ -10,7 +10,7 @@ from ....engine.config.named_models import DEMO, SMOLLM2, named_model
 from ....engine.config.short_names import SHORT_NAMES, hub_name
 from ....engine.errors import ConfigError
 from ....engine.execution.models.registry import MODELS
-from ....engine.extension import load_extra
+from ....engine.formats.gguf.config_fields import read_config_fields
 
 _UNKNOWN = "not served"  # family of a model that no family of ours serves
 
@@ -105,7 +105,7 @@ def _kind(path: Path) -> tuple[str, str]:
 
 
 def _gguf_kind(path: Path) -> tuple[str, str]:
-    fields: dict[str, Any] = load_extra("gguf.config_fields", needed_for=str(path)).read_config_fields(path)
+    fields = read_config_fields(path)
     return _family(fields), str(fields.get("description", "")).partition(", ")[2].partition(",")[0] or "GGUF"
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from splitfuse.engine.text.tokenizer import Tokenizer
 from tiny_models import CONFIGS, byte_tokenizer, greedy, save_model, write_config
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.registry import parse_model_config
+from splitfuse.engine.language.text.tokenizer import Tokenizer
 from splitfuse.engine.serving.loading import resolve
 
 PROMPT = [20 + i * 7 % 200 for i in range(120)]

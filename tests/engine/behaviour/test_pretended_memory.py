@@ -12,9 +12,9 @@ from tiny_models import save_model, write_config
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.execution.models import weight_reader
 from splitfuse.engine.execution.models.registry import model_class, read_model_config
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
+from splitfuse.engine.formats import weight_reader
 from splitfuse.engine.formats.weight_reader import WeightReader
 from splitfuse.engine.formats.weights import DummySource
 from splitfuse.kernels import quantize

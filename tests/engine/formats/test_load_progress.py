@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from splitfuse.engine.execution.models import load_progress
+from splitfuse.engine.formats import load_progress
 from splitfuse.engine.formats.weights import DummySource
 
 

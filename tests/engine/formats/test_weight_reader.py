@@ -18,7 +18,7 @@ from tiny_models import save_model
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.device import ImmediateStream
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.execution.models import weights
+from splitfuse.engine.formats import weights
 from splitfuse.engine.formats.tensor_entry import TensorEntry, tensor_entries
 from splitfuse.engine.formats.weight_reader import WeightReader
 from splitfuse.engine.formats.weights import SafetensorsSource

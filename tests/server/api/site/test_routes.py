@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from splitfuse.server.api import site
 from splitfuse.server.api.site import routes
 from splitfuse.server.app import build_app
-from splitfuse.server.extras import site
 from splitfuse.server.settings import Settings
 
 SCRIPT = 'var a="b";'
