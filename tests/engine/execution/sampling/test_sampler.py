@@ -11,7 +11,7 @@ from splitfuse.engine.core.batch import BatchRow, RowOutput
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 
-NUM_DRAWS = 20_000
+NUM_DRAWS = 5000
 
 
 def request(
@@ -41,10 +41,10 @@ def sample(logits: torch.Tensor, requests: list[Request]) -> list[RowOutput]:
     )
 
 
-def sample_counts(logits: list[float], **params: object) -> Counter[int]:
+def sample_counts(logits: list[float], *, num_draws: int = NUM_DRAWS, **params: object) -> Counter[int]:
     """Count sampled tokens over many seeds."""
-    requests = [request(seed=seed, **params) for seed in range(NUM_DRAWS)]
-    results = sample(torch.tensor([logits]).repeat(NUM_DRAWS, 1), requests)
+    requests = [request(seed=seed, **params) for seed in range(num_draws)]
+    results = sample(torch.tensor([logits]).repeat(num_draws, 1), requests)
     return Counter(token_id for output in results for token_id in output.token_ids)
 
 
@@ -93,12 +93,12 @@ def test_filters(params: dict[str, object], tokens: set[int]) -> None:
 def test_top_p_beyond_the_first_candidates() -> None:
     flat = [0.0] * 3000
     tokens = sample_counts(flat, top_p=0.9)
-    assert len(tokens) > 2600  # equal tokens are kept together, whatever the limit
+    assert len(tokens) > 2100  # equal tokens are kept together, whatever the limit
     steep = [-i * 1e-3 for i in range(3000)]
     probabilities = softmax(steep)
     inside = next(i for i in range(3000) if sum(probabilities[: i + 1]) >= 0.9)
     assert inside > 1024
-    assert abs(max(sample_counts(steep, top_p=0.9)) - inside) <= 2
+    assert abs(max(sample_counts(steep, num_draws=20_000, top_p=0.9)) - inside) <= 2
 
 
 def test_draws_depend_on_seed_and_position_only() -> None:
@@ -166,5 +166,6 @@ def test_logprobs_are_the_models_own() -> None:
     (logprobs,) = result.logprobs
     expected = torch.tensor(LOGITS).log_softmax(-1)
     assert logprobs.token_id == 5
+    assert logprobs.rank == 7
     assert logprobs.logprob == pytest.approx(float(expected[5]), abs=1e-5)
     assert logprobs.top == ((2, pytest.approx(float(expected[2]))), (6, pytest.approx(float(expected[6]))))
