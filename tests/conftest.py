@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # By default an example fails that takes 0.2 s of wall time, which any may take beside other busy processes.
     hypothesis.settings.register_profile(
         "patient",
-        max_examples=config.getoption("--max-seeds") or 100,
+        max_examples=config.getoption("--max-seeds") or (100 if "SPLITFUSE_TEST_ALL" in os.environ else 40),
         deadline=None,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )

@@ -40,6 +40,7 @@ def targets_of(name: str) -> tuple[str, ...]:
     return OTHER_TARGETS.get(family, MIXTURES if "num_experts" in str(CONFIGS[name].to_dict()) else TARGETS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_every_family_answers_like_the_merged_model(name: str, tmp_path: Path) -> None:
     model = save_model(name, tmp_path / "model")
@@ -79,6 +80,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return str(folder / "model"), paths, prompts, answers
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_eight_adapters_and_the_model_under_random_schedules(case: Case, seed: int) -> None:
     """The prompts are shared, so a block of one adapter that another finds changes an answer."""
@@ -110,6 +112,7 @@ def test_eight_adapters_and_the_model_under_random_schedules(case: Case, seed: i
         assert arrival.output.token_ids == answers[key], (key, llm.config)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -16,7 +16,7 @@ from splitfuse.engine.core.batch import Batch, Moves, RowOutput
 from splitfuse.engine.errors import ConstraintError
 from splitfuse.engine.serving.request_output import CompletionOutput
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(6)
 
 
 def constrained_arrivals(rng: random.Random, count: int) -> list[Arrival]:

@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.parametrize("is_ahead", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_two_processes_answer_as_one(is_ahead: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = answer(folder)[0]
     capturers = use_gloo_ranks(monkeypatch)
@@ -53,6 +53,7 @@ def test_two_processes_answer_as_one(is_ahead: bool, folder: Path, monkeypatch: 
     assert sum(capturer.num_replayed for capturer in capturers) >= 4 * is_ahead
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "symmetric"), [("float32", False), ("bfloat16", False), ("bfloat16", True)])
 def test_exact_sums_have_the_bits_of_a_cpus(
     dtype: str, symmetric: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -134,6 +135,7 @@ def test_graphs_hold_the_same_exchanges_on_every_rank(folder: Path, monkeypatch:
     assert outputs == answer(folder)[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_steps_that_run_ahead_change_no_schedule(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With preemptions, swaps, aborts and prompt logprobs, which are read when the next step is on its way."""

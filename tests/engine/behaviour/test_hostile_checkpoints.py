@@ -27,7 +27,7 @@ CASES = {
     ),
 }
 # A longer run: SPLITFUSE_TEST_MUTATIONS=2500 pytest tests/engine/behaviour/test_hostile_checkpoints.py
-NUM_MUTATIONS = int(os.environ.get("SPLITFUSE_TEST_MUTATIONS", "20"))
+NUM_MUTATIONS = int(os.environ.get("SPLITFUSE_TEST_MUTATIONS", "8"))
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -18,7 +18,7 @@ from tiny_models import save_model
 from splitfuse.engine import LLM
 from splitfuse.engine.errors import ConfigError
 
-NUM_MUTATIONS = int(os.environ.get("SPLITFUSE_TEST_MUTATIONS", "40"))
+NUM_MUTATIONS = int(os.environ.get("SPLITFUSE_TEST_MUTATIONS", "16"))
 MAX_SECONDS = 2.0  # CPU time, because this process shares its cores
 # Memory beyond twice the file: loading any model of this size, and the allocator's reserve.
 FREE_BYTES = 48 * 2**20

@@ -15,7 +15,7 @@ from hybrid_world import HybridWorld, OverlappedHybridWorld
 from planted_bug import Bug
 from world_settings import seeds
 
-SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "16"))
+SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "6"))
 STEPS = int(os.environ.get("SPLITFUSE_TEST_STEPS", "1000"))
 MOST_SEEDS = 40
 SHOWN = [name for name, bug in state_bugs.BUGS.items() if bug.shows_in_tokens]
@@ -31,12 +31,13 @@ def test_no_rule_is_broken(seed: int) -> None:
     HybridWorld(seed).run(STEPS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_no_rule_is_broken_by_steps_in_flight(seed: int) -> None:
     OverlappedHybridWorld(seed).run(600)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_everything_happens_somewhere() -> None:
     seen: Counter[str] = Counter()
     for seed in range(24):
@@ -76,11 +77,13 @@ def broken_rule(world: HybridWorld) -> AssertionError | None:
     return None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("planted", state_bugs.BUGS, indirect=True)
 def test_a_planted_bug_is_caught(planted: Bug) -> None:
     message_of(planted, outputs_only=False)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("planted", SHOWN, indirect=True)
 def test_a_planted_bug_shows_as_a_wrong_token(planted: Bug) -> None:
     assert "the oracle" in message_of(planted, outputs_only=True)

@@ -91,7 +91,14 @@ def test_a_kernel_that_is_compiled_late_is_counted() -> None:
     assert run(LATE) == ["0", "1", "1"]
 
 
-@pytest.mark.parametrize(("path", "dtype"), [("graphs", "float32"), ("eager", "float32"), ("eager", "bfloat16")])
+@pytest.mark.parametrize(
+    ("path", "dtype"),
+    [
+        ("graphs", "float32"),
+        pytest.param("eager", "float32", marks=pytest.mark.thorough),
+        pytest.param("eager", "bfloat16", marks=pytest.mark.thorough),
+    ],
+)
 def test_every_kernel_of_a_step_has_been_launched_ahead(tiny_folder: str, path: str, dtype: str) -> None:
     num_ahead, *later = run(PROGRAM, tiny_folder, path, dtype)
     assert later == []

@@ -12,11 +12,11 @@ from tiny_models import CONFIGS, HYBRIDS, VARIANTS, VOCAB_SIZE, greedy, save_mod
 
 from splitfuse.engine import LLM, SamplingParams
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(8)
 
 NUM_NEW = 24
 # A longer run: SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=50 pytest tests/engine/behaviour/test_parity.py
-NUM_PROMPTS = int(os.environ.get("SPLITFUSE_TEST_PROMPTS", "30"))
+NUM_PROMPTS = int(os.environ.get("SPLITFUSE_TEST_PROMPTS", "16"))
 NUM_SCHEDULES = int(os.environ.get("SPLITFUSE_TEST_SCHEDULES", "2"))
 
 Case = tuple[str, list[list[int]], list[list[int]], dict[str, Any]]

@@ -13,7 +13,7 @@ import schedule_bugs
 from planted_bug import Bug
 from world import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(6)
 
 BUGS = {**memory_bugs.BUGS, **schedule_bugs.BUGS, **draft_bugs.BUGS}
 MOST_SEEDS = 60

@@ -13,7 +13,7 @@ from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.core.outputs import Logprob, PromptLogprobs, TokenLogprobs
 from splitfuse.engine.execution.sampling import prompt_logprobs
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(6)
 
 NUM_NEW = 12
 

@@ -11,7 +11,7 @@ from splitfuse.engine.core.outputs import KnownOutput, OutputDelta
 from splitfuse.engine.serving.request_output import CompletionOutput
 from splitfuse.engine.serving.submitted_request import Resumed
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(6)
 
 PROMPT = "Once upon a time there was a"
 SEED = 4711

@@ -52,6 +52,7 @@ def test_attention_and_the_head_keep_their_bits(tmp_path: Path, monkeypatch: pyt
     }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_every_family_has_robust_linears(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A family that builds its own MLP says so, too: of both matrices, or of its experts."""

@@ -12,7 +12,7 @@ from splitfuse.engine import SamplingParams
 from splitfuse.engine.core.batch import BatchRow
 from splitfuse.engine.core.request import Request
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(6)
 
 NUM_DRAFTS = 3
 # 3 of 100,000 seeds lie beyond four standard deviations of a chi-square with many degrees of freedom.

@@ -19,7 +19,7 @@ from splitfuse.engine.language.structured_output.compiler import MAX_GRAMMARS
 from splitfuse.engine.serving.request_output import CompletionOutput
 
 # 500 schemas take 9 s.
-NUM_SCHEMAS = int(os.environ.get("SPLITFUSE_TEST_SCHEMAS", "500"))
+NUM_SCHEMAS = int(os.environ.get("SPLITFUSE_TEST_SCHEMAS", "150"))
 PROMPT = "Here is a record as JSON:\n"
 PERSON = {
     "type": "object",

@@ -1,6 +1,6 @@
 """Joined deltas are the full decode, for prompts in ten scripts and emoji and any ids that a model may sample.
 
-50,000 cases, a quarter of them per tokenizer; SPLITFUSE_TEST_STREAMS=50000 runs that many per tokenizer.
+3,000 cases per tokenizer; SPLITFUSE_TEST_TEXTS=50000 runs that many.
 """
 
 import os
@@ -15,7 +15,7 @@ from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.language.text.detokenizer import TextStream
 from splitfuse.engine.language.text.tokenizer import Tokenizer
 
-NUM_STREAMS = int(os.environ.get("SPLITFUSE_TEST_STREAMS", "12500"))
+NUM_STREAMS = int(os.environ.get("SPLITFUSE_TEST_TEXTS", "3000"))
 TEXTS = {
     "Latin": "Voilà un café très fort, naïve Übergröße; ñandú, šťastný, don't stop!",
     "Cyrillic": "Привет, как дела? Съешь же ещё этих мягких французских булок.",

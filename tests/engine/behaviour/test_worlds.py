@@ -16,7 +16,7 @@ from world_settings import Recording, can_be_recorded, seeds
 
 from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
 
-SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "24"))
+SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "12"))
 STEPS = int(os.environ.get("SPLITFUSE_TEST_STEPS", "2000"))
 
 
@@ -49,7 +49,7 @@ def test_a_seed_lives_the_same_life_in_every_process() -> None:
     assert lives == [f"{here.fingerprint} {sorted(here.seen.items())}\n"] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_everything_happens_somewhere() -> None:
     seen: Counter[str] = Counter()
     settings: Counter[object] = Counter()
@@ -72,6 +72,7 @@ def test_everything_happens_somewhere() -> None:
         assert settings[kind] > 0, f"no world has {kind}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", [*filter(can_be_recorded, range(20))])
 def test_a_recorded_world_replays_alike(seed: int, tmp_path: Path) -> None:
     recording, path = Recording(), tmp_path / "world.jsonl"

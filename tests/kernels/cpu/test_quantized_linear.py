@@ -269,7 +269,8 @@ BUILDS = {
 _BYTE_PRODUCTS = ("AVX2 with byte products", "AVX-512 with byte products", "AVX-512 with bfloat16")
 
 
-@pytest.mark.parametrize("name", BUILDS)
+# A build takes 6 to 11 s: `make test` has the one that differs most, `make thorough` and `make builds` the others.
+@pytest.mark.parametrize("name", ["AVX2", *(pytest.param(name, marks=pytest.mark.thorough) for name in [*BUILDS][1:])])
 def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are right, and equal to the bit in any batch, on the code paths of other processors."""
     arch, needed = BUILDS[name]

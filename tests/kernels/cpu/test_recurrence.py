@@ -162,7 +162,7 @@ def test_plans(layer: Layer) -> None:
         assert all(map(torch.equal, *kept))
 
 
-@pytest.mark.parametrize("arch", ["x86-64-v3", "skylake-avx512"])
+@pytest.mark.parametrize("arch", ["x86-64-v3", pytest.param("skylake-avx512", marks=pytest.mark.thorough)])
 def test_other_classes_of_processors_have_equal_bits(
     arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from kernel_cases import DEVICE, DOT_DTYPES, assert_near
 
 from splitfuse.kernels.cuda.linear.adapters import add_adapters
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 
 @pytest.mark.parametrize("dtype", DOT_DTYPES, ids=str)

@@ -9,7 +9,7 @@ from kernel_cases import DEVICE, INTERPRETED
 from splitfuse.kernels import reference
 from splitfuse.kernels.cuda import argmax
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 MANY = 40 if INTERPRETED else 300  # number of rows; the interpreter takes 11 ms for a row
 

@@ -19,7 +19,7 @@ from splitfuse.kernels.cuda import attention_decode, device_info
 from splitfuse.kernels.cuda.attention_decode import DecodePlanner, PlanKind
 from splitfuse.kernels.cuda.device_info import H100
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 
 def check(case: AttentionCase, *, num_splits: int | None = None, min_tokens: int = 16, tolerance: float = 0.0) -> None:

@@ -18,7 +18,7 @@ from splitfuse.kernels.cuda import attention_prefill
 from splitfuse.kernels.cuda.attention_prefill import Config
 from splitfuse.kernels.cuda.device_info import H100, DeviceInfo
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 WIDE, NARROW, SHORT = Config(128, 64, 8, 3), Config(64, 32, 4, 3), Config(16, 16, 4, 4)
 

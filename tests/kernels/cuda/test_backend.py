@@ -29,7 +29,7 @@ from splitfuse.kernels.cuda import quantized_linear
 from splitfuse.kernels.cuda.attention_decode import decode_planner
 from splitfuse.kernels.quantize import quantize
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 
 @pytest.fixture(autouse=True)

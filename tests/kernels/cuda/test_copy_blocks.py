@@ -4,7 +4,7 @@ from kernel_cases import DEVICE, DTYPES
 
 from splitfuse.kernels.cuda import copy_blocks
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 
 def _caches(num_caches: int, *shape: int, dtype: torch.dtype) -> list[torch.Tensor]:

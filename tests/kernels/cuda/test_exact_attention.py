@@ -62,6 +62,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "case", CASES, ids=lambda case: f"{case.dtype} group {case.group} window {case.sliding_window}"
 )
@@ -96,6 +97,7 @@ def test_the_tiles_of_16_bits_keep_every_bit_of_float32() -> None:
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="of the interpreter's dots")
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bug", ["other spans", "other steps of keys", "plain sums"])
 def test_a_planted_bug_is_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = attention_of(CASES[0], [(0, NUM_TOKENS)])

@@ -55,6 +55,7 @@ def _packed(kind: str, num_outputs: int, seed: int) -> Any:
     return cuda.pack_fp8(weight) if kind == "fp8" else cuda.pack_linear(weight, bits=int(kind.removeprefix("int")))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])
 def test_a_packed_weights_products_depend_on_no_other_row(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     packed, x = _packed(kind, 96, seed=1), random_tensor(160, 256, seed=3, dtype=torch.float16)
@@ -66,6 +67,7 @@ def test_a_packed_weights_products_depend_on_no_other_row(kind: str, monkeypatch
     assert_near(whole, cuda.linear(x, packed).double(), tolerance=4e-3)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])
 def test_packed_experts_keep_the_order_too(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One tile for any number of pairs: the interpreter does not show that tiles differ in their instruction."""

@@ -11,7 +11,7 @@ from splitfuse.kernels.cuda.device_info import H100
 from splitfuse.kernels.cuda.linear import few_rows
 from splitfuse.kernels.cuda.linear.few_rows import Config, Weight
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 SHAPES = [(48, 256), (34, 130), (16, 1100), (130, 512)]
 CONFIGS = [None, Config(16, 64, 4, 4), Config(32, 128, 4, 3)]

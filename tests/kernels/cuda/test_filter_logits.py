@@ -11,7 +11,7 @@ from splitfuse.kernels import reference
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cuda import filter_logits
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 FILTERS = [cpu.filter_logits, filter_logits.filter_logits] if DEVICE == "cpu" else [filter_logits.filter_logits]
 Filter = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

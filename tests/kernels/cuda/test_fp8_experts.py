@@ -17,7 +17,7 @@ from splitfuse.kernels.cuda.linear.quantized_experts import QuantizedExperts
 from splitfuse.kernels.cuda.quantized_linear import Config, QuantizedLinear
 from splitfuse.kernels.quantize import QuantizedWeight
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 NUM_EXPERTS, TOP_K, NUM_TOKENS = 3, 2, 45
 GPUS = [H100, DeviceInfo(89, 58, SMALLEST_SHARED_MEMORY)]

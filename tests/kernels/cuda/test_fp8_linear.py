@@ -9,7 +9,7 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda.linear import byte_linear, few_rows, fp8_linear
 from splitfuse.kernels.cuda.linear.fp8_linear import Fp8Linear
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -17,7 +17,7 @@ from splitfuse.kernels.cuda.linear.fp8_linear import round_rows
 from splitfuse.kernels.cuda.linear.int8_linear import Int8Linear
 from splitfuse.kernels.quantize import QuantizedWeight, quantize
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 GPUS = [H100, DeviceInfo(80, 108, 166_912), DeviceInfo(89, 58, SMALLEST_SHARED_MEMORY)]
 CONFIGS = {

@@ -25,7 +25,7 @@ from splitfuse.kernels.cuda.linear.int8_linear import Int8Linear
 from splitfuse.kernels.cuda.linear.quantized_experts import QuantizedExperts
 from splitfuse.kernels.quantize import QuantizedWeight
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 HIDDEN, INNER = 48, 40
 

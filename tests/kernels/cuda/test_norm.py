@@ -5,7 +5,7 @@ from kernel_cases import DTYPES, INTERPRETED, assert_near, random_tensor
 from splitfuse.kernels import reference
 from splitfuse.kernels.cuda import norm
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 SHAPES = [(1, 64), (3, 100), (7, 896), (2, 4096), (1, 5120), (33, 48)]
 

@@ -13,7 +13,10 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import moe, moe_route
 from splitfuse.kernels.cuda.device_info import H100
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # from NumPy, under the interpreter
+pytestmark = [
+    pytest.mark.sampled(4),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # from NumPy, under the interpreter
+]
 
 NUM_EXPERTS, TOP_K, HIDDEN, INNER = 6, 2, 128, 128
 # Real tokens and tokens of the graph: not grouped, grouped at once, grouped in chunks of 1,024 pairs.

@@ -11,7 +11,7 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import quantized_linear
 from splitfuse.kernels.cuda.quantized_linear import Config, QuantizedLinear
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 
 def check(

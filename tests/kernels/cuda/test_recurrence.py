@@ -10,7 +10,7 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda.recurrence import gates
 
 # The GPU computes -100 / (1 + inf) = -0 too.
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp")
+pytestmark = [pytest.mark.sampled(4), pytest.mark.filterwarnings("ignore:overflow encountered in exp")]
 TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 2e-2, torch.float32: 5e-5}
 SMALL = {
     "short_conv": short_conv(24, has_bias=True),
@@ -20,7 +20,6 @@ SMALL = {
 }
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_reference_in_float64(name: str, dtype: torch.dtype) -> None:

@@ -10,7 +10,7 @@ from splitfuse.kernels import reference
 from splitfuse.kernels.arguments import CacheView, RopeArgs
 from splitfuse.kernels.cuda import rope_and_cache
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 
 @dataclass(frozen=True)

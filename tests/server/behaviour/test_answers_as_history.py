@@ -11,7 +11,7 @@ import pytest
 
 from splitfuse.engine.language.chat.template import ChatTemplate
 
-NUM_ANSWERS = int(os.environ.get("SPLITFUSE_HISTORIES", "60"))  # per API and template
+NUM_ANSWERS = int(os.environ.get("SPLITFUSE_HISTORIES", "20"))  # per API and template
 # One template adds arguments to a text, the other lists them, like Qwen3-Coder's.
 ADDED = "{{ '' + c.function.arguments }}"
 LISTED = "<function={% for k, v in c.function.arguments|items %}{{ k }}{{ v }}{% endfor %}"

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-NUM_REQUESTS = int(os.environ.get("SPLITFUSE_TEST_REQUESTS", "100"))
+NUM_REQUESTS = int(os.environ.get("SPLITFUSE_TEST_REQUESTS", "40"))
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}}
 FLAT = {"type": "function", **TOOL["function"]}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}}

@@ -29,6 +29,7 @@ def open_to_others(folder):
     return [path.name for path in paths if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["recorded", "encrypted"])
 def test_no_file_of_a_server_is_open_to_others(tmp_path, is_encrypted):
     key = tmp_path / "key"

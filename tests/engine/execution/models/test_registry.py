@@ -38,7 +38,7 @@ from splitfuse.engine.execution.models.registry import (
 from splitfuse.engine.execution.models.rope import rope_table
 from splitfuse.engine.formats.weights import DummySource
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 
 class MetaSource:

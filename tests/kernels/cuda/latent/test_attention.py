@@ -6,7 +6,7 @@ from latent_cases import DEEPSEEK, GLM, TINY, Sizes, World
 from splitfuse.kernels import reference
 from splitfuse.kernels.cuda.latent.attention import latent_attention
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(12)
 
 ROWS = [(0, 129, 130), (1, 16, 17), (2, 40, 65), (3, 0, 3)]  # two rows of one token, two chunks
 LENGTHS = [130, 17, 65, 3]

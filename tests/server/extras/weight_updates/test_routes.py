@@ -19,7 +19,7 @@ from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 
 ADMIN, USER = {"Authorization": "Bearer admin"}, {"Authorization": "Bearer user"}
-NUM_SWAPS = int(os.environ.get("SPLITFUSE_TEST_SWAPS", "5"))
+NUM_SWAPS = int(os.environ.get("SPLITFUSE_TEST_SWAPS", "3"))
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
 
 

@@ -15,7 +15,7 @@ from world import World
 from splitfuse.engine.extras.deadlines.pacer import GOAL_COUNTS
 from splitfuse.engine.extras.deadlines.prompt_order import Job, on_time
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(8)
 MOST_SEEDS = 60
 
 

@@ -23,7 +23,7 @@ from splitfuse.engine.extras.receipts.identity import Identity
 from splitfuse.engine.extras.receipts.receipt import Receipt
 from splitfuse.engine.extras.receipts.verification import Verdict, verify
 
-NUM_RECEIPTS = int(os.environ.get("SPLITFUSE_RECEIPTS", "20"))
+NUM_RECEIPTS = int(os.environ.get("SPLITFUSE_RECEIPTS", "8"))
 NUM_CHANGES = 10 * NUM_RECEIPTS
 Served = tuple[AsyncEngine, Identity]
 
