@@ -38,7 +38,7 @@ fast: $(VENV)/.test  ## everything that needs no torch, few seeds of each random
 	SPLITFUSE_TEST_STEPS=500 $(BIN)/python -m pytest -q --no-torch --max-seeds 3 -m "not slow" $(FAST) $(ARGS)
 
 core: $(VENV)/.test  ## the core's tests, worlds and planted bugs while all else of splitfuse, and torch, is blocked
-	$(BIN)/python -m pytest -q -n 2 --core-alone -k "not recorded and not same_life" tests/engine/core \
+	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q -n 2 --core-alone -k "not recorded and not same_life" tests/engine/core \
 		$(addprefix tests/engine/behaviour/, test_worlds.py test_overlapped_worlds.py test_planted_bugs.py) $(ARGS)
 
 lint: $(VENV)/.test

@@ -1,6 +1,6 @@
 """Report on the kernels' machine code, compiled for GPUs that need not be there.
 
-    python tests/gpu/compile_report.py [--arch 90] [--kernel prefill …] [--json]
+    python tests/gpu/compile_report.py [--arch 90] [--kernel prefill …] [--first] [--json]
 
 The launchers run with CPU tensors. A driver that only names a target stands in for the GPU's, so Triton specialises
 and compiles for that GPU, and stops before the launch. Registers and local memory (spills) come from the
@@ -534,6 +534,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", type=int, choices=DEVICES, help="one target; all of them by default")
     parser.add_argument("--kernel", choices=LAUNCHES, nargs="+", help="some kinds of kernel; all of them by default")
+    parser.add_argument("--first", action="store_true", help="the first shape of each kind of kernel")
     parser.add_argument("--exact", action="store_true", help="the kernels of --exact")
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
     options = parser.parse_args()
@@ -542,6 +543,8 @@ def main() -> None:
         print(_line(HEADINGS), flush=True)
     for arch in [options.arch] if options.arch else DEVICES:
         shapes = [shape for shape in SHAPES if not options.kernel or shape.kind in options.kernel]
+        if options.first:
+            shapes = list({shape.kind: shape for shape in reversed(shapes)}.values())
         for row in map(asdict, compile_shapes(shapes, arch)):
             print(json.dumps(row) if options.json else _line(row[name] for name in COLUMNS), flush=True)
 

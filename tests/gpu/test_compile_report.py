@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from instruction_budget import bytes_per_step, main_loop
 
-# More GPUs by hand, a minute per GPU: SPLITFUSE_TEST_ARCHES=80,89,90,100,120 pytest tests/gpu/test_compile_report.py
+# More GPUs, a minute per GPU: SPLITFUSE_TEST_ALL=1 SPLITFUSE_TEST_ARCHES=80,89,90,100,120 pytest THIS FILE
 ARCHES = [int(arch) for arch in os.environ.get("SPLITFUSE_TEST_ARCHES", "90").split(",")]
 DOTS = (
     *("prefill", "decode", "latent_attention", "grouped_matmul", "quantized_matmul", "quantized_experts", "few_rows"),
@@ -70,12 +70,19 @@ def is_known(row: dict[str, Any]) -> bool:
     return is_gemma and row["arch"] == 90 and row["spilled"] <= 32
 
 
+def test_a_kernel_of_each_kind_builds() -> None:
+    """Compile the first shape of each kind; all of them, a minute of processor time a GPU, are `make thorough`'s."""
+    assert {row["kernel"] for row in report(90, "--first")} <= KERNELS
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ARCHES)
 def test_every_kernel_builds(arch: int) -> None:
     rows = report(arch)
     assert {row["kernel"] for row in rows} == (KERNELS if arch >= 89 else WITHOUT_FP8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ARCHES)
 def test_every_kernel_fits(arch: int) -> None:
     rows = report(arch)
@@ -83,6 +90,7 @@ def test_every_kernel_fits(arch: int) -> None:
     assert all(row["shared"] <= SHARED_MEMORY[arch] for row in rows)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ARCHES)
 def test_nothing_hot_spills(arch: int) -> None:
     # For 10.0 and 12.0 ptxas pays up to 24 bytes to stay at 64 or 128 registers.
@@ -90,6 +98,7 @@ def test_nothing_hot_spills(arch: int) -> None:
     assert [row for row in report(arch) if row["spilled"] > most and not is_rare(row) and not is_known(row)] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ARCHES)
 def test_dots_run_on_tensor_cores(arch: int) -> None:
     warpgroup_instruction = {90: "wgmma.mma_async", 100: "tcgen05.mma"}.get(arch, "mma.sync")
@@ -111,6 +120,7 @@ def test_dots_run_on_tensor_cores(arch: int) -> None:
         assert row["tensor_core"] == expected, row
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ARCHES)
 def test_exact_products_and_attention_have_one_instruction(arch: int) -> None:
     """Check that in exact mode decodes, prompts and products of any number of rows use one kind of dots.
@@ -125,6 +135,7 @@ def test_exact_products_and_attention_have_one_instruction(arch: int) -> None:
     assert [row for row in rows if row["spilled"] and "float8" not in row["shape"] and arch == 90] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ARCHES)
 def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
     """Check that a kernel launched during another touches no memory, and does not end, before that one's end."""
@@ -136,6 +147,7 @@ def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
         assert row["waits"] == ("first" if arch >= 90 and row["kernel"] in on_the_way else ""), row
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ARCHES)
 def test_loads_are_16_bytes_wide(arch: int) -> None:
     # A rope program holds one token and one KV head: at head size 64, a thread has only 8 bytes.
@@ -182,6 +194,7 @@ def most_issue(row: dict[str, Any]) -> float:
     return 72 if kernel in ("quantized_matmul", "quantized_experts") or "float8_e4m3fn" in words else 50
 
 
+@pytest.mark.thorough
 def test_memory_bound_kernels_leave_memory_time() -> None:
     """Check the main loops' instructions and conversions against memory's speed on an H200 (instruction_budget.py)."""
     rows = [row for row in report(90) if row["issue"]]
@@ -219,6 +232,7 @@ def test_the_budget_counts_one_loop() -> None:
     assert bytes_per_step("quantized_matmul", int4) == 64 * (128 + 2 * 8)  # two groups, each float32 twice
 
 
+@pytest.mark.thorough
 def test_three_decode_programs_share_a_multiprocessor() -> None:
     """Check PROGRAMS_PER_MULTIPROCESSOR: the shared memory and the registers of an H100 hold three programs.
 

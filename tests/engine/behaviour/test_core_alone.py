@@ -11,7 +11,7 @@ TESTS = ["tests/engine/core", *(f"tests/engine/behaviour/test_{name}worlds.py" f
 
 def test_scheduler_and_worlds_run_with_all_else_blocked() -> None:
     """Run a few seeds; `make core` runs more seeds and the planted bugs."""
-    command = [sys.executable, "-m", "pytest", "-q", "--core-alone", "--max-seeds", "2", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "--core-alone", "--max-seeds", "1", "-p", "no:cacheprovider"]
     process = subprocess.run(
         [*command, "-m", "not slow", "-k", "not recorded", *TESTS],
         cwd=ROOT,

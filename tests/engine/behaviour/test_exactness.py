@@ -79,6 +79,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kernel", FAULTS)
 def test_another_order_of_sums_in_one_kernel_is_found(
     kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

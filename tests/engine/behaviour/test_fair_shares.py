@@ -41,7 +41,11 @@ def seconds_for(requests: Iterable[tuple[str, Served]], tenant: str, *, share: f
 
 @pytest.mark.parametrize(
     ("cost", "num_tokens"),
-    [("SmolLM2", 200), ("constant", 200), pytest.param("SmolLM2", 1900, marks=pytest.mark.thorough)],
+    [
+        ("SmolLM2", 200),
+        pytest.param("constant", 200, marks=pytest.mark.thorough),
+        pytest.param("SmolLM2", 1900, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_key_on_every_seat_loses_less_than_a_twentieth(cost: str, num_tokens: int) -> None:
     """Eight requests with n = 64 fill 64 seats; another key asks for one token, ten times.
@@ -62,6 +66,7 @@ def test_a_key_on_every_seat_loses_less_than_a_twentieth(cost: str, num_tokens: 
     assert max(waits) < 2.0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_tenants_of_unequal_greed_get_what_their_weights_say(seed: int) -> None:
     """Long answers, a steady crowd, many short requests and long prompts: each share within 2 % of its weight's."""

@@ -41,6 +41,7 @@ def assert_equal_answers(path: Path, model: PreTrainedModel) -> None:
         assert token_ids == greedy(model, prompt, NUM_NEW, guess=token_ids)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*GGUF_MODELS, *GGUF_HYBRIDS])
 def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.gguf"

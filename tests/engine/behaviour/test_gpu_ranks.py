@@ -69,6 +69,7 @@ def test_exact_sums_have_the_bits_of_a_cpus(
     assert answer(folder, 1, 4, dtype=dtype) == of_slices, "one rank has no other to meet"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("sent", "words"), [(signal.SIGKILL, "was ended by SIGKILL"), (signal.SIGSTOP, "is stopped")])
 def test_a_lost_rank_is_named(sent: int, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_gloo_ranks(monkeypatch)

@@ -182,6 +182,7 @@ def demo(request: pytest.FixtureRequest) -> tuple[LLM, list[Any]]:
     return llm, list(map(partial(outputs_of, llm), GROUPS))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_try_that_fails_leaves_no_trace(
     demo: tuple[LLM, list[Any]], point: str, monkeypatch: pytest.MonkeyPatch

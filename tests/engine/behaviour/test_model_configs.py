@@ -141,6 +141,7 @@ OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "changes"), OURS_LIKE_THEIRS)
 def test_config_variants_give_the_tokens_of_transformers(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
     save_model(name, tmp_path)

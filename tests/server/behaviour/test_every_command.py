@@ -233,6 +233,7 @@ def test_simulate_with_every_flag(tmp_path: Path) -> None:
     assert json.loads(ok("simulate", *several, "--clients", "2", *cost, *written, *flags))
 
 
+@pytest.mark.thorough
 def test_bench_offline_with_every_flag(tmp_path: Path) -> None:
     flags = [
         *("--model", "llama-40m", "--peer", "none", "--points", "1x8", "--output-len", "2", "--pairs", "1"),
