@@ -73,6 +73,7 @@ def test_a_batch_of_a_killed_server_goes_on_in_the_other(
         assert other.files.content(batch.input_file_id).content == contents(LINES)
 
 
+@pytest.mark.thorough
 def test_a_stopped_server_that_goes_on_writes_nothing(
     postgres: PostgresServer, slow: SlowSteps, expected: list[tuple[str, str]]
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_stopped_server_that_goes_on_writes_nothing(
         assert_as_expected(other, ended(other, begin(one, LINES).id), expected)
 
 
+@pytest.mark.thorough
 def test_what_a_server_leaves_that_stops_goes_on_at_once(
     postgres: PostgresServer, slow: SlowSteps, expected: list[tuple[str, str]]
 ) -> None:

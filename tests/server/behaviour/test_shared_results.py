@@ -19,7 +19,7 @@ from shared_cores import CpuWait
 LEASE_S = 3.0
 DEFAULT_LEASE_S = 15.0
 AWAY_S = float(os.environ.get("SPLITFUSE_TEST_AWAY_S", "2"))
-NUM_STREAMS = int(os.environ.get("SPLITFUSE_TEST_STREAMS", "16"))
+NUM_STREAMS = int(os.environ.get("SPLITFUSE_TEST_STREAMS", "6"))
 MINE = {"Authorization": "Bearer mine"}
 LONG = {"prompt": PROMPT, "max_tokens": 600, "temperature": 0, "ignore_eos": True}
 
