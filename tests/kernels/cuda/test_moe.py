@@ -293,6 +293,7 @@ def _view_of(x: Tensor) -> Tensor:
     return wide[:, : x.shape[1]]
 
 
+@pytest.mark.thorough  # 11 s under the interpreter
 def test_experts_of_fp8_blocks_keep_a_scale_for_each_block() -> None:
     """Check the bytes, and an expert whose scales differ in a block: then all get a scale for each output."""
     each = [_expert(FORMS["float8 in blocks"], 10 * index) for index in range(3)]
