@@ -120,6 +120,7 @@ BATCHES = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PLANNED)
 def test_plan_and_op_by_op(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -131,6 +132,7 @@ def test_plan_and_op_by_op(name: str, dtype: torch.dtype, tmp_path: Path) -> Non
         assert torch.equal(case.forward(inputs), case.op_by_op(inputs)), rows
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_rows_without_logits_change_no_bit(name: str, tmp_path: Path) -> None:
     case = load(name, tmp_path, torch.bfloat16)

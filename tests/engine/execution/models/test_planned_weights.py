@@ -40,6 +40,7 @@ def planned_and_held(path: Path, **fields: Any) -> tuple[int, int]:
     return planned_weight_bytes(path, model_config, layout, max_model_len=MAX_LEN), held_bytes(runner.model)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*CONFIGS, *HYBRIDS])
 def test_every_family(name: str, tmp_path: Path) -> None:
     save_model(name, tmp_path)
