@@ -67,15 +67,18 @@ def test_fuzz(run: Run) -> None:
     assert "cases, nothing wrong" in run("fuzz", "--minutes", "0.02", "--seed", "1")
 
 
+@pytest.mark.thorough
 def test_cache_files(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_cache, "_NAMESPACE_WAIT_S", 60.0)  # as the campaign will; undone at the end
     assert "40 cases, nothing wrong" in run("cache_files", "--cases", "40")
 
 
+@pytest.mark.thorough
 def test_adapters(run: Run) -> None:
     assert "3 adapters in " in run("adapters", "--model", "demo", "--adapters", "3", "--seconds", "1", "--any-wait")
 
 
+@pytest.mark.thorough
 def test_soak() -> None:
     told = run_process("soak", "--minutes", "0.03", "--round-seconds", "2", "--seed", "1")
     assert "nothing wrong" in told
@@ -89,6 +92,7 @@ def test_kills(run: Run) -> None:
     assert "'kills': 2" in told
 
 
+@pytest.mark.thorough
 def test_faults(run: Run) -> None:
     assert "1 of 1 promises held" in run("faults", "R18")
 
