@@ -94,6 +94,16 @@ def raised(kind: type[E], call: Callable[[], object]) -> E:
     raise AssertionError(f"no {kind.__name__}")
 
 
+def each(of: Callable[[Any], None], *values: Any) -> Callable[[], None]:
+    """Return the check that runs `of` with each of the values."""
+
+    def check() -> None:
+        for value in values:
+            of(value)
+
+    return check
+
+
 def _version(package: str) -> str:
     """Return the version of a package of pip, or of npm."""
     about = Path(os.environ.get("NODE_PATH", ""), package, "package.json")

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from checks import ANSWER, CALL, QUESTION, At, run
+from checks import ANSWER, CALL, QUESTION, At, each, run
 
 Checks = Mapping[str, Callable[[], None]]
 USER: Any = {"role": "user", "content": QUESTION}
@@ -26,16 +26,6 @@ def weather(town: str) -> str:
         town: Its name.
     """
     return ANSWER
-
-
-def each(of: Callable[[Any], None], *values: Any) -> Callable[[], None]:
-    """Return the check that runs `of` with each of the values."""
-
-    def check() -> None:
-        for value in values:
-            of(value)
-
-    return check
 
 
 def town_model() -> Any:
