@@ -40,6 +40,7 @@ def conversation(text: str, **options: Any) -> str:
     return as_json([{"role": "user", "content": text}], **options)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("source", [*TOO_SLOW, *TOO_LARGE])
 def test_a_hostile_template_is_refused_and_the_next_conversation_rendered(source: str) -> None:
     own = renderer(HOSTILE.replace("EVIL", source))

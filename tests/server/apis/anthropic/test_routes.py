@@ -7,9 +7,12 @@ import pytest
 from fake_engine import answer_text
 from serving import parse_events, stream_events
 
+from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.language.chat.template import ChatTemplate
 from splitfuse.server.api import streaming
+from splitfuse.server.extras.anthropic.message import ending
+from splitfuse.server.jobs.job import Job
 from splitfuse.server.settings import Settings
 
 MODEL = "splitfuse-demo-5m"
@@ -253,6 +256,12 @@ async def test_stop_sequences(served):
     for wrong in ({"stop_sequences": [""]}, {"stop_sequences": ["x"] * 17}):
         error = (await ask(served, **wrong)).json()["error"]
         assert "stop_sequences" in error["message"]
+
+
+def test_a_stop_sequence_is_named():
+    job = Job("x", model="m")
+    job.sink(OutputDelta("x", 0, "a", (1,), finish_reason="stop", stop_reason="END"))
+    assert ending(job, has_called=False, max_tokens=9) == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
 
 
 async def test_sampling_and_the_user(served):
