@@ -58,6 +58,7 @@ def line_of(name, report):
     return line
 
 
+@pytest.mark.thorough  # 10 s
 def test_doctor_tries_the_cpu_library(tmp_path):
     assert "ok      built with /" in doctors_line("CPU library") or not compilation.find_compiler()
     without = doctors_report(PATH="/nowhere", CXX="", CC="")
