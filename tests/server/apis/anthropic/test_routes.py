@@ -11,7 +11,7 @@ from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.language.chat.template import ChatTemplate
 from splitfuse.server.api import streaming
-from splitfuse.server.extras.anthropic.message import ending
+from splitfuse.server.apis.anthropic.message import ending
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.settings import Settings
 
