@@ -88,6 +88,7 @@ def test_bench_hands_over(which):
     assert without == [], "each flag has a text"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("args", "code", "expected"),
     [

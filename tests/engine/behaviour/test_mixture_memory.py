@@ -44,6 +44,7 @@ def load(path: Path, num_layers: int) -> Loaded:
     return Loaded(path.stat().st_size, int(peak), int(after))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux" or build.library() is None, reason="needs Linux and a C++ compiler")
 def test_a_mixture_takes_the_memory_of_its_file(tmp_path: Path) -> None:
     """The memory of three more layers, because a process of its own takes as much as this small model."""

