@@ -99,8 +99,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 def _middleware(service: Service) -> list[Middleware]:
     """Middleware, outermost first. With API keys the guard against foreign pages is not needed: a page has no key."""
     settings = service.settings
-    origins = settings.allowed_origins
-    names = {settings.host.lower(), *settings.allowed_hosts}
+    origins = settings.origins
+    names = {settings.host.lower(), *settings.hosts}
     guard = Middleware(RefuseForeignPages, hosts=names, origins=origins)
     # Before the key is asked for: browsers send none with a preflight.
     cors = Middleware(

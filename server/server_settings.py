@@ -84,9 +84,7 @@ class ServerSettings(EngineConfig):
         for name in ("api_key", "admin_key"):
             if any(not key.strip() or not key.isascii() for key in getattr(self, name)):
                 raise ConfigError(f"{name}: a key must be visible ASCII characters; one is empty or holds others")
-        _ = self.keys, self.admin_keys  # reads the files
-        for name, form in _FORMS.items():
-            vars(self)[name] = _parts(name, getattr(self, name), form)
+        _ = self.keys, self.admin_keys, self.hosts, self.origins  # reads the files, and checks the items
         if not re.fullmatch(r"((?!resp$)[A-Za-z0-9][A-Za-z0-9-]{0,31})?", self.id_tag):
             raise ConfigError(f"id_tag {self.id_tag!r} takes up to 32 letters, digits and -, no - first; resp is taken")
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):
@@ -101,6 +99,16 @@ class ServerSettings(EngineConfig):
     def admin_keys(self) -> tuple[str, ...]:
         """Keys of `admin_key` and of `admin_key_file`."""
         return self.admin_key + _keys_in(self.admin_key_file, setting="--admin-key-file")
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Items of `allowed_hosts`, in lower case."""
+        return _parts("allowed_hosts", self.allowed_hosts)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Items of `allowed_origins`, in lower case."""
+        return _parts("allowed_origins", self.allowed_origins)
 
     @property
     def queue_order(self) -> str:
@@ -146,10 +154,11 @@ def _keys_in(path: str | None, *, setting: str) -> tuple[str, ...]:
     return read_keys(Path(path), setting=setting)
 
 
-def _parts(name: str, values: tuple[str, ...], form: tuple[str, str]) -> tuple[str, ...]:
+def _parts(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
     """Split lists with commas into items, in lower case. Raises ConfigError."""
+    pattern, example = _FORMS[name]
     parts = tuple(part.strip().lower() for value in values for part in value.split(",") if part.strip())
     for part in parts:
-        if not re.fullmatch(form[0], part):
-            raise ConfigError(f"{name}: {part!r} is not {form[1]}, or *")
+        if not re.fullmatch(pattern, part):
+            raise ConfigError(f"{name}: {part!r} is not {example}, or *")
     return parts

@@ -224,7 +224,7 @@ def test_lists_with_commas(name, write):
         resolve({"config": write(f"{name}: '{joined}'")}, {}),
         resolve({"config": write(f"{name}: {texts}")}, {}),
     ):
-        assert getattr(settings, name) == tuple(texts)
+        assert getattr(settings, name.removeprefix("allowed_")) == tuple(texts)
     assert getattr(resolve(parse(flag(name), "*"), {}), name) == ("*",)
 
 

@@ -161,10 +161,10 @@ class Adapters:
             raise InvalidRequestError(f"lora_request must be a LoRARequest, not {type(request).__name__}")
         try:
             known = self._named.get(request.lora_name)
-            if known is None or (request.lora_path and known.path != Path(request.lora_path)):
-                if not request.lora_path:
+            if known is None or (request.path and known.path != Path(request.path)):
+                if not request.path:
                     raise InvalidRequestError(f"the adapter {request.lora_name!r} is not loaded; give its path")
-                self.add(request.lora_name, Path(request.lora_path))
+                self.add(request.lora_name, Path(request.path))
         except ConfigError as exc:
             raise InvalidRequestError(str(exc), param="lora_request") from exc
         return request.lora_name

@@ -1,11 +1,9 @@
 """Schema checks on complete answers, for keywords that no grammar enforces, and the fields that report them."""
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ....engine.core.sampling_params import SamplingParams
@@ -29,6 +27,7 @@ class AnswerCheck:
 
     schema: Any  # the content's schema; None: check the calls
     answer: AnswerFormat
+    unenforced: tuple[Unenforced, ...]  # keywords that the grammar does not enforce; in tools after the tool's name
 
     @classmethod
     async def of(cls, params: SamplingParams, answer: AnswerFormat) -> "AnswerCheck | None":
@@ -38,22 +37,24 @@ class AnswerCheck:
         """
         outputs = params.structured_outputs
         is_json = outputs is not None and outputs.kind == "json"
-        check = cls(schema=read_schema(outputs) if outputs is not None and is_json else None, answer=answer)
+        content = read_schema(outputs) if outputs is not None and is_json else None
         with walk_errors(outputs):
             text = str(outputs.json) if outputs is not None and is_json else None
-            walked = {name: await _walked(schema, text) for name, schema in check._schemas.items()}
-        vars(check)["unenforced"] = tuple(_named(walked))
-        return check if check.unenforced else None
+            walked = {name: await _walked(schema, text) for name, schema in _schemas(content, answer).items()}
+        unenforced = tuple(_named(walked))
+        return cls(schema=content, answer=answer, unenforced=unenforced) if unenforced else None
+
+    @classmethod
+    def again(cls, schema: Any, answer: AnswerFormat) -> "AnswerCheck | None":
+        """Return the check of a stored request, like `of`."""
+        walked = {name: enforceable(schema).unenforced for name, schema in _schemas(schema, answer).items()}
+        unenforced = tuple(_named(walked))
+        return cls(schema=schema, answer=answer, unenforced=unenforced) if unenforced else None
 
     @property
     def check(self) -> "AnswerCheck":
         """This check itself, for jobs that keep it as their attachment."""
         return self
-
-    @cached_property
-    def unenforced(self) -> tuple[Unenforced, ...]:
-        """Keywords that the grammar does not enforce; paths in tools begin with the tool's name."""
-        return tuple(_named({name: enforceable(schema).unenforced for name, schema in self._schemas.items()}))
 
     @property
     def header(self) -> str:
@@ -67,7 +68,7 @@ class AnswerCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the check as JSON values, to be kept with a job."""
-        return dataclasses.asdict(self)
+        return {"schema": self.schema}
 
     def report(self, output: CompletionOutput) -> dict[str, Any]:
         """Return the fields that report the check beside a complete output."""
@@ -87,19 +88,20 @@ class AnswerCheck:
             content = "".join(part.text for part in parts if part.kind == "content")
             yield from schema_errors(static_schema(self.schema).schema, content)
             return
+        schemas = _schemas(None, self.answer)
         arguments = {part.number: part.text for part in parts if part.kind == "arguments"}
         for call in (part for part in parts if part.kind == "call" and part.text not in self.answer.customs):
-            schema = static_schema(self._schemas.get(call.text, True)).schema
+            schema = static_schema(schemas.get(call.text, True)).schema
             for error in schema_errors(schema, arguments.get(call.number, "{}")):
                 yield SchemaError(f"/{call.text}{error.path}", error.keyword)
 
-    @cached_property
-    def _schemas(self) -> dict[str, Any]:
-        """Schema of each tool by its name; of the content, the name is empty."""
-        if self.schema is not None:
-            return {"": self.schema}
-        functions = [tool["function"] for tool in self.answer.tools if self.answer.is_forced]
-        return {function["name"]: function.get("parameters") or True for function in functions}
+
+def _schemas(content: Any, answer: AnswerFormat) -> dict[str, Any]:
+    """Return the schema of each tool by its name; of the content, the name is empty."""
+    if content is not None:
+        return {"": content}
+    functions = [tool["function"] for tool in answer.tools if answer.is_forced]
+    return {function["name"]: function.get("parameters") or True for function in functions}
 
 
 async def _walked(schema: Any, text: str | None) -> tuple[Unenforced, ...]:
@@ -126,6 +128,6 @@ class AnswerChecks:
         return await AnswerCheck.of(params, AnswerFormat())
 
     @staticmethod
-    def read(stored: Mapping[str, Any]) -> AnswerCheck:
+    def read(stored: Mapping[str, Any]) -> AnswerCheck | None:
         """Make the check again that was kept as a dict."""
-        return AnswerCheck(schema=stored["schema"], answer=AnswerFormat())
+        return AnswerCheck.again(stored["schema"], AnswerFormat())

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, SkipValidation
@@ -60,11 +59,19 @@ class StoredRequest:
     is_stored: bool = True
     schema: Any = None  # the content's schema, for AnswerCheck
 
-    @cached_property
-    def check(self) -> AnswerCheck | None:
-        """Check for the complete answer, if it needs one."""
-        check = AnswerCheck(schema=self.schema, answer=self.answer)
-        return check if check.unenforced else None
+    check: AnswerCheck | None = None  # of the complete answer, if it needs one
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form that is stored; `read` makes the check again."""
+        return asdict(replace(self, check=None))
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "StoredRequest":
+        """Rebuild the request from its stored form. Earlier versions stored more."""
+        names = {item.name for item in fields(cls)}
+        answer, schema = AnswerFormat.read(stored["answer"]), stored.get("schema")
+        values = {name: value for name, value in stored.items() if name in names}
+        return cls(**values | {"answer": answer, "check": AnswerCheck.again(schema, answer)})
 
     @property
     def num_bytes(self) -> int:

@@ -16,7 +16,7 @@ from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.language.chat.messages import Message
 from ...api.chat.answer_check import AnswerCheck
-from ...api.chat.answer_format import AnswerFormat, constrained, rendered
+from ...api.chat.answer_format import constrained, rendered
 from ...api.chat.model_text import ModelText
 from ...api.chat.timed_route import KeptRoute
 from ...api.chat.token_limit import announce_cut, cut_to_fit
@@ -162,8 +162,7 @@ async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: Ide
     check = await AnswerCheck.of(params, answer)
     job = service.new_job(params, owner=owner, idempotency_key=key)
     stored = body.stored(messages, params)
-    attachment = dataclasses.replace(stored, answer=answer, schema=check and check.schema)
-    vars(attachment)["check"] = check
+    attachment = dataclasses.replace(stored, answer=answer, schema=check and check.schema, check=check)
     job.attach(attachment)
     return _New(body=body, job=job, prompt=rendered(text), params=constrained(params, answer), attachment=attachment)
 
@@ -185,7 +184,7 @@ async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: 
         await service.results.check_quota(owner)
         service.results.add(job)
     try:
-        stored = dataclasses.asdict(new.attachment)
+        stored = new.attachment.to_dict()
         kept = KeptRequest(
             kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook, defaults=body.defaults
         )
@@ -202,9 +201,7 @@ class KeptResponse:
 
     def attachment(self, stored: Mapping[str, Any]) -> StoredRequest:
         """Rebuild the attachment from its stored form."""
-        names = {item.name for item in dataclasses.fields(StoredRequest)}  # earlier versions stored more
-        fields = {name: value for name, value in stored.items() if name in names}
-        return StoredRequest(**{**fields, "answer": AnswerFormat.read(stored["answer"])})
+        return StoredRequest.read(stored)
 
     def params(
         self, body: Mapping[str, Any], attachment: Attachment | None, defaults: Mapping[str, Any]
@@ -219,7 +216,7 @@ class KeptResponse:
         attachment = self.attachment(kept.attachment)
         body = ResponsesRequest.read(kept.body)
         text, answer = await response_prompt(engine, settings, body, attachment.messages)
-        stored = dataclasses.asdict(dataclasses.replace(attachment, answer=answer))
+        stored = dataclasses.replace(attachment, answer=answer).to_dict()
         return rendered(text), dataclasses.replace(kept, attachment=stored)
 
 
