@@ -11,7 +11,8 @@ from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.formats.checkpoint import model_folder
 from splitfuse.engine.language.text.tokenizer import Tokenizer
-from splitfuse.engine.serving.loading import load_runner, resolve
+from splitfuse.engine.serving.loading import load_runner
+from splitfuse.engine.serving.resolved_model import resolve
 
 
 class Engine:

@@ -27,6 +27,7 @@ class ResolvedConfig(EngineConfig):
     max_num_seqs: int
     max_num_batched_tokens: int
     async_scheduling: bool
+    max_model_len: int = 0
     fingerprint: str = ""  # the loaded weights'; with other weights a resumed request could go on to other tokens
 
     def __post_init__(self) -> None:
@@ -46,3 +47,8 @@ class ResolvedConfig(EngineConfig):
             values["target_itl_ms"] = config.target_itl_ms or "auto"
             values["long_prefill_token_threshold"] = _CPU_CHUNK if device == "cpu" else None
         return cls(**values | facts)
+
+    @property
+    def most_blocks(self) -> int:
+        """Number of blocks that can be of use: every sequence of a step at full length."""
+        return self.max_num_seqs * -(-self.max_model_len // self.block_size)

@@ -31,8 +31,9 @@ from ..language.structured_output.compiler import GrammarCompiler
 from ..language.text.tokenizer import Tokenizer
 from ..language.workers.heap import return_freed_memory
 from .input_processor import InputProcessor
-from .loading import load_runner, resolve
+from .loading import load_runner
 from .output_processor import OutputProcessor
+from .resolved_model import resolve
 
 # Lengths of the self-test, so that it takes each kind of step: 11 ms of CPU time with the demo model.
 _TEST_PROMPT_LEN = 4

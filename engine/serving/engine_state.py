@@ -200,7 +200,7 @@ class EngineState:
             "status": "draining" if self.is_draining else "serving",
             "model": self.config.model_name,
             "max_model_len": self.max_model_len,
-            "kv_bytes_per_token": self.loaded.kv_bytes_per_token,
+            "kv_bytes_per_token": self.loaded.memory.token_bytes if self.loaded.memory else 0,
             "weights_version": self.weights_version,
             "paused": self.paused,
             "default_sampling_params": self.default_sampling_params,

@@ -13,7 +13,7 @@ from .byte_size import SIZE_KIND, byte_size
 from .machine.stored_model import is_cached
 
 if TYPE_CHECKING:
-    from ...engine.serving.memory_plan import MemoryPlan
+    from ...engine.execution.models.memory_plan import MemoryPlan
 
 DOES_NOT_FIT = 1
 NEVER_RUN = "written and tested without cards: never run on two GPUs"
@@ -49,13 +49,13 @@ def plan(config: EngineConfig, *, memory: str | None, num_ranks: int) -> int:
 
 
 def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]]:
-    model, per_rank = found.model_config, " on each rank" if found.num_ranks > 1 else ""
+    model, per_rank = found.model, " on each rank" if found.config.tensor_parallel_size > 1 else ""
     quantized = model.quantization.name if model.quantization else config.quantization
     description = f" ({model.description})" if model.description else ""
     yield "model", f"{config.model_name}, {model.architecture}{description}"
-    yield "device", f"{found.device}, {found.dtype}" + (f", weights {quantized}" if quantized else "")
-    if found.num_ranks > 1 and found.device == "cuda":
-        yield "GPUs", f"{found.num_ranks}, one for each rank; {NEVER_RUN}"
+    yield "device", f"{found.config.device}, {found.config.dtype}" + (f", weights {quantized}" if quantized else "")
+    if found.config.tensor_parallel_size > 1 and found.config.device == "cuda":
+        yield "GPUs", f"{found.config.tensor_parallel_size}, one for each rank; {NEVER_RUN}"
     yield "weights", f"{shown(found.weight_bytes)}{per_rank}"
     if found.step_bytes:
         yield "a step", f"{shown(found.step_bytes)}{per_rank}, estimated; `serve` measures it"
@@ -64,7 +64,7 @@ def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]
     yield (
         "KV cache",
         f"{num_blocks} blocks = {found.num_tokens} tokens = {found.num_requests:.3g} requests of "
-        f"{found.max_model_len}: {shown(found.num_tokens * found.token_bytes)}{per_rank}",
+        f"{found.config.max_model_len}: {shown(found.num_tokens * found.token_bytes)}{per_rank}",
     )
     if config.prefix_cache_dir is not None:
         num_bytes = config.prefix_cache_disk_bytes
@@ -74,7 +74,7 @@ def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]
         on_host = f", and {shown(states.num_host * slot_bytes)} of --swap-space" if states.num_host else ""
         yield "states", f"{states}: {shown(states.num_slots * slot_bytes)}{on_host}"
     if not found.fits:
-        yield "", f"not one request of {found.max_model_len} tokens fits"
+        yield "", f"not one request of {found.config.max_model_len} tokens fits"
 
 
 def _ways_out(
@@ -83,18 +83,18 @@ def _ways_out(
     """Yield changes that make a request of full length, or of some length, fit."""
     if found.num_tokens >= 2:
         yield f"--max-model-len {found.num_tokens}"
-    is_quantized = config.quantization is not None or found.model_config.quantization is not None
+    is_quantized = config.quantization is not None or found.model.quantization is not None
     for bits in () if is_quantized else ("int8", "int4"):
         with contextlib.suppress(ConfigError):  # a model with experts refuses quantization
             changed = planned(replace(config, quantization=bits))
             if changed.fits:
                 yield f"--quantization {bits}: weights {shown(changed.weight_bytes)}"
     if config.kv_cache_dtype == "auto":
-        name = "fp8" if found.device == "cuda" else "int8"
+        name = "fp8" if found.config.device == "cuda" else "int8"
         changed = planned(replace(config, kv_cache_dtype=name))
         if changed.fits:
             yield f"--kv-cache-dtype {name}: a token {shown(changed.token_bytes)}"
-    if found.num_ranks == 1 and found.device == "cuda":
+    if found.config.tensor_parallel_size == 1 and found.config.device == "cuda":
         yield "--tensor-parallel-size 2, where there are two cards"
     yield f"a machine with more memory, or a smaller model: the weights alone take {shown(found.weight_bytes)}"
 

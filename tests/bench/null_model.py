@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from splitfuse.client.bench.latency import percentile
-from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.engine.config import DEMO_FOLDER, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, Moves, RowOutput
 from splitfuse.engine.core.block_manager import CacheSpec
 from splitfuse.engine.execution.models.registry import read_model_config
@@ -40,7 +40,7 @@ class NullRunner:
 
     def __init__(self, *, pace_s: float, num_blocks: int, max_model_len: int) -> None:
         self.loaded = SimpleNamespace(
-            kv_bytes_per_token=0,
+            memory=None,
             model_config=read_model_config(DEMO_FOLDER),
             device=SimpleNamespace(type="none"),
             inexact=None,
@@ -88,7 +88,7 @@ def serve(args: argparse.Namespace) -> None:
     runner = NullRunner(pace_s=args.pace_ms / 1000, num_blocks=64 * args.streams, max_model_len=1024)
     tokenizer: Any = _tokenizer()
 
-    def load(config: Any) -> builder.EngineParts:
+    def load(config: Any, **_: Any) -> builder.EngineParts:
         input_processor = InputProcessor(
             tokenizer=tokenizer,
             grammars=None,
@@ -97,7 +97,8 @@ def serve(args: argparse.Namespace) -> None:
             max_cache_tokens=10**9,
             seed=0,
         )
-        return builder.EngineParts(tokenizer, runner, input_processor)  # type: ignore[arg-type]
+        facts = ResolvedConfig.of(config, device="cpu")
+        return builder.EngineParts(facts, tokenizer, runner, input_processor)  # type: ignore[arg-type]
 
     builder.load = load
     settings = Settings(

@@ -91,7 +91,7 @@ def _interpreted_kernels() -> Iterator[None]:
     """Let a CPU's engine call a GPU's kernels."""
     import torch
 
-    from splitfuse.engine.serving import loading
+    from splitfuse.engine.serving import resolved_model
     from splitfuse.kernels import ops
     from splitfuse.kernels.cuda import attention_decode, backend
 
@@ -107,7 +107,7 @@ def _interpreted_kernels() -> Iterator[None]:
         patch.dict(ops._BACKEND_OF_DEVICE, {"cpu": "cuda"}),
         patch.object(ops, "decode_planner", attention_decode.decode_planner),
         patch.object(backend, "route", route),
-        patch.object(loading, "resolve_dtype", resolve_dtype),
+        patch.object(resolved_model, "resolve_dtype", resolve_dtype),
     ):
         yield
 

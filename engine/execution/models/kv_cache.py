@@ -1,4 +1,4 @@
-"""KVCache: memory of all that layers keep: keys and values in blocks, recurrent states in slots; and what fits."""
+"""KVCache: memory of all that layers keep: keys and values in blocks, recurrent states in slots."""
 
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ....kernels import ops
-from ...config import EngineConfig
-from ...config.host_memory import available_memory
 from ...device import to_device
 from ...errors import ConfigError
 from .config import ModelConfig
-from .device_memory import DeviceMemory
 from .layer_states import (
     LatentKV,
     LayerState,
@@ -20,15 +17,11 @@ from .layer_states import (
     RecurrentState,
     Several,
     SharedKV,
-    paged_parts,
-    recurrent_parts,
 )
+from .memory_plan import kv_bytes_per_token
 
 if TYPE_CHECKING:
     from .host_blocks import BlockPairs, HostBlocks
-
-# Share of the free memory that a CPU server takes for its cache by default.
-CPU_MEMORY_SHARE = 0.25
 
 LayerView = ops.CacheView | ops.StateView | tuple[ops.CacheView | ops.StateView, ...] | None
 
@@ -161,56 +154,3 @@ def _host_blocks(caches: list[torch.Tensor], num_blocks: int) -> "HostBlocks":
     from .host_blocks import HostBlocks  # here: only a cache with swap space has some
 
     return HostBlocks(caches, num_blocks)
-
-
-def kv_bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
-    """Return a token's bytes of keys and values over all layers, in a cache of this dtype."""
-    return sum(_num_values(part, dtype) for part in paged_parts(model.kept_states)) * dtype.itemsize
-
-
-def _num_values(part: PagedKV | LatentKV, dtype: torch.dtype) -> int:
-    if isinstance(part, LatentKV):
-        return ops.token_width(part.rank + part.rope_dim, dtype)
-    return 2 * part.num_kv_heads * ops.token_width(part.head_dim, dtype)
-
-
-def state_bytes(model: ModelConfig, dtype: torch.dtype, *, max_drafts: int = 0) -> int:
-    """Return the bytes of a slot, a sequence's recurrent states over all layers; `dtype` is the model's."""
-    return sum(part.num_bytes(dtype.itemsize, max_drafts) for part in recurrent_parts(model.layer_states))
-
-
-def cache_budget(config: EngineConfig, memory: DeviceMemory | None, step_bytes: int) -> int:
-    """Return the bytes for blocks and states: the configured number, else a share of the free memory.
-
-    `memory`: the GPU's, None for a CPU. `step_bytes`: memory of a GPU's step besides weights and cache.
-    """
-    if config.kv_cache_memory_bytes is not None:
-        return config.kv_cache_memory_bytes
-    return _budget(config, memory, step_bytes)
-
-
-def num_cache_blocks(
-    config: EngineConfig, *, bytes_per_token: int, useful: int, budget: int, step_bytes: int = 0
-) -> int:
-    """Return the cache's number of blocks: the configured one, else as many as `budget` bytes hold, at most `useful`.
-
-    `bytes_per_token`: keys and values of all models that share the blocks. Raises ConfigError if not even one fits.
-    """
-    if config.num_kv_blocks is not None:
-        return config.num_kv_blocks
-    block_bytes = config.block_size * bytes_per_token
-    blocks = min(budget // block_bytes, useful)
-    if blocks < 1:
-        raise ConfigError(
-            f"KV cache: one block of {config.block_size} tokens needs {block_bytes} bytes, {max(budget, 0)} are there "
-            f"beside the weights and {step_bytes} for a step; raise --kv-cache-memory-bytes or "
-            "--gpu-memory-utilization, or lower --max-num-batched-tokens or --max-num-seqs"
-        )
-    return blocks
-
-
-def _budget(config: EngineConfig, memory: DeviceMemory | None, step_bytes: int) -> int:
-    if memory is None:
-        return int(available_memory() * CPU_MEMORY_SHARE)
-    free, total = memory.free_and_total()  # memory that is in use now stays in use
-    return int(total * config.gpu_memory_utilization) - (total - free) - step_bytes

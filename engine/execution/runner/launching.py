@@ -10,7 +10,8 @@ from ...core.policies import BATCHING_POLICIES
 from ...device import stream_of
 from ..models.config import ModelConfig
 from ..models.device_memory import DeviceMemory, refusing_out_of_memory
-from ..models.kv_cache import KVCache, StatePool, cache_budget
+from ..models.kv_cache import KVCache, StatePool
+from ..models.memory_plan import gpu_budget
 from .async_runner import AsyncRunner, decode_planner
 from .cuda_graphs import CudaGraphCapturer, GraphCapturer, graph_bytes, graph_sizes, mixed_graph_sizes
 from .model_runner import ModelRunner
@@ -51,7 +52,7 @@ def _capturer(device: torch.device) -> GraphCapturer | None:
 
 
 def measured_budget(
-    config: ResolvedConfig, model: Any, memory: DeviceMemory, *, ranks: Any = None, max_model_len: int, **options: Any
+    config: ResolvedConfig, model: Any, memory: DeviceMemory, *, ranks: Any = None, **options: Any
 ) -> tuple[int, int]:
     """Measure the bytes of a GPU's largest step, and return the bytes for its cache, too. Raises ConfigError.
 
@@ -65,9 +66,10 @@ def measured_budget(
             block_size=config.block_size,
             enforce_eager=config.enforce_eager,
             **options,
-            **_step_limits(config, max_model_len),
+            **_step_limits(config, config.max_model_len),
         )
-    budget = cache_budget(config, memory, step_bytes)
+    free, total = memory.free_and_total()  # memory that is in use now stays in use
+    budget = gpu_budget(config, total=total, used=total - free + step_bytes)
     return step_bytes, budget if ranks is None else min(budget, *ranks.answers())
 
 

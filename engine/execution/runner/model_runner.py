@@ -22,6 +22,7 @@ from ...core.state_places import StateSpec
 from ...device import stream_of
 from ..models.config import ModelConfig
 from ..models.kv_cache import KVCache
+from ..models.memory_plan import MemoryPlan
 from ..sampling.sampler import Sampler
 from .stages import Stages
 from .transfer import DirectTransfer
@@ -39,10 +40,14 @@ class LoadedModel:
     dtype: torch.dtype
     max_model_len: int
     cache: CacheSpec
-    kv_bytes_per_token: int = 0
+    memory: MemoryPlan | None = None  # rank 0's
     op_by_op: str | None = None  # on a CPU, the reason why the layers are not one native call
-    states: StateSpec | None = None  # slots of recurrent states; None: no layer is recurrent
     inexact: str | None = "unknown"  # reason why the schedule may change bits; None: it never does
+
+    @property
+    def states(self) -> StateSpec | None:
+        """Slots of recurrent states; None: no layer is recurrent."""
+        return None if self.memory is None else self.memory.states
 
 
 class ModelRunner:

@@ -21,7 +21,7 @@ from ...execution.models.registry import read_model_config
 from ...formats.checkpoint import model_folder
 from ...formats.weights import DummySource
 from ...serving.llm import LLM
-from ...serving.loading import resolve_device
+from ...serving.resolved_model import resolve_device
 from .point import Point as Point
 from .shapes import SHAPES as SHAPES
 

@@ -60,7 +60,7 @@ class RankRunner:
         setup, memory = self._setup, memory_of(self._setup.device)
         assert memory is not None
         return measured_budget(
-            setup.config, self._model, memory, max_model_len=setup.max_model_len, device=setup.device,
+            setup.config, self._model, memory, device=setup.device,
             dtype=setup.dtype, cache_dtype=cache_dtype, cached=self._own_config,
         )[1]  # fmt: skip
 

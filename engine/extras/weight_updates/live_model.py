@@ -21,13 +21,13 @@ from ...core.engine_core import EngineCore
 from ...errors import ConfigError, InvalidRequestError
 from ...execution.models.config import ModelConfig
 from ...execution.models.fingerprint import fingerprint
+from ...execution.models.model_builder import build_model
 from ...execution.models.planned_weights import WeightLayout, planned_weight_bytes
 from ...execution.models.registry import read_model_config
 from ...execution.runner.model_runner import ModelRunner
 from ...formats.checkpoint import model_folder
 from ...formats.weights import WeightSource, weight_source
 from ...language.workers.heap import return_freed_memory
-from ...serving.loading import build_model
 from .memory import discard
 from .restart import restart
 from .sources import FiniteSource, TensorSource

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from splitfuse.engine.execution.models.config import ModelConfig
-from splitfuse.engine.execution.models.kv_cache import kv_bytes_per_token
+from splitfuse.engine.execution.models.memory_plan import kv_bytes_per_token
 from splitfuse.kernels import large_pages, ops
 
 PROMPT_ROWS = 1024  # rows of the matrix product whose rate is measured

@@ -1,5 +1,6 @@
 """The plan of a model's memory: the blocks that loading it gives, and the limits that it is told."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ from tiny_models import save_model
 from splitfuse.engine import LLM
 from splitfuse.engine.config import DEMO_FOLDER, EngineConfig
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.execution.models import kv_cache
-from splitfuse.engine.serving.loading import load_runner, resolve
+from splitfuse.engine.serving import loading
+from splitfuse.engine.serving.loading import load_runner
 from splitfuse.engine.serving.memory_plan import plan_memory
+from splitfuse.engine.serving.resolved_model import resolve
 
 GIB = 2**30
 
@@ -34,9 +36,11 @@ def test_it_gives_the_blocks_that_loading_gives(fields, folder):
     config = EngineConfig(model=str(folder), device="cpu", **fields)
     loaded = load_runner(resolve(config, folder)).loaded
     found = plan_memory(config, folder)
+    if "kv_cache_memory_bytes" in fields:
+        assert loaded.memory == replace(found, weight_bytes=0, model=loaded.memory.model), "one function made both"
     assert found.num_blocks == loaded.cache.num_blocks
-    assert (found.block_size, found.max_model_len) == (loaded.cache.block_size, loaded.max_model_len)
-    assert (found.device, f"torch.{found.dtype}") == ("cpu", str(loaded.dtype))
+    assert (found.config.block_size, found.config.max_model_len) == (loaded.cache.block_size, loaded.max_model_len)
+    assert (found.config.device, f"torch.{found.config.dtype}") == ("cpu", str(loaded.dtype))
 
 
 def test_on_a_cpu_the_cache_gets_a_share_of_what_the_weights_leave(monkeypatch):
@@ -44,7 +48,7 @@ def test_on_a_cpu_the_cache_gets_a_share_of_what_the_weights_leave(monkeypatch):
     memory = GIB
     found = plan_memory(config, DEMO_FOLDER, memory=memory)
     used = found.weight_bytes + 350 * 2**20
-    monkeypatch.setattr(kv_cache, "available_memory", lambda: memory - used)
+    monkeypatch.setattr(loading, "available_memory", lambda: memory - used)
     assert found.num_blocks == load_runner(resolve(config, DEMO_FOLDER)).loaded.cache.num_blocks
 
 
@@ -52,9 +56,9 @@ def test_on_a_gpu_weights_and_a_step_are_taken_off_what_it_has():
     config = EngineConfig(device="cuda", dtype="bfloat16", max_num_seqs=4096)
     found = plan_memory(config, DEMO_FOLDER, memory=2 * GIB)
     left = int(2 * GIB * 0.9) - found.weight_bytes - found.step_bytes - 500 * 2**20
-    assert found.device == "cuda"
+    assert found.config.device == "cuda"
     assert found.step_bytes > 0
-    assert found.num_blocks == left // (found.token_bytes * found.block_size)
+    assert found.num_blocks == left // (found.token_bytes * found.config.block_size)
     assert found.fits
 
 
@@ -63,7 +67,7 @@ def test_an_int8_cache_holds_nearly_twice_the_tokens():
     plain, rounded = (
         plan_memory(EngineConfig(kv_cache_dtype=name, **fields), DEMO_FOLDER) for name in ("auto", "int8")
     )
-    head_dim = plain.model_config.head_dim
+    head_dim = plain.model.head_dim
     assert rounded.token_bytes * 2 * head_dim == plain.token_bytes * (head_dim + 4)
     assert 1.85 < rounded.num_tokens / plain.num_tokens < 2
 
@@ -123,7 +127,7 @@ def test_states_and_blocks_share_the_swap_space(hybrid_folder):
     spec, states = runner.loaded.cache, runner.loaded.states
     assert plan_memory(config, hybrid_folder).states == states
     assert states.num_host == resolved.config.max_num_seqs
-    token_bytes = runner.loaded.kv_bytes_per_token
+    token_bytes = runner.loaded.memory.token_bytes
     assert states.slot_blocks == states.slot_bytes / (token_bytes * spec.block_size)
     num_bytes = spec.num_host_blocks * spec.block_size * token_bytes + states.num_host * states.slot_bytes
     assert 2**21 - spec.block_size * token_bytes < num_bytes <= 2**21

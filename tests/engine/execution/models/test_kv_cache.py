@@ -7,7 +7,7 @@ import torch
 from real_configs import REAL_CONFIGS
 
 from splitfuse.engine.execution.models.config import ModelConfig
-from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool, kv_bytes_per_token, state_bytes
+from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool
 from splitfuse.engine.execution.models.layer_states import (
     LatentKV,
     LayerState,
@@ -17,6 +17,7 @@ from splitfuse.engine.execution.models.layer_states import (
     Several,
     SharedKV,
 )
+from splitfuse.engine.execution.models.memory_plan import kv_bytes_per_token, state_bytes
 from splitfuse.engine.execution.models.registry import parse_model_config
 from splitfuse.kernels import ops
 

@@ -22,7 +22,8 @@ from splitfuse.engine.execution.models.planned_weights import (
     planned_weight_bytes,
 )
 from splitfuse.engine.execution.models.registry import model_class, parse_model_config, read_model_config
-from splitfuse.engine.serving.loading import load_runner, resolve
+from splitfuse.engine.serving.loading import load_runner
+from splitfuse.engine.serving.resolved_model import resolve
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
 

@@ -4,7 +4,7 @@ import pytest
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.serving.llm import LLM
-from splitfuse.engine.serving.loading import resolve_device
+from splitfuse.engine.serving.resolved_model import resolve_device
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
