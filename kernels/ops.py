@@ -33,7 +33,9 @@ from .arguments import StepArrays as StepArrays
 from .backend import Backend
 from .int8_cache import token_width as token_width
 from .quantize import QuantizedWeight as QuantizedWeight
+from .quantize import can_quantize as can_quantize
 from .quantize import powers_of_two as powers_of_two
+from .quantize import quantize as quantize
 from .quantize import rounded as rounded
 
 if TYPE_CHECKING:

@@ -45,6 +45,21 @@ class QuantizedWeight(NamedTuple):
         """Number of inputs that share a scale."""
         return self.values.shape[1] // len(self.scales)
 
+    def packed_bits(self, *, is_gpu: bool) -> float:
+        """Return the bits of a value with its share of scales and offsets, as a CPU or a GPU stores them.
+
+        A GPU stores 5 and 6 bits as 8, and one level of float32 scales instead of two levels. Scales of float4 are
+        exponents.
+        """
+        parts = (self.scales, self.offsets, self.super_scales, self.super_offsets)
+        sizes = [8 * len(part) * part.element_size() for part in parts if part is not None]
+        if self.is_float4:
+            sizes = [8 * len(self.scales)]
+        elif is_gpu and self.super_scales is not None:
+            sizes = [32 * len(part) for part in parts[:2] if part is not None]
+        bits = 8 if is_gpu and self.bits in (5, 6) else self.bits
+        return bits + sum(sizes) / self.values.shape[1]
+
     def to(self, device: torch.device) -> "QuantizedWeight":
         """Copy the weight to another device."""
         parts = self._asdict().items()

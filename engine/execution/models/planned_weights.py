@@ -6,6 +6,7 @@ Only headers are read, of a GGUF file or of quantized safetensors. Sizes are tho
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,24 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....kernels.ops import QuantizedWeight
+from ....kernels.ops import QuantizedWeight, can_quantize, quantize
+from ...formats.gguf.tensor_types import TensorType
 from ...formats.tensor_entry import TensorEntry, tensor_entries
 from ...formats.weights import files_and_names
 from .config import ModelConfig
 from .registry import model_class
 
-_INT4_GROUPS = (128, 64, 32)
 _ZEROS, _SCALES = ("qzeros", "weight_zero_point"), ("scales", "weight_scale")
 _CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")  # kept in float32
 _PARTS_OF_EXPERTS = ("_proj_blocks", "_proj_scales")
 _POSITIONS = ("wpe.weight", "embed_positions.weight", "embed_tokens_per_layer.weight")  # tables that are added
+_ROUNDED = {"int8": 8, "int4": 4}  # --quantization: bits
 _CPU_MULTIPLE = 32  # the CPU's layout pads outputs and inputs to a multiple of this (kernels/cpu/linear.py)
-# Bits of a value with its share of scales and offsets, on a CPU and on a GPU. A GPU stores 5 and 6 bits as 8, and one
-# level of float32 scales instead of two levels.
-_GGUF_BITS = {
-    "Q4_0": (4.5, 4.5), "Q4_1": (5.0, 5.0), "Q5_0": (5.5, 8.5), "Q5_1": (6.0, 9.0), "Q8_0": (8.5, 8.5),
-    "Q4_K": (4.625, 6.0), "Q5_K": (5.625, 10.0), "Q6_K": (6.5625, 10.0), "IQ4_NL": (8.5, 8.5), "MXFP4": (4.25, 4.25),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +51,11 @@ class WeightLayout:
 
     def _bits(self, num_inputs: int, *, is_head: bool) -> float:
         """Return the bits of a value with its share of scales and offsets. A head keeps at least 8 (decoder.py)."""
-        group = next((size for size in _INT4_GROUPS if num_inputs % size == 0), None)
-        if self.quantization == "int4" and not is_head:
-            return self.dtype.itemsize * 8 if group is None else 4 + 64 / group
-        is_rounded = self.quantization in ("int8", "int4") and num_inputs % 2 == 0
-        if is_rounded or (self.quantization == "fp8" and self.is_gpu and not is_head):
+        row = torch.zeros(1, num_inputs)
+        bits = 8 if is_head and self.quantization == "int4" else _ROUNDED.get(self.quantization or "", 16)
+        if bits < 16 and can_quantize(row, bits):
+            return quantize(row, bits).packed_bits(is_gpu=self.is_gpu)
+        if self.quantization == "fp8" and self.is_gpu and not is_head:
             return 8 + 32 / num_inputs
         return self.dtype.itemsize * 8
 
@@ -167,8 +163,18 @@ def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[st
 
 def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
     shape = place.info.shape if place.expert is None else place.info.shape[1:]
-    is_kept = place.info.type.is_quantized and len(shape) == 2 and not place.adds_one
-    return prod(shape) * _GGUF_BITS[place.info.type.name][is_gpu] / 8 if is_kept else None
+    if not place.info.type.is_quantized or len(shape) != 2 or place.adds_one:
+        return None
+    num_values: int = prod(shape)
+    return num_values * _bits_of_block(place.info.type, is_gpu=is_gpu) / 8
+
+
+@cache
+def _bits_of_block(kind: TensorType, *, is_gpu: bool) -> float:
+    """Return the bits of a value in a GGUF type, from an empty block."""
+    from ...formats.gguf.blocks import quantized
+
+    return quantized(torch.zeros(1, kind.block_bytes, dtype=torch.uint8), kind.name).packed_bits(is_gpu=is_gpu)
 
 
 def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float | None]:

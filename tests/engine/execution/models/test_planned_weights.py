@@ -15,13 +15,9 @@ from real_configs import REAL_CONFIGS
 from tiny_models import CONFIGS, HYBRIDS, save_model
 
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.execution.models.planned_weights import (
-    _GGUF_BITS,
-    ShapeSource,
-    WeightLayout,
-    planned_weight_bytes,
-)
+from splitfuse.engine.execution.models.planned_weights import ShapeSource, WeightLayout, planned_weight_bytes
 from splitfuse.engine.execution.models.registry import model_class, parse_model_config, read_model_config
+from splitfuse.engine.formats.gguf.tensor_types import TENSOR_TYPES
 from splitfuse.engine.serving.loading import load_runner
 from splitfuse.engine.serving.resolved_model import resolve
 from splitfuse.kernels import ops
@@ -102,11 +98,12 @@ def test_ranks_share_the_matrices(tmp_path: Path) -> None:
     assert one / 2 < two < 0.52 * one
 
 
-@pytest.mark.parametrize("name", sorted(_GGUF_BITS.keys() & FORMS.keys()))
+@pytest.mark.parametrize("name", sorted(kind.name for kind in TENSOR_TYPES.values() if kind.name in FORMS))
 def test_packed_weights_have_the_planned_bits_on_a_gpu(name: str) -> None:
     """Check linears and experts: packing is torch's work, so no GPU is needed."""
     cuda = pytest.importorskip("splitfuse.kernels.cuda.backend")
-    planned, weight = _GGUF_BITS[name][1], random_weight(FORMS[name], 256, 512)
+    weight = random_weight(FORMS[name], 256, 512)
+    planned = weight.packed_bits(is_gpu=True)
     assert 8 * held_bytes(cuda.pack_quantized([weight], dtype=torch.bfloat16)) / (256 * 512) == planned
     expert = ops.ExpertWeights([weight, weight], random_weight(FORMS[name], 512, 256))
     packed = cuda.pack_experts([expert] * 3, num_experts=3, dtype=torch.bfloat16)
