@@ -180,6 +180,9 @@ def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
         tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
     model_config = runner.loaded.model_config
     pooler = _pooler(config, folder, runner, tokenizer)
+    if config.enable_lora and pooler is not None:
+        raise ConfigError("--enable-lora is not built for models that pool; leave it out, or merge the adapter")
+    adapters = _adapters(config, runner) if config.enable_lora else None
     input_processor = InputProcessor(
         tokenizer=tokenizer,
         grammars=_constraint_compiler(tokenizer, model_config),
@@ -190,9 +193,6 @@ def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
         generates=pooler is None or pooler.generates,
     )
     return_freed_memory()
-    if config.enable_lora and pooler is not None:
-        raise ConfigError("--enable-lora is not built for models that pool; leave it out, or merge the adapter")
-    adapters = _adapters(config, runner) if config.enable_lora else None
     facts = replace(resolved.config, fingerprint=mark.result(), num_kv_blocks=runner.loaded.cache.num_blocks)
     facts = facts if pooler is None else pooler.engine_config(facts)
     return EngineParts(facts, tokenizer, runner, input_processor, defaults, pooler, adapters)

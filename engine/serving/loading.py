@@ -19,7 +19,6 @@ from ..execution.models.device_memory import memory_of
 from ..execution.models.kv_cache import KVCache, StatePool
 from ..execution.models.memory_plan import cpu_budget, divide_memory
 from ..execution.models.model_builder import build_model
-from ..execution.models.registry import model_class
 from ..execution.models.tensor_parallel import ALONE, TensorParallel
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import load_extra
@@ -71,26 +70,9 @@ def load_runner(resolved: ResolvedModel, *, draft: ModelConfig | None = None) ->
         cache=CacheSpec(plan.num_blocks, config.block_size, plan.num_host_blocks, cache.measure_swap()),
         memory=plan,
         op_by_op=model.plan.refusal(cache) if device.type == "cpu" else None,
-        inexact=_inexact_reason(resolved),
+        inexact=resolved.inexact_reason(),
     )
     return ModelRunner(model, cache, loaded, ranks=ranks, logprobs_mode=config.logprobs_mode)
-
-
-def _inexact_reason(resolved: ResolvedModel) -> str | None:
-    """Return the reason why the schedule may change bits of an answer; None if it never does."""
-    config, model = resolved.config, resolved.model
-    if config.exact is False:
-        return "--no-exact"
-    family = model_class(model.architecture, impl=model.impl)
-    if family.inexact or resolved.device.type == "cpu" or not config.exact:
-        return family.inexact or ops.inexact_reason(resolved.device, resolved.dtype, head_dim=model.head_dim)
-    if model.quantization:
-        return "nobody has compared a GPU's products with quantized files in different batches"
-    if model.is_recurrent:
-        return "nobody has compared a GPU's recurrent layers in different batches"
-    if config.tensor_parallel_size > 1:
-        return "nobody has compared the sums of several GPUs in different batches"
-    return ops.inexact_reason(resolved.device, resolved.dtype, head_dim=model.head_dim)
 
 
 def _load_shares(resolved: ResolvedModel) -> tuple[Any, Any, Callable[..., KVCache], ModelConfig]:

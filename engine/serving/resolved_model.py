@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import torch
 
+from ...kernels import ops
 from ..config import EngineConfig, ResolvedConfig
 from ..errors import ConfigError
 from ..execution.models.config import ModelConfig
 from ..execution.models.layer_states import LatentKV
-from ..execution.models.registry import read_model_config
+from ..execution.models.registry import model_class, read_model_config
 from ..execution.models.tensor_parallel import TensorParallel
 
 _MAX_ROPE_BYTES = 2**32  # two million positions of head_dim 128 take 1 GiB
@@ -27,6 +28,25 @@ class ResolvedModel(NamedTuple):
     device: torch.device
     dtype: torch.dtype
     cache_dtype: torch.dtype
+
+    def inexact_reason(self) -> str | None:
+        """Return the reason why the schedule may change bits of an answer; None if it never does.
+
+        Call it once the kernels have been told what has to be exact (`ops.be_exact`).
+        """
+        config, model = self.config, self.model
+        if config.exact is False:
+            return "--no-exact"
+        family = model_class(model.architecture, impl=model.impl)
+        if family.inexact or self.device.type == "cpu" or not config.exact:
+            return family.inexact or ops.inexact_reason(self.device, self.dtype, head_dim=model.head_dim)
+        if model.quantization:
+            return "nobody has compared a GPU's products with quantized files in different batches"
+        if model.is_recurrent:
+            return "nobody has compared a GPU's recurrent layers in different batches"
+        if config.tensor_parallel_size > 1:
+            return "nobody has compared the sums of several GPUs in different batches"
+        return ops.inexact_reason(self.device, self.dtype, head_dim=model.head_dim)
 
 
 def resolve(

@@ -14,7 +14,6 @@ import torch
 
 from ....kernels import ops
 from ...core.batch import Batch, Moves
-from ...core.block_allocator import num_blocks_for
 from ...core.request import Request
 from ...device import Stream
 from ..models.config import ModelConfig
@@ -56,8 +55,7 @@ class AsyncRunner:
         self._cache = cache
         self._stream = stream
         self._device = device
-        table_width = num_blocks_for(max_model_len, cache.block_size)
-        self._limits = limits = StepLimits(max_num_tokens, max_num_seqs, max_model_len, table_width, planner)
+        self._limits = limits = StepLimits(max_num_tokens, max_num_seqs, max_model_len, cache.block_size, planner)
         self._sample_indices: dict[Request, int] = {}  # last step's
         self._pending: PendingOutputs | None = None  # last step's
         self._num_compiled = 0

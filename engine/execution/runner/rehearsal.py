@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ....kernels import ops
+from ...core.block_allocator import num_blocks_for
 from ...errors import is_out_of_memory
 from ..models.forward_inputs import Arrays, Bounds, Inputs, with_plans
 from ..sampling.sampler import sample_token_ids
@@ -25,8 +26,13 @@ class StepLimits(NamedTuple):
     max_num_tokens: int
     max_num_seqs: int
     max_model_len: int
-    table_width: int  # blocks of the longest sequence
+    block_size: int
     planner: Any = None  # ops.decode_planner's
+
+    @property
+    def table_width(self) -> int:
+        """Number of blocks of the longest sequence."""
+        return num_blocks_for(self.max_model_len, self.block_size)
 
 
 def compile_kernels(launch: Callable[[], None], device: torch.device) -> None:

@@ -28,7 +28,7 @@ from quantized_checkpoints import has_compressed_tensors
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.config.named_models import GET_SMOLLM2, default_model, named_model
-from splitfuse.engine.serving import loading
+from splitfuse.engine.serving.resolved_model import ResolvedModel
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
 from splitfuse.kernels.cuda import device_info
@@ -132,7 +132,7 @@ def test_smollm2(kind: str, options: dict[str, str], tmp_path: Path) -> None:
 
 
 class FakeChoices(NamedTuple):
-    """What `_inexact_reason` reads of a load on a GPU."""
+    """ResolvedModel on a GPU, as far as `inexact_reason` reads it."""
 
     config: Any
     model: Any
@@ -163,8 +163,8 @@ def test_a_gpu_promises_nothing_before_it_was_measured(
     )
     vars(model).update(facts)
     choices: Any = FakeChoices(ResolvedConfig.of(EngineConfig(model="demo", **options), device="cuda"), model)
-    assert reason in str(loading._inexact_reason(choices))
+    assert reason in str(ResolvedModel.inexact_reason(choices))
     if facts:
         return
     monkeypatch.setattr(device_info, "MEASURED_EXACT", frozenset([90]))
-    assert (loading._inexact_reason(choices) is None) == options.get("exact", False)
+    assert (ResolvedModel.inexact_reason(choices) is None) == options.get("exact", False)
