@@ -1,11 +1,7 @@
-"""Model folders and GGUF files: finding them, and reading their JSON files and numbers. Imports no torch."""
+"""Model folders and GGUF files: where they are, and which version. Imports no torch."""
 
-import json
-import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..config import EngineConfig
 from ..config.named_models import named_model
@@ -99,53 +95,3 @@ def version_of(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def other_format(folder: Path) -> str | None:
-    """Say which known content a folder has instead of a model's safetensors, and what to do; None if unknown."""
-    if (folder / "adapter_config.json").exists():
-        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path") or "its base model"
-        return (
-            f"{folder} is an adapter (LoRA or alike) for {base}, not a model; serve {base} with "
-            f"--enable-lora --lora-modules NAME={folder}"
-        )
-    return None
-
-
-def tokenizer_only(folder: Path) -> str | None:
-    """Like other_format, of a folder without config.json: say so if it holds a tokenizer."""
-    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-    if found := next((name for name in names if (folder / name).exists()), None):
-        return f"{folder} holds a tokenizer ({found}) and no model: config.json is missing; give the model's folder"
-    return None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of the model folder. Raises ConfigError that names the file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as exc:
-        raise ConfigError(f"{path} is missing; is this a Hugging Face model folder?") from exc
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as exc:
-        raise ConfigError(f"{path} cannot be read as JSON ({exc}); fetch the file again") from exc
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} must hold a JSON object; fetch the file again")
-    return value
-
-
-def positive_int(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Return the positive integer under `name`; `default` if it is missing or null. Raises ConfigError."""
-    value = fields.get(name)
-    value = default if value is None else value
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{name} must be a positive integer, not {value!r}")
-    return value
-
-
-def positive_number(fields: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """Return the finite number above 0 under `name`; `default` if it is missing or null. Raises ConfigError."""
-    value: Any = fields.get(name)
-    value = default if value is None else value
-    if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise ConfigError(f"{name} must be a number above 0, not {value!r}")
-    return float(value)

@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from ..errors import ConfigError
-from .checkpoint import read_json
+from .json_file import read_json
 from .tokenizer_parts import TokenizerParts
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..config.named_models import NAMES
+from .json_file import read_json
 
 _MAX_LISTED = 5
 _HUB = "a hub id like owner/name or owner/name:FILE.gguf"
@@ -63,3 +64,22 @@ def _models_beside(path: Path) -> Iterator[Path]:
     except OSError:
         return
     yield from (file for file in found if file.suffix.lower() == ".gguf" or (file / "config.json").exists())
+
+
+def other_format(folder: Path) -> str | None:
+    """Say which known content a folder has instead of a model's safetensors, and what to do; None if unknown."""
+    if (folder / "adapter_config.json").exists():
+        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path") or "its base model"
+        return (
+            f"{folder} is an adapter (LoRA or alike) for {base}, not a model; serve {base} with "
+            f"--enable-lora --lora-modules NAME={folder}"
+        )
+    return None
+
+
+def tokenizer_only(folder: Path) -> str | None:
+    """Like other_format, of a folder without config.json: say so if it holds a tokenizer."""
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+    if found := next((name for name in names if (folder / name).exists()), None):
+        return f"{folder} holds a tokenizer ({found}) and no model: config.json is missing; give the model's folder"
+    return None

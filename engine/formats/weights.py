@@ -19,8 +19,10 @@ from torch import Tensor
 from ...kernels.ops import QuantizedWeight
 from ..device import stream_of
 from ..errors import ConfigError, is_out_of_memory
-from .checkpoint import other_format, read_json, version_of
+from .checkpoint import version_of
+from .json_file import read_json
 from .load_progress import with_progress
+from .missing_model import other_format
 from .tensor_entry import WIDE, TensorEntry, read_tensor, tensor_entries
 
 if TYPE_CHECKING:

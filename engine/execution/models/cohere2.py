@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...formats.checkpoint import positive_int
+from ...formats.positive_numbers import positive_int
 from .cohere import CohereForCausalLM
 from .layers import Attention
 

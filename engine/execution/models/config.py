@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
-from ...formats.checkpoint import positive_int
+from ...formats.positive_numbers import positive_int
 from .layer_states import LayerState, PagedKV, recurrent_parts
 from .rope_config import RopeConfig
 
@@ -49,6 +49,7 @@ class ModelConfig:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], generation: Mapping[str, Any]) -> "ModelConfig":
         """Build the config from config.json, normalized by its family, and generation_config.json."""
+        layer_types = _layer_types(fields)
         num_heads = positive_int(fields, "num_attention_heads")
         num_kv_heads = positive_int(fields, "num_key_value_heads", num_heads)
         if num_heads % num_kv_heads:
@@ -59,10 +60,14 @@ class ModelConfig:
         head_dim = positive_int(fields, "head_dim", hidden_size // num_heads)
         if head_dim > _MAX_HEAD_DIM:
             raise ConfigError(f"head_dim {head_dim} is more than {_MAX_HEAD_DIM}")
-        layer_types = _layer_types(fields)
         ropes = {kind: RopeConfig.of_layers(fields, layer_type=kind, head_dim=head_dim) for kind in set(layer_types)}
         window = min(positive_int(fields, "sliding_window"), _MAX_WINDOW) if fields.get("sliding_window") else 0
         eos = generation.get("eos_token_id", fields.get("eos_token_id"))
+        quantization = None
+        if declared := fields.get("quantization_config"):
+            from ...formats.quantization.registry import checkpoint_format  # here: plain weights need no format
+
+            quantization = checkpoint_format(declared)
         return cls(
             architecture=fields["architectures"][0],
             vocab_size=positive_int(fields, "vocab_size"),
@@ -79,7 +84,7 @@ class ModelConfig:
             attention_bias=bool(fields.get("attention_bias", False)),
             mlp_bias=bool(fields.get("mlp_bias", False)),
             hidden_act=str(fields.get("hidden_act", "silu")),
-            quantization=checkpoint_format(fields.get("quantization_config")),
+            quantization=quantization,
             sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
             dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
             eos_token_ids=tuple(map(int, eos if isinstance(eos, list) else [] if eos is None else [eos])),
@@ -129,12 +134,3 @@ def _layer_types(fields: Mapping[str, Any]) -> list[str]:
     if unknown := set(kinds) - {"sliding_attention", "full_attention"}:
         raise ConfigError(f"layer_types: {unknown.pop()!r} is not known; known: full_attention, sliding_attention")
     return list(kinds)
-
-
-def checkpoint_format(quantization_config: Any) -> "CheckpointFormat | None":
-    """Return the format of quantized weights that config.json declares; None for plain weights. Raises ConfigError."""
-    if not quantization_config:
-        return None
-    from ...formats.quantization import registry  # here: plain weights need no format
-
-    return registry.checkpoint_format(quantization_config)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...formats.checkpoint import positive_int
+from ...formats.positive_numbers import positive_int
 from .hybrid import check_values
 from .moe import SparseDecoder
 

@@ -12,7 +12,7 @@ from ...config import EngineConfig
 from ...config.named_models import NAMED_SAMPLING
 from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, InvalidRequestError
-from ...formats.checkpoint import read_json
+from ...formats.json_file import read_json
 
 _FILE = "generation_config.json"
 _NEUTRAL = SamplingParams()

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...formats.checkpoint import positive_int
+from ...formats.positive_numbers import positive_int
 from .ernie4_5 import Ernie4_5ForCausalLM
 from .moe import SparseDecoder
 

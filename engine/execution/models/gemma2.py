@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ....kernels import ops
-from ...formats.checkpoint import positive_number
+from ...formats.positive_numbers import positive_number
 from .decoder import Layer
 from .gemma import GemmaForCausalLM
 from .layers import Attention, Normed

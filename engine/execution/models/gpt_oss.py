@@ -8,7 +8,7 @@ import torch
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...formats.checkpoint import positive_number
+from ...formats.positive_numbers import positive_number
 from .layers import Attention
 from .moe import ExpertsConfig, SparseDecoder
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...formats.checkpoint import positive_number
+from ...formats.positive_numbers import positive_number
 from .decoder import Layer
 from .forward_inputs import Inputs
 from .layers import Attention, Scaled

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...formats.checkpoint import positive_number
+from ...formats.positive_numbers import positive_number
 from .decoder import Decoder
 from .layers import Attention
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ....kernels import ops
-from ...formats.checkpoint import positive_int
+from ...formats.positive_numbers import positive_int
 from .decoder import Layer, Names
 from .forward_inputs import Inputs, select
 from .layer_norm_decoder import LayerNormDecoder

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ...formats.checkpoint import positive_int
+from ...formats.positive_numbers import positive_int
 from .moe import SparseDecoder
 
 _DEFAULTS = {

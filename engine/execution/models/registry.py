@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ConfigError
 from ...extension import has_extra, load_extra
-from ...formats.checkpoint import other_format, read_json, tokenizer_only
+from ...formats.json_file import read_json
+from ...formats.missing_model import other_format, tokenizer_only
 from .config import ModelConfig
 
 if TYPE_CHECKING:

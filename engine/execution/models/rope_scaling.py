@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError
-from ...formats.checkpoint import positive_number
+from ...formats.positive_numbers import positive_number
 
 _ORIGINAL = "original_max_position_embeddings"
 _KINDS = ("linear", "llama3", "yarn")

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import safe_open
 
 from ...errors import ConfigError
-from ...formats.checkpoint import read_json
+from ...formats.json_file import read_json
 from .heads import Dense, Head
 
 _POOLING_TYPES = {"cls": "CLS", "lasttoken": "LAST", "mean": "MEAN"}

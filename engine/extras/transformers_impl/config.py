@@ -8,8 +8,9 @@ from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ...errors import ConfigError
-from ...execution.models.config import ModelConfig, checkpoint_format
+from ...execution.models.config import ModelConfig
 from ...execution.models.layer_states import PagedKV
+from ...formats.quantization.registry import checkpoint_format
 from .attention import PROBED
 from .probe import LayerAttention, probe
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.registry import parse_model_config, read_model_config
-from splitfuse.engine.formats.checkpoint import read_json
+from splitfuse.engine.formats.json_file import read_json
 from splitfuse.engine.formats.weights import SafetensorsSource
 from splitfuse.kernels import ops
 from splitfuse.server.cli import main

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....execution.models.decoder import Names
 from ....execution.models.forward_inputs import Inputs
-from ....formats.checkpoint import positive_int
+from ....formats.positive_numbers import positive_int
 from ..families import num_labels_of
 from .encoder import Encoder
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ....formats.checkpoint import positive_int
+from ....formats.positive_numbers import positive_int
 from ..families import num_labels_of
 from .bert import BertModel
 

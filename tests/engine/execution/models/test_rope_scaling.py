@@ -7,7 +7,7 @@ import pytest
 from splitfuse.engine.config.named_models import DEMO_FOLDER
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.registry import parse_model_config, read_model_config
-from splitfuse.engine.formats.checkpoint import read_json
+from splitfuse.engine.formats.json_file import read_json
 
 DEMO = read_json(DEMO_FOLDER / "config.json")
 YARN = {"rope_type": "yarn", "factor": 4.0}
