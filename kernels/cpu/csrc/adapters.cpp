@@ -200,7 +200,7 @@ class Product {
         for (int m = 0; m < M; m++)
             for (int i = 0; i < PANEL; i += LANES) {
                 const vec values = load(to[m] + i);
-                std::memcpy((float*)sums[m] + i, &values, sizeof values);
+                store((float*)sums[m] + i, values);
             }
         for (int64_t k = 0; k < num_steps; k++) {
             lanes_t lanes[V];

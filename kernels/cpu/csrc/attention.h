@@ -49,15 +49,6 @@ inline uvec as_pairs(vec low, vec high) {
 uvec as_pairs(vec low, vec high);  // other processors multiply floats
 #endif
 
-// The larger number of each lane, `b` if one is NaN.
-inline vec larger(vec a, vec b) {
-#ifdef __AVX512F__
-    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
-#else
-    return where(a > b, a, b);
-#endif
-}
-
 // Last key that a query at this position of a row of `length` keys sees.
 template <typename Op>
 int64_t last_key(const Op& a, int64_t position, int64_t length) {

@@ -93,8 +93,7 @@ inline __attribute__((always_inline)) void columns_of_lines(const void* const* l
 #else
     uint32_t rows[LANES][LANES];
     for (int i = 0; i < LANES; i++) {
-        const uvec here = line(i);
-        std::memcpy(rows[i], &here, sizeof here);
+        store_vector(rows[i], line(i));
     }
     transpose_16(rows, (uint32_t*)columns, LANES);
 #endif
@@ -129,7 +128,7 @@ inline vec floats_of_bytes(uvec x) {
     const __m512i placed = _mm512_mask_shuffle_epi8(base, 0x1111111111111111u, (__m512i)(x ^ 0x80808080u), of_byte);
     return (vec)placed - splat(0x1p23f + 128);
 #else
-    return __builtin_convertvector((ivec)(x << (24 - 8 * J)) >> 24, vec);
+    return convert<vec>((ivec)(x << (24 - 8 * J)) >> 24);
 #endif
 }
 
@@ -155,9 +154,7 @@ inline float largest(vec x) {
 #ifdef __AVX512F__
     return _mm512_reduce_max_ps((__m512)x);
 #else
-    for (int size = LANES / 2; size; size /= 2)
-        for (int i = 0; i < size; i++) x[i] = x[i + size] > x[i] ? x[i + size] : x[i];
-    return x[0];
+    return across(x, [](auto a, auto b) { return b > a ? b : a; });
 #endif
 }
 
@@ -189,11 +186,6 @@ template <typename C, typename T>
 class Attended {
     typedef typename Operand<T>::Scalar Scalar;
     typedef typename Operand<T>::Vector Vector;
-    // Sums and operands of so many heads in a loop: without AVX-512 halves were 1.4 times slower for fewer heads.
-    template <int HEADS>
-    using SumOf = typename std::conditional<HEADS == 4, Sum, vec>::type;
-    template <int HEADS>
-    using OperandOf = typename std::conditional<std::is_same<SumOf<HEADS>, vec>::value, Vector, Sum>::type;
     static constexpr int PACK = Operand<T>::PACK;
     static constexpr int PARTS = TILE / LANES;
     // Vectors of values that are read at a time, in the order of sums_at; a rest of dimensions has one at a time, in order.
@@ -357,9 +349,11 @@ class Attended {
         uvec columns[NUM][LANES];
         for (int n = 0; n < NUM; n++) take_columns<IS_WHOLE>(v + n, d, columns[n]);
         const Scalar* first = query + head * group * query_row + d / PACK;
-        each_some(group, [&](auto num, int64_t g) __attribute__((always_inline)) {
-            add_products<IS_WHOLE, num>(columns, v, g, d, num_columns, first);
-        });
+        if constexpr (NUM == 4) add_products<IS_WHOLE, 1>(columns, v, 0, d, num_columns, first);
+        else
+            each_some(group, [&](auto num, int64_t g) __attribute__((always_inline)) {
+                add_products<IS_WHOLE, num>(columns, v, g, d, num_columns, first);
+            });
     }
 
     template <bool IS_WHOLE>
@@ -380,7 +374,7 @@ class Attended {
         float* here = scores + g * TILE + v * LANES;
         const Scalar* q[HEADS];
         for (int m = 0; m < HEADS; m++) q[m] = first + (g + m) * query_row;
-        SumOf<HEADS> acc[HEADS][NUM];
+        vec acc[HEADS][NUM];
         for (int m = 0; m < HEADS; m++)
             for (int n = 0; n < NUM; n++) acc[m][n] = d == 0 ? vec{} : load(here + m * TILE + n * LANES);
         const auto add = [&](int k) __attribute__((always_inline)) {
@@ -389,14 +383,16 @@ class Attended {
             for (int j = 0; j < OPERANDS; j++)
                 for (int m = 0; m < HEADS; m++)
                     for (int n = 0; n < NUM; n++)
-                        acc[m][n] = multiply_add(acc[m][n], OperandOf<HEADS>(operands[n][j]), q[m][k * OPERANDS + j]);
+                        acc[m][n] = multiply_add(acc[m][n], operands[n][j], q[m][k * OPERANDS + j]);
         };
+#ifdef __AVX512F__
         if constexpr (IS_WHOLE) {
 #pragma GCC unroll 16
             for (int k = 0; k < LANES; k++) add(k);
-        } else {
-            for (int k = 0; k < num_columns; k++) add(k);
+            num_columns = 0;
         }
+#endif
+        for (int k = 0; k < num_columns; k++) add(k);
         for (int m = 0; m < HEADS; m++)
             for (int n = 0; n < NUM; n++) store(here + m * TILE + n * LANES, acc[m][n]);
     }
@@ -444,7 +440,7 @@ class Attended {
     // Adds weight · value for NUM vectors of a head, from dimension d on, which stay in registers over all keys.
     template <int HEADS, int NUM, bool IS_FAR>
     void add_slice(float* own, int64_t g, int64_t d) {
-        SumOf<HEADS> acc[HEADS][NUM];
+        vec acc[HEADS][NUM];
         for (int h = 0; h < HEADS; h++)
             for (int n = 0; n < NUM; n++) acc[h][n] = load(own + h * sums_row + n * LANES) * splat(fades[g + h]);
         const Scalar* weight = weights + g * TILE / PACK;
@@ -458,7 +454,7 @@ class Attended {
             for (int n = 0; n < NUM; n += AT_ONCE) values_at<AT_ONCE>(i, d + n * LANES, NUM > 1 ? LANES : dim - d, lanes + n);
             for (int h = 0; h < HEADS; h++)
                 for (int n = 0; n < NUM; n++)
-                    acc[h][n] = multiply_add(acc[h][n], OperandOf<HEADS>(lanes[n]), weight[h * (TILE / PACK) + pair]);
+                    acc[h][n] = multiply_add(acc[h][n], lanes[n], weight[h * (TILE / PACK) + pair]);
         }
         for (int h = 0; h < HEADS; h++)
             for (int n = 0; n < NUM; n++) store(own + h * sums_row + n * LANES, acc[h][n]);

@@ -60,13 +60,13 @@ class Tile {
         ivec positions[V], lasts[V];  // of each query: its own position, and that of the last key that it sees
         for (int r = 0; r < V * LANES; r++) {
             const int64_t own = position + (r < count ? r : count - 1) / group;
-            positions[r / LANES][r % LANES] = int32_t(own);
-            lasts[r / LANES][r % LANES] = int32_t(last_key(c, own, length));
+            ((int32_t*)positions)[r] = int32_t(own);
+            ((int32_t*)lasts)[r] = int32_t(last_key(c, own, length));
         }
         vec best[V], total[V];
         for (int v = 0; v < V; v++) best[v] = splat(-1e30f), total[v] = vec{};
         if (c.sinks)
-            for (int r = 0; r < V * LANES; r++) best[r / LANES][r % LANES] = c.sinks[item.head + r % group], total[r / LANES][r % LANES] = 1;
+            for (int r = 0; r < V * LANES; r++) ((float*)best)[r] = c.sinks[item.head + r % group], ((float*)total)[r] = 1;
         std::memset(sums, 0, value_dim * V * sizeof(vec));
 #ifdef SPLITFUSE_AMX
         if (in_tiles) amx::configure(amx::MOST);

@@ -41,8 +41,10 @@ inline void rope_head(const T* from, To* to, const W* weight, float eps, const f
     int64_t half = rotary / 2;
     for (d = 0; d + LANES <= half; d += LANES) {
         vec x1 = load(x + d), x2 = load(x + d + half), c = load(cos_sin + d), s = load(cos_sin + d + half);
-        store(to + d, x1 * c - x2 * s);
-        store(to + d + half, x2 * c + x1 * s);
+        const vec first = x1 * c;  // a statement of its own, because the compiler fuses the first product
+        store(to + d, first - x2 * s);
+        const vec second = x2 * c;
+        store(to + d + half, second + x1 * s);
     }
     for (; d < half; d++) {
         float x1 = x[d], x2 = x[d + half], c = cos_sin[d], s = cos_sin[d + half];
@@ -197,8 +199,8 @@ void add_layer_norm_token(const AddLayerNorm<T>& a, int64_t t) {
     float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + a.eps);
     T* to = a.out + t * hidden;
     for (d = 0; d < whole; d += LANES) {
-        vec y = (load(source + d) - mean) * scale * load(weight + d);
-        store(to + d, bias ? y + load(bias + d) : y);
+        const vec y = (load(source + d) - mean) * scale, w = load(weight + d);
+        store(to + d, bias ? fma(y, w, load(bias + d)) : y * w);
     }
     for (; d < hidden; d++) {
         float y = (to_float(source[d]) - mean) * scale * to_float(weight[d]);

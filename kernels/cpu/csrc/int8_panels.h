@@ -124,9 +124,9 @@ class Int8Rows {
     template <typename T>
     static vec at(const T* x, int64_t k, int64_t width) {
         if (k + LANES <= width) return load(x + k);
-        vec out = {};
+        float out[LANES] = {};
         for (int64_t i = k; i < width; i++) out[i - k] = to_float(x[i]);
-        return out;
+        return load(out);
     }
 
     template <typename T>

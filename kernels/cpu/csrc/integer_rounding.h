@@ -6,21 +6,7 @@
 
 #include "simd.h"
 
-// Joins halves of the lanes until one lane is left.
-template <typename Join>
-inline int32_t across(ivec x, Join join) {
-    typedef int32_t ivec8 __attribute__((vector_size(32)));
-    typedef int32_t ivec4 __attribute__((vector_size(16)));
-    ivec8 halves[2];
-    std::memcpy(halves, &x, sizeof x);
-    const ivec8 half = join(halves[0], halves[1]);
-    ivec4 quarters[2];
-    std::memcpy(quarters, &half, sizeof half);
-    const ivec4 q = join(quarters[0], quarters[1]);
-    return join(join(q[0], q[2]), join(q[1], q[3]));
-}
-
-// The same of 16 vectors at once: lane i is what is left of x[i].
+// `across` of 16 vectors at once: lane i is what is left of x[i].
 #ifdef __AVX512F__
 template <typename Join>
 inline ivec across_each(const ivec x[16], Join join) {
@@ -54,7 +40,7 @@ class IntegerRounding {
         ivec most = {};
         for (int64_t k = begin; k < end; k += LANES) {
             const ivec size = (ivec)at(k) & INT32_MAX;  // larger for NaN than for infinity
-            most = size > most ? size : most;
+            most = larger(size, most);
         }
         levels(across(most, [](auto a, auto b) { return a > b ? a : b; }), largest_integer, scale, up);
     }
@@ -81,9 +67,7 @@ inline void store_bytes(int8_t* to, ivec x) {
 #ifdef __AVX512F__  // gcc 12 converts lane by lane
     _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)x));
 #else
-    typedef int8_t bytes_t __attribute__((vector_size(LANES)));
-    const bytes_t bytes = __builtin_convertvector(x, bytes_t);
-    std::memcpy(to, &bytes, sizeof bytes);
+    store_narrow<int8_t>(to, x);
 #endif
 }
 
@@ -91,8 +75,6 @@ inline void store_shorts(int16_t* to, ivec x) {
 #ifdef __AVX512F__
     _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16((__m512i)x));
 #else
-    typedef int16_t shorts_t __attribute__((vector_size(LANES * 2)));
-    const shorts_t shorts = __builtin_convertvector(x, shorts_t);
-    std::memcpy(to, &shorts, sizeof shorts);
+    store_narrow<int16_t>(to, x);
 #endif
 }

@@ -18,46 +18,33 @@ inline vec multiply_add(vec sum, uvec left, pair right) {
 }
 inline vec multiply_add(vec sum, vec left, float right) { return fma(left, splat(right), sum); }
 
-// Sum, and operand, of products in a loop. Without AVX-512 they are halves, because gcc keeps a vector that is wider than
-// a register in memory; with it gcc 12 would read an operand from memory again for each product.
-#ifdef __AVX512F__
-typedef vec Sum;
+// With AVX-512 gcc 12 would read an operand from memory again for each product of a loop.
 template <typename Vector>
 inline Vector in_register(Vector x) {
+#ifdef __AVX512F__
     asm("" : "+v"(x));
+#endif
     return x;
 }
-#else
-struct Sum {
-    static constexpr int PARTS = sizeof(vec) / sizeof(lanes_t);
-    lanes_t parts[PARTS];
-    Sum() = default;
-    inline __attribute__((always_inline)) Sum(const vec& x) {
-        for (int p = 0; p < PARTS; p++) parts[p] = load_vector<lanes_t>((const lanes_t*)&x + p);
-    }
-    inline __attribute__((always_inline)) operator vec() const { return load_vector<vec>(parts); }
-};
-inline __attribute__((always_inline)) Sum in_register(const vec& x) { return x; }
-inline __attribute__((always_inline)) Sum multiply_add(Sum sum, const Sum& left, float right) {
-    for (int p = 0; p < Sum::PARTS; p++) sum.parts[p] = fma(left.parts[p], right - lanes_t{}, sum.parts[p]);
-    return sum;
-}
-#endif
 
 // take(m, v, sum of first(m, v) and over k of a(m, k) · b[k][v]), for M values of m and V vectors of lanes. `row(m)`
 // points to a(m, 0) and `step` leads to a(m, 1); num_k is positive.
 template <int M, int V, typename Scalar, typename Vector, typename Row, typename First, typename Take>
 inline __attribute__((always_inline)) void matmul(Row row, int64_t step, const Vector* b, int64_t num_k, First first, Take take) {
-    constexpr int AT_ONCE = std::is_same<Sum, vec>::value ? V : 1;  // vectors whose sums fit in the registers
+#ifdef __AVX512F__
+    constexpr int AT_ONCE = V;  // vectors whose sums fit in the registers
+#else
+    constexpr int AT_ONCE = 1;
+#endif
     const Scalar* a[M];
     for (int m = 0; m < M; m++) a[m] = row(m);
     for (int from = 0; from < V; from += AT_ONCE) {
-        Sum acc[M][AT_ONCE];
+        vec acc[M][AT_ONCE];
         for (int m = 0; m < M; m++)
             for (int v = 0; v < AT_ONCE; v++) acc[m][v] = first(m, from + v);
         int64_t k = 0;
         do {
-            decltype(in_register(*b)) lanes[AT_ONCE];
+            Vector lanes[AT_ONCE];
             for (int v = 0; v < AT_ONCE; v++) lanes[v] = in_register(b[k * V + from + v]);
             for (int m = 0; m < M; m++)
                 for (int v = 0; v < AT_ONCE; v++) acc[m][v] = multiply_add(acc[m][v], lanes[v], a[m][k * step]);

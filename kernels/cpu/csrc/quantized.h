@@ -45,8 +45,10 @@ inline sums_t floats_of_halves(const uint16_t* from) {
 }
 
 inline sums_t floats_of_bytes(const int8_t* from) {
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
     return load(from);
+#elif defined(__AVX2__)  // gcc 12 converts lane by lane
+    return (sums_t)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
 #endif
     typedef int8_t bytes_t __attribute__((vector_size(WIDTH)));
     return __builtin_convertvector(load_vector<bytes_t>(from), sums_t);
@@ -58,8 +60,10 @@ inline sums_t floats_of_float8(ints_t codes) {
 }
 
 inline sums_t floats_of_exponents(const uint8_t* from) {
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
     return (sums_t)_mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from)), 23);
+#elif defined(__AVX2__)
+    return (sums_t)_mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from)), 23);
 #endif
     typedef uint8_t bytes_t __attribute__((vector_size(WIDTH)));
     return (sums_t)(__builtin_convertvector(load_vector<bytes_t>(from), quads_t) << 23);

@@ -27,13 +27,7 @@ constexpr int64_t BLOCK = VECTORS * WIDTH;
 constexpr int64_t MOST_BLOCKS = 256 / BLOCK * 2;  // of an item: 256 KiB of state with 128 rows
 
 inline lanes_t load_lanes(const float* from) { return load_vector<lanes_t>(from); }
-inline void store_lanes(float* to, lanes_t x) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-    _mm256_storeu_ps(to, (__m256)x);
-#else
-    std::memcpy(to, &x, sizeof x);
-#endif
-}
+inline void store_lanes(float* to, lanes_t x) { store_register(to, x); }
 // All lanes are *x: one load, where `splat` adds to zero.
 inline lanes_t broadcast(const float* x) {
 #ifdef __AVX512F__
@@ -451,9 +445,9 @@ class Run {
 
     void gate(int64_t at, int64_t stop, int64_t head) {
         rule.finish_gates(head, [&](int64_t gate) {
-            vec lanes = {};
+            float lanes[LANES] = {};
             for (int64_t i = at; i < stop; i++) lanes[i - at] = to_float(gates(i)[gate]);
-            return lanes;
+            return load(lanes);
         }, decay, scale);
     }
 

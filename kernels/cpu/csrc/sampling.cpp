@@ -10,7 +10,7 @@ namespace {
 // ln x for normal x > 0, relative error below 2e-7: x = m·2^k with m in [sqrt(1/2), sqrt(2)), a polynomial in m - 1.
 inline vec log_positive(vec x) {
     ivec bits = (ivec)x - 0x3f3504f3;
-    vec k = __builtin_convertvector(bits >> 23, vec);
+    vec k = convert<vec>(bits >> 23);
     vec f = (vec)((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
     vec z = f * f;
     vec p = splat(7.0376836292e-2f);
@@ -22,7 +22,9 @@ inline vec log_positive(vec x) {
     p = p * f + 2.0000714765e-1f;
     p = p * f - 2.4999993993e-1f;
     p = p * f + 3.3333331174e-1f;
-    p = p * f * z + k * -2.12194440e-4f - 0.5f * z;
+    p = p * f * z;  // a statement of its own, because the compiler fuses the first product
+    p = p + k * -2.12194440e-4f;
+    p = p - 0.5f * z;
     return f + p + k * 0.693359375f;
 }
 
@@ -33,14 +35,14 @@ inline uvec scramble(uvec h) {
 }
 
 inline uvec lane_ids() {
-    uvec lane;
-    for (int i = 0; i < LANES; i++) lane[i] = i;
-    return lane;
+    uint32_t lanes[LANES];
+    for (int i = 0; i < LANES; i++) lanes[i] = i;
+    return load_vector<uvec>(lanes);
 }
 
 inline bool any(ivec mask) {
     int64_t words[sizeof mask / sizeof(int64_t)], found = 0;
-    std::memcpy(words, &mask, sizeof mask);
+    store_vector(words, mask);
     for (int64_t word : words) found |= word;
     return found;
 }
@@ -48,7 +50,7 @@ inline bool any(ivec mask) {
 // Uniform numbers above 0 and up to 1, hashed from (key, token id).
 inline vec uniforms(uvec id, uint64_t key) {
     uvec h = scramble(scramble(id ^ (uint32_t)key) + (uint32_t)(key >> 32));
-    return (__builtin_convertvector(h, vec) + 0.5f) * 0x1p-32f;
+    return (convert<vec>(h) + 0.5f) * 0x1p-32f;
 }
 
 // Gumbel noise -log(-log(1 - v)).
@@ -66,7 +68,7 @@ inline vec gumbel(vec v) {
 
 // At least gumbel(v), and seldom much more: -log(1 - v) >= v, and a float's bits interpolate log2 v from below.
 inline vec most_gumbel(vec v) {
-    return __builtin_convertvector(0x3f800000 - (ivec)v, vec) * (0.69314718f * 0x1p-23f) + 0.01f;
+    return convert<vec>(0x3f800000 - (ivec)v) * (0.69314718f * 0x1p-23f) + 0.01f;
 }
 
 // Token with the largest logit + Gumbel noise, which is hashed from (key, token id): see reference.gumbel_argmax.
