@@ -1,4 +1,4 @@
-"""Packed quantized weights on the CPU: laid out for quantized_linear.cpp, or dequantized without a compiler."""
+"""Packed quantized weights on the CPU: laid out for quantized_linear.h, or dequantized without a compiler."""
 
 from collections.abc import Sequence
 from functools import partial

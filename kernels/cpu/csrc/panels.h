@@ -1,4 +1,4 @@
-// Walk over a weight in panels of PANEL outputs, for linear.cpp and quantized_linear.cpp.
+// Walk over a weight in panels of PANEL outputs, for linear.cpp and quantized_linear.h.
 //
 // A weight has `multiply<M>(row, number, ahead)`, which multiplies M rows by a panel, and num_points(), the number of
 // times that multiply fetches from its Prefetch.

@@ -195,7 +195,7 @@ def test_products_by_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_products_with_quantized_weights_by_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles = ops_by_tiles(tmp_path, "quantized_linear")
+    tiles = ops_by_tiles(tmp_path, "quantized_linear_bfloat16")
     monkeypatch.setattr(build, "library", lambda: tiles)
     x = randn(NUM_ROWS, 768, seed=1, dtype=torch.bfloat16)
     for form in sorted(FORMS):
