@@ -198,11 +198,12 @@ replicas: $(VENV)/.test  ## the same through serve --replicas 2; needs Ray, or A
 
 # Without byte shuffles, byte products, bfloat16 products, AVX-512, AVX.
 BUILDS := -mno-avx512vbmi -mno-avx512vnni -mno-avx512bf16 -mno-avx512f -mno-avx
-builds: $(VENV)/.test  ## tests of the CPU kernels, compiled for lesser processors than this one
+builds: $(VENV)/.test  ## tests of the CPU kernels, compiled for lesser processors than this one; what a build of each class costs
 	for flag in $(BUILDS); do \
 		compiler=$(VENV)/c++$$flag; printf '#!/bin/sh\nexec c++ "$$@" %s\n' $$flag > $$compiler; chmod +x $$compiler; \
 		echo "$$flag"; CXX=$$PWD/$$compiler $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/kernels/cpu || exit 1; \
 	done
+	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q -s tests/kernels/cpu/test_build_times.py
 
 # The first of these that works here. BASE: another image than python:3.11-slim; TORCH_INDEX: where torch comes from,
 # empty for pip's own index; ARGS: more for the builder. Docker's format, for OCI's has no HEALTHCHECK.

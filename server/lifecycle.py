@@ -77,7 +77,12 @@ class EngineLifecycle:
 
     def not_ready(self) -> NotReadyError:
         """Make the error of a server that takes no work."""
-        return NotReadyError(_WHY[self.state], code=self.state)
+        why = _WHY[self.state]
+        if self.state == "loading":
+            builds = importlib.import_module("..engine.execution.build_announcement", __package__)
+            if progress := builds.build_progress():
+                why += f"; building the CPU library: {progress}"
+        return NotReadyError(why, code=self.state)
 
     def begin_loading(self) -> None:
         """Load in a task."""

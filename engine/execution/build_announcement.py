@@ -3,9 +3,11 @@
 import shutil
 
 from ...kernels.cpu import prebuilt
-from ...kernels.cpu.compilation import announce_if_missing
+from ...kernels.cpu.compilation import announce_if_missing, build_progress
 from ..errors import ConfigError
 from ..formats.checkpoint import local_model
+
+__all__ = ["announce_build", "build_progress"]
 
 _DRIVERS = ("nvidia-smi", "rocm-smi")
 

@@ -16,7 +16,7 @@ import torch
 
 from . import prebuilt
 from .compilation import FOLDER, cache_folder, compile_library, find_compiler, is_wanted, library_name, share_openmp
-from .library_cache import LibraryCache
+from .library_cache import LibraryCache, ObjectCache
 from .recording import NativeOp, Value
 
 _lock = threading.Lock()
@@ -56,7 +56,8 @@ def op(name: str, dtype: str | None) -> Callable[..., None] | None:
 def _library() -> Library | None:
     if not is_wanted():
         return None
-    share_openmp()
+    if not share_openmp():
+        _log.warning("torch's OpenMP threads cannot be used: each CPU op starts threads of its own, which is slower")
     if (path := prebuilt.find()) is not None:
         try:
             return _all_bound(ctypes.CDLL(str(path)))
@@ -67,8 +68,9 @@ def _library() -> Library | None:
         _log.warning("no C++ compiler found: CPU attention runs on torch ops, several times slower; install g++")
         return None
     try:
-        cache = LibraryCache(cache_folder())
-        return _all_bound(cache.load(library_name(compiler), functools.partial(compile_library, compiler)))
+        folder = cache_folder()
+        build = functools.partial(compile_library, compiler, objects=ObjectCache(folder))
+        return _all_bound(LibraryCache(folder).load(library_name(compiler), build))
     # RuntimeError: the user has no home folder; AttributeError: the library lacks a function.
     except (OSError, RuntimeError, AttributeError) as exc:
         hint = "; set XDG_CACHE_HOME to a folder for it" if isinstance(exc, PermissionError) else ""

@@ -4,12 +4,14 @@ import os
 import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 # The guard's input ends with our process, even by SIGKILL. Then the group and its scratch folder go.
 _GUARD = 'trap "" TERM; read -r line; kill -TERM 0; rm -rf "$1"; kill -KILL 0'
 _MAX_OUTPUT = 500  # characters of a failed compiler's last words
+_TICK_S = 1.0
 
 
 class CompilerGroup:
@@ -40,22 +42,24 @@ class CompilerGroup:
                     pipe.close()
 
     def run(
-        self, commands: Sequence[Sequence[str]], *, num_parallel: int = 1, on_end: Callable[[int], None] | None = None
+        self,
+        commands: Sequence[Sequence[str]],
+        *,
+        num_parallel: int = 1,
+        on_end: Callable[[Sequence[str]], None] = lambda command: None,
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run the commands; `on_end` receives the number that have ended so far.
+        """Run the commands; `on_end` receives each that has succeeded, `on_tick` is called every second.
 
         Raises OSError with the last words of a command that failed, TimeoutError at the limit.
         """
-        num_ended = 0
         waiting = list(commands)
         with selectors.DefaultSelector() as running:
             while waiting or running.get_map():
                 while waiting and len(running.get_map()) < num_parallel:
                     self._start(waiting.pop(0), running)
-                if self._wait(running):
-                    num_ended += 1
-                    if on_end is not None:
-                        on_end(num_ended)
+                if ended := self._wait(running, on_tick):
+                    on_end(ended)
 
     def _start(self, command: Sequence[str], running: selectors.BaseSelector) -> None:
         process = subprocess.Popen(
@@ -68,20 +72,24 @@ class CompilerGroup:
         )
         self._output[process] = b""
         assert process.stdout is not None
-        running.register(process.stdout, selectors.EVENT_READ, (process, command[0]))
+        running.register(process.stdout, selectors.EVENT_READ, (process, command))
 
-    def _wait(self, running: selectors.BaseSelector) -> bool:
-        """Wait for output of a command. Returns True if the command has ended."""
-        ready = running.select(self._limit_s)
-        if not ready:
-            raise TimeoutError(f"the compiler has said nothing for {self._limit_s:.0f} s")
+    def _wait(self, running: selectors.BaseSelector, on_tick: Callable[[], None]) -> Sequence[str] | None:
+        """Wait for output of a command. Returns the command if it has ended."""
+        limit = time.monotonic() + self._limit_s
+        while not (ready := running.select(min(_TICK_S, self._limit_s))):
+            if time.monotonic() >= limit:
+                raise TimeoutError(f"the compiler has said nothing for {self._limit_s:.0f} s")
+            on_tick()
         key, _ = ready[0]
-        process, name = key.data
+        process: subprocess.Popen[bytes]
+        command: Sequence[str]
+        process, command = key.data
         if data := os.read(key.fd, 2**16):
             self._output[process] += data
-            return False
+            return None
         running.unregister(key.fileobj)
         if process.wait():
             text = self._output[process].decode(errors="replace").strip()
-            raise OSError(f"{name}: {text[-_MAX_OUTPUT:]}")
-        return True
+            raise OSError(f"{command[0]}: {text[-_MAX_OUTPUT:]}")
+        return command

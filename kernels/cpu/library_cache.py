@@ -1,4 +1,4 @@
-"""LibraryCache: compiled libraries in a private folder of the user. Imports no torch.
+"""LibraryCache: compiled libraries in a private folder of the user, and ObjectCache, their parts. Imports no torch.
 
 Only a library that was built here is loaded: a file beside it has its SHA-256, and folders and files that another user
 owns or can write to are refused. One process builds at a time; the others wait for its library.
@@ -14,7 +14,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -43,23 +43,15 @@ class LibraryCache:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _check_private(self._folder, self._folder.stat())
         try:
-            data = self._read(name)
+            data = _read_checked(self._folder / name)
         except OSError:
             with self._lock():
                 data = self._read_or_build(name, compile_in)
         return _load(data, self._folder / name)
 
-    def _read(self, name: str) -> bytes:
-        """Return the library's bytes. Raises OSError if it is missing or cannot be trusted."""
-        path = self._folder / name
-        data = _read_private(path)
-        if _read_private(_digest_path(path)) != _digest(data, name):
-            raise OSError(f"{path} is not the built library")
-        return data
-
     def _read_or_build(self, name: str, compile_in: Compile) -> bytes:
         try:
-            return self._read(name)  # another process may have built it meanwhile
+            return _read_checked(self._folder / name)  # another process may have built it meanwhile
         except FileNotFoundError:
             pass
         except OSError as exc:
@@ -71,9 +63,7 @@ class LibraryCache:
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=_BUILD_PREFIX, dir=self._folder) as scratch:
             data = compile_in(Path(scratch)).read_bytes()
-            path = self._folder / name
-            _write_whole(_digest_path(path), _digest(data, name), scratch=Path(scratch))
-            _write_whole(path, data, scratch=Path(scratch))
+            _write_checked(self._folder / name, data, scratch=Path(scratch))
         return data
 
     @contextlib.contextmanager
@@ -88,6 +78,52 @@ class LibraryCache:
                         raise TimeoutError(f"another process has held {file.name} for {self._max_wait_s:.0f} s; end it")
                     time.sleep(_POLL_S)
             yield
+
+
+class ObjectCache:
+    """Cache of object files in a LibraryCache's folder, so that an interrupted build goes on.
+
+    A key changes with all that decides the content.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def restore(self, key: str, path: Path) -> bool:
+        """Write the object file of a key to a path. Returns False if there is none that can be trusted."""
+        try:
+            path.write_bytes(_read_checked(self._path(key)))
+        except OSError:
+            return False
+        return True
+
+    def keep(self, key: str, path: Path) -> None:
+        """Keep the object file at a path, which is in a folder of the same file system."""
+        _write_checked(self._path(key), path.read_bytes(), scratch=path.parent)
+
+    def drop_others(self, keys: Collection[str]) -> None:
+        """Remove all object files but those of the keys."""
+        kept = {self._path(key).name for key in keys}
+        for path in self._folder.glob("object-*.o*"):
+            if path.name.removesuffix(".sha256") not in kept:
+                path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"object-{key}.o"
+
+
+def _read_checked(path: Path) -> bytes:
+    """Return the bytes of a file that was built here. Raises OSError if it is missing or cannot be trusted."""
+    data = _read_private(path)
+    if _read_private(_digest_path(path)) != _digest(data, path.name):
+        raise OSError(f"{path} is not the built file")
+    return data
+
+
+def _write_checked(path: Path, data: bytes, *, scratch: Path) -> None:
+    """Write a file for `_read_checked`. `scratch`: a folder of the same file system."""
+    _write_whole(_digest_path(path), _digest(data, path.name), scratch=scratch)
+    _write_whole(path, data, scratch=scratch)
 
 
 def _try_lock(file: IO[str]) -> bool:

@@ -148,8 +148,7 @@ def _cpu_library(*, builds: bool) -> Finding:
         found = importlib.import_module("...kernels.cpu.prebuilt", __package__).find()
         compiler = compilation.find_compiler()
         if found is None and compiler is not None and not builds and not compilation.is_built(compiler):
-            text = f"{compiler} builds it at the first start, in about {compilation.expected_build_s():.0f} s"
-            return Finding(name, f"{text}; `splitfuse doctor --build` builds it now")
+            return Finding(name, f"{compiler} builds it at the first start; `splitfuse doctor --build` builds it now")
         native = importlib.import_module("...kernels.cpu.build", __package__)
         with _captured_log("splitfuse.kernels", logged):
             is_loaded = native.library() is not None

@@ -2,14 +2,18 @@
 
 import logging
 import sys
+import time
 
 from .log_format import as_line
 
 _LOGGER = "splitfuse.kernels.build"
+_PAUSE_S = 5.0  # between lines of progress, where lines stay
 
 
 class BuildReport(logging.Handler):
-    """Handler of the build's log: a line at its begin and end, and on a terminal the number of files so far."""
+    """Handler of the build's log: lines at its begin and end, and the files so far: a line on a terminal, else some."""
+
+    _last_s = float("-inf")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record."""
@@ -18,6 +22,11 @@ class BuildReport(logging.Handler):
             print(("\r" if is_terminal else "") + as_line(f"splitfuse: {text}"), file=sys.stderr, flush=True)
         elif is_terminal:
             print(f"\rsplitfuse: {text}", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() >= self._last_s + _PAUSE_S:
+            print(as_line(f"splitfuse: {text}"), file=sys.stderr, flush=True)
+        else:
+            return
+        self._last_s = time.monotonic()
 
 
 def report_builds() -> None:

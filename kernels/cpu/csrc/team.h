@@ -1,7 +1,7 @@
 // Team: threads that work on an op together, or on all ops of a plan. Every thread calls the op; `each`, `take` and
 // `share_out` give a thread its part of the work.
 //
-// The threads belong to the OpenMP runtime that torch has loaded. Between the ops of a plan they meet at our own
+// The threads belong to the OpenMP runtime that torch has loaded (team.cpp). Between the ops of a plan they meet at our own
 // barrier, which spins for some 30 us and then sleeps, so that a thread which waits for one without a core gives up its
 // own.
 #pragma once
@@ -20,9 +20,6 @@
 #else
 #include <thread>
 #endif
-
-extern "C" int omp_get_thread_num();
-extern "C" int omp_get_num_threads();
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -191,12 +188,12 @@ class Team {
     Meeting& meeting;
 };
 
+// Calls call(data, team) on every thread of a new team.
+void start_team(int64_t num_threads, void (*call)(void* data, const Team& team), void* data);
+
 // Calls f(team) on every thread of the given team, or of a new team of num_threads.
 template <typename Function>
 void together(const Team* given, int64_t num_threads, Function f) {
     if (given) return f(*given);
-    Meeting meeting;
-    if (num_threads <= 1) return f(Team(meeting, 0, 1));
-#pragma omp parallel num_threads(int(num_threads))
-    f(Team(meeting, omp_get_thread_num(), omp_get_num_threads()));
+    start_team(num_threads, [](void* data, const Team& team) { (*(Function*)data)(team); }, &f);
 }

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import AsyncMock
 
 import httpx
@@ -14,6 +15,7 @@ from serving import serving
 from splitfuse.engine.core.outputs import StepStats
 from splitfuse.engine.core.sampling_params import FIELD_NAMES
 from splitfuse.engine.errors import ConfigError, QueueFullError
+from splitfuse.kernels.cpu import compilation
 from splitfuse.server.app import build_app
 from splitfuse.server.metrics import Metrics
 from splitfuse.server.settings import Settings
@@ -77,7 +79,7 @@ def is_refusal(response, code):
     assert (error["type"], error["code"]) == ("service_unavailable", code)
 
 
-async def test_while_loading(loading):
+async def test_while_loading(loading, monkeypatch):
     engine, service, client = loading
     for path in ("/health", "/ready", "/v1/models", "/v1/models/splitfuse-demo-5m"):
         is_refusal(await client.get(path), "loading")
@@ -92,6 +94,10 @@ async def test_while_loading(loading):
     assert (await client.get("/version")).status_code == 200
     assert (await client.get("/metrics")).status_code == 200
     assert (await client.get("/stats")).json()["state"] == "loading"
+    monkeypatch.setattr(compilation, "_build", SimpleNamespace(progress="7 of 17 files, 40 s"))
+    for answer in (await client.get("/ready"), await client.post("/generate", json={"prompt": "x"})):
+        is_refusal(answer, "loading")
+        assert answer.json()["error"]["message"].endswith("building the CPU library: 7 of 17 files, 40 s")
     engine.may_start.set()
     await service.lifecycle.loading
     assert (await client.get("/ready")).status_code == 200
