@@ -1,4 +1,4 @@
-"""Command R (Cohere 2024): attention and MLP side by side after one LayerNorm without bias; neighbours rotate."""
+"""Cohere's Command R, R7B and A."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,20 +7,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...formats.positive_numbers import positive_number
+from ...formats.positive_numbers import positive_int, positive_number
 from .interleaved_rope import InterleavedRope
 from .layers import Attention, EachHeadNorm, LayerNorm, Norm
 from .parallel_decoder import ParallelDecoder
 
 
 class CohereForCausalLM(InterleavedRope, ParallelDecoder):
-    """Parallel decoder whose logits are multiplied by `logit_scale`; the large one has a norm for each head."""
+    """Command R (Cohere 2024): attention and MLP side by side after one LayerNorm without bias; neighbours rotate.
 
+    Parallel decoder whose logits are multiplied by `logit_scale`; the large one has a norm for each head.
+    """
+
+    defaults = {"tie_word_embeddings": True}
     mlp_names = None
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = super().normalize_config({"tie_word_embeddings": True, **raw})
+        fields = super().normalize_config(raw)
         return {
             **fields,
             "rms_norm_eps": fields.get("layer_norm_eps", 1e-5),
@@ -52,3 +56,26 @@ class CohereForCausalLM(InterleavedRope, ParallelDecoder):
     def _load_heads_norm(self, name: str, num_heads: int, own: slice) -> EachHeadNorm:
         weight = self._take(f"{name}.weight", num_heads, self.config.head_dim).float()[own, self._halves]
         return EachHeadNorm(weight, torch.ones_like(weight[0]), self.config.norm_eps)
+
+
+class Cohere2ForCausalLM(CohereForCausalLM):
+    """Command R7B and Command A (Cohere 2025): a Command R with windows in three layers of four, the only ones rotated.
+
+    Command R in which layers with full attention have no positions.
+    """
+
+    defaults = {"sliding_window": 4096}
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = super().normalize_config(raw)
+        if not fields.get("layer_types"):
+            every, layers = positive_int(fields, "sliding_window_pattern", 4), range(1, fields["num_hidden_layers"] + 1)
+            fields["layer_types"] = ["sliding_attention" if layer % every else "full_attention" for layer in layers]
+        return {**fields, "use_qk_norm": False}
+
+    def _load_attention(self, index: int) -> Attention:
+        attention = super()._load_attention(index)
+        if self.config.sliding_windows[index]:
+            return attention
+        return replace(attention, rope=attention.rope._replace(cos_sin=attention.rope.cos_sin[:, :0].contiguous()))

@@ -1,4 +1,4 @@
-"""Falcon (Almazrouei et al. 2023): attention and MLP side by side after one norm (7B) or a norm each (40B)."""
+"""Falcon, GPT-NeoX and Pythia: parts beside each other."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,10 @@ from .tensor_parallel import take_rows
 
 
 class FalconForCausalLM(ParallelDecoder):
-    """Decoder whose checkpoint stores each KV head's rows after the rows of its query heads."""
+    """Falcon (Almazrouei et al. 2023): attention and MLP side by side after one norm (7B) or a norm each (40B).
+
+    Decoder whose checkpoint stores each KV head's rows after the rows of its query heads.
+    """
 
     names = Names(
         prefix="transformer.", embed="word_embeddings", norm="ln_f", layers="h", attention="self_attention",
@@ -67,3 +70,34 @@ def _ungroup(tensor: Tensor, groups: int, width: int, head_dim: int) -> Tensor:
     grouped = tensor.view(groups, width, head_dim, *tensor.shape[1:])
     parts = (grouped[:, : width - 2], grouped[:, width - 2], grouped[:, width - 1])
     return torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
+
+
+class GPTNeoXForCausalLM(FalconForCausalLM):
+    """GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023): a Falcon that rotates a quarter of each head.
+
+    Falcon whose checkpoint stores the query, key and value rows of one head after the other.
+    """
+
+    partial_rotary = True
+    names = Names(prefix="gpt_neox.", embed="embed_in", norm="final_layer_norm", attention="attention", o_proj="dense")
+    ignored = (  # causal masks, and a tied head
+        ".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq", "lm_head.weight", "embed_out.weight",
+    )  # fmt: skip
+    _norm_names = ParallelDecoder._norm_names
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "max_position_embeddings": 2048,
+            "use_parallel_residual": True,
+            "attention_bias": True,
+            "hidden_act": "gelu",
+            **raw,
+            "rope_theta": raw.get("rotary_emb_base", 10000),
+            "partial_rotary_factor": raw.get("rotary_pct", 0.25),
+            "rms_norm_eps": raw.get("layer_norm_eps", 1e-5),
+            "mlp_bias": True,
+        }
+
+    def _head_name(self) -> str:
+        return "embed_out" if self._source.has("embed_out.weight") else super()._head_name()

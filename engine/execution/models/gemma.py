@@ -1,29 +1,36 @@
-"""Gemma (Gemma Team 2024): norm weights are stored less 1, embeddings are scaled by sqrt(hidden size), GEGLU."""
+"""Gemma 1 to 3."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ....kernels import ops
 from ...errors import ConfigError
-from .decoder import Decoder
+from ...formats.positive_numbers import positive_number
+from .decoder import Decoder, Layer
 from .forward_inputs import Inputs
-
-_DEFAULTS = {
-    "tie_word_embeddings": True,
-    "head_dim": 256,
-    "max_position_embeddings": 8192,
-    "hidden_act": "gelu_pytorch_tanh",
-}
+from .layers import Attention, Normed
 
 
 class GemmaForCausalLM(Decoder):
-    """Llama whose heads may be wider than hidden_size / num_heads; no windows yet."""
+    """Gemma (Gemma Team 2024): norm weights are stored less 1, embeddings are scaled by sqrt(hidden size), GEGLU.
+
+    Llama whose heads may be wider than hidden_size / num_heads; no windows yet.
+    """
+
+    defaults = {
+        "tie_word_embeddings": True,
+        "head_dim": 256,
+        "max_position_embeddings": 8192,
+        "hidden_act": "gelu_pytorch_tanh",
+    }
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = super().normalize_config({**_DEFAULTS, **raw, "sliding_window": None, "layer_types": None})
+        fields = super().normalize_config({**raw, "sliding_window": None, "layer_types": None})
         if fields.get("use_bidirectional_attention"):
             raise ConfigError("use_bidirectional_attention: tokens are generated one after the other here")
         if fields["hidden_act"] == "gelu":  # the first checkpoints say gelu, but were trained with the approximation
@@ -42,3 +49,95 @@ class GemmaForCausalLM(Decoder):
     def _norm_weight(self, name: str, size: int) -> Tensor:
         # float32, because in bfloat16 most of 1 + w would round to 1.
         return 1.0 + super()._norm_weight(name, size).float()
+
+
+class Gemma2ForCausalLM(GemmaForCausalLM):
+    """Gemma 2 (Gemma Team 2024): norms before and after each part, soft-caps, a window in every other layer.
+
+    Gemma with its own scale of attention scores.
+    """
+
+    defaults = {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    }
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {**super().normalize_config(raw), **raw}
+        if not fields.get("layer_types"):
+            kinds = ("sliding_attention", "full_attention")
+            fields["layer_types"] = [kinds[index % 2] for index in range(fields["num_hidden_layers"])]
+        for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+            fields[name] = 0.0 if fields[name] is None else positive_number(fields, name)
+        fields["query_pre_attn_scalar"] = positive_number(fields, "query_pre_attn_scalar")
+        fields["hidden_act"] = fields["hidden_activation"]
+        return fields
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits, cap = super().logits(hidden).float(), self.config.hf_config["final_logit_softcapping"]
+        return ops.softcap(logits, cap) if cap else logits
+
+    def _load_attention(self, index: int) -> Attention:
+        fields = self.config.hf_config
+        scale, softcap = fields["query_pre_attn_scalar"] ** -0.5, fields["attn_logit_softcapping"]
+        attention = super()._load_attention(index)
+        return replace(attention, args=attention.args._replace(scale=scale, softcap=softcap))
+
+    def _load_layer(self, index: int) -> Layer:
+        layer = self._layer_name(index)
+        return Layer(
+            attention_norm=self._load_norm(f"{layer}.input_layernorm"),
+            attention=Normed(self._load_attention(index), self._load_norm(f"{layer}.post_attention_layernorm")),
+            mlp_norm=self._load_norm(f"{layer}.pre_feedforward_layernorm"),
+            mlp=Normed(self._load_mlp(index), self._load_norm(f"{layer}.post_feedforward_layernorm")),
+        )
+
+
+class Gemma3ForCausalLM(Gemma2ForCausalLM):
+    """Gemma 3 text models (Gemma Team 2025): q and k are normalised; another rope in layers with a window.
+
+    Gemma 2 in which one layer in six has full attention, its own rope theta and, alone, the rope scaling.
+    """
+
+    defaults = {
+        "max_position_embeddings": 131072,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "sliding_window_pattern": 6,
+    }
+    qk_norm = True
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = super().normalize_config({**raw, "layer_types": _layer_types(raw)})
+        if fields["attn_logit_softcapping"]:
+            raise ConfigError("attn_logit_softcapping: transformers ignores it in Gemma 3; set it to null if you may")
+        return {**fields, "rope_parameters": dual_ropes(fields), "rope_scaling": None}
+
+
+def dual_ropes(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rope of each kind of layer, in the old or the new spelling of their fields."""
+    ropes = fields.get("rope_parameters") or {}
+    return {
+        "full_attention": {
+            "rope_theta": fields.get("rope_theta") or 1e6,
+            **(ropes.get("full_attention") or {}),
+            **(fields.get("rope_scaling") or {}),
+        },
+        "sliding_attention": {
+            "rope_theta": fields.get("rope_local_base_freq") or 1e4,
+            **(ropes.get("sliding_attention") or {}),
+        },
+    }
+
+
+def _layer_types(fields: Mapping[str, Any]) -> list[str]:
+    if fields.get("layer_types"):
+        return list(fields["layer_types"])
+    every = int(fields["sliding_window_pattern"])
+    layers = range(1, fields["num_hidden_layers"] + 1)
+    return ["sliding_attention" if layer % every else "full_attention" for layer in layers]

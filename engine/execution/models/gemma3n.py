@@ -13,7 +13,7 @@ from ...errors import ConfigError
 from ...formats.positive_numbers import positive_int
 from .decoder import Layer, Names
 from .forward_inputs import Inputs
-from .gemma3 import dual_ropes
+from .gemma import dual_ropes
 from .hybrid import check_values
 from .kv_cache import KVCache
 from .layer_states import PagedKV

@@ -19,15 +19,6 @@ from .moe import ExpertsConfig, SparseDecoder, SparseMLP
 from .shared_kv_gemma import PerLayerInput, SharedKVGemma, text_fields
 from .tensor_parallel import take_rows
 
-_DEFAULTS = {
-    "num_key_value_heads": 4,
-    "global_head_dim": 512,
-    "sliding_window": 512,
-    "max_position_embeddings": 131072,
-    "hidden_size_per_layer_input": 256,
-    "final_logit_softcapping": None,
-    "sliding_window_pattern": 6,
-}
 _ROPES = {
     "sliding_attention": {"rope_theta": 1e4},
     "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
@@ -64,12 +55,21 @@ class Gemma4Layer(Layer):
 class Gemma4ForCausalLM(SharedKVGemma, SparseDecoder):
     """SharedKVGemma whose layers with full attention have heads of their own width."""
 
+    defaults = {
+        "num_key_value_heads": 4,
+        "global_head_dim": 512,
+        "sliding_window": 512,
+        "max_position_embeddings": 131072,
+        "hidden_size_per_layer_input": 256,
+        "final_logit_softcapping": None,
+        "sliding_window_pattern": 6,
+    }
     expert_activations = ("gelu_pytorch_tanh",)
     unrounded = ("router.proj.weight",)
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **text_fields(raw)}
+        fields = text_fields(raw)
         if fields.get("use_bidirectional_attention") == "vision":  # text alone is causal
             fields["use_bidirectional_attention"] = None
         num_layers, every = positive_int(fields, "num_hidden_layers"), int(fields["sliding_window_pattern"])

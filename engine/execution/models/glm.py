@@ -1,25 +1,27 @@
-"""GLM-4 and GLM-Edge (Zhipu AI 2024): half of a head rotates, by neighbours; one matrix for gate and up."""
+"""GLM-4 to GLM-4.7, dense and with mixtures of experts."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
 
 from torch import Tensor
 
+from .decoder import Layer
+from .deepseek_moe import DeepseekSparseDecoder
 from .interleaved_rope import InterleavedRope
-from .layers import GATED_ACTIVATIONS, MLP, activation
-
-_DEFAULTS = {"head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7}
+from .latent_decoder import LatentDecoder
+from .layers import GATED_ACTIVATIONS, MLP, Normed, activation
 
 
 class GlmForCausalLM(InterleavedRope):
-    """Llama with biases on q, k and v."""
+    """GLM-4 and GLM-Edge (Zhipu AI 2024): half of a head rotates, by neighbours; one matrix for gate and up.
 
+    Llama with biases on q, k and v.
+    """
+
+    defaults = {"head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7}
     partial_rotary = True
     o_bias: ClassVar[bool | None] = False
-
-    @classmethod
-    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return super().normalize_config({**_DEFAULTS, **raw})
 
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
@@ -29,3 +31,52 @@ class GlmForCausalLM(InterleavedRope):
             activation(self.config.hidden_act, GATED_ACTIVATIONS),
             self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=False, is_robust=True),
         )
+
+
+class Glm4ForCausalLM(GlmForCausalLM):
+    """GLM-4-0414 (Zhipu AI 2025): a GLM-4 with norms before and after each part.
+
+    GLM-4 whose parts have a second norm.
+    """
+
+    def _load_layer(self, index: int) -> Layer:
+        layer, name = super()._load_layer(index), self._layer_name(index)
+        return replace(
+            layer,
+            attention=Normed(layer.attention, self._load_norm(f"{name}.post_self_attn_layernorm")),
+            mlp=Normed(layer.mlp, self._load_norm(f"{name}.post_mlp_layernorm")),
+        )
+
+
+class Glm4MoeForCausalLM(DeepseekSparseDecoder):
+    """GLM-4.5 to 4.7 (Zhipu AI 2025): DeepSeek-V3's mixtures, grouped-query attention; half of each head rotates.
+
+    DeepseekSparseDecoder; the large models have norms of queries and keys, and all have biases on q, k and v.
+    """
+
+    defaults = {
+        "moe_intermediate_size": 1408,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "first_k_dense_replace": 1,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-5,
+    }
+    partial_rotary = True
+    o_bias: ClassVar[bool | None] = False
+
+    def _load(self) -> None:
+        self.qk_norm = bool(self.config.hf_config.get("use_qk_norm"))  # type: ignore[misc]
+        super()._load()
+
+
+class Glm4MoeLiteForCausalLM(LatentDecoder):
+    """GLM-4.7-Flash (Zhipu AI 2026): DeepSeek-V3's attention and mixtures in a smaller model."""
+
+    defaults = {
+        "first_k_dense_replace": 1,
+        "rms_norm_eps": 1e-5,
+        "routed_scaling_factor": 1.8,
+        "num_experts_per_tok": 4,
+    }

@@ -1,22 +1,27 @@
-"""Granite 3 (IBM 2024): a Llama with four multipliers: of embeddings, scores, outputs of layer parts, and logits."""
+"""Granite 3, dense and with mixtures of experts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from ....kernels import ops
 from ...formats.positive_numbers import positive_number
 from .decoder import Layer
 from .forward_inputs import Inputs
 from .layers import Attention, Scaled
 from .llama import LlamaForCausalLM
+from .moe import ExpertsConfig, SparseDecoder
 
 _MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 
 
 class GraniteForCausalLM(LlamaForCausalLM):
-    """Llama with multipliers: `logits_scaling` divides, `attention_multiplier` replaces 1 / sqrt(head_dim)."""
+    """Granite 3 (IBM 2024): a Llama with four multipliers: of embeddings, scores, outputs of layer parts, and logits.
+
+    Llama with multipliers: `logits_scaling` divides, `attention_multiplier` replaces 1 / sqrt(head_dim).
+    """
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,3 +41,26 @@ class GraniteForCausalLM(LlamaForCausalLM):
     def _load_layer(self, index: int) -> Layer:
         layer, factor = super()._load_layer(index), self.config.hf_config["residual_multiplier"]
         return replace(layer, attention=Scaled(layer.attention, factor), mlp=Scaled(layer.mlp, factor))
+
+
+class GraniteMoeForCausalLM(GraniteForCausalLM, SparseDecoder):
+    """Granite 3 mixtures (IBM 2024): a Granite with experts in every layer, whose weights are a softmax of the chosen.
+
+    Granite whose checkpoints have one tensor for all experts of a layer.
+    """
+
+    defaults = {"num_local_experts": 8, "num_experts_per_tok": 2}
+    sparse_block = "block_sparse_moe"
+    router_name = "router.layer"
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = raw
+        size = fields["intermediate_size"]
+        return super().normalize_config({**fields, "moe_intermediate_size": size, "norm_topk_prob": True})
+
+    def _experts(self, block: str, config: ExpertsConfig) -> Iterator[ops.ExpertWeights]:
+        if self._source.has(f"{block}.experts.0.gate_proj.weight"):  # a GGUF file has halves
+            yield from super()._experts(block, config)
+            return
+        yield from self._experts_of_one_tensor(f"{block}.input_linear.weight", f"{block}.output_linear.weight", config)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...formats.positive_numbers import positive_int
-from .granite_moe import GraniteMoeForCausalLM
+from .granite import GraniteMoeForCausalLM
 from .hybrid import check_values, with_layer_kinds
 from .layers import MLP
 from .mamba2_mixer import MambaDecoder

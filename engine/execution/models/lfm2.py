@@ -1,4 +1,4 @@
-"""LFM2 (Liquid AI 2025): gated short convolutions in most layers, attention with normed heads in the others."""
+"""LFM2, dense and with mixtures of experts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +13,7 @@ from .forward_inputs import Inputs
 from .hybrid import HybridDecoder, with_layer_kinds
 from .layer_states import RecurrentState
 from .layers import GATED_ACTIVATIONS, MLP, Attention, activation
+from .moe import SparseDecoder
 
 _DEFAULTS = {"norm_eps": 1e-5, "rope_theta": 1e6, "conv_L_cache": 3, "max_position_embeddings": 128_000}
 
@@ -34,7 +35,10 @@ class ShortConv:
 
 
 class Lfm2ForCausalLM(HybridDecoder):
-    """HybridDecoder whose recurrent parts are convolutions alone."""
+    """LFM2 (Liquid AI 2025): gated short convolutions in most layers, attention with normed heads in the others.
+
+    HybridDecoder whose recurrent parts are convolutions alone.
+    """
 
     names = Names(
         norm="embedding_norm",
@@ -98,3 +102,31 @@ def _intermediate_size(fields: Mapping[str, Any]) -> int:
         return size
     size = int(positive_number(fields, "block_ffn_dim_multiplier", 1.0) * size)
     return -(-size // unit) * unit
+
+
+class Lfm2MoeForCausalLM(SparseDecoder, Lfm2ForCausalLM):
+    """LFM2-MoE (Liquid AI 2025): an LFM2 with mixtures of experts after its first layers, routed by sigmoid.
+
+    LFM2 with experts, which a bias may balance.
+    """
+
+    defaults = {
+        "num_dense_layers": 2,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1792,
+        "norm_topk_prob": True,
+        "use_expert_bias": True,
+    }
+    sparse_block = "feed_forward"
+    expert_names = ("w1", "w3", "w2")
+    routes_by_sigmoid = True
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {**raw, "block_auto_adjust_ff_dim": False}
+        return super().normalize_config({**fields, "mlp_only_layers": [*range(fields["num_dense_layers"])]})
+
+    def _load(self) -> None:
+        self.routing_bias = "expert_bias" if self.config.hf_config["use_expert_bias"] else ""  # type: ignore[misc]
+        super()._load()

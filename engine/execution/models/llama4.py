@@ -15,7 +15,7 @@ from .forward_inputs import Inputs
 from .interleaved_rope import InterleavedRope
 from .kv_cache import KVCache
 from .layers import Attention
-from .ministral3 import QueryScale
+from .mistral import QueryScale
 from .moe import ExpertsConfig, SparseDecoder
 
 _DEFAULTS = {

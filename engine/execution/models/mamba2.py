@@ -1,28 +1,33 @@
-"""Mamba-2 (Dao & Gu 2024): state spaces alone, without attention and MLPs."""
+"""Mamba-2 and Bamba: state spaces."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from .hybrid import check_values
+from .decoder import Names
+from .hybrid import check_values, with_layer_kinds
+from .mamba2_mixer import MambaDecoder
 from .mixer_decoder import MixerDecoder
-
-_DEFAULTS = {
-    "num_heads": 128,
-    "head_dim": 64,
-    "state_size": 128,
-    "n_groups": 8,
-    "expand": 2,
-    "conv_kernel": 4,
-    "layer_norm_epsilon": 1e-5,
-}
 
 
 class Mamba2ForCausalLM(MixerDecoder):
-    """MixerDecoder whose layers are all alike."""
+    """Mamba-2 (Dao & Gu 2024): state spaces alone, without attention and MLPs.
+
+    MixerDecoder whose layers are all alike.
+    """
+
+    defaults = {
+        "num_heads": 128,
+        "head_dim": 64,
+        "state_size": 128,
+        "n_groups": 8,
+        "expand": 2,
+        "conv_kernel": 4,
+        "layer_norm_epsilon": 1e-5,
+    }
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **raw}
+        fields = raw
         check_values(fields, hidden_act=("silu", "swish"))
         return super().normalize_config(
             {
@@ -47,3 +52,25 @@ class Mamba2ForCausalLM(MixerDecoder):
                 "max_position_embeddings": fields.get("max_position_embeddings", 2**20),
             }
         )
+
+
+_KINDS = ("linear_attention", "full_attention")
+
+
+class BambaForCausalLM(MambaDecoder):
+    """Bamba (IBM et al. 2024): state spaces, a few layers of attention; half of each head rotates.
+
+    MambaDecoder that names its layers with attention by their numbers.
+    """
+
+    defaults = {"mamba_n_heads": 128, "mamba_d_state": 256, "rms_norm_eps": 1e-5, "max_position_embeddings": 262144}
+    partial_rotary = True
+    names = Names(norm="final_layernorm", mlp_norm="pre_ff_layernorm", mlp="feed_forward")
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {**raw, "layer_types": None, "sliding_window": None}
+        check_values(fields, hidden_act=("silu", "swish"))
+        with_attention = fields.get("attn_layer_indices") or ()
+        fields = with_layer_kinds(fields, _KINDS, lambda layer: _KINDS[layer in with_attention])
+        return super().normalize_config({**fields, "partial_rotary_factor": 0.5})

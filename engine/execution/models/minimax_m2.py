@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .all_heads_norm import AllHeadsNormDecoder
 from .moe import SparseDecoder
+from .olmo import AllHeadsNormDecoder
 
 _DEFAULTS = {
     "head_dim": 128,

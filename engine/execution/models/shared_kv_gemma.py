@@ -16,7 +16,7 @@ from ...formats.positive_numbers import positive_int
 from .config import ModelConfig
 from .decoder import Decoder
 from .forward_inputs import Inputs
-from .gemma2 import Gemma2ForCausalLM
+from .gemma import Gemma2ForCausalLM
 from .layer_states import LayerState, SharedKV
 from .layers import Attention, Norm
 

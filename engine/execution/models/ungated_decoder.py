@@ -1,11 +1,12 @@
 """UngatedDecoder: base of later families with an MLP of two matrices, up and down, instead of three with a gate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor
 
 from .decoder import Decoder
-from .layers import ACTIVATIONS, MLP, Activation, activation
+from .layers import ACTIVATIONS, MLP, Activation, LayerNorm, Norm, activation
 
 
 class UngatedDecoder(Decoder):
@@ -23,3 +24,34 @@ class UngatedDecoder(Decoder):
     def _activation(self, mlp: str) -> Activation:
         """Return the activation of the MLP with this name."""
         return activation(self.config.hidden_act, ACTIVATIONS)
+
+
+class ArceeForCausalLM(UngatedDecoder):
+    """Arcee's AFM (Arcee 2025): a Llama with an MLP of two matrices around relu(x)²."""
+
+    defaults = {"hidden_act": "relu2", "rms_norm_eps": 1e-5}
+
+
+class NemotronForCausalLM(UngatedDecoder):
+    """Nemotron-4 and Minitron (NVIDIA 2024): LayerNorm with its weight less 1, relu(x)², half of a head rotates.
+
+    Llama without a gate whose norms subtract the mean.
+    """
+
+    partial_rotary = True
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return super().normalize_config(
+            {
+                "hidden_act": "relu2",
+                "partial_rotary_factor": raw.get("rope_percent", 0.5),
+                **raw,
+                "rms_norm_eps": raw.get("norm_eps", 1e-5),
+            }
+        )
+
+    def _load_norm(self, name: str) -> Norm:
+        size = self.config.hidden_size
+        weight = self._take(f"{name}.weight", size) + 1.0
+        return LayerNorm(weight, self._take(f"{name}.bias", size), self.config.norm_eps)
