@@ -110,14 +110,3 @@ async def _answers(client: httpx.AsyncClient, engine: FakeEngine) -> AsyncIterat
         failed = await sent("GET", f"/v1/batches/{failed['id']}")
     yield "POST /v1/batches", failed
     yield "DELETE /v1/files/{id}", await sent("DELETE", f"/v1/files/{file['id']}")
-    params = [{"messages": HELLO, "max_tokens": 2}, {"messages": []}]
-    requests = [{"custom_id": f"r{number}", "params": item} for number, item in enumerate(params)]
-    messages = await sent("POST", "/v1/messages/batches", {"requests": requests})
-    at = f"/v1/messages/batches/{messages['id']}"
-    while messages["processing_status"] != "ended":
-        await asyncio.sleep(0.01)
-        messages = await sent("GET", at)
-    yield "POST /v1/messages/batches", messages
-    for text in (await client.get(f"{at}/results")).text.splitlines():
-        yield "GET /v1/messages/batches/{id}/results", json.loads(text)
-    yield "DELETE /v1/messages/batches/{id}", await sent("DELETE", at)

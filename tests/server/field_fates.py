@@ -21,7 +21,6 @@ from splitfuse.server.apis.anthropic.request import CountTokensRequest, Messages
 from splitfuse.server.apis.openai.request import ChatCompletionRequest, CompletionRequest
 from splitfuse.server.apis.responses.request import ResponsesRequest
 from splitfuse.server.app import build_app
-from splitfuse.server.extras.message_batches.request import MessageBatchRequest
 from splitfuse.server.results.batches.request import BatchRequest, uploaded
 from splitfuse.server.settings import Settings
 
@@ -89,11 +88,6 @@ def _count(fields: Mapping[str, Any]) -> Read:
     return _effect(body, body.chat())
 
 
-def _message_batch(fields: Mapping[str, Any]) -> Read:
-    body = MessageBatchRequest.read(fields)
-    return _effect(body, body.file())
-
-
 def _batch(fields: Mapping[str, Any]) -> Read:
     return _effect(BatchRequest.read(fields))
 
@@ -143,7 +137,6 @@ READERS: dict[str, tuple[Callable[[Mapping[str, Any]], Read], dict[str, Any]]] =
     ),
     "POST /v1/messages": (_message, {"messages": HELLO, "max_tokens": 5}),
     "POST /v1/messages/count_tokens": (_count, {"messages": HELLO}),
-    "POST /v1/messages/batches": (_message_batch, {"requests": [{"custom_id": "a", "params": {}}]}),
 }
 
 

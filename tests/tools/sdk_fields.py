@@ -44,8 +44,6 @@ REQUESTS = {
         "anthropic.types.message_count_tokens_params:MessageCountTokensParams",
         f"{_BETA}.message_count_tokens_params:MessageCountTokensParams",
     ],
-    "POST /v1/messages/batches": [f"{_BETA}.messages.batch_create_params:BatchCreateParams"],
-    "GET /v1/messages/batches": [f"{_BETA}.messages.batch_list_params:BatchListParams"],
     "GET /v1/models": [f"{_BETA}.model_list_params:ModelListParams"],
 }
 ANSWERS = {
@@ -61,9 +59,6 @@ ANSWERS = {
     "GET /v1/models/{name}": "openai.types:Model",
     "POST /v1/messages": "anthropic.types:Message",
     "POST /v1/messages/count_tokens": "anthropic.types:MessageTokensCount",
-    "POST /v1/messages/batches": "anthropic.types.messages:MessageBatch",
-    "GET /v1/messages/batches/{id}/results": "anthropic.types.messages:MessageBatchIndividualResponse",
-    "DELETE /v1/messages/batches/{id}": "anthropic.types.messages:DeletedMessageBatch",
     "GET /v1/models/{name}, Anthropic's": "anthropic.types:ModelInfo",
 }
 HEADERS = frozenset({"betas", "user_profile_id", "workspace_id"})  # parameters that the SDK sends as headers

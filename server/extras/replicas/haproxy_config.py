@@ -86,7 +86,7 @@ defaults
         return f"""frontend api
     bind fd@{self.listener_fd}
     use_backend operations if {{ path /metrics }}
-    use_backend ids if {{ path_reg ^/(result|v1/responses|v1/files|v1/batches|v1/messages/batches)/ }}
+    use_backend ids if {{ path_reg ^/(result|v1/responses|v1/files|v1/batches)/ }}
     use_backend ids if {{ path /v1/responses }} {{ {_PREVIOUS} -m beg resp_ }}
     use_backend ids if {{ path /v1/batches }} {{ {_FILE} -m beg file- }}
     use_backend sessions if {{ req.hdr(X-Session-Id) -m found }}
@@ -128,7 +128,7 @@ _FILE = "req.body,json_query('$.input_file_id')"
 
 
 def _rules(name: str, tag: str) -> str:
-    return f"""    use-server {name} if {{ path_reg ^/[a-z0-9/]*/(resp_|file-|batch_|msgbatch_)?{tag} }}
+    return f"""    use-server {name} if {{ path_reg ^/[a-z0-9/]*/(resp_|file-|batch_)?{tag} }}
     use-server {name} if {{ {_PREVIOUS} -m beg resp_{tag} }}
     use-server {name} if {{ {_FILE} -m beg file-{tag} }}
 """

@@ -83,8 +83,6 @@ class AskedBatch:
     metadata: Mapping[str, str] | None
     files_expire_after: float
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    id_prefix: str = ID_PREFIX
-    total: int = 0  # lines, where known
 
     def begun(self, batch_id: str, owner: str, now: float) -> Batch:
         """Create the batch, which begins now."""
@@ -99,5 +97,4 @@ class AskedBatch:
             metadata=self.metadata,
             files_expire_after=self.files_expire_after,
             defaults=self.defaults,
-            total=self.total,
         )

@@ -80,7 +80,7 @@ class Batches:
             num_unfinished = await self._store.use(lambda store: store.num_unfinished_batches())
             if num_unfinished >= MAX_UNFINISHED:
                 raise QueueFullError(f"{num_unfinished} batches are unfinished; try later", retry_after_s=_FULL_RETRY_S)
-            batch = asked.begun(new_id(asked.id_prefix, self._settings.id_tag), owner, self._clock())
+            batch = asked.begun(new_id(ID_PREFIX, self._settings.id_tag), owner, self._clock())
             expires = batch.deadline + self._settings.file_ttl
             row = batch.to_row(expires=expires)
             if key is not None:
@@ -112,10 +112,10 @@ class Batches:
             raise ResultNotFoundError("batch")
         return await self._with_counts(Batch.from_row(row))
 
-    async def list(self, owner: str, page: Page, *, id_prefix: str = ID_PREFIX) -> list[Batch]:
-        """Return a page of the owner's batches whose ids begin like this, with their counts."""
+    async def list(self, owner: str, page: Page) -> list[Batch]:
+        """Return a page of the owner's batches, with their counts."""
         now = self._clock()
-        rows = await self._store.use(lambda store: store.list_batches(owner, page, now=now, id_prefix=id_prefix))
+        rows = await self._store.use(lambda store: store.list_batches(owner, page, now=now))
         return [await self._with_counts(batch) for batch in Batch.from_rows(rows)]
 
     async def cancel(self, batch_id: str, *, owner: str) -> Batch:
@@ -127,15 +127,6 @@ class Batches:
             raise await self._not_here(batch_id)
         await run.cancel()
         return await self.find(batch_id, owner=owner)
-
-    async def delete(self, batch: Batch) -> None:
-        """Delete a batch that is over, with its files. On a shared store its row may stay, without its input file."""
-        file_ids = [batch.input_file_id, batch.output_file_id, batch.error_file_id]
-        for file_id in filter(None, file_ids):
-            with contextlib.suppress(ResultNotFoundError):
-                await self.files.delete(await self.files.find(file_id, owner=batch.owner))
-        row = batch.to_row(expires=0.0)
-        await self._store.use(lambda store: store.write_batches(BatchChanges(batches=(row,))))
 
     async def _not_here(self, batch_id: str) -> SplitfuseError:
         """Return the error for an unfinished batch that does not run here."""

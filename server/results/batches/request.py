@@ -75,7 +75,9 @@ class BatchRequest(RequestModel):
         "completion_window": "24h",
     }
     input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/generate"]
+    endpoint: Literal[
+        "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/generate"
+    ]
     completion_window: Annotated[str, AfterValidator(_window), Field(description="24h, 90m; at most 30d.")]
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None

@@ -292,9 +292,8 @@ class SqliteStore(BatchStore):
         where = "state = 'ready' AND coalesce(?, purpose) = purpose"
         return self._page(FileRow, "files", page, owner, now, where, purpose)
 
-    def list_batches(self, owner: str, page: Page, *, now: float, id_prefix: str) -> list[BatchRow]:
-        where = "substr(batch_id, 1, ?) = ?"
-        return self._page(BatchRow, "batches", page, owner, now, where, len(id_prefix), id_prefix)
+    def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
+        return self._page(BatchRow, "batches", page, owner, now)
 
     def _page(
         self, kind: type[Row], table: str, page: Page, owner: str, now: float, where: str = "true", *values: object

@@ -98,8 +98,8 @@ class BatchStore(Store, Protocol):
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
         """Return the owner's ready, unexpired files, of one purpose if it is given."""
 
-    def list_batches(self, owner: str, page: Page, *, now: float, id_prefix: str) -> list[BatchRow]:
-        """Return the owner's unexpired batches whose ids begin like this."""
+    def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
+        """Return the owner's unexpired batches."""
 
     def unfinished_batches(self) -> list[BatchRow]:
         """Return the batches that are not over, oldest first."""

@@ -200,7 +200,7 @@ async def test_documentation(served):
     assert (await served.client.get("/docs")).status_code == 200
     paths = (await served.client.get("/openapi.json")).json()["paths"]
     assert {"/generate", "/result/{seq_id}", "/v1/chat/completions", "/metrics"} <= set(paths)
-    keyed = {"/generate", "/v1/responses", "/v1/batches", "/v1/messages/batches"}
+    keyed = {"/generate", "/v1/responses", "/v1/batches"}
     assert {path for path in paths if "'422'" in str(paths[path])} == keyed, "reused keys"
     assert "ValidationError" not in str(paths), "never FastAPI's own 422"
     assert paths["/result/{seq_id}"]["get"]["parameters"][0]["name"] == "seq_id"

@@ -127,8 +127,8 @@ class BatchTables(BatchStore):
         where = "state = 'ready' AND coalesce(%s, purpose) = purpose"
         return self._page_of(FileRow, "files", page, owner, now, where, None if purpose is None else _text(purpose))
 
-    def list_batches(self, owner: str, page: Page, *, now: float, id_prefix: str) -> list[BatchRow]:
-        return self._page_of(BatchRow, "batches", page, owner, now, "starts_with(batch_id, %s)", id_prefix)
+    def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
+        return self._page_of(BatchRow, "batches", page, owner, now)
 
     def _page_of(
         self, kind: type[Row], table: str, page: Page, owner: str, now: float, where: str = "TRUE", *values: object

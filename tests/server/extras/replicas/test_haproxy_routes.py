@@ -21,10 +21,7 @@ from splitfuse.server.jobs.ids import new_id
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy: apt-get install haproxy")
 
 DOCKER = Path(__file__).parents[4] / "docker"
-PATHS = (
-    *("/result/{}", "/result/{}/stream", "/v1/responses/resp_{}", "/v1/files/file-{}", "/v1/batches/batch_{}"),
-    *("/v1/messages/batches/msgbatch_{}",),
-)
+PATHS = (*("/result/{}", "/result/{}/stream", "/v1/responses/resp_{}", "/v1/files/file-{}", "/v1/batches/batch_{}"),)
 BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/responses", {"input": "x", "previous_response_id": "resp_{}"}),
     ("/v1/batches", {"endpoint": "/v1/responses", "input_file_id": "file-{}"}),
@@ -143,6 +140,6 @@ def test_an_id_in_the_body_leads_to_its_server(
         assert client.post(path, json=filled(body, new_id("", f"{name}-"))).text == name
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/generate", "/v1/messages/batches"])
+@pytest.mark.parametrize("path", ["/v1/responses", "/generate"])
 def test_new_work_goes_to_all(client: httpx.Client, path: str) -> None:
     assert {client.post(path, json={"input": "x", "previous_response_id": None}).text for _ in range(8)} == {"a", "b"}

@@ -429,7 +429,7 @@ def test_a_file_or_a_batch_that_was_changed_on_disk_fails_alone(path: Path) -> N
     with pytest.raises(DamagedError):
         store.find_batch("batch-1")
     assert [batch.batch_id for batch in store.unfinished_batches()] == ["batch-2"]
-    assert [batch.batch_id for batch in store.list_batches("me", Page(9), now=0.0, id_prefix="")] == ["batch-2"]
+    assert [batch.batch_id for batch in store.list_batches("me", Page(9), now=0.0)] == ["batch-2"]
     store.close()
 
 

@@ -326,7 +326,7 @@ def test_files_and_batches_are_there_again(files_reopened: Reopen) -> None:
     assert store.find_batch_key("you", b"k") is None
     assert store.unfinished_batches() == batches[1:]
     assert store.num_unfinished_batches() == 2
-    assert store.list_batches("me", Page(9), now=200.0, id_prefix="") == [batches[1], found]
+    assert store.list_batches("me", Page(9), now=200.0) == [batches[1], found]
 
 
 def begun(store: BatchStore, *names: str) -> None:
