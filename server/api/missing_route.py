@@ -40,6 +40,7 @@ _NOT_SERVED: Mapping[str, str] = {
 _GONE: Mapping[str, str] = {
     "/": _TGI,
     "/generate_stream": _TGI,
+    "/v1/responses/compact": "compaction is gone: ask the model for a summary, or send truncation auto",
     "/v1/messages/batches": "batches have one form: use /v1/batches, with /v1/messages as endpoint",
     "/v1/conversations": "conversations are not kept: send previous_response_id to /v1/responses",
     "/info": "TGI's routes are gone: GET /v1/models and /stats describe the model",

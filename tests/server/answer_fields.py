@@ -89,7 +89,6 @@ async def _answers(client: httpx.AsyncClient, engine: FakeEngine) -> AsyncIterat
     engine.script = None
     yield "POST /v1/completions", await sent("POST", "/v1/completions", {"prompt": "Hello", "logprobs": 1})
     yield "POST /v1/responses/input_tokens", await sent("POST", "/v1/responses/input_tokens", {"input": "Hello"})
-    yield "POST /v1/responses/compact", await sent("POST", "/v1/responses/compact", {"input": "Hello"})
     yield "POST /v1/messages/count_tokens", await sent("POST", "/v1/messages/count_tokens", {"messages": HELLO})
     (model,) = (await sent("GET", "/v1/models"))["data"]
     yield "GET /v1/models/{name}", await sent("GET", f"/v1/models/{model['id']}")

@@ -129,7 +129,6 @@ READERS: dict[str, tuple[Callable[[Mapping[str, Any]], Read], dict[str, Any]]] =
     "POST /v1/completions": (_completion, {"prompt": "Hello"}),
     "POST /v1/responses": (_response, {"input": "Hello"}),
     "POST /v1/responses/input_tokens": (_response, {"input": "Hello"}),
-    "POST /v1/responses/compact": (_response, {"input": "Hello"}),
     "POST /v1/files": (_file, {"file": "x", "purpose": "batch"}),
     "POST /v1/batches": (
         _batch,

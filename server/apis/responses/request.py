@@ -20,7 +20,6 @@ from ...api.request_model import ParseContext, RequestModel
 from ...api.response_format import TextFormat
 from ...api.sampling_request import SamplingRequest, schema_of
 from ...jobs.job import Job
-from .compaction import with_summaries
 
 _LOGPROBS = "message.output_text.logprobs"
 Summary = Literal["auto", "concise", "detailed"]
@@ -171,7 +170,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         """Append the input to the earlier conversation. Raises InvalidRequestError."""
         if self.background and not self.store:
             raise InvalidRequestError("background goes with store true only", param="background")
-        input_messages = read_items(with_summaries(self.input))
+        input_messages = read_items(self.input)
         if not input_messages:
             raise InvalidRequestError("input holds nothing but reasoning; send a message to answer", param="input")
         return [*earlier, *input_messages]

@@ -36,7 +36,6 @@ from ...jobs.kept_request import KeptRequest
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...server_settings import ServerSettings
 from ...service import Service, service_of
-from . import compaction
 from .input_items import input_items, page_of_items
 from .request import ResponsesRequest, StoredRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
@@ -99,37 +98,6 @@ async def count_input_tokens(
     text, _ = await response_prompt(service.engine, service.settings, body, body.messages(earlier))
     tokens = await ModelText(service).encode(text, add_special_tokens=False)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
-
-
-@router.post(
-    "/compact",
-    response_description="The user's messages, and an item that stands for the rest.",
-    responses=errors(*GENERATION),
-)
-async def compact(
-    request: Request, body: Annotated[ResponsesRequest, Depends(ResponsesRequest.from_request)]
-) -> Response:
-    """Shorten a dialogue to the user's messages and a summary, which the model writes."""
-    service, owner = service_of(request), owner_of(request)
-    messages = body.messages(await _earlier(service, body, owner=owner))
-    text, _ = await response_prompt(service.engine, service.settings, body, [*messages, compaction.REQUEST])
-    params = body.params(is_forced=True)
-    if params.max_tokens is None:
-        params = dataclasses.replace(params, default_max_tokens=compaction.MAX_TOKENS)
-    job = service.new_job(params, owner=owner)
-    await unless_disconnected(request.receive, service.complete([job], [rendered(text)], params, user=body.user))
-    answer = await response_object(job, ModelText(service).shown)
-    said = [item for item in answer["output"] if item["type"] == "message"]
-    summary = "".join(part["text"] for item in said for part in item["content"])
-    return JsonResponse(
-        {
-            "id": answer["id"],
-            "object": "response.compaction",
-            "created_at": answer["created_at"],
-            "output": compaction.compacted(messages, summary, response_id=job.seq_id),
-            "usage": answer["usage"],
-        }
-    )
 
 
 async def respond_batched(

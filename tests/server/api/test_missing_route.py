@@ -55,6 +55,7 @@ async def test_a_slash_at_the_end_is_nothing(served):
         ("POST", "/", "use /v1/chat/completions"),
         ("POST", "/generate_stream", "use /v1/chat/completions"),
         ("GET", "/info", "GET /v1/models and /stats"),
+        ("POST", "/v1/responses/compact", "truncation auto"),
         ("POST", "/v1/messages/batches", "use /v1/batches"),
         ("GET", "/v1/messages/batches/msgbatch_1/results", "use /v1/batches"),
         ("POST", "/v1/conversations", "previous_response_id"),

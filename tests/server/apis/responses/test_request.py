@@ -1,5 +1,10 @@
 """Refusals of /v1/responses, and the fields that they name."""
 
+import dataclasses
+
+from splitfuse.server.apis.responses.request import StoredRequest
+from splitfuse.server.apis.responses.routes import KEPT_RESPONSE
+
 TOOLS = [
     {
         "type": "function",
@@ -89,3 +94,9 @@ async def test_refused_fields_are_named(served):
         assert (error["type"], error["param"]) == ("invalid_request_error", param), fields
     assert served.engine.num_submitted == 0
     assert len(served.service.results) == 0
+
+
+def test_a_response_that_an_earlier_version_stored_is_read() -> None:
+    stored = StoredRequest(messages=[{"role": "user", "content": "hi"}])
+    earlier = dataclasses.asdict(stored) | {"num_earlier": 3}
+    assert KEPT_RESPONSE.attachment(earlier) == stored

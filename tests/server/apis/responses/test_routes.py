@@ -416,23 +416,3 @@ async def test_the_tokens_of_an_input_are_counted(served):
     assert counted == second["usage"]["input_tokens"]
     for wrong in ({}, {"input": "x", "previous_response_id": "none"}, {"input": "x", "temperature": 900}):
         assert (await served.client.post(url, json=wrong)).status_code == 400
-
-
-async def test_a_dialogue_is_compacted(client, served):
-    served.engine.script = ["They ", "greet."]
-    dialogue = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
-    short = await client.responses.compact(model=MODEL, input=dialogue)
-    assert (short.object, [item.type for item in short.output]) == ("response.compaction", ["message", "compaction"])
-    assert short.usage.output_tokens == 2
-    items = [item.model_dump(exclude_none=True, warnings=False) for item in short.output]
-    served.engine.script = None
-    response = await client.responses.create(
-        model=MODEL, input=[*items, {"role": "user", "content": "And?"}], max_output_tokens=3
-    )
-    summary = "Summary of the conversation so far:\nThey greet."
-    prompt = f"<user>Hello\n<user>{summary}\n<user>And?\n<assistant>"
-    assert response.output_text == answer_text(prompt, num_tokens=3)
-    broken = {"type": "compaction", "encrypted_content": "é"}
-    with pytest.raises(openai.BadRequestError, match="encrypted_content"):
-        await client.responses.create(model=MODEL, input=[broken, *dialogue])
-    assert len(served.service.results) == 1, "a compaction is not kept"
