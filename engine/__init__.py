@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from .config import EngineConfig
     from .core.outputs import OutputDelta
     from .core.sampling_params import SamplingParams
-    from .extras.beam_search.params import BeamSearchParams
     from .extras.compat.async_llm import AsyncLLM, AsyncLLMEngine
     from .extras.compat.engine_args import AsyncEngineArgs, EngineArgs
     from .extras.compat.llm_engine import LLMEngine
@@ -36,7 +35,6 @@ __all__ = [
     "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
-    "BeamSearchParams",
     "CompletionOutput",
     "EngineArgs",
     "EngineConfig",
@@ -61,7 +59,6 @@ _HOME = {
     "AsyncEngineArgs": ".extras.compat.engine_args",
     "AsyncLLM": ".extras.compat.async_llm",
     "AsyncLLMEngine": ".extras.compat.async_llm",
-    "BeamSearchParams": ".extras.beam_search.params",
     "CompletionOutput": ".serving.request_output",
     "EngineArgs": ".extras.compat.engine_args",
     "EngineConfig": ".config",

@@ -7,14 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
 from ..config import EngineConfig
 from ..config.foreign_options import taken_keywords
-from ..core.outputs import OutputDelta, TokenLogprobs
+from ..core.outputs import OutputDelta
 from ..core.sampling_params import SamplingParams
 from ..errors import InvalidRequestError
 from ..extension import load_extra
@@ -31,26 +30,6 @@ if TYPE_CHECKING:
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
 OnDelta = Callable[[OutputDelta], None]
 Params = SamplingParams | Sequence[SamplingParams] | None
-
-
-@dataclass(slots=True)
-class BeamSearchSequence:
-    """Output of a search, like vLLM's: `tokens` and `text` begin with the prompt. `score` ranks the sequences."""
-
-    tokens: list[int]
-    logprobs: list[TokenLogprobs]
-    cum_logprob: float
-    score: float
-    text: str | None
-    finish_reason: str
-    stop_reason: int | None = None
-
-
-@dataclass(slots=True)
-class BeamSearchOutput:
-    """Sequences of one prompt, best first."""
-
-    sequences: list[BeamSearchSequence]
 
 
 class LLM:
@@ -273,23 +252,6 @@ class LLM:
         of another model, ConfigError if it is signed and the package `cryptography` is missing.
         """
         return self._own_receipts().verify(receipt)
-
-    def beam_search(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: Any,
-        lora_request: Any = None,
-        use_tqdm: Any = False,
-    ) -> list[BeamSearchOutput]:
-        """Search the likeliest outputs of each prompt, like transformers' beam search; `params`: BeamSearchParams.
-
-        Raises InvalidRequestError.
-        """
-        if lora_request is not None:
-            raise InvalidRequestError("lora_request is not built for beam_search; leave it out", param="lora_request")
-        search = load_extra("beam_search.search", needed_for="LLM.beam_search")
-        outputs: list[BeamSearchOutput] = search.beam_search(self, _prompts(prompts, None), params)
-        return outputs
 
     # Prompts whose states are pooled.
 

@@ -133,17 +133,6 @@ outputs = llm.generate(prompts, sampling_params)
 texts = [output.outputs[0].text for output in outputs]
 print("same:", texts == expected, "cached:", all(output.num_cached_tokens > 0 for output in outputs))
 """
-BEAM_SEARCH = """
-from vllm import LLM
-from vllm.inputs import TextPrompt
-from vllm.sampling_params import BeamSearchParams
-
-llm = LLM(model="demo")
-params = BeamSearchParams(beam_width=3, max_tokens=6, ignore_eos=True)
-outputs = llm.beam_search([{"prompt": "Once upon"}, TextPrompt(prompt="The dog")], params)
-for output in outputs:
-    print(len(output.sequences), [sequence.text for sequence in output.sequences])
-"""
 ASYNC = """
 import asyncio
 
@@ -203,7 +192,6 @@ SCRIPTS = {
         r"grammar: 'SELECT col_\d  from table_\d  where col_\d = \d '\n",
     ),
     "prefix_caching": (PREFIX_CACHING, r"same: True cached: True"),
-    "beam_search": (BEAM_SEARCH, r"3 \['Once upon.+\n3 \['The dog.+\n"),
     "async": (ASYNC, r"(?s)..+\nfinished stream-0\n.+\nfinished stream-1\n"),
     "engine": (ENGINE, r"(finished \d \d\n){3}"),
 }
