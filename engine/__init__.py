@@ -8,10 +8,7 @@ if TYPE_CHECKING:
     from .config import EngineConfig
     from .core.outputs import OutputDelta
     from .core.sampling_params import SamplingParams
-    from .extras.compat.async_llm import AsyncLLM, AsyncLLMEngine
-    from .extras.compat.engine_args import AsyncEngineArgs, EngineArgs
-    from .extras.compat.llm_engine import LLMEngine
-    from .extras.compat.output_kind import RequestOutputKind
+    from .extras.compat.async_llm import AsyncLLM
     from .extras.compat.pipeline import pipeline
     from .extras.lora.request import LoRARequest
     from .extras.pooling.outputs import PoolingRequestOutput
@@ -32,20 +29,15 @@ if "OMP_WAIT_POLICY" not in os.environ:
 __all__ = [
     "LLM",
     "AsyncEngine",
-    "AsyncEngineArgs",
     "AsyncLLM",
-    "AsyncLLMEngine",
     "CompletionOutput",
-    "EngineArgs",
     "EngineConfig",
-    "LLMEngine",
     "LLMStream",
     "LoRARequest",
     "OutputDelta",
     "PoolingParams",
     "PoolingRequestOutput",
     "RequestOutput",
-    "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputs",
     "StructuredOutputsParams",
@@ -56,21 +48,16 @@ __all__ = [
 
 _HOME = {
     "AsyncEngine": ".serving.async_engine",
-    "AsyncEngineArgs": ".extras.compat.engine_args",
     "AsyncLLM": ".extras.compat.async_llm",
-    "AsyncLLMEngine": ".extras.compat.async_llm",
     "CompletionOutput": ".serving.request_output",
-    "EngineArgs": ".extras.compat.engine_args",
     "EngineConfig": ".config",
     "LLM": ".serving.llm",
-    "LLMEngine": ".extras.compat.llm_engine",
     "LLMStream": ".serving.llm",
     "LoRARequest": ".extras.lora.request",
     "OutputDelta": ".core.outputs",
     "PoolingParams": ".extras.pooling.params",
     "PoolingRequestOutput": ".extras.pooling.outputs",
     "RequestOutput": ".serving.request_output",
-    "RequestOutputKind": ".extras.compat.output_kind",
     "SamplingParams": ".core.sampling_params",
     "StructuredOutputs": ".language.structured_output.params",
     "StructuredOutputsParams": ".language.structured_output.params",

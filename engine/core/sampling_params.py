@@ -86,8 +86,7 @@ class SamplingParams:
     pooling: Any = None  # a PoolingTask: the request samples nothing and ends when its prompt is computed
     # The user's names of fields, and of the prompt, where they differ ("max_completion_tokens"); for refusals.
     names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    # Fields of vLLM's, for scripts written for it. Text is always made; AsyncLLM reads output_kind.
-    output_kind: Any = field(default=None, repr=False, compare=False)
+    # Fields of vLLM's, for scripts written for it. Text is always made.
     detokenize: InitVar[bool] = True
     spaces_between_special_tokens: InitVar[bool] = True
     best_of: InitVar[int | None] = None

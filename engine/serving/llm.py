@@ -297,11 +297,6 @@ class LLM:
         outputs: list[Any] = calls.score(self, data_1, data_2, pooling_params)
         return outputs
 
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Ids of the model's end tokens."""
-        return self._input_processor.eos_token_ids
-
     def _rendered(
         self, messages: Sequence[Any], *, tools: Sequence[Mapping[str, Any]] | None, **options: Any
     ) -> list[Prompt]:

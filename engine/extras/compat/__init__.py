@@ -1,1 +1,1 @@
-"""Names of vLLM and DeepSpeed-MII over the engine: `AsyncLLM`, `LLMEngine`, `EngineArgs`, `pipeline`."""
+"""Names of vLLM and DeepSpeed-MII over the engine: `AsyncLLM`, `pipeline`."""

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from copy import copy
+from dataclasses import replace
 from typing import Any, Self
 
 from ...config import EngineConfig
@@ -12,7 +14,6 @@ from ...serving.async_engine import AsyncEngine
 from ...serving.input_processor import Prompt
 from ...serving.output_processor import TokenTexts
 from ...serving.request_output import CompletionOutput, RequestOutput
-from .output_kind import RequestOutputKind, only_new, snapshot
 
 
 class AsyncLLM:
@@ -26,7 +27,7 @@ class AsyncLLM:
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineConfig) -> Self:
-        """Create an engine from AsyncEngineArgs."""
+        """Create an engine by vLLM's name of the constructor."""
         return cls(engine_args)
 
     async def start(self) -> None:
@@ -48,11 +49,10 @@ class AsyncLLM:
         lora_request: Any = None,
         priority: int | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        """Yield outputs of the kind that `sampling_params.output_kind` names; None is CUMULATIVE.
+        """Yield an output per delta, each with everything so far. Closing the iterator aborts the request.
 
-        Closing the iterator aborts the request. Raises like AsyncEngine.generate.
+        Raises like AsyncEngine.generate.
         """
-        kind = RequestOutputKind(getattr(sampling_params.output_kind, "value", sampling_params.output_kind) or 0)
         params = sampling_params.clone()
         if priority is not None:
             params.priority = priority
@@ -74,10 +74,7 @@ class AsyncLLM:
                 self._texts.add(delta, output)
                 if delta.error is not None:
                     raise delta.error
-                if kind is RequestOutputKind.DELTA:
-                    yield only_new(output, delta)
-                elif kind is RequestOutputKind.CUMULATIVE or output.finished:
-                    yield snapshot(output)
+                yield _snapshot(output)
         finally:
             if not output.finished:
                 self.engine.abort(request_id)
@@ -118,4 +115,7 @@ class AsyncLLM:
         await self.stop()
 
 
-AsyncLLMEngine = AsyncLLM  # vLLM's older name
+def _snapshot(output: RequestOutput) -> RequestOutput:
+    """Return a copy that does not grow."""
+    outputs = [replace(item, token_ids=[*item.token_ids], logprobs=copy(item.logprobs)) for item in output.outputs]
+    return replace(output, outputs=outputs)

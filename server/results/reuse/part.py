@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ....engine.serving.input_processor import Prompt
 
 # Parameters that change nothing of a complete answer.
-_UNREAD = {"names", "output_kind", "is_background", "wants_receipt", "priority", "timeout_ms", "max_queue_ms"}
+_UNREAD = {"names", "is_background", "wants_receipt", "priority", "timeout_ms", "max_queue_ms"}
 _UNREAD |= {"ttft_ms", "itl_ms", "best_effort"}
 _COMPLETE = {"stop", "length"}
 

@@ -97,7 +97,7 @@ def test_what_vllms_scripts_ask_for(tiny_folder: str) -> None:
     with LLM(tiny_folder, dtype="float", disable_log_stats=True, **harmless) as llm:  # type: ignore[arg-type]
         assert llm.get_tokenizer() is llm.tokenizer
         assert llm.get_default_sampling_params() == SamplingParams()
-        params = SamplingParams(max_tokens=3, logprobs=0, ignore_eos=True, detokenize=True, best_of=1, output_kind=2)
+        params = SamplingParams(max_tokens=3, logprobs=0, ignore_eos=True, detokenize=True, best_of=1)
         (output,) = llm.generate("hello", params)
     (completion,) = output.outputs
     assert output.metrics is completion.metrics is not None

@@ -1,11 +1,11 @@
-"""AsyncLLM yields what LLM returns, in each kind of output."""
+"""AsyncLLM yields what LLM returns."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from splitfuse.engine import LLM, AsyncEngineArgs, AsyncLLM, RequestOutputKind, SamplingParams
+from splitfuse.engine import LLM, AsyncLLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.serving.request_output import RequestOutput
 
@@ -18,10 +18,10 @@ def expected(tiny_folder: str) -> RequestOutput:
         return llm.generate("hello", **FIELDS)[0]
 
 
-def outputs_of(folder: str, kind: object) -> list[RequestOutput]:
+def outputs_of(folder: str) -> list[RequestOutput]:
     async def ask() -> list[RequestOutput]:
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=folder, dtype="float32", max_num_seqs=4))
-        params = SamplingParams(**FIELDS, output_kind=kind)
+        engine = AsyncLLM.from_engine_args(EngineConfig(model=folder, dtype="float32", max_num_seqs=4))
+        params = SamplingParams(**FIELDS)
         outputs = [output async for output in engine.generate("hello", params, "a", priority=2)]
         assert await engine.get_tokenizer() is engine.engine.tokenizer
         with pytest.raises(InvalidRequestError, match="lora_request"):
@@ -33,9 +33,8 @@ def outputs_of(folder: str, kind: object) -> list[RequestOutput]:
     return asyncio.run(ask())
 
 
-@pytest.mark.parametrize("kind", [None, RequestOutputKind.CUMULATIVE])
-def test_cumulative_outputs_grow(tiny_folder: str, expected: RequestOutput, kind: object) -> None:
-    outputs = outputs_of(tiny_folder, kind)
+def test_outputs_grow(tiny_folder: str, expected: RequestOutput) -> None:
+    outputs = outputs_of(tiny_folder)
     lengths = [sum(len(completion.token_ids) for completion in output.outputs) for output in outputs]
     assert lengths == list(range(1, 13))
     assert [output.finished for output in outputs] == [False] * 11 + [True]
@@ -45,23 +44,9 @@ def test_cumulative_outputs_grow(tiny_folder: str, expected: RequestOutput, kind
     assert {item.decoded_token for item in position.values()} != {None}
 
 
-def test_deltas_join_to_the_whole(tiny_folder: str, expected: RequestOutput) -> None:
-    outputs = outputs_of(tiny_folder, RequestOutputKind.DELTA)
-    assert ["".join(output.outputs[i].text for output in outputs) for i in range(2)] == [
-        completion.text for completion in expected.outputs
-    ]
-    assert [output.finished for output in outputs] == [False] * 11 + [True]
-
-
-def test_a_final_output_comes_once(tiny_folder: str, expected: RequestOutput) -> None:
-    (output,) = outputs_of(tiny_folder, RequestOutputKind.FINAL_ONLY)
-    assert [completion.text for completion in output.outputs] == [completion.text for completion in expected.outputs]
-    assert output.finished
-
-
 def test_leaving_an_iteration_aborts(tiny_folder: str) -> None:
     async def leave() -> int:
-        async with AsyncLLM(AsyncEngineArgs(tiny_folder, dtype="float32")) as engine:
+        async with AsyncLLM(EngineConfig(model=tiny_folder, dtype="float32")) as engine:
             answer = engine.generate("hello", SamplingParams(max_tokens=200, ignore_eos=True), "a")
             await anext(answer)
             await answer.aclose()  # type: ignore[attr-defined]
