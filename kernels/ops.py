@@ -80,15 +80,6 @@ def be_exact(device: torch.device, is_exact: bool) -> None:
         device_info.IS_EXACT = is_exact
 
 
-def choose_attention(device: torch.device, name: str | None) -> str | None:
-    """Let another package attend to long prompts from now on, None: no other. Return the reason if it cannot."""
-    if device.type != "cuda":
-        return name and f"{name} needs a GPU"
-    from .cuda.attention import flash_attention
-
-    return flash_attention.choose(device, name)
-
-
 def inexact_reason(device: torch.device, dtype: torch.dtype, *, head_dim: int) -> str | None:
     """Return the reason why a row's bits may depend on the rows beside it; None if they depend on the row alone."""
     if device.type == "cuda":

@@ -127,9 +127,6 @@ class EngineConfig:
     exact: bool | None = setting(
         None, help="answers keep their bits whatever else runs, where kernels can do that; nothing = on a CPU"
     )
-    attention_backend: str | None = setting(
-        None, choices=("flash-attn",), help="package for attention of long prompts on a Hopper GPU; nothing = none"
-    )
     logprobs_mode: str = setting(
         "raw_logprobs",
         choices=("raw_logprobs", "processed_logprobs"),
@@ -242,7 +239,6 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
         lambda c: c.model is not None and not c.model.strip(),
         "model is an empty string; name a folder or hub id, or leave it out for the demo model",
     ),
-    (lambda c: c.attention_backend and c.exact, "attention_backend has no one order of sums; leave out exact"),
     (lambda c: c.preemption_mode == "swap" and not c.swap_space, "preemption_mode swap needs swap_space, some GiB"),
     (lambda c: c.tenant_weights and c.queue_order != "fair", "tenant_weights need scheduling_policy fair"),
     (

@@ -123,6 +123,7 @@ _ALWAYS_REFUSED = {
     "set HF_HOME in the environment": "--download-dir",
     "a head has at most 32 KiB and 100 headers": "--h11-max-header-count --h11-max-incomplete-event-size",
     "see --log-format": "--log-config-file",
+    "kernels are chosen by the shapes of a step": "--attention-backend",
 }
 # Options of SGLang, TGI or llama.cpp by their name here.
 _ELSEWHERE = {

@@ -13,7 +13,6 @@ from ..config import EngineConfig
 from ..config.cores import default_num_threads
 from ..config.host_memory import available_memory
 from ..core.block_manager import CacheSpec
-from ..errors import ConfigError
 from ..execution.models.config import ModelConfig
 from ..execution.models.device_memory import memory_of
 from ..execution.models.kv_cache import KVCache, StatePool
@@ -35,8 +34,6 @@ def load_runner(resolved: ResolvedModel, *, draft: ModelConfig | None = None) ->
     num_threads = config.num_threads or default_num_threads()
     torch.set_num_threads(max(1, num_threads // config.tensor_parallel_size))
     ops.be_exact(device, bool(config.exact))
-    if reason := ops.choose_attention(device, config.attention_backend):
-        raise ConfigError(f"attention_backend: {reason}; leave the setting out")
     model, ranks, make_cache, cached = _load_shares(resolved)
     step_bytes = 0
     if (memory := memory_of(device)) is not None:

@@ -35,7 +35,6 @@ from .activation import silu_mul as silu_mul
 from .activation import softcap as softcap
 from .argmax import gumbel_argmax as gumbel_argmax
 from .argmax import max_logits as max_logits
-from .attention import flash_attention
 from .attention_decode import decode_attention
 from .attention_prefill import prefill_attention
 from .copy_blocks import copy_blocks as copy_blocks
@@ -80,7 +79,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     if ragged.num_decodes is None or ragged.num_decodes:
         decode_attention(q, cache, ragged, args, out)
     has_prefills = ragged.num_decodes is None or len(ragged.seq_lens) > ragged.num_decodes
-    if has_prefills and not flash_attention.prefill_attention(q, cache, ragged, args, out):
+    if has_prefills:
         prefill_attention(q, cache, ragged, args, out)
     return out
 

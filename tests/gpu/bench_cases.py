@@ -19,9 +19,8 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.utils.rnn import pad_sequence
 
 from splitfuse.kernels import ops, quantize, reference
-from splitfuse.kernels.cuda import attention_decode, attention_prefill, moe, quantized_linear
+from splitfuse.kernels.cuda import attention_decode, moe, quantized_linear
 from splitfuse.kernels.cuda import backend as cuda
-from splitfuse.kernels.cuda.attention import flash_attention
 from splitfuse.kernels.cuda.linear import few_rows, fp8_linear, int8_linear
 from splitfuse.kernels.cuda.linear.quantized_experts import QuantizedExperts
 
@@ -132,20 +131,6 @@ def time_long_row(bench: Bench, load: Load) -> None:
     equal = Load(load.num_rows, sum(load.lengths) // load.num_rows)
     runs = [partial(cuda.paged_attention, *rows.build()) for rows in (load, equal)]
     bench.time(str(load), runs[0], **load.work, rival=("equal rows", runs[1]), goal=Goal(times_rival=1 / 1.3))
-
-
-def time_flash_attention(bench: Bench, load: Load) -> None:
-    """Time FlashAttention 3, where it is installed, beside our own kernel."""
-    if flash_attention.choose(torch.device(DEVICE), "flash-attn") is not None:
-        return
-    batch = load.build()
-    theirs, ours = torch.empty_like(batch[0]), torch.empty_like(batch[0])
-    run = partial(flash_attention.prefill_attention, *batch, theirs)
-    own = partial(attention_prefill.prefill_attention, *batch, ours)
-    assert run()
-    own()
-    bench.time(f"{load}, flash-attn", run, **load.work, error=difference(theirs, ours), rival=("own kernel", own))
-    flash_attention.choose(torch.device(DEVICE), None)
 
 
 def time_fp8(bench: Bench, load: Load) -> None:
@@ -456,8 +441,6 @@ def run(bench: Bench) -> None:
     time_attention(bench, Load(1, 8192, 2048), (Goal(share=0.45),))  # torch's SDPA is not Hopper's best attention
     for load in (Load(1, 1024), long, Load(1, 2048, 2048), Load(1, 4096, 256)):
         time_attention(bench, load)
-    for load in (Load(1, 4096, 4096), Load(1, 8192, 8192), Load(1, 32_768, 2048)):
-        time_flash_attention(bench, load)
     time_fp8(bench, Load(1, 8192, 2048))
     time_long_row(bench, Load(64, 1024, longest=131_072))
     for bits in (8, 4):
@@ -483,7 +466,6 @@ def run(bench: Bench) -> None:
 def _run_tiny(bench: Bench) -> None:
     for load in (Load(2, 64), Load(1, 40, 16)):
         time_attention(bench, load, (Goal(share=1e9),))
-        time_flash_attention(bench, load)
         time_fp8(bench, load)
     time_few_rows(bench, 2, 96, 64)
     time_few_rows(bench, 2, 96, 64, is_gated=True)

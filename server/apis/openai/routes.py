@@ -209,7 +209,7 @@ def _fingerprint(service: Service, adapter: str | None) -> str:
     """Name the version, the model and the order of sums: a seed gives equal answers with equal ones, if exact."""
     engine, config = service.engine, service.engine.config
     slices = config.tensor_parallel_slices or config.tensor_parallel_size
-    order = (config.device, slices, config.device == "cuda" and config.exact, config.attention_backend)
+    order = (config.device, slices, config.device == "cuda" and config.exact)
     about = repr((package_version(), engine.fingerprint_of(adapter), *order))
     kind = "exact" if engine.loaded.inexact is None else "inexact"
     return f"fp_{hashlib.sha256(about.encode()).hexdigest()[:10]}_{kind}"

@@ -3,7 +3,6 @@
 import pytest
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.serving.llm import LLM
 from splitfuse.engine.serving.resolved_model import resolve_device
 
 
@@ -30,8 +29,3 @@ def test_a_card_that_cannot_serve_is_refused_by_name(
         resolve_device(device)
     assert str(refused.value).startswith(said)
     assert str(refused.value).endswith("--device cpu works")
-
-
-def test_attention_of_another_package_is_refused_on_a_cpu() -> None:
-    with pytest.raises(ConfigError, match="attention_backend: flash-attn needs a GPU; leave the setting out"):
-        LLM("demo", device="cpu", attention_backend="flash-attn")

@@ -63,7 +63,6 @@ VALUES: dict[str, Any] = {
 # Settings that need another machine, service or model, and those that name what another one names.
 NOT_HERE = {
     "async_scheduling": "a GPU",
-    "attention_backend": "a GPU",
     "tensor_parallel_size": "ranks beside other tests",
     "tensor_parallel_slices": "ranks beside other tests",
     "embedding_model": "another model",
