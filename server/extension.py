@@ -52,6 +52,7 @@ class Extension:
     kept_kinds: Mapping[str, str] = field(default_factory=dict)  # KeptKind by name
     answer_check: str | None = None  # makes the Check of an answer from sampling parameters
     receipts: str | None = None  # Part class that makes the receipts of answers
+    shared_batches: str | None = None  # Batches class of a store that several servers share
     index: str | None = None  # makes the answer to a browser that opens /
     manual: str | None = None  # makes the answer to /docs/ (default: same as /docs)
     is_open: str | None = None  # true of scopes that need no key

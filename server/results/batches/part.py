@@ -26,11 +26,11 @@ class BatchesPart(Part):
         """The batches. In a shared store some run elsewhere."""
         settings, answer, store = self.service.settings.section(BatchSettings), self._answer, self.store
         backend = self.service.results.backend
-        if not isinstance(backend, DurableBackend) or not backend.is_shared:
+        if not backend.is_shared:
             return Batches(store, settings, answer, clock=time.time)
-        from ..shared.shared_batches import SharedBatches  # imports what only servers on a database need
-
-        return SharedBatches(backend, settings, answer, clock=time.time, may_claim=self._is_ready)
+        shared = self.service.extensions.first("shared_batches")
+        batches: Batches = shared(backend, settings, answer, clock=time.time, may_claim=self._is_ready)
+        return batches
 
     @property
     def store(self) -> StoreUser:

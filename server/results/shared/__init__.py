@@ -9,4 +9,5 @@ EXTENSION = Extension(
     settings=SharedSettings,
     is_used=lambda settings: settings.has_shared_results,
     part="part:SharedPart",
+    shared_batches="shared_batches:SharedBatches",
 )
