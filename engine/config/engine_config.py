@@ -127,11 +127,6 @@ class EngineConfig:
     exact: bool | None = setting(
         None, help="answers keep their bits whatever else runs, where kernels can do that; nothing = on a CPU"
     )
-    logprobs_mode: str = setting(
-        "raw_logprobs",
-        choices=("raw_logprobs", "processed_logprobs"),
-        help="logprobs of sampled tokens: the model's own, or those after penalties, masks, temperature and filters",
-    )
     seed: int = setting(0, decides=True, help="seed of requests without one")
     num_threads: int | None = setting(
         None, at_least=1, help="CPU threads of the model; nothing = the cores of this process"

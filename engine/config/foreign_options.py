@@ -92,6 +92,7 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "--distributed-executor-backend": (("mp", "uni"), _ONE_MACHINE),
     "--max-long-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
     "--max-num-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
+    "--logprobs-mode": (("raw_logprobs",), "logprobs are the model's own, before penalties, masks and temperature"),
     "--max-logprobs": (("20",), "requests get at most 20"),
     "--model-loader-extra-config": (("{}",), _NOT_BUILT),
     "--response-role": (("assistant",), "answers are the assistant's"),

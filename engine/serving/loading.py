@@ -69,7 +69,7 @@ def load_runner(resolved: ResolvedModel, *, draft: ModelConfig | None = None) ->
         op_by_op=model.plan.refusal(cache) if device.type == "cpu" else None,
         inexact=resolved.inexact_reason(),
     )
-    return ModelRunner(model, cache, loaded, ranks=ranks, logprobs_mode=config.logprobs_mode)
+    return ModelRunner(model, cache, loaded, ranks=ranks)
 
 
 def _load_shares(resolved: ResolvedModel) -> tuple[Any, Any, Callable[..., KVCache], ModelConfig]:

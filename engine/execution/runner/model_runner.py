@@ -60,7 +60,6 @@ class ModelRunner:
         loaded: LoadedModel,
         *,
         ranks: Any = None,
-        logprobs_mode: str = "raw_logprobs",
     ) -> None:
         """`model` is a Decoder, or a ParallelModel over these `ranks`, which end with the runner."""
         device = loaded.device
@@ -68,7 +67,7 @@ class ModelRunner:
         self.ranks = ranks
         self.model = model
         self.cache = cache
-        self._sampler = Sampler(device, logprobs_mode=logprobs_mode)
+        self._sampler = Sampler(device)
         self.stages = Stages(
             model,
             cache,

@@ -19,15 +19,12 @@ class SamplingPass:
         stream: Stream,
         masks: TokenMasks,
         tokens: Tensor | None,
-        *,
-        logprobs_mode: str = "raw_logprobs",
     ) -> None:
         """`model` is a Decoder; tokens [most samples of a step] int64 keep a step's samples for the next step."""
         self._model = model
         self._stream = stream
         self._masks = masks
         self._tokens = tokens
-        self._logprobs_mode = logprobs_mode
 
     def run(self, step: Step) -> None:
         """Make the grammars' masks while the device computes, and queue the sampling.
@@ -45,8 +42,6 @@ class SamplingPass:
         if step.feeds_next and not samples.is_plain:
             last_token_ids = fields["token_ids"].index_select(0, fields["logits_indices"][: len(samples.requests)])
         logits = self._model.logits(step.hidden[: len(samples.requests)])
-        step.sampled = sample(
-            logits, fields, num_top=samples.num_top, last_token_ids=last_token_ids, logprobs_mode=self._logprobs_mode
-        )
+        step.sampled = sample(logits, fields, num_top=samples.num_top, last_token_ids=last_token_ids)
         if self._tokens is not None:
             self._tokens[: len(samples.requests)].copy_(step.sampled.token_ids)

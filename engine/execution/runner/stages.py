@@ -47,5 +47,5 @@ class Stages:
             planner=planner,
         )
         self.forward_pass = ForwardPass(model, cache, stream, device=device, tokens=tokens, ranks=ranks or Ranks())
-        self.sampling_pass = SamplingPass(model, stream, sampler.masks, tokens, logprobs_mode=sampler.logprobs_mode)
+        self.sampling_pass = SamplingPass(model, stream, sampler.masks, tokens)
         self.collection = Collection(model, stream, device)

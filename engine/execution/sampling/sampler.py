@@ -29,8 +29,7 @@ _CHANGES = {"keys", "add_rows", "penalty_rows", "allowed_rows", "grammar_rows", 
 class Sampler:
     """State of sampling on one device that lasts from step to step. For one thread."""
 
-    def __init__(self, device: torch.device, *, logprobs_mode: str = "raw_logprobs") -> None:
-        self.logprobs_mode = logprobs_mode
+    def __init__(self, device: torch.device) -> None:
         self.masks = TokenMasks(device)
         self.processors = LogitsProcessors()
         _mask_biases(torch.empty(0, device=device).device)  # copied now, so that no step waits for the copy
@@ -42,43 +41,21 @@ def sample(
     *,
     num_top: int,
     last_token_ids: Tensor | None = None,
-    logprobs_mode: str = "raw_logprobs",
 ) -> Sampled:
     """Sample from logits [S, V], which may be overwritten, without waiting for the device.
 
     `fields`: the arrays of Samples and TokenMasks on the device. last_token_ids [S] int64: each row's previous token,
-    if the host does not know it. `logprobs_mode`: the setting of that name.
+    if the host does not know it.
     """
     if not _CHANGES.isdisjoint(fields):  # otherwise only the largest are read, and a wider dtype does not change these
         logits = logits.float()
     rows = fields.get("logprob_rows")
     raw = None if rows is None else logits.index_select(0, rows)
     process_logits(logits, fields, last_token_ids)
-    if rows is not None and logprobs_mode == "processed_logprobs":
-        raw = processed_rows(logits, fields, rows)
     token_ids, largest = sample_token_ids(logits, fields)
     if raw is None or rows is None:
         return Sampled(token_ids, largest)
     return Sampled(token_ids, largest, _logprobs(raw, token_ids.index_select(0, rows), num_top), raw)
-
-
-def processed_rows(logits: Tensor, fields: Mapping[str, Tensor], rows: Tensor) -> Tensor:
-    """Return the logits from which these rows are sampled, [R, V] float32: after temperature and filters too.
-
-    Greedy rows have neither. `fields`: the arrays of `sampling_arrays`; logits [S, V] float32 after all other changes.
-    """
-    logits = logits.index_select(0, rows)
-    if "keys" not in fields:
-        return logits
-    temperature = fields["temperature"].index_select(0, rows)
-    is_greedy = temperature <= 0.0
-    divisor = temperature.clamp_min(1e-5).masked_fill(is_greedy, 1.0)
-    scaled = (logits - logits.amax(dim=1, keepdim=True)) / divisor[:, None]
-    if "top_k" not in fields:
-        return scaled
-    filters = [fields[name].index_select(0, rows) for name in ("top_k", "top_p", "min_p")]
-    neutral = [values.masked_fill(is_greedy, value) for values, value in zip(filters, (0, 1.0, 0.0), strict=True)]
-    return ops.filter_logits(scaled, *neutral)
 
 
 def process_logits(logits: Tensor, fields: Mapping[str, Tensor], last_token_ids: Tensor | None = None) -> None:

@@ -34,25 +34,3 @@ def test_sampled_logprobs_equal_prompt_logprobs_under_load() -> None:
         scores = [score.logprob for score in again.prompt_logprobs[-NUM_NEW:] if score is not None]
         sampled = [item.logprob for item in rollout.outputs[0].logprobs]
         assert torch.equal(torch.tensor(sampled), torch.tensor(scores))
-
-
-def test_processed_logprobs_are_those_that_the_sampler_used() -> None:
-    """Beside a greedy request, whose rows have no temperature and no filters."""
-    settings = {"dtype": "float32", "device": "cpu", "num_kv_blocks": 64}
-    filtered = SamplingParams(temperature=0.5, top_k=3, seed=1, max_tokens=4, logprobs=20, ignore_eos=True)
-    greedy = SamplingParams(temperature=0, max_tokens=4, logprobs=20, ignore_eos=True)
-    banned = SamplingParams(temperature=0, max_tokens=4, logprobs=20, logit_bias={17: -100.0}, ignore_eos=True)
-    every = [filtered, greedy, banned]
-    with LLM(str(DEMO_FOLDER), **settings) as llm:
-        raw = [output.outputs[0] for output in llm.generate(["Once"] * 3, every)]
-    with LLM(str(DEMO_FOLDER), logprobs_mode="processed_logprobs", **settings) as llm:
-        processed = [output.outputs[0] for output in llm.generate(["Once"] * 3, every)]
-    assert [output.token_ids for output in raw] == [output.token_ids for output in processed]
-    for before, after in zip(raw[0].logprobs or (), processed[0].logprobs or (), strict=True):
-        best = torch.tensor([logprob for _, logprob in before.top[:3]])
-        expected = (best / 0.5).log_softmax(dim=0)
-        torch.testing.assert_close(torch.tensor([logprob for _, logprob in after.top[:3]]), expected)
-        assert {logprob for _, logprob in after.top[3:]} == {float("-inf")}
-    assert raw[1].logprobs == processed[1].logprobs
-    assert 17 in (raw[2].logprobs or [{}])[0]
-    assert 17 not in (processed[2].logprobs or [{17: None}])[0]
