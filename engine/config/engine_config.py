@@ -151,20 +151,11 @@ class EngineConfig:
     )
     max_loras: int = setting(8, at_least=1, help="most adapters in memory; requests of others wait for a place")
     max_lora_rank: int = setting(256, at_least=1, at_most=256, help="largest rank of an adapter")
-    max_cpu_loras: int | None = setting(
-        None, at_least=1, help="the same in another of vLLM's names; the larger number counts"
-    )
     speculative_config: dict[str, Any] | None = setting(
         None,
         word_key="model",
         help=f"speculative decoding: ngram, suffix, a draft model's folder or hub id (demo's: {DEMO_DRAFT}), or JSON: "
         '{"method": "ngram", "num_speculative_tokens": 4}',
-    )
-    speculative_model: str | None = setting(
-        None, replaced_by="speculative_config", help="ngram, or a draft model's id or folder"
-    )
-    num_speculative_tokens: int | None = setting(
-        None, replaced_by="speculative_config", help="most tokens to draft at once"
     )
 
     def __post_init__(self) -> None:
@@ -190,12 +181,7 @@ class EngineConfig:
     @property
     def speculation(self) -> SpeculativeConfig | None:
         """Settings of speculative decoding, None without it. Raises ConfigError."""
-        if self.speculative_config is not None:
-            return SpeculativeConfig.from_dict(self.speculative_config)
-        if self.speculative_model is None:
-            return None
-        short = {"model": self.speculative_model, "num_speculative_tokens": self.num_speculative_tokens}
-        return SpeculativeConfig.from_dict(short)
+        return None if self.speculative_config is None else SpeculativeConfig.from_dict(self.speculative_config)
 
     @property
     def model_name(self) -> str:
@@ -237,14 +223,6 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     (lambda c: c.preemption_mode == "swap" and not c.swap_space, "preemption_mode swap needs swap_space, some GiB"),
     (lambda c: c.tenant_weights and c.queue_order != "fair", "tenant_weights need scheduling_policy fair"),
     (
-        lambda c: c.speculative_config is not None and (c.speculative_model, c.num_speculative_tokens) != (None, None),
-        "speculative_config holds all of it; leave speculative_model and num_speculative_tokens out",
-    ),
-    (
-        lambda c: c.num_speculative_tokens is not None and c.speculation is None,
-        "num_speculative_tokens: name the drafter: speculative_model ngram, or a model's folder",
-    ),
-    (
         lambda c: (c.tensor_parallel_slices or c.tensor_parallel_size) % c.tensor_parallel_size,
         "tensor_parallel_slices must be a multiple of tensor_parallel_size",
     ),
@@ -260,10 +238,6 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     (
         lambda c: c.enable_lora and (c.tensor_parallel_slices or c.tensor_parallel_size) > 1,
         "enable_lora is not built with tensor_parallel_size or slices; leave one of them out",
-    ),
-    (
-        lambda c: c.max_cpu_loras is not None and c.max_cpu_loras < c.max_loras,
-        "max_cpu_loras must be at least max_loras",
     ),
     (lambda c: not c.enable_chunked_prefill, "enable_chunked_prefill is always on here; leave it out"),
 )

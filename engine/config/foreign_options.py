@@ -136,6 +136,8 @@ _ELSEWHERE = {
     "--num-threads": "-t --threads",
     "--device cpu, or nothing: a GPU takes the whole model": "-ngl --n-gpu-layers --gpu-layers",
     "--served-model-name": "-a --alias",
+    "--max-loras": "--max-cpu-loras",
+    "--speculative-config": "--speculative-model --num-speculative-tokens",
     "--host": "--hostname",
     "--pooler-config": "--override-pooler-config",
     "--replicas": "--dp --dp-size",

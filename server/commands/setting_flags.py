@@ -14,7 +14,7 @@ ALL = "all"
 # How --help groups them; what stands in none is the server's.
 SECTIONS: dict[str, str] = {
     "model": "profile served_model_name revision device dtype load_format model_impl quantization "
-    "quantization_activations speculative_config speculative_model num_speculative_tokens generation_config "
+    "quantization_activations speculative_config generation_config "
     "override_generation_config chat_template exact pooler_config embedding_model seed num_threads "
     "enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices",
     "memory": "max_model_len rope_scaling kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks "
@@ -22,7 +22,7 @@ SECTIONS: dict[str, str] = {
     "scheduling": "max_num_seqs max_num_batched_tokens long_prefill_token_threshold batching_policy scheduling_policy "
     "tenant_weights max_seqs_per_key preemption_mode target_itl_ms ttft_ms itl_ms tenant_goals max_queue_size "
     "max_queue_chars max_queue_seconds",
-    "adapters": "enable_lora lora_modules max_loras max_lora_rank max_cpu_loras lora_dir",
+    "adapters": "enable_lora lora_modules max_loras max_lora_rank lora_dir",
     "server": "",
     "results": "result_ttl results results_sync results_lease results_url results_key_file id_tag webhook_targets "
     "webhook_secret_file max_results max_unfinished_per_key max_result_bytes_per_key max_result_bytes max_file_bytes "
@@ -122,8 +122,6 @@ class _Page:
     def place(self, setting: Setting) -> tuple[Any, str]:
         """Return the group of the flag and its text; hidden if the flag stands on another page."""
         section = section_of(setting.name)
-        if setting.replaced_by:
-            return self._parser, argparse.SUPPRESS
         if self._topic == COMMON:
             if setting.name in _COMMON_TEXTS and section in self._common:
                 return self._groups["settings"], _short_help(setting)

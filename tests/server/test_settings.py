@@ -10,7 +10,6 @@ import pytest
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS
 from splitfuse.engine.config.setting import settings_of
-from splitfuse.engine.config.speculative_config import SpeculativeConfig
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.commands.parsers.tree import build_parser
 from splitfuse.server.commands.setting_flags import add_flags
@@ -109,7 +108,7 @@ def test_every_field_has_a_flag_a_variable_and_help():
     for field in dataclasses.fields(Settings):
         setting = settings_of(Settings)[field.name]
         assert setting.help
-        if field.name != "model" and not setting.replaced_by:
+        if field.name != "model":
             assert setting.flag == "--" + field.name.replace("_", "-")
             assert f"{setting.flag} " in text
             assert f"[SPLITFUSE_{field.name.upper()}" in text
@@ -127,8 +126,6 @@ def test_speculation_has_a_short_form(text, value, write):
     assert resolve(parse("--speculative-config", text), {}).speculative_config == value
     assert resolve({}, {"SPLITFUSE_SPECULATIVE_CONFIG": text}).speculative_config == value
     assert resolve({"config": write(f"speculative_config: {text}")}, {}).speculative_config == value
-    older = resolve(parse("--speculative-model", "ngram", "--num-speculative-tokens", "4"), {})
-    assert older.speculation == SpeculativeConfig(method="ngram", num_speculative_tokens=4)
 
 
 @pytest.mark.parametrize("source", ["flag", "env", "file"])

@@ -10,7 +10,7 @@ from splitfuse.engine.core.outputs import PromptLogprobs
 _SPECULATION = (
     None,
     {"method": "ngram", "prompt_lookup_min": 1, "adaptive": False},
-    {"method": "suffix", "num_speculative_tokens": 9, "suffix_decoding_max_cached_tokens": 200, "adaptive": False},
+    {"method": "suffix", "num_speculative_tokens": 9, "adaptive": False},
 )
 
 

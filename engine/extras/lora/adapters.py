@@ -54,7 +54,7 @@ class Adapters:
         """`model`: a decoder that was built with adapters."""
         self._sites: Sites = model.sites
         self._config = config
-        self._room = max(config.max_loras, config.max_cpu_loras or 0)
+        self._room = config.max_loras
         self._max_rank = config.max_lora_rank
         self._secret = secrets.token_bytes(32)
         self._lock = threading.Lock()

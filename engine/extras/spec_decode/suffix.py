@@ -36,12 +36,15 @@ class SuffixDrafter:
     def __init__(
         self,
         *,
-        max_tree_depth: int,
-        max_cached_tokens: int,
-        max_spec_factor: float,
-        min_token_prob: float,
+        max_tree_depth: int = 64,
+        max_cached_tokens: int = 2**18,
+        max_spec_factor: float = 2.0,
+        min_token_prob: float = 0.5,
     ) -> None:
-        """`max_cached_tokens`: of all tenants together; about 200 bytes each."""
+        """`max_tree_depth`: tokens of a match and its draft together. `max_cached_tokens`: of all tenants together;
+        about 200 bytes each. `max_spec_factor`: tokens of a draft for each of its match. `min_token_prob`: the least
+        frequency of a whole draft after its match.
+        """
         self._max_depth = max_tree_depth
         self._max_tokens, self._factor, self._least = max_cached_tokens, max_spec_factor, min_token_prob
         self.confidence = Confidence()

@@ -21,7 +21,7 @@ from kills.job import Job
 from served import Served
 
 SETTINGS = ("--num-threads", "1", "--seed", "5", "--tool-call-parser", "hermes")
-DRAFTS = ("--speculative-model", "ngram", "--num-speculative-tokens", "3")
+DRAFTS = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}')
 NUM_JOBS = 6  # jobs at once
 DELETED_SHARE = 0.3  # share of the servers that are killed right after a deletion
 LOGPROB_TOLERANCE = 1e-3

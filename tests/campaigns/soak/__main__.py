@@ -29,7 +29,7 @@ from soak.trend import chance_of_slope, slope
 SETTINGS = (
     *("--max-model-len", "1024", "--num-kv-blocks", "66", "--max-num-seqs", "24", "--swap-space", "0.05"),
     *("--scheduling-policy", "fair", "--tenant-weights", json.dumps({t.name: t.weight for t in TENANTS})),
-    *("--speculative-model", "ngram", "--max-results", "200", "--max-result-bytes", "8MiB", "--max-queue-size", "64"),
+    *("--speculative-config", "ngram", "--max-results", "200", "--max-result-bytes", "8MiB", "--max-queue-size", "64"),
     *("--num-threads", "1", "--tool-call-parser", "hermes", "--dtype", "float32"),
 )  # fmt: skip
 NUM_CLIENTS = 12

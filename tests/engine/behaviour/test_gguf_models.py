@@ -76,10 +76,8 @@ def test_a_draft_model_may_be_a_gguf_file(tmp_path: Path) -> None:
     write_gguf(path, "llama-mha")
     [prompt] = prompts_for("one")[-1:]
     alone = LLM(str(path), dtype="float32").generate(prompt, PARAMS)[0].outputs[0].token_ids
-    drafted = (
-        LLM(str(path), dtype="float32", speculative_model=str(path)).generate(prompt, PARAMS)[0].outputs[0].token_ids
-    )
-    assert drafted == alone
+    drafting = LLM(str(path), dtype="float32", speculative_config={"model": str(path)})
+    assert drafting.generate(prompt, PARAMS)[0].outputs[0].token_ids == alone
 
 
 def test_a_file_of_another_shape_than_its_metadata_says_is_refused(tmp_path: Path) -> None:

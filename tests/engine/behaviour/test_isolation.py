@@ -175,10 +175,10 @@ def outputs_of(llm: LLM, names: list[str]) -> list[Any]:
     ]
 
 
-@pytest.fixture(scope="module", params=[None, "ngram"])
+@pytest.fixture(scope="module", params=[None, {"method": "ngram"}])
 def demo(request: pytest.FixtureRequest) -> tuple[LLM, list[Any]]:
     """Demo model, and its outputs without a fault."""
-    llm = LLM(dtype="float32", speculative_model=request.param, enable_prefix_caching=False)
+    llm = LLM(dtype="float32", speculative_config=request.param, enable_prefix_caching=False)
     return llm, list(map(partial(outputs_of, llm), GROUPS))
 
 

@@ -195,7 +195,7 @@ def test_what_is_not_finite_fails_alone(tiny_folder: str, monkeypatch: pytest.Mo
     assert sorted(str(arrival.output.finish_reason) for arrival in arrivals) == ["error", "length"]
 
 
-@pytest.mark.parametrize("other", [{}, {"speculative_config": {"method": "ngram"}}, {"speculative_model": "ngram"}])
+@pytest.mark.parametrize("other", [{}, {"speculative_config": {"method": "ngram"}}])
 def test_it_goes_with_recording_and_speculation(tiny_folder: str, tmp_path: Path, other: dict[str, Any]) -> None:
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     expected = results(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))

@@ -156,4 +156,4 @@ def test_ranks_do_not_share_recurrent_layers(hybrid_folder):
 
 def test_a_model_with_recurrent_layers_does_not_draft(hybrid_folder):
     with pytest.raises(ConfigError, match="Lfm2ForCausalLM as a draft model is not built"):
-        LLM("demo", device="cpu", speculative_model=str(hybrid_folder))
+        LLM("demo", device="cpu", speculative_config={"model": str(hybrid_folder)})

@@ -116,10 +116,10 @@ def test_a_closed_llm_says_so() -> None:
             ask()
 
 
-@pytest.mark.parametrize("speculation", [None, "ngram"])
-def test_other_streams_go_on_beside_a_verification(speculation: str | None) -> None:
+@pytest.mark.parametrize("speculation", [None, {"method": "ngram"}])
+def test_other_streams_go_on_beside_a_verification(speculation: dict[str, str] | None) -> None:
     with LLM(
-        "demo", device="cpu", dtype="float32", max_model_len=256, num_kv_blocks=64, speculative_model=speculation
+        "demo", device="cpu", dtype="float32", max_model_len=256, num_kv_blocks=64, speculative_config=speculation
     ) as llm:
         (proved,) = llm.generate("Once upon a time", GREEDY, receipt=True)
         alone = llm.generate("The dog", max_tokens=30, temperature=0)[0].outputs[0].token_ids

@@ -29,7 +29,7 @@ Served = tuple[AsyncEngine, Identity]
 
 
 @pytest.fixture(
-    params=[{"speculative_model": "ngram", "num_kv_blocks": 96}, {"async_scheduling": True}],
+    params=[{"speculative_config": {"method": "ngram"}, "num_kv_blocks": 96}, {"async_scheduling": True}],
     ids=["ngram", "overlapped"],
 )
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
