@@ -125,6 +125,7 @@ _ALWAYS_REFUSED = {
     "a head has at most 32 KiB and 100 headers": "--h11-max-header-count --h11-max-incomplete-event-size",
     "see --log-format": "--log-config-file",
     "kernels are chosen by the shapes of a step": "--attention-backend",
+    "at most 1000 answers and 64 MiB are kept": "--max-reused-answers --max-reused-bytes",
 }
 # Options of SGLang, TGI or llama.cpp by their name here.
 _ELSEWHERE = {

@@ -15,7 +15,6 @@ from ...extension import Part
 from ...jobs.job import Job, JobObserver
 from ...jobs.reuse import Reuse
 from .answers import AnsweredRequest, KeptAnswer, KeptAnswers
-from .settings import ReuseSettings
 
 if TYPE_CHECKING:
     from ....engine.serving.input_processor import Prompt
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 _UNREAD = {"names", "is_background", "wants_receipt", "priority", "timeout_ms", "max_queue_ms"}
 _UNREAD |= {"ttft_ms", "itl_ms", "best_effort"}
 _COMPLETE = {"stop", "length"}
+MAX_ANSWERS, MAX_BYTES = 1000, 64 * 2**20  # answers that are kept, and their memory
 
 
 class AnswerReuse(Part):
@@ -31,8 +31,7 @@ class AnswerReuse(Part):
 
     def __init__(self, service: Any) -> None:
         super().__init__(service)
-        settings = service.settings.section(ReuseSettings)
-        self.answers = KeptAnswers(max_answers=settings.max_reused_answers, max_bytes=settings.max_reused_bytes)
+        self.answers = KeptAnswers(max_answers=MAX_ANSWERS, max_bytes=MAX_BYTES)
 
     def reuse(self, job: Job, prompt: "Prompt", params: SamplingParams, *, tenant: str) -> Reuse | None:
         """Like Part. Without a seed every sampled answer is another one, and prompt logprobs are not kept."""
