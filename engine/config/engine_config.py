@@ -75,7 +75,6 @@ class EngineConfig:
     prefix_cache_key_file: str | None = setting(
         None, repr=False, help="file with a key that encrypts --prefix-cache-dir; nothing = --results-key-file's"
     )
-    enable_chunked_prefill: bool = setting(True, help="split long prompts over steps; always on")
     batching_policy: str = setting(
         "splitfuse",
         choices=("splitfuse", "prefill_first", "decode_first", "static"),
@@ -239,5 +238,4 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
         lambda c: c.enable_lora and (c.tensor_parallel_slices or c.tensor_parallel_size) > 1,
         "enable_lora is not built with tensor_parallel_size or slices; leave one of them out",
     ),
-    (lambda c: not c.enable_chunked_prefill, "enable_chunked_prefill is always on here; leave it out"),
 )

@@ -28,14 +28,9 @@ class ForeignOption:
 
 
 _ONE_MACHINE = "--tensor-parallel-size N shares a model on one machine, --replicas N starts several servers"
-_LORA = "adapters have the model's vocabulary and dtype, on one device"
-_HTTPS = "the server speaks HTTP on --host and --port; put a proxy such as nginx or Caddy before it"
 _POOLING = "leave it out: the files say if a model pools; for any other model there is --pooler-config"
 _CONFIG = "a model is what its config.json says; edit that in a copy of its folder"
 _REVISION = "fetch it with `hf download OWNER/NAME --revision NAME`, and give the folder as MODEL"
-_REQUEST = "requests ask for it themselves, in their body"
-_CLASSES = "classes of other servers cannot be loaded"
-_NOT_BUILT = "there is nothing like it here yet"
 
 _ALIASES: dict[str, tuple[str, ...]] = {
     "--model": (),  # replaced by the value alone
@@ -51,41 +46,24 @@ _SWITCH_ALIASES = {
     "--disable-uvicorn-access-log": "--no-request-log",
 }
 _SWITCHES_WITHOUT_EFFECT = """
---aggregate-engine-logging --calculate-kv-scales --disable-cascade-attn --disable-chunked-mm-input
---disable-custom-all-reduce --disable-frontend-multiprocessing --disable-hybrid-kv-cache-manager --disable-log-stats
---enable-auto-tool-choice --enable-prompt-tokens-details --enable-request-id-headers --enable-server-load-tracking
---enable-sleep-mode --interleave-mm-strings --kv-cache-metrics --kv-sharing-fast-prefill --log-error-stack
---multi-step-stream-outputs --no-enable-log-outputs --no-trust-remote-code --ray-workers-use-nsight --skip-mm-profiling
---use-tqdm-on-load -cb --cont-batching --jinja --no-mmap
+--disable-cascade-attn --disable-custom-all-reduce --disable-frontend-multiprocessing --disable-log-stats
+--enable-auto-tool-choice --enable-chunked-prefill --enable-prompt-tokens-details --enable-request-id-headers
+--enable-sleep-mode --no-enable-log-outputs --no-trust-remote-code --use-tqdm-on-load
+-cb --cont-batching --jinja --no-mmap
 """
 _WITHOUT_EFFECT = """
--O --additional-config --allowed-headers --allowed-local-media-path --allowed-media-domains --allowed-methods
---chat-template-content-format --collect-detailed-traces --compilation-config --cuda-graph-sizes
---guided-decoding-backend --ignore-patterns --limit-mm-per-prompt --max-log-len --max-parallel-loading-workers
---max-seq-len-to-capture --mm-processor-cache-gb --mm-processor-kwargs --num-lookahead-slots --num-scheduler-steps
---prefix-caching-hash-algo --pt-load-map-location --safetensors-load-strategy --show-hidden-metrics-for-version
---structured-outputs-config --uvicorn-log-level --video-pruning-rate
+-O --allowed-headers --allowed-methods --chat-template-content-format --compilation-config --cuda-graph-sizes
+--guided-decoding-backend --limit-mm-per-prompt --max-log-len --max-parallel-loading-workers --max-seq-len-to-capture
+--num-scheduler-steps --prefix-caching-hash-algo --safetensors-load-strategy --structured-outputs-config
+--uvicorn-log-level
 """
 _SWITCHES_REFUSED = {
-    _ONE_MACHINE: "--data-parallel-hybrid-lb --enable-eplb --enable-expert-parallel --headless",
-    _LORA: "--fully-sharded-loras",
-    _HTTPS: "--enable-ssl-refresh",
     _CONFIG: "--disable-sliding-window",
-    _REQUEST: "--enable-force-include-usage --exclude-tools-when-tool-choice-none --return-tokens-as-token-ids "
-    "--tokens-only",
-    _NOT_BUILT: "--enable-prompt-embeds",
-    "keys come in headers, never in cookies": "--allow-credentials",
-    "/docs tells no secrets; block it in a proxy": "--disable-fastapi-docs",
-    "prompts and outputs are never logged": "--enable-log-outputs",
-    "POST /tokenize and /detokenize are what there is": "--enable-tokenizer-info-endpoint",
-    "prompts may be token ids, but text needs the tokenizer; it costs little": "--skip-tokenizer-init",
+    "long prompts are always split over steps": "--no-enable-chunked-prefill",
     "code of a model repository is never run; server/docs/models.md lists what is built in": "--trust-remote-code",
-    "a template is given at the start: --chat-template": "--trust-request-chat-template",
 }
 # Harmless values, and the reason why others are refused.
 _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "--lora-dtype": (("auto",), _LORA),
-    "--lora-extra-vocab-size": (("0", "256"), _LORA),
     "--config-format": (("auto", "hf"), _CONFIG),
     "--convert": (("auto", "none"), _POOLING),
     "--cpu-offload-gb": (("0", "0.0"), "weights stay on the device; --quantization int4 makes them smaller"),
@@ -94,7 +72,6 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "--max-num-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
     "--logprobs-mode": (("raw_logprobs",), "logprobs are the model's own, before penalties, masks and temperature"),
     "--max-logprobs": (("20",), "requests get at most 20"),
-    "--model-loader-extra-config": (("{}",), _NOT_BUILT),
     "--response-role": (("assistant",), "answers are the assistant's"),
     "--runner": (("auto", "generate"), _POOLING),
     "--task": (("auto", "generate"), _POOLING),
@@ -111,18 +88,12 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     ),
 }
 _ALWAYS_REFUSED = {
-    _ONE_MACHINE: "--all2all-backend --data-parallel-address -dpa --data-parallel-backend -dpb --data-parallel-rank "
-    "-dpn --data-parallel-rpc-port -dpp --data-parallel-start-rank -dpr --master-addr --master-port --nnodes "
-    "--node-rank",
-    _HTTPS: "--middleware --root-path --ssl-ca-certs --ssl-cert-reqs --ssl-certfile --ssl-keyfile --uds",
-    _CONFIG: "--hf-config-path --override-attention-dtype --rope-theta",
-    f"{_CONFIG}; rope_scaling alone has a flag: --rope-scaling": "--hf-overrides",
-    _CLASSES: "--logits-processor-pattern --logits-processors --scheduler-cls --tool-parser-plugin --worker-cls "
-    "--worker-extension-cls",
-    _NOT_BUILT: "--io-processor-plugin --kv-events-config --kv-transfer-config --tool-server",
+    "the server speaks HTTP on --host and --port; put a proxy such as nginx or Caddy before it": "--middleware "
+    "--root-path --ssl-ca-certs --ssl-certfile --ssl-keyfile --uds",
+    f"{_CONFIG}; rope_scaling alone has a flag: --rope-scaling": "--hf-overrides --rope-theta",
+    "classes of other servers cannot be loaded": "--logits-processors --tool-parser-plugin",
     "set HF_TOKEN in the environment": "--hf-token",
     "set HF_HOME in the environment": "--download-dir",
-    "a head has at most 32 KiB and 100 headers": "--h11-max-header-count --h11-max-incomplete-event-size",
     "see --log-format": "--log-config-file",
     "kernels are chosen by the shapes of a step": "--attention-backend",
     "at most 1000 answers and 64 MiB are kept": "--max-reused-answers --max-reused-bytes",
@@ -210,7 +181,8 @@ def taken_keywords(keywords: Mapping[str, Any], known: Collection[str]) -> dict[
     """Translate keywords of vLLM's LLM() into ours (`known`). Raises ConfigError for unknown and refused ones."""
     ours: dict[str, Any] = {}
     for name, value in keywords.items():
-        flag = _flag(name)
+        is_off = value is False and _flag(f"no_{name}") in FOREIGN_OPTIONS
+        flag = _flag(f"no_{name}" if is_off else name)
         option = FOREIGN_OPTIONS.get(flag)
         if name in known:
             if not isinstance(value, str):
@@ -222,7 +194,7 @@ def taken_keywords(keywords: Mapping[str, Any], known: Collection[str]) -> dict[
             raise ConfigError(f"{name} is not known{f'; did you mean {near[0]}?' if near else ''}")
         elif option.words:
             ours |= {own_name: value for own_name in known if _flag(own_name) == option.words[0]}
-        elif value not in (None, False) and not _has_no_effect(
+        elif (is_off or value not in (None, False)) and not _has_no_effect(
             option, [str(value)], [str(value), str(keywords.get("model"))]
         ):
             raise ConfigError(f"{name}={value!r} is not taken: {option.why}")

@@ -30,7 +30,7 @@ SECTIONS: dict[str, str] = {
     "security": "api_key api_key_file admin_key admin_key_file allowed_hosts allowed_origins receipt_key_file "
     "weights_dir",
     "logging": "request_log log_format log_steps record metrics_prefix otlp_traces_endpoint",
-    "compatibility": "enable_chunked_prefill tool_call_parser reasoning_parser",
+    "compatibility": "tool_call_parser reasoning_parser",
 }
 # Settings that people set, with texts that fit one line beside the flag; other pages have the whole texts.
 _COMMON_TEXTS = {

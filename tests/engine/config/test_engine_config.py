@@ -19,7 +19,6 @@ from splitfuse.engine.errors import ConfigError
         {"batching_policy": "lifo"},
         {"preemption_mode": "swap"},
         {"speculative_config": {}},
-        {"enable_chunked_prefill": False},
         {"model": " "},
     ],
 )

@@ -9,42 +9,27 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.server.commands.setting_flags import add_flags
 from splitfuse.server.commands.settings_sources import ALL_FIELDS, ENGINE_FIELDS
 
-# `vllm serve --help` of 0.11.
+# `vllm serve --help` of 0.11, without what is for several machines, images and plug-ins.
 VLLM = """
---additional-config --aggregate-engine-logging --all2all-backend --allow-credentials --allowed-headers
---allowed-local-media-path --allowed-media-domains --allowed-methods --allowed-origins --api-key --api-server-count
---async-scheduling --block-size --calculate-kv-scales --chat-template --chat-template-content-format --code-revision
---collect-detailed-traces --compilation-config --config --config-format --convert --cpu-offload-gb --cuda-graph-sizes
---data-parallel-address --data-parallel-backend --data-parallel-hybrid-lb --data-parallel-rank --data-parallel-rpc-port
---data-parallel-size --data-parallel-size-local --data-parallel-start-rank --decode-context-parallel-size
---disable-cascade-attn --disable-chunked-mm-input --disable-custom-all-reduce --disable-fastapi-docs
---disable-frontend-multiprocessing --disable-hybrid-kv-cache-manager --disable-log-requests --disable-log-stats
---disable-sliding-window --disable-uvicorn-access-log --distributed-executor-backend --download-dir --dtype
---enable-auto-tool-choice --enable-chunked-prefill --enable-eplb --enable-expert-parallel --enable-force-include-usage
---enable-log-outputs --enable-log-requests --enable-lora --enable-prefix-caching --enable-prompt-embeds
---enable-prompt-tokens-details --enable-request-id-headers --enable-server-load-tracking --enable-sleep-mode
---enable-ssl-refresh --enable-tokenizer-info-endpoint --enforce-eager --exclude-tools-when-tool-choice-none
---fully-sharded-loras --generation-config --gpu-memory-utilization --guided-decoding-backend --h11-max-header-count
---h11-max-incomplete-event-size --headless --hf-config-path --hf-overrides --hf-token --host --ignore-patterns
---interleave-mm-strings --io-processor-plugin --kv-cache-dtype --kv-cache-memory-bytes --kv-events-config
---kv-sharing-fast-prefill --kv-transfer-config --limit-mm-per-prompt --load-format --log-config-file --log-error-stack
---logits-processor-pattern --logits-processors --logprobs-mode --long-prefill-token-threshold --lora-dtype
---lora-extra-vocab-size --lora-modules --master-addr --master-port --max-cpu-loras --max-log-len --max-logprobs
+--allowed-headers --allowed-methods --allowed-origins --api-key --api-server-count --async-scheduling --block-size
+--chat-template --chat-template-content-format --code-revision --compilation-config --config --config-format --convert
+--cpu-offload-gb --cuda-graph-sizes --data-parallel-size --data-parallel-size-local --decode-context-parallel-size
+--disable-cascade-attn --disable-custom-all-reduce --disable-frontend-multiprocessing --disable-log-requests
+--disable-log-stats --disable-sliding-window --disable-uvicorn-access-log --distributed-executor-backend
+--download-dir --dtype --enable-auto-tool-choice --enable-chunked-prefill --enable-log-requests --enable-lora
+--enable-prefix-caching --enable-prompt-tokens-details --enable-request-id-headers --enable-sleep-mode --enforce-eager
+--generation-config --gpu-memory-utilization --guided-decoding-backend --hf-overrides --hf-token --host
+--kv-cache-dtype --kv-cache-memory-bytes --limit-mm-per-prompt --load-format --log-config-file --logits-processors
+--logprobs-mode --long-prefill-token-threshold --lora-modules --max-cpu-loras --max-log-len --max-logprobs
 --max-long-partial-prefills --max-lora-rank --max-loras --max-model-len --max-num-batched-tokens
---max-num-partial-prefills --max-num-seqs --max-parallel-loading-workers --max-seq-len-to-capture --middleware
---mm-processor-cache-gb --mm-processor-kwargs --model --model-impl --model-loader-extra-config
---multi-step-stream-outputs --nnodes --no-enable-log-requests --no-enable-prefix-caching --node-rank
---num-gpu-blocks-override --num-lookahead-slots --num-scheduler-steps --otlp-traces-endpoint
---override-attention-dtype --override-generation-config --override-pooler-config --pipeline-parallel-size --port
---preemption-mode --prefix-caching-hash-algo --pt-load-map-location --quantization --ray-workers-use-nsight
---reasoning-parser --response-role --return-tokens-as-token-ids --revision --root-path --rope-scaling --rope-theta
---runner --safetensors-load-strategy --scheduler-cls --scheduling-policy --seed --served-model-name
---show-hidden-metrics-for-version --skip-mm-profiling --skip-tokenizer-init --speculative-config --ssl-ca-certs
---ssl-cert-reqs --ssl-certfile --ssl-keyfile --stream-interval --structured-outputs-config --swap-space --task
---tensor-parallel-size --tokenizer --tokenizer-mode --tokenizer-revision --tokens-only --tool-call-parser
---tool-parser-plugin --tool-server --trust-remote-code --trust-request-chat-template --uds --use-tqdm-on-load
---uvicorn-log-level --video-pruning-rate --worker-cls --worker-extension-cls
--O -asc -dcp -dp -dpa -dpb -dpl -dpn -dpp -dpr -pp -q -tp
+--max-num-partial-prefills --max-num-seqs --max-parallel-loading-workers --max-seq-len-to-capture --middleware --model
+--model-impl --no-enable-log-requests --no-enable-prefix-caching --num-gpu-blocks-override --num-scheduler-steps
+--otlp-traces-endpoint --override-generation-config --override-pooler-config --pipeline-parallel-size --port
+--preemption-mode --prefix-caching-hash-algo --quantization --reasoning-parser --response-role --revision --root-path
+--rope-scaling --rope-theta --runner --safetensors-load-strategy --scheduling-policy --seed --served-model-name
+--speculative-config --ssl-ca-certs --ssl-certfile --ssl-keyfile --stream-interval --structured-outputs-config
+--swap-space --task --tensor-parallel-size --tokenizer --tokenizer-mode --tokenizer-revision --tool-call-parser
+--tool-parser-plugin --trust-remote-code --uds --use-tqdm-on-load --uvicorn-log-level -O -asc -dcp -dp -dpl -pp -q -tp
 """
 OTHERS = """
 --model-path --dp --mem-fraction-static --context-length --max-running-requests --chunked-prefill-size
@@ -97,7 +82,7 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
         ("--kv-cache-dtype auto --gpu-memory-utilization 0.5", "--kv-cache-dtype auto --gpu-memory-utilization 0.5"),
         ("--kv-cache-dtype int8_per_token_head", "--kv-cache-dtype int8"),
         ("--uvicorn-log-level info -O 3 --swap-space 0", "--swap-space 0"),
-        ("X --jinja -cb --no-mmap --port 1", "X --port 1"),
+        ("X --jinja -cb --no-mmap --enable-chunked-prefill --port 1", "X --port 1"),
         ("-- --tokenizer X", "-- --tokenizer X"),
     ],
 )
@@ -114,7 +99,8 @@ def test_what_is_taken(options: str, expected: str) -> None:
         ("X --tokenizer Y", "the tokenizer is the model's own"),
         ("--tokenizer", "the tokenizer is the model's own"),
         ("--tokenizer-revision v2", "hf download"),
-        ("--fully-sharded-loras", "on one device"),
+        ("--hf-token x", "set HF_TOKEN"),
+        ("--no-enable-chunked-prefill", "long prompts are always split over steps"),
     ],
 )
 def test_what_is_refused(options: str, message: str) -> None:
@@ -126,6 +112,7 @@ def test_keywords_of_vllms_llm() -> None:
     harmless = {
         "pipeline_parallel_size": 1,
         "trust_remote_code": False,
+        "enable_chunked_prefill": True,
         "tokenizer": None,
         "tokenizer_mode": "auto",
         "code_revision": None,
@@ -147,6 +134,7 @@ def test_keywords_of_vllms_llm() -> None:
     [
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2 is not taken: --tensor-parallel-size N"),
         ({"trust_remote_code": True}, "trust_remote_code=True is not taken: code"),
+        ({"enable_chunked_prefill": False}, "enable_chunked_prefill=False is not taken: long prompts are always split"),
         ({"model": "m", "tokenizer": "t"}, "tokenizer='t' is not taken"),
         ({"max_num_seq": 1}, "max_num_seq is not known; did you mean max_num_seqs"),
         ({"zzz": 1}, "zzz is not known$"),
