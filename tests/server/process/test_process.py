@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -182,6 +183,36 @@ def test_ready_within_five_seconds_and_answers_before():
         watcher.join()
     assert list(seen) == ["loading", "ready"]
     assert used < 5
+
+
+def test_a_server_that_builds_says_how_far_it_is(tmp_path):
+    """The compiler waits until the test has asked, then it fails, and the server runs on torch's ops."""
+    os.mkfifo(tmp_path / "go")
+    compiler = tmp_path / "c++"
+    compiler.write_text(f"#!/bin/sh\nread -r line < {tmp_path}/go\nexit 1\n")
+    compiler.chmod(0o755)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    environment = {"CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path), "SPLITFUSE_NATIVE": "build"}
+    server = ServerProcess("--port", str(port), env=environment)
+    url, reason = f"http://127.0.0.1:{port}", ""
+    while "building the CPU library: 0 of " not in reason:
+        with contextlib.suppress(httpx.HTTPError):
+            answers = [httpx.get(f"{url}/ready"), httpx.post(f"{url}/generate", json=LONG)]
+            assert [answer.status_code for answer in answers] == [503, 503]
+            reason = answers[1].json()["error"]["message"]
+            assert int(answers[1].headers["retry-after"]) > 0
+    (tmp_path / "go").write_text("go\n" * 99)
+    with server:
+        assert httpx.get(f"{url}/ready").status_code == 200
+        server.signal()
+        code, shown = server.wait()
+    assert code == 0
+    lines = shown.splitlines()
+    assert lines[0].startswith("splitfuse: building the CPU library for this processor, once: ")
+    assert re.match(r"splitfuse: 0 of \d+ files, \d+ s$", lines[1])
+    assert "torch ops" in shown
 
 
 def test_a_signal_while_loading_ends_at_once():
