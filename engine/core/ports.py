@@ -10,7 +10,7 @@ SchedulerListener    receives each call that changes the scheduler (extras/simul
 TokenConstraint      restricts the next token (constraint.py; language/structured_output)
 
 Speculator, Pacer, RequestObserver and SchedulerListener are advice: these base classes do nothing, and answer where an
-extra's method raises (engine/guarded_hook.py).
+extra's method raises (engine/serving/guarded_hook.py).
 """
 
 from collections.abc import Mapping, Sequence

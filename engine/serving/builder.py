@@ -26,10 +26,10 @@ from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import has_extra, load_extra
 from ..formats.checkpoint import model_folder
 from ..formats.gguf.file import read_gguf
-from ..guarded_hook import guarded
 from ..language.structured_output.compiler import GrammarCompiler
 from ..language.text.tokenizer import Tokenizer
 from ..language.workers.heap import return_freed_memory
+from .guarded_hook import guarded
 from .input_processor import InputProcessor
 from .loading import load_runner
 from .output_processor import OutputProcessor

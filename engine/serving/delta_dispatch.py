@@ -8,7 +8,7 @@ from typing import Any
 from ..core.outputs import OutputDelta, RequestMetrics, StepStats
 from ..core.request import Request
 from ..errors import ConstraintError, EngineDeadError, new_error_id
-from ..guarded_hook import guarded
+from .guarded_hook import guarded
 
 _log = logging.getLogger("splitfuse.engine")
 

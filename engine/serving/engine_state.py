@@ -11,9 +11,9 @@ from ..core.outputs import StepStats
 from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError
 from ..extension import load_extra
-from ..guarded_hook import failures_of
 from .delta_dispatch import DeltaDispatch
 from .engine_view import EngineView
+from .guarded_hook import failures_of
 from .input_processor import InputProcessor
 from .queue_limits import QueueLimits
 

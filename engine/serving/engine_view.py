@@ -9,7 +9,7 @@ from ..core.ports import SchedulerListener
 from ..core.request import Request
 from ..core.step_pipeline import StepPipeline
 from ..extension import load_extra
-from ..guarded_hook import guarded
+from .guarded_hook import guarded
 from .wait_prediction import WaitPrediction
 
 

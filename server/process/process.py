@@ -27,7 +27,7 @@ from .gc_policy import collect_when_idle
 from .log_format import as_line
 from .queued_output import num_dropped_lines
 from .runtime_file import announced
-from .stop_signals import StopSignals
+from .stop_signals import KILL_S, StopSignals
 from .watchdog import Watchdog
 
 # Limit from the end of the drain timeout to the end of the process, whatever hangs.
@@ -103,7 +103,7 @@ class _Process:
             assert self._service.lifecycle.loading is not None
             await self._service.lifecycle.loading
             engine = self._service.engine
-            limit_s = self._settings.drain_timeout + END_S
+            limit_s = self._settings.drain_timeout + END_S - KILL_S
             self._signals.on_stop(lambda: loop.call_soon_threadsafe(self._stop.set), limit_s=limit_s)
             self._tasks = [
                 asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished, engine.prepare)),

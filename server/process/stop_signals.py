@@ -1,20 +1,26 @@
 """StopSignals: SIGINT, SIGTERM, SIGQUIT and SIGHUP stop the server, whatever its threads are doing.
 
 Python runs signal handlers in the main thread, so a blocked event loop would ignore them. Here the interpreter's C
-handler writes the signal's number into a socket, and a separate thread reads it there.
+handler writes the signal's number into a socket, and a separate thread reads it there. A process of its own
+(last_resort.py) keeps the promise of an end even if no thread can run.
 """
 
 import contextlib
 import os
+import select
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
+from . import last_resort
 from .exit import end_hung, end_now
 
 _DIED = 0  # not a signal's number
+KILL_S = 0.5  # from a limit to the kill, if no thread could keep it
 
 
 class StopSignals:
@@ -26,6 +32,7 @@ class StopSignals:
     def __init__(self) -> None:
         self._stop: Callable[[], object] | None = None
         self._limit_s = 0.0
+        self._last_resort: Any = None
         self._is_stopping = False
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
@@ -44,6 +51,8 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         if self._is_stopping:
             return  # handle signals until the process has ended: the rest of it may hang too
+        if self._last_resort is not None:
+            self._last_resort.communicate()  # its standard input closes
         if os.name != "nt":
             signal.set_wakeup_fd(self._wakeup_fd)
         for number, handler in (self._handlers | self._unused).items():
@@ -53,9 +62,13 @@ class StopSignals:
     def on_stop(self, stop: Callable[[], object], *, limit_s: float) -> None:
         """Make the first signal call `stop`, in another thread.
 
-        A process that still runs `limit_s` seconds later ends with the signal's exit code, not 0.
+        A process that still runs `limit_s` seconds later ends with the signal's exit code, not 0. One whose threads
+        cannot run is killed KILL_S later.
         """
         self._limit_s = limit_s
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError):  # no process can be started
+                self._last_resort = last_resort.start(self._reader.fileno(), limit_s=limit_s + KILL_S)
         self._stop = stop
 
     def hold_to_limit(self) -> None:
@@ -72,25 +85,28 @@ class StopSignals:
             self._reader.close()
             return
         self._is_stopping = True
+        if self._last_resort is not None:
+            self._last_resort.stdin.write(b"1")
         if self._stop is None:
             # A thread that loads weights cannot be stopped. A person's Ctrl-C ends what comes next in a script too, but
             # for a supervisor the end that it asked for is no failure.
             end_now(_exit_code(first) if first == signal.SIGINT else 0)
         with contextlib.suppress(RuntimeError):  # the event loop has just been closed
             self._stop()
-        self._reader.settimeout(self._limit_s)
         try:
-            second = self._next()
+            second = self._next(self._limit_s)
         except TimeoutError:
             end_hung(_exit_code(first), f"the process has not ended within {self._limit_s:g} s")
         end_now(_exit_code(second or first))
 
-    def _next(self) -> int | None:
+    def _next(self, limit_s: float | None = None) -> int | None:
         """Return the next number that is ours, None once the context has been left. Raises TimeoutError."""
-        while received := self._reader.recv(1):
-            if received[0] in (_DIED, *self._handlers):
-                return received[0]
-        return None
+        # `recv` alone would take a number before it waits for the interpreter's lock, and hide it from the last resort.
+        while select.select([self._reader], [], [], limit_s)[0]:
+            received = self._reader.recv(1)
+            if not received or received[0] in (_DIED, *self._handlers):
+                return received[0] if received else None
+        raise TimeoutError
 
 
 def _numbers() -> list[signal.Signals]:

@@ -31,6 +31,8 @@ else:
 # Families whose way of reading a weight is known here; others may reorder or scale its rows.
 _KNOWN_READERS = (Decoder, InterleavedRope, GPT2LMHeadModel)
 
+_MAX_PRODUCT = 1e30  # of an adapter's matrices and its scale: float32 ends at 3e38, and inputs may be large
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -93,9 +95,11 @@ class Sites:
                 )
             b = self._separated(pair.b) if pair.interleaves else pair.b
             b = b if part.order is None else b[part.order.cpu()]
-            found[part.number] = ops.AdapterPart(
-                pair.a.to(self.dtype).contiguous(), b.to(self.dtype).contiguous(), pair.scale
-            )
+            a, b = pair.a.to(self.dtype).contiguous(), b.to(self.dtype).contiguous()
+            largest = abs(pair.scale) * rank * part.num_inputs * float(a.abs().max()) * float(b.abs().max())
+            if not largest < _MAX_PRODUCT:
+                raise ConfigError(f"{about}: the values or the scale of its {name} are too large to compute with")
+            found[part.number] = ops.AdapterPart(a, b, pair.scale)
         return ops.adapter_table(found, num_parts=len(self.parts), device=self.device)
 
     def _separated(self, b: Tensor) -> Tensor:

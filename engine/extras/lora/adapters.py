@@ -266,7 +266,7 @@ def _module(text: str) -> tuple[str, Path]:
 
 
 def _read(path: Path) -> Matrices:
-    if path.suffix == ".gguf":
+    if path.suffix == ".gguf" and path.is_file():  # a pipe would be waited for
         matrices: Matrices = load_extra("lora.gguf_file", needed_for=str(path)).read_file(path)
         return matrices
     return read_folder(path)

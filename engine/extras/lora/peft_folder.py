@@ -6,8 +6,7 @@ Only what changes the answer is read. A field that would change it in a way that
 import hashlib
 import json
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ...errors import ConfigError
+from ...formats.linear_pattern import linear_pattern
 from .matrices import Matrices, paired
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _MAX_CONFIG_BYTES = 2**20
+_MAX_PATTERN_CHARS = 256  # compiling this many times \w takes 26 ms
 _PREFIX = "base_model.model."
 _HALVES = {"lora_A.weight": "a", "lora_B.weight": "b"}
 # Fields that change the product: values that are harmless, and the field's meaning.
@@ -42,7 +43,10 @@ _CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 def read_folder(folder: Path) -> Matrices:
     """Read an adapter. Raises ConfigError that names the fault in its files."""
     config = _config(folder)
+    alpha_of = _alphas(folder, config)
     try:
+        if (folder / _WEIGHTS).exists() and not (folder / _WEIGHTS).is_file():
+            raise ValueError("it is no file")  # a pipe would be waited for
         with (folder / _WEIGHTS).open("rb") as file:
             weights_digest = hashlib.file_digest(file, "sha256").hexdigest()
         halves = _halves(folder)
@@ -51,7 +55,7 @@ def read_folder(folder: Path) -> Matrices:
         raise ConfigError(f"{folder} has no {_WEIGHTS}{hint}") from exc
     except (OSError, SafetensorError, ValueError) as exc:
         raise ConfigError(f"{folder / _WEIGHTS} cannot be read ({exc}); fetch the adapter again") from exc
-    scales = {name: _scale(folder, config, name, own) for name, own in halves.items()}
+    scales = {name: _scale(own, alpha_of(name), is_rs=bool(config.get("use_rslora"))) for name, own in halves.items()}
     digest = hashlib.sha256(json.dumps([config, weights_digest], sort_keys=True).encode())
     return Matrices(paired(folder, halves, scales), digest.hexdigest())
 
@@ -59,8 +63,8 @@ def read_folder(folder: Path) -> Matrices:
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / _CONFIG
     try:
-        if path.stat().st_size > _MAX_CONFIG_BYTES:
-            raise ValueError("it is too long")
+        if not path.stat().st_size < _MAX_CONFIG_BYTES or not path.is_file():
+            raise ValueError("it is too long, or no file")
         config = json.loads(path.read_text())
     except FileNotFoundError as exc:
         raise ConfigError(f"{folder} has no {_CONFIG}: an adapter is a folder of peft, or a .gguf file") from exc
@@ -96,21 +100,31 @@ def _halves(folder: Path) -> dict[str, dict[str, Tensor]]:
     return halves
 
 
-def _scale(folder: Path, config: Mapping[str, Any], name: str, own: Mapping[str, Tensor]) -> float:
-    """Return alpha / r, or alpha / sqrt(r) (Kalajdzievski 2023, rsLoRA). The rank is the matrix's own."""
-    rank = next(iter(own.values())).shape[0 if "a" in own else -1]
-    alpha = _of_pattern(config.get("alpha_pattern"), name, config.get("lora_alpha", 8))
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise ConfigError(f"{folder / _CONFIG}: lora_alpha must be a number, not {alpha!r}")
-    return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)) if rank else 0.0
-
-
-def _of_pattern(patterns: Any, name: str, default: Any) -> Any:
-    """Return the value of the first pattern that the name ends with, as peft reads it."""
-    for pattern, value in (patterns if isinstance(patterns, dict) else {}).items():
+def _alphas(folder: Path, config: Mapping[str, Any]) -> Callable[[str], float]:
+    """Return lora_alpha by a linear's name: that of the first pattern with which the name ends, as peft reads it."""
+    alpha, by_pattern = _number(folder, config.get("lora_alpha", 8)), config.get("alpha_pattern")
+    patterns = []
+    for pattern, value in (by_pattern if isinstance(by_pattern, dict) else {}).items():
         try:
-            if re.match(rf"(.*\.)?({pattern})$", name):
-                return value
-        except re.error as exc:
-            raise ConfigError(f"alpha_pattern {pattern!r} is no pattern ({exc})") from exc
-    return default
+            if len(pattern) > _MAX_PATTERN_CHARS or "{" in pattern:
+                raise ValueError(f"{_MAX_PATTERN_CHARS} characters at most, without counts in braces")
+            patterns.append((linear_pattern(rf"^(?:.*\.)?(?:{pattern})$"), _number(folder, value)))
+        except ValueError as exc:
+            raise ConfigError(f"{folder / _CONFIG}: alpha_pattern {pattern!r:.100} cannot be used: {exc}") from exc
+    return lambda name: next((value for matches, value in patterns if matches(name)), alpha)
+
+
+def _number(folder: Path, alpha: object) -> float:
+    try:
+        if not isinstance(alpha, bool) and isinstance(alpha, int | float) and math.isfinite(alpha):
+            return float(alpha)
+    except OverflowError:  # an integer of more than 308 digits
+        pass
+    raise ConfigError(f"{folder / _CONFIG}: lora_alpha must be a number, not {alpha!r:.100}")
+
+
+def _scale(own: Mapping[str, Tensor], alpha: float, *, is_rs: bool) -> float:
+    """Return alpha / r, or alpha / sqrt(r) (Kalajdzievski 2023, rsLoRA). The rank is the matrix's own."""
+    matrix = next(iter(own.values()))
+    rank = matrix.shape[0 if "a" in own else -1] if matrix.ndim else 0
+    return alpha / (math.sqrt(rank) if is_rs else rank) if rank else 0.0

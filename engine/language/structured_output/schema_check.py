@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from ...formats.linear_pattern import linear_pattern
 from .relaxed_pattern import RelaxedPattern
 from .schemas.json_pointer import escaped, unescaped
 
@@ -314,13 +315,10 @@ _WALKS: Mapping[str, Callable[[_Check, Any, Any, Any, str], Iterator[SchemaError
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """True if a text has a match, in linear time by Rust's engine in pydantic. A pattern it cannot read matches all."""
-    from pydantic_core import SchemaError as CoreSchemaError
-    from pydantic_core import SchemaValidator, core_schema
-
+    """True if a text has a match. A pattern that the engine cannot read matches all."""
     try:
-        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
-    except CoreSchemaError:
+        return linear_pattern(pattern)
+    except ValueError:
         return lambda text: True
 
 

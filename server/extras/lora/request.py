@@ -31,10 +31,13 @@ class LoadRequest(RequestModel):
                 )
             path = path.resolve()
             exists = path.exists()
+            files = [file.resolve() for file in path.iterdir()] if path.is_dir() else []
         except (OSError, ValueError, RuntimeError) as exc:
             raise InvalidRequestError(f"lora_path cannot be read ({type(exc).__name__})", param="lora_path") from exc
-        if base is not None and not path.is_relative_to(base):
-            raise InvalidRequestError("lora_path must lie within the server's --lora-dir", param="lora_path")
+        if base is not None and not all(place.is_relative_to(base) for place in (path, *files)):
+            raise InvalidRequestError(
+                "lora_path, and each file that it links to, must lie within the server's --lora-dir", param="lora_path"
+            )
         if not exists:
             raise InvalidRequestError(f"{path} is no folder or file of the server's machine", param="lora_path")
         return path

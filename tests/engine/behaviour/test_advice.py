@@ -12,8 +12,8 @@ from engines import Collector, running_engine
 from splitfuse.engine import AsyncEngine, SamplingParams
 from splitfuse.engine.core import ports
 from splitfuse.engine.core.cost_model import CostModel
-from splitfuse.engine.guarded_hook import GuardedHook
 from splitfuse.engine.serving.delta_dispatch import EngineObserver
+from splitfuse.engine.serving.guarded_hook import GuardedHook
 
 
 def is_advice(port: Any) -> bool:

@@ -12,9 +12,9 @@ from shared_cores import CpuWait
 
 from splitfuse.server.process.process import END_S
 
-# A prompt that begins with token 7 hangs the step, one that begins with 8 the event loop.
+# A prompt that begins with token 7 hangs the step, one with 8 the event loop, one with 9 every thread.
 HANGING = """
-import sys, threading
+import re, sys, threading
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.server.cli import main
@@ -24,6 +24,8 @@ run, add = ModelRunner.run, EngineCore.add
 def hung_run(self, batch):
     if any(row.request.token_ids[0] == 7 for row in batch.rows):
         threading.Event().wait()
+    if any(row.request.token_ids[0] == 9 for row in batch.rows):
+        re.match("(a*)*b", "a" * 60)
     return run(self, batch)
 
 def hung_add(self, requests, **options):
@@ -54,6 +56,17 @@ def test_the_watchdog_ends_the_process_and_shows_where_it_hangs(token_id, reason
     assert code == 3
     assert stderr.count(reason) == 1
     assert f"in {function}" in stderr
+
+
+def test_sigterm_ends_a_server_none_of_whose_threads_can_run():
+    with ServerProcess("--drain-timeout", "0.2", wrapper=WRAPPER) as server, CpuWait() as wait:
+        with contextlib.suppress(httpx.TransportError):
+            httpx.post(server.url + "/generate", json={"prompt": [9, 20]}, timeout=3)
+        start = time.monotonic()
+        server.signal()
+        code, _ = server.wait()
+        assert time.monotonic() - start < (0.2 + END_S + 1) * wait.factor
+    assert code == -signal.SIGKILL
 
 
 def test_sigterm_ends_a_hung_server_within_the_limit_and_not_with_0():

@@ -1,10 +1,12 @@
 """Signals in processes that run little else: what ends them, when, and with which exit code."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +85,61 @@ def test_what_hangs_ends_at_the_limit_and_its_stack_is_shown():
         assert time.monotonic() - start >= 0.3
     assert stderr.startswith("splitfuse: error: the process has not ended within 0.3 s")
     assert "in wait_for_ever" in stderr
+
+
+FROZEN = """
+import os, re, signal, threading
+from splitfuse.server.process.stop_signals import StopSignals
+
+with StopSignals() as signals:
+    signals.on_stop(lambda: None, limit_s={limit_s})
+    os.kill(os.getpid(), signal.SIGUSR1)
+    threading.Event().wait(0.2)
+    print("ready", flush=True)
+    threading.Event().wait({wait_s})
+    threading.Thread(target=re.match, args=("(a*)*b", "a" * 60)).start()
+    threading.Event().wait()
+"""
+
+
+def helpers_of(process):
+    """Return the processes that a process has started."""
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def is_alive(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    return False
+
+
+@pytest.mark.parametrize("wait_s", [0, 1.0], ids=["frozen before the signal", "frozen after it"])
+def test_a_call_that_keeps_the_lock_of_the_interpreter_ends_at_the_limit(wait_s):
+    with running(FROZEN.format(limit_s=1.5, wait_s=wait_s)) as process:
+        (helper,) = helpers_of(process)
+        time.sleep(0 if wait_s else 0.5)  # no event can tell: nothing of it runs
+        start = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == -signal.SIGKILL
+        assert 1.5 <= time.monotonic() - start < 12, "a busy machine"
+        wait_until_gone(helper)
+
+
+def wait_until_gone(pid):
+    end = time.monotonic() + 30
+    while is_alive(pid):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_last_resort_ends_with_the_process(number):
+    with running(BLOCKED + SERVING.format(limit_s=0.2) + REST) as process:
+        (helper,) = helpers_of(process)
+        os.kill(helper, signal.SIGTERM)  # as a supervisor would send to all
+        process.send_signal(number)
+        process.wait(30)
+        wait_until_gone(helper)
 
 
 def test_another_end_is_held_to_the_limit_too():

@@ -1,5 +1,7 @@
 """Folders of peft: peft's own answers, and one line for each fault."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,12 @@ def test_it_answers_like_peft(fields: dict[str, Any], llm: LLM, tmp_path: Path) 
         ({"target_parameters": ["experts"]}, "matrices of parameters"),
         ({"init_lora_weights": "pissa_niter_4"}, "changes the model, too"),
         ({"lora_alpha": "8"}, "lora_alpha must be a number"),
-        ({"alpha_pattern": {"(": 8}}, "is no pattern"),
+        ({"lora_alpha": 10**400}, "lora_alpha must be a number"),
+        ({"alpha_pattern": {"(": 8}}, "cannot be used: unclosed group"),
+        ({"alpha_pattern": {"(?=q)q": 8}}, "look-around"),
+        ({"alpha_pattern": {"q{9}": 8}}, "without counts in braces"),
+        ({"alpha_pattern": {"q" * 300: 8}}, "256 characters at most"),
+        ({"alpha_pattern": {"q_proj": 10**400}}, "lora_alpha must be a number"),
     ],
 )
 def test_fields_that_are_not_built_are_refused_by_name(
@@ -71,12 +78,31 @@ def test_fields_that_are_not_built_are_refused_by_name(
     assert "\n" not in str(caught.value)
 
 
+def test_a_pattern_that_backtracking_would_never_end_takes_no_time(llm: LLM, tmp_path: Path) -> None:
+    tensors = {
+        name: torch.ones(2, 64) if "lora_A" in name else torch.ones(64, 2) for name in (Q, Q.replace("_A", "_B"))
+    }
+    folder = save_adapter(
+        tmp_path, tensors, alpha_pattern={r"(([a-z._0-9]*)*)*\$": 1, "v_proj|q_proj": 6}, lora_alpha=4
+    )
+    start = time.thread_time()
+    (pair,) = read_folder(folder).pairs.values()
+    assert pair.scale == 3
+    assert time.thread_time() - start < 0.5
+
+
 def damage(kind: str, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     weights = folder / "adapter_model.safetensors"
     if kind == "torn":
         weights.write_bytes(weights.read_bytes()[:-9])
     elif kind == "pickle":
         weights.rename(folder / "adapter_model.bin")
+    elif kind == "alpha 1e308":
+        save_adapter(folder, tensors, lora_alpha=1e308)
+    elif kind.startswith("pipe"):
+        pipe = folder / "adapter_config.json" if kind == "pipe as config" else weights
+        pipe.unlink()
+        os.mkfifo(pipe)
     elif kind == "no config":
         (folder / "adapter_config.json").unlink()
     elif kind == "bad config":
@@ -91,6 +117,9 @@ def damage(kind: str, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
             "ranks": tensors | {Q: torch.ones(7, 64)},
             "large rank": tensors | {Q: torch.ones(65, 64), Q.replace("_A", "_B"): torch.ones(len(b), 65)},
             "head": {name.replace("model.layers.0.self_attn.q_proj", "lm_head"): t for name, t in tensors.items()},
+            "1e300": tensors | {Q: a.double() * 1e300},
+            "3e38": tensors | {Q: torch.full_like(a, 3e38)},
+            "0-d": tensors | {Q: torch.tensor(1.0)},
             "bias": tensors | {Q.replace("lora_A.weight", "bias"): torch.ones(64)},
         }[kind]
         save_file(changed, weights)
@@ -111,6 +140,12 @@ def damage(kind: str, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
         ("large rank", "--max-lora-rank 64"),
         ("head", "cannot change lm_head of this model"),
         ("bias", "is no matrix of a linear"),
+        ("1e300", "too large to compute with"),
+        ("3e38", "too large to compute with"),
+        ("alpha 1e308", "too large to compute with"),
+        ("0-d", "have no rank"),
+        ("pipe as config", "or no file"),
+        ("pipe as weights", "it is no file"),
     ],
 )
 def test_a_damaged_adapter_is_one_line_and_changes_nothing(kind: str, fault: str, llm: LLM, tmp_path: Path) -> None:

@@ -137,9 +137,14 @@ async def test_an_admin_loads_and_unloads_while_requests_run(world: World) -> No
     assert "already been loaded" in again.text
     assert (await client.post("/v1/load_lora_adapter", json=load | {"load_inplace": True})).status_code == 200
     assert (await client.post("/v1/unload_lora_adapter", json={"lora_name": "a"})).status_code == 404
-    for path in ("../model", "/etc", "nothing", "a\0"):
+    leads_out = base / "adapters" / "leads out"
+    leads_out.mkdir()
+    (leads_out / "adapter_config.json").symlink_to(base / "model" / "config.json")
+    for path in ("../model", "/etc", "nothing", "a\0", "leads out"):
         refused = await client.post("/v1/load_lora_adapter", json={"lora_name": "d", "lora_path": path})
         assert refused.status_code == 400, path
+        if path == "leads out":
+            assert "each file that it links to" in refused.text
     refused = await client.post(
         "/v1/load_lora_adapter", json={"lora_name": "base", "lora_path": str(base / "adapters" / "a")}
     )
