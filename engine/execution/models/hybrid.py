@@ -74,7 +74,7 @@ def check_values(fields: Mapping[str, Any], **built: Any) -> None:
 
 def in_order(weight: Tensor | ops.QuantizedWeight, order: Tensor) -> Tensor | ops.QuantizedWeight:
     """Return the weight with its rows in this order."""
-    return weight.index_select(0, order) if isinstance(weight, Tensor) else weight.rows(order)
+    return weight[order] if isinstance(weight, Tensor) else weight.rows(order)  # on meta, `serve` has no index_select
 
 
 def scaled(weight: Tensor | ops.QuantizedWeight, factors: Tensor) -> Tensor | ops.QuantizedWeight:

@@ -2,9 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import CONFIGS, HYBRIDS
+from transformers import AutoModelForCausalLM
 
 from splitfuse.server.process import deferred_import
 from splitfuse.server.process.deferred_import import DEFERRED
@@ -12,9 +15,9 @@ from splitfuse.server.process.deferred_import import DEFERRED
 IMPORT = "from splitfuse.server.process.deferred_import import defer_meta_kernels as defer"
 
 
-def run(code: str) -> str:
+def run(code: str, *arguments: str) -> str:
     """Return the output of a new process that defers the meta kernels."""
-    command = [sys.executable, "-c", f"{IMPORT}; defer(); defer(); import torch, sys\n{code}"]
+    command = [sys.executable, "-c", f"{IMPORT}; defer(); defer(); import torch, sys\n{code}", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -27,6 +30,28 @@ is_tested = pytest.mark.skipif(
 def test_torch_computes_without_the_meta_kernels() -> None:
     code = f"print(torch.ones(2, 3).matmul(torch.ones(3)).tolist(), len(dir(sys.modules['{DEFERRED}'])) < 10)"
     assert run(code) == "[3.0, 3.0] True\n"
+
+
+PLAN = """
+from pathlib import Path
+from splitfuse.engine.execution.models.planned_weights import WeightLayout, planned_weight_bytes
+from splitfuse.engine.execution.models.registry import read_model_config
+
+layout = WeightLayout(dtype=torch.bfloat16, quantization=None, is_gpu=False)
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    try:
+        planned_weight_bytes(folder, read_model_config(folder), layout, max_model_len=64)
+    except NotImplementedError as exc:
+        print(folder.name, exc)
+"""
+
+
+@is_tested
+def test_an_update_of_the_weights_of_each_model_is_planned_without_them(tmp_path: Path) -> None:
+    for name, config in (CONFIGS | HYBRIDS).items():
+        config.architectures = [type(AutoModelForCausalLM.from_config(config)).__name__]
+        config.save_pretrained(tmp_path / name)
+    assert run(PLAN, str(tmp_path)) == ""
 
 
 @pytest.mark.thorough
