@@ -34,9 +34,9 @@ DELETABLE = ("apis", "results", "extras")
 # Most lines of code, that is lines with a token that is no docstring and no comment. Whoever raises a row says in the
 # commit what went for it. The extras of the engine, and the deletable folders of the server, have AN_EXTRA each.
 BUDGETS = {
-    "engine/core": 2246,
-    "the engine without its core and its extras": 16930,
-    "the server without its deletable folders": 7320,
+    "engine/core": 2230,
+    "the engine without its core and its extras": 16940,
+    "the server without its deletable folders": 7340,
     "kernels": 7500,
     "client": 2700,
 }
