@@ -22,4 +22,4 @@ class Sampled(NamedTuple):
     token_ids: Tensor  # [S] int64, NOT_FINITE_TOKEN where there is none
     largest: Tensor  # [S] float32, the largest logit after all changes
     logprobs: SampledLogprobs | None = None
-    raw: Tensor | None = None  # [R, V] float32, logits of the rows with logprobs, raw or processed by --logprobs-mode
+    raw: Tensor | None = None  # [R, V] float32, logits of the rows with logprobs, the model's own
