@@ -134,7 +134,7 @@ async def test_a_sink_that_raises_costs_no_other_job_its_end(
     kept.store.gate.set()
     await whole.job.wait(60)
     assert whole.job.status == "completed"
-    assert "a job cannot be told" in caplog.text
+    assert "delivering written events to a job failed" in caplog.text
 
 
 async def test_an_event_that_cannot_be_written_costs_no_other_job_its_events(
