@@ -13,7 +13,7 @@ from ..config import EngineConfig
 from ..core.outputs import OutputDelta
 from ..core.sampling_params import SamplingParams
 from ..core.step_pipeline import StepPipeline
-from ..errors import RankLostError, UnavailableError
+from ..errors import RankLostError, SplitfuseError, UnavailableError
 from ..execution.models.config import ModelConfig
 from ..execution.runner.model_runner import ModelRunner
 from ..language.text.tokenizer import Tokenizer
@@ -182,6 +182,20 @@ class AsyncEngine(EngineState):
         """End a request; unknown or finished ids are ignored. Its blocks are free within one step."""
         if self._is_stepping:
             self._dispatch.send(self._pipeline.core.abort(request_id))
+
+    def _probe(self) -> None:
+        self._probe_task = asyncio.create_task(self._ask_itself())
+
+    async def _ask_itself(self) -> None:
+        """Ask the model without adapters for a token; a failure of this request is the engine's own."""
+
+        def sink(delta: OutputDelta) -> None:
+            self._dispatch.is_failing = delta.error is not None
+
+        generates = self.pooler is None or self.pooler.generates
+        params = SamplingParams(temperature=0, max_tokens=1) if generates else self.pooler.test_params()
+        with contextlib.suppress(SplitfuseError):  # there is no room: the next failures ask again
+            await self.submit({"prompt_token_ids": [0]}, params, sink)
 
     # Steps.
 

@@ -14,7 +14,7 @@ _log = logging.getLogger("splitfuse.engine")
 
 DeltaSink = Callable[[OutputDelta], None]
 
-# So many failed requests in a row, without a success between them, are no longer the requests' doing.
+# After so many failed requests in a row the engine asks itself: they may all be of one adapter or one tenant.
 _MAX_FAILURES_IN_A_ROW = 10
 
 
@@ -31,23 +31,14 @@ class EngineObserver:
 class DeltaDispatch:
     """Sinks of the unfinished requests. Sinks and observers are the caller's code: if one fails, no other notices."""
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
-        """`on_end` is called at the end of each output."""
+    def __init__(self, on_end: Callable[[], None], *, on_failures: Callable[[], None]) -> None:
+        """`on_end` is called at the end of each output, `on_failures` after ten failures in a row."""
+        self.is_failing = False  # True from a failure of the engine's own request until a request succeeds
         self.observers: list[Any] = []
-        self._on_end = on_end
+        self._on_end, self._on_failures = on_end, on_failures
         self._sinks: dict[str, DeltaSink] = {}
         self._outputs_left: dict[str, set[int]] = {}
         self._num_failures_in_a_row = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """True if no request is unfinished."""
-        return not self._sinks and not self._outputs_left
-
-    @property
-    def is_failing(self) -> bool:
-        """True if the last ten requests that ended, without aborts, all failed through no fault of their own."""
-        return self._num_failures_in_a_row >= _MAX_FAILURES_IN_A_ROW
 
     def add(self, requests: list[Request], sink: DeltaSink) -> None:
         """Note the sink of a request's outputs."""
@@ -98,6 +89,8 @@ class DeltaDispatch:
 
     def _count_failures(self, delta: OutputDelta) -> None:
         if delta.finish_reason in ("stop", "length"):
-            self._num_failures_in_a_row = 0
+            self._num_failures_in_a_row, self.is_failing = 0, False
         elif delta.finish_reason == "error" and delta.index == 0 and not isinstance(delta.error, ConstraintError):
             self._num_failures_in_a_row += 1
+            if self._num_failures_in_a_row % _MAX_FAILURES_IN_A_ROW == 0:
+                self._on_failures()

@@ -35,6 +35,7 @@ class EngineState:
     loaded: "LoadedModel"
     _pipeline: StepPipeline
     _input_processor: InputProcessor
+    _probe: Any  # AsyncEngine's: find out if the model itself fails
 
     def __init__(self, config: EngineConfig) -> None:
         self._wishes = config
@@ -57,7 +58,7 @@ class EngineState:
         self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
         self._num_stalled_ticks = 0  # a clock would count the time for which the process was stopped
         self._queue_limits = QueueLimits(config)
-        self._dispatch = DeltaDispatch(on_end=self._queue_limits.note_end)
+        self._dispatch = DeltaDispatch(self._queue_limits.note_end, on_failures=self._probe)
         self.observe = self._dispatch.observe
 
     @property
@@ -116,7 +117,7 @@ class EngineState:
 
     @property
     def is_failing(self) -> bool:
-        """True if the last ten requests that ended, without aborts, all failed through no fault of their own."""
+        """True if the last ten requests that ended, without aborts, failed, and then the engine's own request did."""
         return self._dispatch.is_failing
 
     @property

@@ -34,8 +34,7 @@ class GuardedHook:
             except Exception:
                 self.failures[full_name] += 1
                 if self.failures[full_name] == 1:
-                    message = "%s failed; steps go on without it, and `advice_failures` of /stats counts further times"
-                    _log.exception(message, full_name)
+                    _log.exception("%s failed; steps go on without it (`advice_failures` of /stats)", full_name)
                 return default(*arguments, **options)
 
         return call

@@ -90,7 +90,7 @@ async def test_two_hundred_requests_with_a_fifth_vanishing(tiny_folder: str) -> 
         assert engine.num_unfinished == 0 or await settle(engine)
         assert blocks_are_free(engine)
         assert engine.stats()["num_preemptions"] > 0, "the pool is meant to be too small"
-        assert engine._dispatch.is_empty
+        assert not engine._dispatch._sinks
     for index, result in enumerate(results):
         if index not in vanishing:
             assert result == expected[index].outputs[0].token_ids
@@ -196,12 +196,12 @@ async def test_too_large_an_allocation_fails_the_row_that_needs_it(
 
 async def test_many_failures_in_a_row_are_told_until_a_request_succeeds(tiny_folder: str) -> None:
     async with running_engine(tiny_folder) as engine:
-        Sabotage(engine, mark=2)
+        Sabotage(engine, mark=0)  # the token of the engine's own request too
 
         async def fail(count: int) -> None:
             for _ in range(count):
                 with pytest.raises(RequestFailedError):
-                    await collect(engine, [2], SamplingParams(n=3, max_tokens=2))
+                    await collect(engine, [0], SamplingParams(n=3, max_tokens=2))
 
         await fail(9)
         await collect(engine, [3], GREEDY)
@@ -209,9 +209,21 @@ async def test_many_failures_in_a_row_are_told_until_a_request_succeeds(tiny_fol
         assert not engine.is_failing, "a request succeeded in between"
         engine.abort((await engine.submit([3], GREEDY, Collector())).request_id)
         await fail(1)
+        await settle(engine)
         assert engine.is_failing, "an abort is no success"
         assert engine.is_ready, "or none could ever succeed again"
         await collect(engine, [3], GREEDY)
+        assert not engine.is_failing
+
+
+async def test_failures_of_some_requests_are_not_the_engines(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        Sabotage(engine, mark=2, spoil=True)
+        for _ in range(35):
+            with pytest.raises(RequestFailedError):
+                await collect(engine, [2], GREEDY)
+            assert not engine.is_failing
+        await settle(engine)
         assert not engine.is_failing
 
 
