@@ -1,6 +1,6 @@
 """SubmittedRequest: an accepted request, as its submitter sees it; Resumed: a request that another process began."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.outputs import KnownOutput
 from ..core.request import Request
@@ -18,6 +18,12 @@ class SubmittedRequest:
         self.arrival_time = requests[0].arrival_time
         self.seed = requests[0].seed  # the first output's; the seeds of the others follow from it
         self.requests = requests
+
+    @property
+    def lasting_params(self) -> SamplingParams:
+        """Parameters for what outlives the request: without the matrices of an adapter."""
+        adapter = self.params.adapter
+        return self.params if adapter is None else replace(self.params, adapter=adapter.named())
 
     @property
     def max_tokens(self) -> int:

@@ -72,6 +72,10 @@ class FakeHandle:
     max_tokens: int = 64
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def lasting_params(self) -> SamplingParams:
+        return self.params
+
 
 def answer(prompt_token_ids: Sequence[int], index: int, position: int) -> int:
     """Return the token at this position of the answer, a lower-case letter."""

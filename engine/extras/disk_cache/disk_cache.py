@@ -143,7 +143,10 @@ class DiskCache:
         """Read the blocks of a prompt that are on disk, beside the event loop. Best before the prompt is queued."""
         if (read := self._reading(token_ids, tenant=tenant, salt=salt)) is not None:
             generation = self._generation
-            reading = asyncio.get_running_loop().run_in_executor(self._threads, read)
+            try:
+                reading = asyncio.get_running_loop().run_in_executor(self._threads, read)
+            except RuntimeError:  # closed: the server drains
+                return
             try:
                 self._stage(await asyncio.wait_for(reading, _READ_S), generation)
             except TimeoutError:  # a share of the network that hangs

@@ -3,7 +3,7 @@
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -29,6 +29,10 @@ class Adapter:
         # Nobody can send this salt, because nobody knows the secret.
         salt = hmac.new(self.secret, f"{self.digest} {params.cache_salt}".encode(), "sha256").hexdigest()
         return replace(params, adapter=self, cache_salt=salt)
+
+    def named(self) -> "Adapter":
+        """Return the adapter without its matrices, for what outlives a request: its place in memory is free."""
+        return replace(self, table=cast(Any, None))
 
     def arrays(self, rows: Sequence[BatchRow]) -> Arrays:
         """Return the tiles of a step's rows, grouped by adapter."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.outputs import OutputDelta
 from ...core.sampling_params import SamplingParams
-from ...errors import ConstraintError, InvalidRequestError, RequestFailedError
+from ...errors import ConstraintError, InvalidRequestError, SplitfuseError, UnavailableError
 from .identity import Identity
 from .receipt import Receipt, ReceiptOutput
 from .signing import is_signed
@@ -126,7 +126,7 @@ class Comparison:
 
     def __init__(self, outputs: Sequence[ReceiptOutput]) -> None:
         self.ended = asyncio.Event()
-        self.error: RequestFailedError | None = None
+        self.error: SplitfuseError | None = None
         self._outputs = outputs
         self._num_seen = [0] * len(outputs)
         self._mismatches: dict[int, Mismatch] = {}
@@ -143,6 +143,9 @@ class Comparison:
             return
         if delta.error is not None and not isinstance(delta.error, ConstraintError):
             self.error = delta.error
+        elif delta.finish_reason == "abort":
+            self.error = UnavailableError("the verification was cut off, so it says nothing; send the receipt again")
+        if self.error is not None:
             self.ended.set()
             return
         mismatch = self._first_mismatch(delta)

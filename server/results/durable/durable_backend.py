@@ -151,7 +151,9 @@ class DurableBackend(ResultBackend):
     ) -> None:
         """Return when the job is on disk."""
         journal = self._opened()
-        held, key = self._kept[job.seq_id], job.idempotency_key
+        if (held := self._kept.get(job.seq_id)) is None:
+            raise NotReadyError("the request was deleted while it was being accepted; send it again", code="cancelled")
+        key = job.idempotency_key
         text = _dumped(kept, job, handle, user=user, fingerprint=fingerprint, ttl_s=held.ttl_s)
         row = JobRow(
             num=held.num,

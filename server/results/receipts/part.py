@@ -63,7 +63,7 @@ class _Maker:
     def __init__(
         self, request: "SubmittedRequest", part: Receipts, identities: Mapping[int, Identity], *, version: int
     ) -> None:
-        self._params, self._max_tokens = request.params, request.max_tokens
+        self._params, self._max_tokens = request.lasting_params, request.max_tokens
         self._prompt_token_ids, self._seed = tuple(request.prompt_token_ids), request.seed
         self._part, self._identities = part, identities  # identities known at submission
         self._version = version

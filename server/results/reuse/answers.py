@@ -20,7 +20,7 @@ class AnsweredRequest(SubmittedRequest):
             request.prompt,
             request.prompt_token_ids,
         )
-        self.params: SamplingParams = request.params
+        self.params: SamplingParams = request.lasting_params
         self.arrival_time, self.seed = request.arrival_time, request.seed
         self.requests = []
         self._max_tokens = request.max_tokens

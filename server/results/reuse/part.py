@@ -38,11 +38,11 @@ class AnswerReuse(Part):
         is_greedy = params.temperature == 0 or params.top_k == 1
         if params.prompt_logprobs is not None or (params.seed is None and not is_greedy):
             return None
+        engine = self.service.engine
+        fingerprint = engine.fingerprint_of(params.adapter)
+        key = _key(prompt, params, fingerprint)
         return _Reuse(
-            self.answers,
-            job,
-            tenant=tenant,
-            key=_key(prompt, params, self.service.engine.fingerprint_of(params.adapter)),
+            self.answers, job, tenant=tenant, key=key, fingerprint=fingerprint, version=engine.weights_version
         )
 
 
@@ -55,11 +55,15 @@ def _key(prompt: "Prompt", params: SamplingParams, fingerprint: str) -> bytes:
 class _Reuse(JobObserver):
     """Reuse of one job. Without an earlier answer, the observer that keeps the job's."""
 
-    def __init__(self, answers: KeptAnswers, job: Job, *, tenant: str, key: bytes) -> None:
+    def __init__(
+        self, answers: KeptAnswers, job: Job, *, tenant: str, key: bytes, fingerprint: str, version: int
+    ) -> None:
+        """`fingerprint`, `version`: of the model and its weights, which the key is of."""
         self._answers = answers
         self._job = job
         self._tenant = tenant
         self._key = key
+        self._fingerprint, self._version = fingerprint, version
         self._found = answers.find(tenant, key)
         self._request: AnsweredRequest | None = None  # the engine's, to be kept with its answer
 
@@ -89,9 +93,13 @@ class _Reuse(JobObserver):
                 await asyncio.sleep(0)
 
     def job_ended(self, job: Job) -> None:
-        """Keep the answer, if it is complete."""
+        """Keep the answer, if it is complete and all of it is the key's model's."""
         assert self._request is not None
-        if {output.finish_reason for output in job.outputs} <= _COMPLETE:
+        adapter = self._request.params.adapter
+        is_of_key = set(job.weights.values()) <= {self._version} and (
+            adapter is None or self._fingerprint.endswith(f"+{adapter.digest}")
+        )
+        if is_of_key and {output.finish_reason for output in job.outputs} <= _COMPLETE:
             answer = KeptAnswer(self._request, _deltas(job), job.num_bytes)
             self._answers.add(self._tenant, self._key, answer)
 

@@ -151,6 +151,29 @@ async def test_an_admin_loads_and_unloads_while_requests_run(world: World) -> No
     assert "the model's own name" in refused.text
 
 
+async def test_answers_that_are_kept_hold_no_place_of_an_adapter(files: tuple[Path, dict[str, list[int]]]) -> None:
+    base, answers = files
+    settings = Settings(
+        model=str(base / "model"),
+        dtype="float32",
+        device="cpu",
+        num_threads=1,
+        num_kv_blocks=256,
+        enable_lora=True,
+        lora_modules=tuple(f"{name}={base}/adapters/{name}" for name in "abc"),
+        max_loras=2,
+        reuse_answers=True,
+    )
+    app = build_app(settings)
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+        await app.state.service.lifecycle.loading
+        for fields in ({}, {"receipt": True, "temperature": 1}):  # the second is not reused, but has a receipt
+            async with asyncio.timeout(50):
+                for name in "abc":
+                    assert len(await tokens(client, model=name, **fields)) == 24
+        assert await tokens(client, model="a") == answers["a"]
+
+
 async def test_more_adapters_than_room_wait_for_each_other(world: World) -> None:
     assert (
         await world.client.post("/v1/load_lora_adapter", json={"lora_name": "c", "lora_path": "c"})

@@ -269,6 +269,19 @@ async def kept_job(results: Any, body: dict[str, Any] | None = None, **fields: A
     return job
 
 
+async def test_a_request_that_is_deleted_while_the_engine_takes_it_is_refused(tmp_path: Path) -> None:
+    results = opened(tmp_path / "results.db")
+    await results.open()
+    job = Job(results.new_job(model="m").seq_id, model="m")
+    results.add(job)
+    results.sink(job)
+    await results.delete_all("")
+    handle: Any = SimpleNamespace(prompt_token_ids=[1], seed=1)
+    with pytest.raises(NotReadyError, match="deleted while"):
+        await results.accept(job, handle, KeptRequest(kind="generate", body={}), user="", fingerprint="fake")
+    await results.close()
+
+
 @pytest.mark.parametrize("how", ["one", "all"])
 async def test_a_reader_does_not_bring_a_deleted_job_back(tmp_path: Path, how: str) -> None:
     results = opened(tmp_path / "results.db")

@@ -120,3 +120,21 @@ async def test_it_is_off_by_default(served):
     for _ in range(2):
         await ask(served)
     assert served.engine.num_submitted == 2
+
+
+async def test_an_answer_of_other_weights_than_its_keys_is_not_kept(served):
+    """A request may wait while the weights change, or run while they do."""
+    engine = served.engine
+    submit = engine.submit
+
+    async def submit_later(*arguments, **options):
+        engine.weights_version = 1
+        return await submit(*arguments, **options)
+
+    engine.submit = submit_later
+    await ask(served)
+    engine.weights_version = 2
+    assert len(answers_of(served)) == 0
+    engine.submit = submit
+    await ask(served)
+    assert len(answers_of(served)) == 1

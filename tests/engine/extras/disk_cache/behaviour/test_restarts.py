@@ -358,3 +358,11 @@ def test_what_is_not_built_is_refused(tmp_path: Path) -> None:
         EngineConfig(prefix_cache_key_file="key")
     with pytest.raises(ConfigError, match="async"):
         LLM(None, device="cpu", prefix_cache_dir=folder, async_scheduling=True)
+
+
+async def test_a_prompt_that_comes_while_the_cache_closes_is_read_from_nowhere(
+    tiny_folder: str, tmp_path: Path
+) -> None:
+    async with running_engine(tiny_folder, num_kv_blocks=128, prefix_cache_dir=str(tmp_path)) as engine:
+        engine.disk_cache.close()
+        await engine.disk_cache.fetch(PROMPT, tenant="", salt="")

@@ -17,7 +17,7 @@ from receipt_requests import answered, random_params, random_prompt
 
 from splitfuse.engine import AsyncEngine, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.engine.errors import InvalidRequestError, UnavailableError
 from splitfuse.engine.extras.receipts.canonical import canonical
 from splitfuse.engine.extras.receipts.identity import Identity
 from splitfuse.engine.extras.receipts.receipt import Receipt
@@ -150,3 +150,13 @@ async def test_other_requests_go_on_beside_a_verification(served: Served) -> Non
     )
     assert beside.sha256 == alone.sha256
     assert [verdict.reason for verdict in verdicts] == [""] * 6
+
+
+async def test_a_verification_that_is_cut_off_says_nothing(served: Served) -> None:
+    engine, identity = served
+    (receipt,) = await receipts_of(served, 1, seed=8)
+    checking = asyncio.create_task(verify(engine, Receipt.read(sent(receipt)), identity))
+    await engine._work.wait()  # it is queued
+    engine.abort_all()
+    with pytest.raises(UnavailableError, match="cut off"):
+        await checking
