@@ -20,7 +20,7 @@ _READ = {
     ("B608", "server/results/shared/"): (20, "joins constants and placeholders, never a value"),
     ("B104", "client/hosts.py"): (1, "compares with 0.0.0.0, binds nothing"),
     ("B104", "server/process/banner.py"): (1, "compares with 0.0.0.0, binds nothing"),
-    ("B104", "server/results/shared/settings.py"): (1, "compares with 0.0.0.0, binds nothing"),
+    ("B104", "server/results/shared/__init__.py"): (1, "compares with 0.0.0.0, binds nothing"),
     ("B102", "engine/language/workers/confined.py"): (1, "runs the server's own text"),
     ("B307", "kernels/cpu/build.py"): (1, "evaluates text made of the program's own names"),
     ("B615", "engine/extras/bench/offline.py"): (2, "loads a local folder that the benchmark wrote"),

@@ -129,7 +129,7 @@ def dependants(extra: Path) -> list[str]:
 
 def settings(extra: Path) -> Iterator[str]:
     path = extra / "settings.py"
-    for node in walked(path) if path.exists() else ():
+    for node in walked(path if path.exists() else extra / "__init__.py"):
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call) and isinstance(node.target, ast.Name):
             texts = [item.value for item in node.value.keywords if item.arg == "help"]
             text = ast.literal_eval(texts[0]).replace("|", r"\|").replace("<", "&lt;") if texts else ""

@@ -23,9 +23,9 @@ from ....engine.language.structured_output.answer_grammar import answer_grammar,
 from ....engine.language.structured_output.params import StructuredOutputs
 from ...server_settings import ServerSettings
 from ...service import Service
+from . import ChatSettings
 from .chat_request import Chat
 from .custom_calls import CustomCalls
-from .settings import ChatSettings
 
 if TYPE_CHECKING:
     from ....engine.language.text.tokenizer import Tokenizer

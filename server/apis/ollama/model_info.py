@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...api.chat import ChatSettings
 from ...api.chat.answer_format import reasoning_format
-from ...api.chat.settings import ChatSettings
 from ...http.keys import digest
 from ...service import Service
 from .response import timestamp

@@ -11,8 +11,8 @@ from ....engine.errors import ConfigError, InvalidRequestError
 from ...api.openapi import BODY, errors
 from ...api.rights import require_changing_admin
 from ...service import service_of
+from . import LoraSettings
 from .request import LoadRequest, UnloadRequest
-from .settings import LoraSettings
 
 router = APIRouter(prefix="/v1", tags=["adapters"], dependencies=[Depends(require_changing_admin)])
 _CHANGE = errors(*BODY)

@@ -1,7 +1,18 @@
 """Pages of a chat and of the engine at work: their files, and the stream of steps that both read."""
 
+from dataclasses import dataclass
+
+from ....engine.config.setting import setting
 from ...extension import Extension
-from .settings import PageSettings
+from ...server_settings import ServerSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageSettings(ServerSettings):
+    """Switch of the pages. Their streams are served without them, too."""
+
+    page: bool = setting(True, help="serve the chat at / and the engine view at /engine")
+
 
 EXTENSION = Extension(
     package=__name__,

@@ -10,8 +10,8 @@ from starlette.types import Scope
 from ...api.page_headers import page_headers
 from ...http.accept import wants_html
 from ...service import Service
+from . import PageSettings
 from .compact_text import compacted
-from .settings import PageSettings
 
 PREFIX = "/page/"
 ENGINE = "/engine"

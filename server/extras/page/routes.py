@@ -19,11 +19,11 @@ from ...http.sse import EventStream, frame
 from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
+from . import PageSettings
 from .assets import ENGINE, PREFIX, asset, names
 from .part import PagePart
 from .recent_jobs import EndedJob
 from .request import SimulateRequest
-from .settings import PageSettings
 
 router = APIRouter(tags=["page"])
 

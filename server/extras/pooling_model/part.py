@@ -18,8 +18,8 @@ from ...http.disconnect import unless_disconnected
 from ...http.errors import NotReadyError, describe
 from ...http.json_body import DEADLINE_S, read_body
 from ...service import Service, service_of
+from . import PoolingModelSettings
 from .pooling_server import PoolingServer
-from .settings import PoolingModelSettings
 
 _PATHS = frozenset(
     f"{version}/{route}"

@@ -18,7 +18,7 @@ from ....engine.errors import ConfigError
 from ...http.errors import NotReadyError
 from ..replicas.placement import Address
 from ..replicas.server_process import ServerProcess
-from .settings import PoolingModelSettings
+from . import PoolingModelSettings
 
 logger = logging.getLogger(__name__)
 

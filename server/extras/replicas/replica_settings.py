@@ -4,8 +4,8 @@ import dataclasses
 import json
 
 from ....engine.errors import ConfigError
+from . import ReplicaSettings
 from .placement import name_of
-from .settings import ReplicaSettings
 
 # Set by the supervisor for each replica, or not needed by replicas.
 # The profile's values are handed on.

@@ -20,6 +20,7 @@ from ...process.log_format import as_line, set_up_logging
 from ...process.process import END_S
 from ...process.start import listen
 from ...process.stop_signals import StopSignals
+from . import ReplicaSettings
 from .haproxy import Haproxy
 from .haproxy_config import HaproxyConfig
 from .local_placement import LocalPlacement
@@ -30,7 +31,6 @@ from .replica import Replica
 from .replica_client import ReplicaClient
 from .replica_set import ReplicaSet
 from .replica_settings import check_replicas, config_of, tags_of
-from .settings import ReplicaSettings
 
 _ASK_S = 0.5
 _OWN_END_S = 5.0  # after the last replica, for HAProxy and Ray

@@ -1,9 +1,9 @@
 """Listeners that the settings ask for."""
 
 from ... import package_version
+from . import TelemetrySettings
 from .request_ends import RequestListener
 from .request_log import RequestLog
-from .settings import TelemetrySettings
 
 
 def listeners_of(settings: TelemetrySettings) -> list[RequestListener]:

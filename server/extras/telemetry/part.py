@@ -8,9 +8,9 @@ from starlette.middleware import Middleware
 
 from ...extension import Part
 from ...jobs.job import Job
+from . import TelemetrySettings
 from .listeners import listeners_of
 from .request_ends import RequestEnds, WatchRequests
-from .settings import TelemetrySettings
 
 
 class TelemetryPart(Part):

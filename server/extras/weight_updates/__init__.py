@@ -1,7 +1,20 @@
 """Routes that change the weights, pause the engine and give back its memory, for training on rollouts."""
 
+from dataclasses import dataclass
+
+from ....engine.config.setting import setting
 from ...extension import Extension
-from .settings import WeightSettings
+from ...server_settings import ServerSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSettings(ServerSettings):
+    """Place of the files that POST /weights may name."""
+
+    weights_dir: str | None = setting(
+        None, help="folder that holds every path of POST /weights; without it an admin may name any folder"
+    )
+
 
 EXTENSION = Extension(
     package=__name__,

@@ -11,8 +11,8 @@ from ...api.openapi import BODY, KEYED, errors
 from ...api.rights import require_changing_admin
 from ...http.json_response import JsonResponse
 from ...service import Service, service_of
+from . import WeightSettings
 from .request import Level, Mode, Tags, WeightsRequest
-from .settings import WeightSettings
 
 router = APIRouter(tags=["weights"], dependencies=[Depends(require_changing_admin)])
 _CHANGE = errors(*BODY)

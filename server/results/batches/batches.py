@@ -15,11 +15,11 @@ from ...jobs.ids import new_id
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import has_id_form
+from . import BatchSettings
 from .batch import ID_PREFIX, AskedBatch, Batch
 from .batch_run import Answer, BatchContext, BatchRun
 from .files import PURPOSE, Files
 from .group_writer import GroupWriter
-from .settings import BatchSettings
 
 MAX_UNFINISHED = 1000
 _FULL_RETRY_S = 60.0

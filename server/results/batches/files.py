@@ -14,8 +14,8 @@ from ...jobs.ids import new_id
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import BatchStore, has_id_form
+from . import BatchSettings
 from .lines import longest_line
-from .settings import BatchSettings
 
 PURPOSE = "batch"  # purpose of uploads
 OUTPUT_PURPOSE = "batch_output"

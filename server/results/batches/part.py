@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ...extension import Part
 from ..durable.durable_backend import DurableBackend
 from ..durable.memory_store import MemoryStore, StoreUser
+from . import BatchSettings
 from .batch import Batch
 from .batches import Batches
-from .settings import BatchSettings
 
 if TYPE_CHECKING:
     from ...service import Service

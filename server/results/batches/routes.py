@@ -16,13 +16,13 @@ from ...http.json_response import JsonResponse
 from ...jobs.idempotency import IdempotencyKey
 from ...service import service_of
 from ..durable.settings import DurableSettings
+from . import BatchSettings
 from .batch import Batch
 from .batches import Batches
 from .form import read_form
 from .part import BatchesPart
 from .request import UPLOAD, BatchRequest, uploaded
 from .response import batch_object, file_object
-from .settings import BatchSettings
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 

@@ -11,7 +11,7 @@ from ....engine.extras.receipts.receipt import Receipt, ReceiptOutput
 from ....engine.extras.receipts.signing import ReceiptKey
 from ...extension import Part
 from ...jobs.job import Job
-from .settings import ReceiptSettings
+from . import ReceiptSettings
 
 if TYPE_CHECKING:
     from ....engine.serving.async_engine import AsyncEngine

@@ -12,8 +12,8 @@ from ..durable.durable_backend import DurableBackend
 from ..durable.part import DurablePart
 from ..durable.settings import DurableSettings
 from ..durable.stored_jobs import StoredJobs
+from . import SharedSettings
 from .forwarder import Forwarder
-from .settings import SharedSettings
 from .shared_backend import SharedBackend
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import SplitfuseError
 from ...http.errors import HeldElsewhereError, MovedError, NotReadyError
+from ..batches import BatchSettings
 from ..batches.batch import Batch
 from ..batches.batch_run import Answer
 from ..batches.batches import Batches
-from ..batches.settings import BatchSettings
 from ..durable.batch_rows import BatchChanges, BatchRow
 from ..durable.durable_backend import DurableBackend
 from ..durable.integrity.checksum import DamagedError
-from .settings import SharedSettings
+from . import SharedSettings
 from .shared_backend import BEATS_PER_LEASE, MAX_CLAIMED
 from .shared_key_locks import SharedKeyLocks
 
