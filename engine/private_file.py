@@ -1,24 +1,88 @@
 """Private files: files of users' data are created for this user alone, and files of secrets are checked for others.
 
-Modes mean nothing on Windows, where every file passes.
+The program deletes, empties and replaces only what it provably wrote, by the functions here. A file's proof is its
+head, the first bytes; a folder's is a marker in it. No link is followed. Modes mean nothing on Windows, where every
+file passes.
 """
 
 import base64
+import contextlib
+import errno
 import logging
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from .errors import ConfigError
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait
 _KEY_BYTES = 32
+HEAD = b'{"splitfuse":"'  # of JSON files
+MARKER = "splitfuse-folder"
+_MAX_HEAD = 64
+Head = bytes | tuple[bytes, ...]
 
 _log = logging.getLogger("splitfuse.engine")
 
 
-def create_private(path: Path, *, setting: str) -> int:
-    """Create or empty a file that only this user may read, whatever the umask is. Returns its descriptor.
+def is_own(path: Path, head: Head = HEAD) -> bool:
+    """True if this is a regular file of this user that begins with a head or is empty."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return False
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_FOLLOW | _NO_WAIT)) as file:
+            status = os.fstat(file.fileno())
+            is_proven = not status.st_size or (bool(head) and file.read(_MAX_HEAD).startswith(head))
+            return is_proven and (os.name == "nt" or status.st_uid == os.geteuid())
+    except OSError:
+        return False
+
+
+def remove_own(path: Path, head: Head = HEAD) -> None:
+    """Delete a file if it is own."""
+    with contextlib.suppress(OSError):
+        if is_own(path, head):
+            path.unlink()
+
+
+def replace_own(draft: Path, target: Path, head: Head = HEAD) -> None:
+    """Rename an own draft to a name that is free or an own file's. Raises FileExistsError, without the draft then."""
+    if os.path.lexists(target) and not is_own(target, head):
+        remove_own(draft, head)
+        raise FileExistsError(errno.EEXIST, "another program's file", str(target))
+    draft.replace(target)
+
+
+def claim_folder(path: Path, *, setting: str, is_entry: Callable[[Path], bool]) -> None:
+    """Make a private folder with a marker. Raises ConfigError if others can write it, or if it has other contents.
+
+    `is_entry`: True for files and folders that an earlier version wrote, which put no marker beside them.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.lstat()
+    except OSError as exc:
+        raise ConfigError(f"{setting} {path}: cannot be made ({exc.strerror})") from exc
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"{setting} {path}: no folder, or a link to one; name the folder itself")
+    other = f"name a new folder, such as {setting} {path / 'splitfuse'}"
+    if os.path.ismount(path) or Path("~").expanduser().resolve().is_relative_to(path.resolve()):
+        raise ConfigError(f"{setting} {path}: a mount point, or holds your home folder; {other}")
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise ConfigError(f"{setting} {path}: others can write it, and so change answers; chmod 700 it")
+    if is_own(path / MARKER):
+        return
+    inside = (Path(folder, name) for folder, folders, files in os.walk(path) for name in (*folders, *files))
+    if foreign := next((item for item in inside if not is_own(item) and not is_entry(item)), None):
+        raise ConfigError(f"{setting} {path}: holds others' files ({foreign.relative_to(path)}); {other}")
+    with contextlib.suppress(ConfigError), open(create_private(path / MARKER, setting=setting), "wb") as file:
+        file.write(HEAD + b'folder"}\n')  # a folder that is read-only goes without
+
+
+def create_private(path: Path, *, setting: str, head: Head = HEAD) -> int:
+    """Create or empty an own file that only this user may read, whatever the umask is. Returns its descriptor.
 
     Another user could have put a link in its place, so links are refused. Raises ConfigError.
     """
@@ -26,6 +90,9 @@ def create_private(path: Path, *, setting: str) -> int:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _NO_FOLLOW, 0o600)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            if not is_own(path, head):
+                os.close(descriptor)
+                raise ConfigError(f"{setting} {path}: holds what splitfuse did not write there; name another file")
             if os.name != "nt":
                 os.fchmod(descriptor, 0o600)  # the file may be an older one
             os.ftruncate(descriptor, 0)

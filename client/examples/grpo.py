@@ -30,7 +30,7 @@ def make_folder(gguf: Path, folder: Path) -> None:
     from splitfuse.engine.formats.gguf.places import places_in
     from splitfuse.engine.formats.gguf.source import GgufSource
 
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)  # a new one, so that no file of another is replaced
     source, tokenizer = GgufSource(gguf, dtype=torch.float32), read_gguf_tokenizer(gguf)
     tensors = {name: source.take(name, tuple(place.info.shape)).contiguous() for name, place in places_in(gguf).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -25,6 +25,7 @@ Compile = Callable[[Path], Path]
 
 _POLL_S = 0.05
 _BUILD_PREFIX = "build-"
+_MARKER = "splitfuse-build"  # in each folder of a build, so that no other folder of such a name is deleted
 
 
 class LibraryCache:
@@ -60,8 +61,10 @@ class LibraryCache:
 
     def _build(self, name: str, compile_in: Compile) -> bytes:
         for left in self._folder.glob(f"{_BUILD_PREFIX}*"):  # left by a killed process
-            shutil.rmtree(left, ignore_errors=True)
+            if (left / _MARKER).is_file() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=_BUILD_PREFIX, dir=self._folder) as scratch:
+            Path(scratch, _MARKER).touch()
             data = compile_in(Path(scratch)).read_bytes()
             _write_checked(self._folder / name, data, scratch=Path(scratch))
         return data
@@ -69,7 +72,7 @@ class LibraryCache:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         """Keep other processes from building. The system releases the lock when this process ends, however it ends."""
-        with (self._folder / "lock").open("w") as file:
+        with (self._folder / "lock").open("a") as file:
             deadline = time.monotonic() + self._max_wait_s
             if not _try_lock(file):
                 _log.warning("another process builds the native CPU library; waiting for it")

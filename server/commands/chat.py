@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import ConfigError, SplitfuseError
 from ...engine.language.chat.messages import read_messages
+from ...engine.private_file import create_private
 from ..server_settings import ServerSettings
 from .talk.answer_view import AnswerView, new_view
 from .talk.chat_model import ChatModel, LocalChat, Usage
@@ -29,6 +30,7 @@ _HELP = '''/set NAME VALUE  a sampling field, as /set temperature 0.2; without V
 /bye          end, as /exit and Ctrl-D do
 """           begins and ends a message of several lines'''
 _QUOTES = '"""'
+_SAVED = (b'[\n {\n  "role": "', b"[]\n")  # heads of saved conversations, which may be replaced
 
 
 class ChatOptions(NamedTuple):
@@ -152,7 +154,8 @@ class Conversation:
 
     def _save(self, path: Path) -> None:
         try:
-            path.write_text(json.dumps(self._messages, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            with open(create_private(path, setting="/save", head=_SAVED), "w", encoding="utf-8") as file:
+                file.write(json.dumps(self._messages, ensure_ascii=False, indent=1) + "\n")
         except OSError as exc:
             raise ConfigError(f"{path} cannot be written: {exc.strerror}") from exc
 

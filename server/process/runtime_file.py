@@ -1,6 +1,7 @@
 """RuntimeFile: a small file per running server, by which `splitfuse ps` and `chat` find the servers of this user.
 
-The folder is the user's own (mode 0700). A server removes its file at exit; readers remove files of dead processes.
+The folder is the user's own (mode 0700). A server removes its file at exit; readers remove files of dead processes, and
+leave files of other programs alone (`engine/private_file.py`).
 """
 
 import contextlib
@@ -12,6 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from ...engine.errors import ConfigError
+from ...engine.private_file import create_private, remove_own
 
 RUNTIME_VARIABLE = "SPLITFUSE_RUNTIME_DIR"
 _OWNER_ONLY = 0o700
@@ -37,19 +41,20 @@ class RuntimeFile:
 def announced(*, host: str, port: int, model: str) -> Iterator[None]:
     """Keep a file for this process during the block. Without a place to write there is none."""
     entry = RuntimeFile(pid=os.getpid(), started=_started(os.getpid()), host=host, port=port, model=model)
+    text = json.dumps({"splitfuse": "server", **asdict(entry)}, separators=(",", ":"))
     path: Path | None = None
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ConfigError):
         folder = _folder()
         folder.mkdir(mode=_OWNER_ONLY, exist_ok=True)
         if _is_ours(folder):
             path = folder / f"{entry.pid}.json"
-            path.write_text(json.dumps(asdict(entry)), encoding="utf-8")
+            with open(create_private(path, setting="file of a server"), "w", encoding="utf-8") as file:
+                file.write(text)
     try:
         yield
     finally:
         if path is not None:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            remove_own(path)
 
 
 def running_servers() -> list[RuntimeFile]:
@@ -60,7 +65,7 @@ def running_servers() -> list[RuntimeFile]:
     entries = [(path, _read(path)) for path in folder.glob("*.json")]
     for path, entry in entries:
         if entry is None or not _is_alive(entry):
-            path.unlink(missing_ok=True)
+            remove_own(path)
     alive = [entry for _, entry in entries if entry is not None and _is_alive(entry)]
     return sorted(alive, key=lambda entry: entry.port)
 
@@ -87,10 +92,12 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _read(path: Path) -> RuntimeFile | None:
+    if not path.is_file():  # reading a pipe would wait
+        return None
     try:
         fields: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return RuntimeFile(**fields)
-    except (OSError, ValueError, TypeError):
+        return RuntimeFile(**{name: value for name, value in fields.items() if name != "splitfuse"})
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 

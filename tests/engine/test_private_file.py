@@ -25,7 +25,7 @@ def mode(path):
 def test_only_this_user_may_read_what_is_made(tmp_path, earlier):
     path = tmp_path / "recording.jsonl"
     if earlier is not None:
-        path.write_text("earlier")
+        path.write_text('{"splitfuse":"recording","format":1}')
         path.chmod(earlier)
     os.close(create_private(path, setting="--record"))
     assert (mode(path), path.read_text()) == (0o600, "")

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ConfigError
 
-_MAGIC = b"SFKV"
+MAGIC = b"SFKV"
 _VERSION = 1
 _HEADER = struct.Struct("<4sHHQ")  # magic, version, mode, bytes of the payload
 _PLAIN, _SEALED = 0, 1
@@ -76,7 +76,7 @@ class EntryCodec:
     def encode(self, identity: Identity, payload: Any) -> list[Any]:
         """Return the file's contents in pieces. `payload`: any contiguous buffer."""
         mode = _PLAIN if self._cipher is None else _SEALED
-        header = _HEADER.pack(_MAGIC, _VERSION, mode, memoryview(payload).nbytes)
+        header = _HEADER.pack(MAGIC, _VERSION, mode, memoryview(payload).nbytes)
         if self._cipher is None:
             return [header, self._digest(header, identity, payload), payload]
         nonce = os.urandom(_NONCE_BYTES)
@@ -89,7 +89,7 @@ class EntryCodec:
             raise DamagedEntryError(f"has {view.nbytes} bytes, not {self.num_bytes(payload_bytes)}")
         header = bytes(view[: _HEADER.size])
         mode = _PLAIN if self._cipher is None else _SEALED
-        if header != _HEADER.pack(_MAGIC, _VERSION, mode, payload_bytes):
+        if header != _HEADER.pack(MAGIC, _VERSION, mode, payload_bytes):
             raise DamagedEntryError("has another header")
         rest = view[_HEADER.size :]
         if self._cipher is None:

@@ -5,20 +5,22 @@
 
 An entry is written beside its place and renamed, so kill -9 leaves no half of one; what a power cut leaves is found by
 the checksum. Nothing is synced: an entry that is lost is computed again. Files are 0600 in folders 0700, no link is
-followed, and files of other users, or that others can change, are not read.
+followed, and files of other users, or that others can change, are not read. What is no entry by its name and head is
+not touched, and a folder that holds such files is refused (`engine/private_file.py`).
 """
 
 import contextlib
+import errno
 import os
-import shutil
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
-from ...private_file import create_private
-from .entry import DamagedEntryError
+from ...private_file import claim_folder, create_private, is_own, remove_own, replace_own
+from .entry import MAGIC, DamagedEntryError
 
 try:
     import fcntl
@@ -28,6 +30,8 @@ except ImportError:  # Windows
 _SETTING = "--prefix-cache-dir"
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _DRAFT = ".draft"
+_LOCK = "writer.lock"
+_FORM = re.compile(r"[0-9a-f]{32}(/[0-9a-f]{32}(/[0-9a-f]{40}(\.draft)?)?)?")
 _MOST_NAMES = 2_000_000  # a folder of more is not ours
 
 
@@ -43,20 +47,27 @@ class EntryFolder:
     """Folder of entries, made if it is not there. Paths are relative to it: namespace/tenant/name."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError if others could change its files."""
+        """Raises ConfigError if others could change its files, or if it holds any but entries."""
         if fcntl is None:
             raise ConfigError(f"{_SETTING} is not built for Windows; leave it out")
         self._path = path
         self._lock: int | None = None
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            status = path.lstat()
-        except OSError as exc:
-            raise ConfigError(f"{_SETTING} {path}: cannot be made ({exc.strerror})") from exc
-        if not stat.S_ISDIR(status.st_mode):
-            raise ConfigError(f"{_SETTING} {path}: no folder, or a link to one; name the folder itself")
-        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise ConfigError(f"{_SETTING} {path}: others can write it, and so change answers; chmod 700 it")
+        claim_folder(path, setting=_SETTING, is_entry=self._is_entry)
+
+    def _is_entry(self, path: Path) -> bool:
+        name = path.relative_to(self._path).as_posix()
+        if name == _LOCK:
+            return is_own(path, b"")
+        is_folder = name.count("/") < 2 and stat.S_ISDIR(path.lstat().st_mode)
+        return _FORM.fullmatch(name) is not None and (is_folder or is_own(path, MAGIC))
+
+    def _place(self, path: str) -> Path:
+        """Return where a file stands. Raises FileExistsError if a link leads there."""
+        target = self._path / path
+        for folder in (target.parent.parent, target.parent):
+            if folder.is_symlink():
+                raise FileExistsError(errno.EEXIST, "a link", str(folder))
+        return target
 
     @property
     def is_writer(self) -> bool:
@@ -66,7 +77,7 @@ class EntryFolder:
     def try_to_write(self) -> bool:
         """Become the writer, unless another process is. Raises ConfigError if the lock cannot be created."""
         if self._lock is None:
-            lock = create_private(self._path / "writer.lock", setting=_SETTING)
+            lock = create_private(self._path / _LOCK, setting=_SETTING, head=b"")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -92,7 +103,7 @@ class EntryFolder:
         """
         try:
             # Without O_NONBLOCK, opening a pipe that lies there would wait.
-            descriptor = os.open(self._path / path, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
+            descriptor = os.open(self._place(path), os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
         except FileNotFoundError:
             return False
         except OSError as exc:
@@ -113,13 +124,12 @@ class EntryFolder:
             os.close(descriptor)
 
     def write(self, path: str, pieces: Sequence[Any], *, used_ns: int) -> None:
-        """Write a file at once. Raises OSError, and leaves nothing then."""
-        target = self._path / path
+        """Write a file at once. Raises OSError, FileExistsError if another's is there, and leaves nothing then."""
+        target = self._place(path)
         draft = target.with_name(target.name + _DRAFT)
         for folder in (target.parent.parent, target.parent):
             folder.mkdir(mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()  # left by a process that was killed
+        remove_own(draft, MAGIC)  # left by a process that was killed
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
         try:
             try:
@@ -130,21 +140,15 @@ class EntryFolder:
                 os.utime(descriptor, ns=(used_ns, used_ns))
             finally:
                 os.close(descriptor)
-            draft.rename(target)
+            replace_own(draft, target, MAGIC)
         except BaseException:
-            with contextlib.suppress(OSError):
-                draft.unlink()
+            remove_own(draft, MAGIC)
             raise
 
     def remove(self, path: str) -> None:
-        """Delete whatever has this name."""
-        target = self._path / path
-        try:
-            target.unlink(missing_ok=True)
-        except IsADirectoryError:
-            shutil.rmtree(target, ignore_errors=True)
-        except OSError:
-            pass  # it will be refused again
+        """Delete the file if an entry has this name."""
+        with contextlib.suppress(FileExistsError):
+            remove_own(self._place(path), MAGIC)
 
     def scan(self) -> Iterator[StoredEntry]:
         """Yield the entries of all namespaces and tenants. For the writer, which deletes drafts of killed processes."""
@@ -157,6 +161,8 @@ class EntryFolder:
                         if num_names > _MOST_NAMES:
                             return
                         path = f"{namespace}/{tenant}/{item.name}"
+                        if not _FORM.fullmatch(path):
+                            continue
                         if item.name.endswith(_DRAFT):
                             self.remove(path)
                         elif item.is_file(follow_symlinks=False):

@@ -152,8 +152,7 @@ class WriteBehind:
         pieces = write.codec.encode(write.identity, payload)
         try:
             self._folder.write(path, pieces, used_ns=time.time_ns() - write.age)
-        except IsADirectoryError:  # somebody made a folder of this name
-            self._folder.remove(path)
+        except FileExistsError:  # another program's
             return
         self.index.add(path, tenant=write.codec.tenant_name, num_bytes=num_bytes, gain=write.gain)
         self.num_written_bytes += num_bytes

@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...errors import ConfigError
 from ...formats.checkpoint import version_of
-from ...private_file import create_private
+from ...private_file import create_private, replace_own
 
 _MAX_FILES = 4096
 
@@ -37,19 +38,20 @@ class FileHashes:
 
     def _read(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            known = json.loads(self._memory.read_text(encoding="utf-8"))
+            known = json.loads(self._memory.read_text(encoding="utf-8")) if self._memory.is_file() else None  # no pipe
             if isinstance(known, dict):
                 return known
         return {}
 
     def _write(self, known: dict[str, Any]) -> None:
-        """Replace the file at once: readers see the old one or the new one."""
+        """Replace the file at once: readers see the old one or the new one. Another program's file stays."""
         draft = self._memory.with_name(f"{self._memory.name}.{os.getpid()}")
-        with contextlib.suppress(OSError, RuntimeError):
+        with contextlib.suppress(OSError, RuntimeError, ConfigError):
             self._memory.parent.mkdir(parents=True, exist_ok=True)
             with os.fdopen(create_private(draft, setting="cache of hashes"), "w", encoding="utf-8") as file:
-                json.dump(dict(list(known.items())[-_MAX_FILES:]), file)
-            draft.replace(self._memory)
+                newest = dict(list(known.items())[-_MAX_FILES:])
+                json.dump({"splitfuse": "hashes", **newest}, file, separators=(",", ":"))
+            replace_own(draft, self._memory)
 
 
 def _default_memory() -> Path:
@@ -57,4 +59,4 @@ def _default_memory() -> Path:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # a user without a home folder
         return Path(os.devnull, "hashes.json")
-    return Path(root, "splitfuse", "hashes.json")
+    return Path(root, "splitfuse", "file_hashes.json")

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.extras.disk_cache.entry import DamagedEntryError
+from splitfuse.engine.extras.disk_cache.entry import MAGIC, DamagedEntryError
 from splitfuse.engine.extras.disk_cache.entry_folder import EntryFolder
+from splitfuse.engine.private_file import MARKER
 
-PATH = "model/tenant/name"
-DATA = b"0123456789" * 100
+TENANT = f"{0:032x}/{1:032x}"
+PATH, OTHER = f"{TENANT}/{2:040x}", f"{TENANT}/{3:040x}"
+DATA = MAGIC + b"0123456789" * 100
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_a_file_comes_back_private(folder: EntryFolder, tmp_path: Path) -> None:
 
 
 def test_no_file_is_a_miss(folder: EntryFolder) -> None:
-    assert read(folder, path="model/tenant/other") is None
+    assert read(folder, path=OTHER) is None
     assert folder.exists(PATH)
     folder.remove(PATH)
     assert not folder.exists(PATH)
@@ -61,7 +63,9 @@ def test_what_is_no_private_file_of_that_size_is_refused(folder: EntryFolder, tm
     with pytest.raises(DamagedEntryError, match="no file"):
         read(folder)
     folder.remove(PATH)
-    assert not file.exists()
+    assert file.exists(), "no entry, so somebody's"
+    with pytest.raises(FileExistsError):
+        folder.write(PATH, [DATA], used_ns=0)
 
 
 def test_a_failed_write_leaves_nothing(folder: EntryFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,13 +75,13 @@ def test_a_failed_write_leaves_nothing(folder: EntryFolder, tmp_path: Path, monk
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         with pytest.raises(OSError, match="space"):
-            folder.write("model/tenant/other", [DATA], used_ns=0)
+            folder.write(OTHER, [DATA], used_ns=0)
     assert [entry.path for entry in folder.scan()] == [PATH]
     assert len(list((tmp_path / "cache").glob("*/*/*"))) == 1
 
 
 def test_a_scan_deletes_the_drafts_of_killed_processes(folder: EntryFolder, tmp_path: Path) -> None:
-    draft = tmp_path / "cache" / "model/tenant/other.draft"
+    draft = tmp_path / "cache" / f"{OTHER}.draft"
     draft.write_bytes(DATA[:10])
     assert [tuple(entry) for entry in folder.scan()] == [(PATH, len(DATA), 10**9)]
     assert not draft.exists()
@@ -102,3 +106,31 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
     for name in ("open", "link", "file"):
         with pytest.raises(ConfigError, match="--prefix-cache-dir"):
             EntryFolder(tmp_path / name)
+
+
+def test_an_earlier_versions_folder_is_adopted(folder: EntryFolder, tmp_path: Path) -> None:
+    folder.try_to_write()
+    folder.close()
+    (tmp_path / "cache" / MARKER).unlink()
+    for _ in range(2):
+        assert read(EntryFolder(tmp_path / "cache")) == DATA
+        assert (tmp_path / "cache" / MARKER).exists()
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", PATH, f"{TENANT}/photo.jpg", f"{TENANT}/{5:040x}.draft", "writer.lock"])
+def test_a_folder_with_files_of_others_is_refused(name: str, folder: EntryFolder, tmp_path: Path) -> None:
+    (tmp_path / "cache" / MARKER).unlink()
+    (tmp_path / "cache" / name).write_bytes(b"theirs")
+    with pytest.raises(
+        ConfigError, match=f"holds others' files .{name}.; name a new folder, such as --prefix-cache-dir"
+    ):
+        EntryFolder(tmp_path / "cache")
+    assert not (tmp_path / "cache" / MARKER).exists()
+
+
+def test_roots_and_homes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    for path in (Path("/"), Path("/proc"), tmp_path, tmp_path / "user"):
+        with pytest.raises(ConfigError, match="a mount point, or holds your home folder; name a new folder"):
+            EntryFolder(path)
+    EntryFolder(tmp_path / "user" / "cache")
