@@ -2,10 +2,14 @@
 
 import os
 
+from .cgroups import cpu_quota
+
 
 def num_usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may run on, or the whole cores of its CPU quota if less."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return num_cores if quota is None else min(num_cores, max(1, int(quota)))
 
 
 def default_num_threads() -> int:

@@ -3,16 +3,14 @@
 import os
 from pathlib import Path
 
+from .cgroups import memory_room
+
 
 def available_memory() -> int:
     """Return the bytes of main memory that this process may still take: the machine's, or its container's if less."""
     available = _meminfo("MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):  # no cgroup v2, or "max"
-        return available
-    return min(available, max(0, limit - used))
+    room = memory_room()
+    return available if room is None else min(available, room)
 
 
 def _meminfo(name: str) -> int | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...engine.config import EngineConfig
+from ...engine.config.cgroups import cpu_quota, memory_room
 from ...engine.config.cores import num_usable_cores
 from ...engine.config.named_models import default_model
 from ...engine.errors import ConfigError
@@ -210,15 +211,20 @@ def _captured_log(logger_name: str, logged: list[str]) -> Iterator[None]:
 
 def _memory() -> Finding:
     try:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return remark("memory", "unknown on this system")
     fix = "use a smaller model, or --kv-cache-memory-bytes"
-    return Finding("memory", f"{total:.1f} GiB", total >= 2, fix, is_needed=False)
+    room = memory_room()
+    limit = "" if room is None else f", of which its control group leaves this process {room / 2**30:.1f} GiB"
+    is_enough = min(total, total if room is None else room) >= 2 * 2**30
+    return Finding("memory", f"{total / 2**30:.1f} GiB{limit}", is_enough, fix, is_needed=False)
 
 
 def _cores() -> Finding:
-    return Finding("cores", f"{num_usable_cores()} usable of {os.cpu_count()}")
+    quota = cpu_quota()
+    limit = "" if quota is None else f", with a CPU quota of {quota:.1f}"
+    return Finding("cores", f"{num_usable_cores()} usable of {os.cpu_count()}{limit}")
 
 
 def _model(model: str | None) -> Finding:

@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
+from ....engine.config.cores import num_usable_cores
 from ....engine.errors import ConfigError
 from .placement import name_of
 from .server_process import ServerProcess
@@ -37,7 +38,7 @@ class LocalPlacement:
     @property
     def num_cpus(self) -> int:
         """Cores that this process may use."""
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return num_usable_cores()
 
     async def start(self, number: int, config: str) -> ServerProcess:
         """Start a process. Raises OSError."""
