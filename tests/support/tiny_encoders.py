@@ -33,6 +33,11 @@ _SHAPE: dict[str, Any] = {
     "pad_token_id": 1,
     "max_position_embeddings": MAX_LEN,
 }
+_THETAS = {"full_attention": 500.0, "sliding_attention": 70.0}
+_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    "max_position_embeddings",
+)
 _BERT = {**_SHAPE, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _ROBERTA = {**_BERT, "max_position_embeddings": MAX_LEN + 2, "type_vocab_size": 1}
 
@@ -42,6 +47,38 @@ ENCODERS: dict[str, PretrainedConfig] = {
     "xlm-roberta": XLMRobertaConfig(**_ROBERTA),
     "modernbert": ModernBertConfig(**{**_SHAPE, "num_hidden_layers": 4}, local_attention=32, classifier_pooling="mean"),
     "nomic": NomicBertConfig(**_BERT),
+}
+# Configs that differ from the published ones; None: the sizes alone, so that all else is the class's default.
+OTHER_CONFIGS: dict[str, tuple[dict[str, Any] | None, ...]] = {
+    "bert": (
+        {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_attention_heads": 2},
+        {"hidden_act": "gelu_new", "type_vocab_size": 3, "pad_token_id": 0, "max_position_embeddings": MAX_LEN + 7},
+        None,
+    ),
+    "roberta": ({"pad_token_id": 0}, {"pad_token_id": 5, "type_vocab_size": 2, "layer_norm_eps": 0.1}, None),
+    "xlm-roberta": ({"pad_token_id": 5}, {"pad_token_id": 0, "type_vocab_size": 2, "hidden_act": "relu"}, None),
+    "modernbert": (
+        {"hidden_activation": "relu", "norm_eps": 0.1, "norm_bias": True},
+        {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "local_attention": 10,
+            "hidden_activation": "gelu_new",
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in _THETAS.items()},
+        },
+        None,
+    ),
+    "nomic": (
+        {"hidden_act": "gelu_new", "layer_norm_eps": 0.1},
+        {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+            "type_vocab_size": 1,
+            "num_attention_heads": 2,
+            "head_dim": 32,
+        },
+        None,
+    ),
 }
 DECODERS: dict[str, PretrainedConfig] = {
     "qwen3": Qwen3Config(**_SHAPE, num_key_value_heads=2, head_dim=32),
@@ -54,17 +91,35 @@ _CONFIGS = ENCODERS | DECODERS
 PAIR_IDS = {"<bos>": 0, "<eos>": 1}
 
 
-def save_pooled(name: str, folder: Path, *, num_labels: int = 0, **described: Any) -> PreTrainedModel:
-    """Save a random embedder, or with `num_labels` a classifier, and return it. `described`: see `describe`."""
+def save_pooled(
+    name: str,
+    folder: Path,
+    *,
+    num_labels: int = 0,
+    changes: dict[str, Any] | None = None,
+    is_bare: bool = False,
+    **described: Any,
+) -> PreTrainedModel:
+    """Save a random embedder, or with `num_labels` a classifier, and return it. `described`: see `describe`.
+
+    `changes`: other fields of the config. `is_bare`: config.json has the sizes alone.
+    """
     torch.manual_seed(0)
+    fields = _CONFIGS[name].to_dict()
+    names = [*_SIZES, *["pad_token_id"] * (name == "modernbert")]  # the default is no token of a small vocabulary
+    if is_bare:
+        fields = {**{key: fields[key] for key in names}, "initializer_range": 0.2}
     labels = {"num_labels": num_labels} if num_labels else {}
-    config = type(_CONFIGS[name])(**{**_CONFIGS[name].to_dict(), **labels})
+    config = type(_CONFIGS[name])(**{**fields, **labels, **(changes or {})})
     model = (AutoModelForSequenceClassification if num_labels else AutoModel).from_config(config).eval()
     with torch.no_grad():
         for key, parameter in model.named_parameters():  # biases and norms begin as zeros and ones
             if key.endswith("bias") or "norm" in key.lower():
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(folder)
+    if is_bare:
+        saved = json.loads((folder / "config.json").read_text())
+        write(folder / "config.json", {key: saved[key] for key in (*names, "architectures", "model_type")})
     tokenizer = byte_tokenizer()
     tokenizer.post_processor = TemplateProcessing(
         single="<bos> $A <eos>", pair="<bos> $A <eos> $B:1 <eos>:1", special_tokens=list(PAIR_IDS.items())

@@ -1,5 +1,6 @@
 """Embeddings, scores and classes equal transformers', and to the bit themselves in any company and any cut."""
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from random_schedule import Arrival, random_llm, run_schedule
-from tiny_encoders import DECODERS, ENCODERS, save_pooled, write
+from tiny_encoders import DECODERS, ENCODERS, OTHER_CONFIGS, save_pooled, write
 from tiny_models import VOCAB_SIZE, save_model
 from transformers import PreTrainedModel
 
@@ -58,6 +59,37 @@ def test_embeddings_equal_transformers(name: str, pooling: str, tmp_path: Path, 
         expected = torch.nn.functional.normalize(POOLED[pooling](states_of(theirs, prompt)), dim=0)
         assert cosine(output.outputs.embedding, expected) >= 0.99999
         np.testing.assert_allclose(output.outputs.embedding, expected.numpy(), atol=2e-5)
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("name", ENCODERS)
+def test_other_configs_than_the_published_one(name: str, number: int, tmp_path: Path, rng: random.Random) -> None:
+    changes = OTHER_CONFIGS[name][number]
+    theirs = save_pooled(name, tmp_path, changes=changes, is_bare=changes is None)
+    inputs = [[9 if token == 5 else token for token in prompt] for prompt in prompts(rng, 4)]  # 5: padding of some
+    llm = LLM(str(tmp_path), dtype="float32", device="cpu")
+    for prompt, output in zip(inputs, llm.embed(inputs), strict=True):
+        expected = torch.nn.functional.normalize(states_of(theirs, prompt).mean(0), dim=0)
+        np.testing.assert_allclose(output.outputs.embedding, expected.numpy(), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("bert", {"is_decoder": True}),
+        ("roberta", {"position_embedding_type": "relative_key"}),
+        ("modernbert", {"hidden_activation": "tanh"}),
+        ("nomic", {"hidden_act": "gelu"}),
+        ("nomic", {"rotary_emb_fraction": 0.5}),
+        ("nomic", {"activation_function": "geglu"}),
+    ],
+)
+def test_a_value_that_is_not_built_is_refused_by_name(name: str, field: dict[str, Any], tmp_path: Path) -> None:
+    save_pooled(name, tmp_path)
+    path = tmp_path / "config.json"
+    write(path, json.loads(path.read_text()) | field)
+    with pytest.raises(ConfigError, match=str(next(iter(field.values())))):
+        LLM(str(tmp_path), dtype="float32", device="cpu")
 
 
 @pytest.mark.parametrize("num_labels", [1, 3])

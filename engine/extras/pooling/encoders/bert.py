@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ....execution.models.decoder import Names
 from ....execution.models.forward_inputs import Inputs
+from ....execution.models.hybrid import check_values
 from ....formats.positive_numbers import positive_int
 from ..families import num_labels_of
 from .encoder import Encoder
@@ -25,17 +26,23 @@ class BertModel(Encoder):
     )  # fmt: skip
     mlp_names: ClassVar[tuple[str, str] | None] = ("intermediate.dense", "output.dense")
     ignored: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
-    first_position: ClassVar[int] = 0  # rows of the position table that no token uses
+
+    @classmethod
+    def first_position(cls, raw: Mapping[str, Any]) -> int:
+        """Return the number of rows at the beginning of the position table that no token uses."""
+        return 0
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        check_values(raw, is_decoder=False, position_embedding_type=("absolute", None))
         return super().normalize_config(
             {
                 "type_vocab_size": 2,
                 "hidden_act": "gelu",
                 **raw,
                 "rms_norm_eps": raw.get("layer_norm_eps", 1e-12),
-                "max_position_embeddings": positive_int(raw, "max_position_embeddings", 512) - cls.first_position,
+                "max_position_embeddings": positive_int(raw, "max_position_embeddings", 512) - cls.first_position(raw),
+                "first_position": cls.first_position(raw),
                 "attention_bias": True,
                 "mlp_bias": True,
                 "partial_rotary_factor": 0.0,
@@ -51,9 +58,10 @@ class BertModel(Encoder):
     def _load(self) -> None:
         super()._load()
         config, embeddings = self.config, f"{self._prefix}embeddings"
-        num_rows = config.max_position_embeddings + self.first_position
+        first = config.hf_config["first_position"]
+        num_rows = config.max_position_embeddings + first
         table = self._take(f"{embeddings}.position_embeddings.weight", num_rows, config.hidden_size)
-        self._embed_positions = table[self.first_position :]
+        self._embed_positions = table[first:]
         segments = (config.vocab_size // config.hf_config["num_words"], config.hidden_size)
         self._embed_segments = self._take(f"{embeddings}.token_type_embeddings.weight", *segments)
         self._embed_norm = self._load_norm(f"{embeddings}.LayerNorm")

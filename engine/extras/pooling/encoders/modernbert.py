@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from .....kernels import ops
 from ....execution.models.decoder import Decoder, Layer, Names
 from ....execution.models.forward_inputs import Inputs
 from ....execution.models.layer_norm_decoder import LayerNormDecoder
-from ....execution.models.layers import MLP, Attention, LayerNorm, NoNorm, Norm
+from ....execution.models.layers import ACTIVATIONS, MLP, Activation, Attention, LayerNorm, NoNorm, Norm, activation
 from ..families import num_labels_of
 from ..heads import Norm as HeadNorm
-from ..heads import activation_of, on_host
+from ..heads import on_host
 from .encoder import Encoder
 
 _THETAS = (
@@ -22,10 +22,10 @@ _THETAS = (
 )
 
 
-def _gelu_mul(up_gate: Tensor) -> Tensor:
-    """gelu(up) · gate, with up_gate = [up | gate] along the last dimension: [T, 2·I] -> [T, I]."""
+def _gated(activate: Activation, up_gate: Tensor) -> Tensor:
+    """activate(up) · gate, with up_gate = [up | gate] along the last dimension: [T, 2·I] -> [T, I]."""
     up, gate = up_gate.chunk(2, dim=-1)
-    return ops.gelu(up.contiguous()) * gate
+    return activate(up.contiguous()) * gate
 
 
 class ModernBertModel(Encoder):
@@ -78,11 +78,10 @@ class ModernBertModel(Encoder):
 
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         config, name = self.config, f"{self._layer_name(index)}.mlp"
-        activation_of(config.hidden_act)
         hidden, inner = config.hidden_size, config.intermediate_size
         up = self._linear([(f"{name}.Wi", 2 * inner)], hidden, bias=config.mlp_bias, is_robust=True)
         down = self._linear([(f"{name}.Wo", hidden)], inner, bias=config.mlp_bias, is_robust=True)
-        return MLP(up, _gelu_mul, down)
+        return MLP(up, partial(_gated, activation(config.hidden_act, ACTIVATIONS)), down)
 
     def _run_layer(
         self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any, kept: Tensor | None = None

@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
-from .....kernels import ops
 from ....execution.models.decoder import Names
 from ....execution.models.forward_inputs import Inputs
-from ....execution.models.layers import MLP
+from ....execution.models.hybrid import check_values
+from ....execution.models.layers import GATED_ACTIVATIONS, MLP, activation
 from .bert import BertModel
 from .encoder import Encoder
 
@@ -35,8 +35,11 @@ class NomicBertModel(BertModel):
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = {_OLD_NAMES.get(name, name): value for name, value in raw.items()}
+        check_values(
+            fields, activation_function="swiglu", prenorm=False, rotary_emb_fraction=1, rotary_emb_interleaved=False
+        )
         theta = {"rope_theta": fields.get("rotary_emb_base", 1000.0), **(fields.get("rope_parameters") or {})}
-        fields = super().normalize_config({"max_position_embeddings": 2048, **fields, "hidden_act": "silu"})
+        fields = super().normalize_config({"max_position_embeddings": 2048, "hidden_act": "silu", **fields})
         no_biases = {"attention_bias": False, "mlp_bias": False}
         return {**fields, **no_biases, "partial_rotary_factor": 1.0, "rope_parameters": theta}
 
@@ -53,7 +56,8 @@ class NomicBertModel(BertModel):
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         hidden, inner, name = self.config.hidden_size, self.config.intermediate_size, f"{self._layer_name(index)}.mlp"
         gate_up = self._linear([(f"{name}.fc12", inner), (f"{name}.fc11", inner)], hidden, bias=False, is_robust=True)
-        return MLP(gate_up, ops.silu_mul, self._linear([(f"{name}.fc2", hidden)], inner, bias=False, is_robust=True))
+        down = self._linear([(f"{name}.fc2", hidden)], inner, bias=False, is_robust=True)
+        return MLP(gate_up, activation(self.config.hidden_act, GATED_ACTIVATIONS), down)
 
     def _embed(self, inputs: Inputs) -> Tensor:
         num_words = self.config.hf_config["num_words"]

@@ -1,9 +1,8 @@
-"""RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2019): BERT with positions from the table's third row on."""
+"""RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2019): BERT with positions after that of the padding token."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from ....formats.positive_numbers import positive_int
 from ..families import num_labels_of
 from .bert import BertModel
 
@@ -12,11 +11,11 @@ class RobertaModel(BertModel):
     """BERT with other words and positions."""
 
     names = BertModel.names._replace(prefix="roberta.")
-    first_position = 2
 
     @classmethod
-    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return super().normalize_config({**raw, "type_vocab_size": positive_int(raw, "type_vocab_size", 1)})
+    def first_position(cls, raw: Mapping[str, Any]) -> int:
+        pad = raw.get("pad_token_id")
+        return 2 if pad is None else int(pad) + 1
 
 
 class RobertaForSequenceClassification(RobertaModel):
