@@ -46,7 +46,7 @@ class AnswerFormat:
     is_open: bool = False  # the prompt ends inside the reasoning
     shows_reasoning: bool = True
     customs: list[str] = field(default_factory=list)  # names of custom tools
-    namespaces: dict[str, str] = field(default_factory=dict)  # functions' namespaces, by name
+    namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)  # of functions, by the model's name
     special_ids: dict[str, int] = field(default_factory=dict)  # special tokens among the texts of both formats
 
     @classmethod

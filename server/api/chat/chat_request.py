@@ -68,7 +68,7 @@ class Chat:
     is_parallel: bool = True  # several calls in one answer
     strict_names: frozenset[str] = frozenset()  # strict tools: their arguments must match their schemas
     customs: Sequence[str] = ()  # custom tools: functions with one string
-    namespaces: Mapping[str, str] = field(default_factory=dict)  # functions' namespaces, by name
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of functions, by the model's name
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: Mapping[str, Variable] = field(default_factory=dict)  # variables of the chat template
@@ -113,7 +113,7 @@ class ToolFields(RequestModel):
         return Chat(
             messages=messages,
             tools=tools,
-            choice=read_tool_choice(self.tool_choice, tools),
+            choice=read_tool_choice(served.by_own_names(self.tool_choice), tools),
             is_parallel=self.parallel_tool_calls,
             strict_names=served.strict_names,
             customs=served.customs,

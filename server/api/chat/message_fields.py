@@ -30,10 +30,12 @@ def look_into_messages(messages: object, reading: ParseContext, *, known: frozen
         _look_into_parts(message.get("content"), f"{at}.content", "messages[].content[]", reading)
 
 
-def look_into_items(items: object, reading: ParseContext, *, field: str = "input") -> None:
+def look_into_items(
+    items: object, reading: ParseContext, *, field: str = "input", known: frozenset[str] = ITEM_FIELDS
+) -> None:
     """Check the input of a response, or the items of another `field`. Raises InvalidRequestError."""
     for at, item in _objects(items, field):
-        _look_at(item, at, f"{field}[]", ITEM_FIELDS, reading)
+        _look_at(item, at, f"{field}[]", known, reading)
         for name in ("content", "output"):
             _look_into_parts(item.get(name), f"{at}.{name}", f"{field}[].{name}[]", reading)
 

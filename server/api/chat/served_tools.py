@@ -1,5 +1,6 @@
 """ServedTools: tools of any type as the functions that a model can call, and the tools that are left out."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,16 +22,18 @@ _FUNCTION_KEYS = ("function", "parameters")  # a tool with one of them is meant 
 class ServedTools:
     """Tools of one request. `are_flat`: a tool is the function itself, the form of /v1/responses.
 
-    A custom tool is served as a function with one string, a namespace's tools as functions of their own. Tools that
-    their server runs (web_search, …) are left out.
+    A custom tool is served as a function with one string, a namespace's tools as functions of their own: if another
+    tool has the same name, the model knows them as namespace__name. Tools that their server runs (web_search, …) are
+    left out.
     """
 
     are_flat: bool
     functions: list[Any] = field(default_factory=list)
     places: list[str] = field(default_factory=list)  # paths of the functions in the request
     customs: list[str] = field(default_factory=list)  # names of custom tools
-    namespaces: dict[str, str] = field(default_factory=dict)  # functions' namespaces, by name
+    namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)  # of functions, by the model's name
     ignored: list[str] = field(default_factory=list)  # paths of fields without effect
+    counts: Counter[str] = field(default_factory=Counter)  # of the tools' names
 
     @classmethod
     def of(cls, tools: object, *, are_flat: bool) -> "ServedTools":
@@ -38,6 +41,7 @@ class ServedTools:
         served = cls(are_flat=are_flat)
         if tools is not None and not isinstance(tools, (list, tuple)):
             raise InvalidRequestError("tools must be a list", param="tools")
+        served.counts.update(_names(tools))
         for number, tool in enumerate(tools or ()):
             served._add(tool, at=f"tools[{number}]")
         return served
@@ -45,6 +49,17 @@ class ServedTools:
     def read(self) -> list[Tool]:
         """Return the functions in the form of chat templates. Raises InvalidRequestError."""
         return read_tools(self.functions, are_flat=self.are_flat, places=self.places)
+
+    def by_own_names(self, items: object) -> Any:
+        """Return calls of an input, or choices among the tools, with the names that the model knows."""
+        if isinstance(items, list):
+            return [self.by_own_names(item) for item in items]
+        if not isinstance(items, Mapping):
+            return items
+        place = items.get("namespace"), items.get("name")
+        names = [("name", own) for own, known in self.namespaces.items() if known == place]
+        chosen = [("tools", self.by_own_names(items["tools"]))] if "tools" in items else []
+        return {**items, **dict(names + chosen)}
 
     @property
     def strict_names(self) -> frozenset[str]:
@@ -67,11 +82,16 @@ class ServedTools:
             self.ignored.append(f"tools[].{kind[:40]}")
 
     def _add_function(self, tool: Any, *, at: str, namespace: str | None) -> None:
-        self.functions.append(tool)
-        self.places.append(at)
         name = tool.get("name") if isinstance(tool, Mapping) else None
         if namespace and isinstance(name, str):
-            self.namespaces[name] = namespace
+            own = self._own_name(name, namespace)
+            self.namespaces[own] = namespace, name
+            tool = {**tool, "name": own}
+        self.functions.append(tool)
+        self.places.append(at)
+
+    def _own_name(self, name: str, namespace: str | None) -> str:
+        return f"{namespace}__{name}" if namespace and self.counts[name] > 1 else name
 
     def _add_custom(self, tool: Mapping[str, Any], *, at: str, namespace: str | None) -> None:
         custom = tool.get("custom", tool)
@@ -87,7 +107,15 @@ class ServedTools:
             {"type": "function", **function} if self.are_flat else {"function": function}, at=at, namespace=namespace
         )
         if isinstance(function["name"], str):
-            self.customs.append(function["name"])
+            self.customs.append(self._own_name(function["name"], namespace))
+
+
+def _names(tools: object) -> Iterator[str]:
+    for tool in tools if isinstance(tools, (list, tuple)) else ():
+        if isinstance(tool, Mapping):
+            yield from _names(tool.get("tools"))
+            if tool.get("type") != "namespace" and isinstance(name := tool.get("name"), str):
+                yield name
 
 
 def _inner_tools(tool: Mapping[str, Any], *, at: str) -> Iterator[object]:

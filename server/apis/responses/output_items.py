@@ -8,7 +8,7 @@ from typing import Any
 from ....engine.language.chat.answer_parts import AnswerPart
 
 Event = dict[str, Any]
-_NONE: Mapping[str, str] = MappingProxyType({})
+_NONE: Mapping[str, tuple[str, str]] = MappingProxyType({})
 
 
 class OutputItems:
@@ -18,7 +18,7 @@ class OutputItems:
     """
 
     def __init__(
-        self, response_id: str, *, customs: Collection[str] = (), namespaces: Mapping[str, str] = _NONE
+        self, response_id: str, *, customs: Collection[str] = (), namespaces: Mapping[str, tuple[str, str]] = _NONE
     ) -> None:
         self._response_id = response_id
         self._customs = customs  # names of custom tools
@@ -58,7 +58,8 @@ class OutputItems:
 
     def _call(self, number: int, digest: str, name: str) -> "_Call":
         kind = _CustomCall if name in self._customs else _Call
-        return kind(number, digest, name, self._namespaces.get(name))
+        namespace, name = self._namespaces.get(name, (None, name))
+        return kind(number, digest, name, namespace)
 
 
 class _Item:

@@ -15,7 +15,8 @@ from ...api.chat.answer_check import AnswerCheck
 from ...api.chat.answer_format import AnswerFormat
 from ...api.chat.chat_request import Chat, Effort, ToolFields
 from ...api.chat.message_fields import look_into_items
-from ...api.known_fields import HINTS, NOTHING
+from ...api.chat.served_tools import ServedTools
+from ...api.known_fields import HINTS, ITEM_FIELDS, NOTHING
 from ...api.request_model import ParseContext, RequestModel
 from ...api.response_format import TextFormat
 from ...api.sampling_request import SamplingRequest, schema_of
@@ -157,7 +158,11 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     @classmethod
     def _look_into(cls, fields: Mapping[str, Any], reading: ParseContext) -> None:
         super()._look_into(fields, reading)
-        look_into_items(fields.get("input"), reading)
+        tools = fields.get("tools")
+        has_namespaces = isinstance(tools, list) and ServedTools.of(tools, are_flat=True).namespaces
+        look_into_items(
+            fields.get("input"), reading, known=ITEM_FIELDS | {"namespace"} if has_namespaces else ITEM_FIELDS
+        )
         if isinstance(included := fields.get("include"), list) and any(name != _LOGPROBS for name in included):
             reading.ignore("include")
 
@@ -170,7 +175,8 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         """Append the input to the earlier conversation. Raises InvalidRequestError."""
         if self.background and not self.store:
             raise InvalidRequestError("background goes with store true only", param="background")
-        input_messages = read_items(self.input)
+        served = ServedTools.of(self.tools, are_flat=True)
+        input_messages = read_items(served.by_own_names(self.input))
         if not input_messages:
             raise InvalidRequestError("input holds nothing but reasoning; send a message to answer", param="input")
         return [*earlier, *input_messages]

@@ -7,6 +7,7 @@ import pytest
 from serving import parse_events
 
 from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.engine.language.chat.tools import read_tool_choice
 from splitfuse.server.api.chat.custom_calls import custom_input
 from splitfuse.server.api.chat.served_tools import ServedTools
 
@@ -26,7 +27,7 @@ def _long_prompts(monkeypatch):
 def test_tools_of_a_response():
     served = ServedTools.of(TOOLS, are_flat=True)
     assert [tool["function"]["name"] for tool in served.read()] == ["patch", "spawn", "f"]
-    assert (served.customs, served.namespaces) == (["patch"], {"spawn": "agents"})
+    assert (served.customs, served.namespaces) == (["patch"], {"spawn": ("agents", "spawn")})
     assert served.ignored == ["tools[].web_search", "tools[].format"]
     assert "start: /a/" in served.read()[0]["function"]["description"]
 
@@ -40,7 +41,8 @@ def test_tools_of_a_response():
         ([{"type": "namespace", "name": "n", "tools": [AGENTS]}], None),
         ([{"type": "custom"}], "tools[0].name"),
         ([{"type": "custom", "custom": 5}], "tools[0].custom"),
-        ([AGENTS, {"type": "function", "name": "spawn"}], "tools[1].name"),
+        ([AGENTS, AGENTS], "tools[1].tools[0].name"),
+        ([AGENTS, {"type": "function", "name": "agents__spawn"}, {**AGENTS, "name": "x"}], "tools[1].name"),
     ],
 )
 def test_tools_that_cannot_be_are_named(tools, param):
@@ -79,6 +81,44 @@ async def test_calls_on_responses_come_back_in_their_types(served):
         "/v1/responses", json={**body, "input": [{"role": "user", "content": "x"}, *output, *results]}
     )
     assert again.status_code == 200, again.text
+
+
+SPAWN = {"type": "function", "name": "spawn", "parameters": {}}
+JOBS = {"type": "namespace", "name": "jobs", "tools": [SPAWN, {"type": "custom", "name": "patch"}]}
+PAIR = [AGENTS, SPAWN, JOBS, PATCH]
+EQUAL_NAMES = [
+    ("agents__spawn", ("function_call", "spawn", "agents")),
+    ("jobs__spawn", ("function_call", "spawn", "jobs")),
+    ("spawn", ("function_call", "spawn", None)),
+    ("jobs__patch", ("custom_tool_call", "patch", "jobs")),
+    ("patch", ("custom_tool_call", "patch", None)),
+]
+
+
+@pytest.mark.parametrize(("own", "expected"), EQUAL_NAMES)
+async def test_equal_names_in_two_namespaces_are_told_apart(own, expected, served):
+    served.engine.script = ["<tool_call>", f'{{"name": "{own}", "arguments": {{"input": "a"}}}}', "</tool_call>"]
+    body = {"input": [{"role": "user", "content": "x"}], "tools": PAIR, "max_output_tokens": 20}
+    first = await served.client.post("/v1/responses", json=body)
+    assert first.status_code == 200, first.text
+    (call,) = first.json()["output"]
+    assert (call["type"], call["name"], call.get("namespace")) == expected
+    events = parse_events((await served.client.post("/v1/responses", json=body | {"stream": True})).text)
+    (streamed,) = events[-1]["data"]["response"]["output"]
+    assert (streamed["type"], streamed["name"], streamed.get("namespace")) == expected
+    result = {"type": call["type"] + "_output", "call_id": call["call_id"], "output": "done"}
+    again = {**body, "input": [*body["input"], call, result]}
+    response = await served.client.post("/v1/responses", json=again)
+    assert response.status_code == 200, response.text
+    assert "namespace" not in response.headers.get("x-ignored-fields", "")
+    kept = ServedTools.of(PAIR, are_flat=True)
+    assert kept.by_own_names([call])[0]["name"] == own, "the model reads the name that it wrote"
+    choice = {"type": call["type"].removesuffix("_call").removesuffix("_tool"), "name": call["name"]}
+    choice |= {"namespace": call["namespace"]} if "namespace" in call else {}
+    chosen = read_tool_choice(kept.by_own_names(choice), kept.read())
+    assert chosen.names == (own,)
+    several = {"type": "allowed_tools", "mode": "auto", "tools": [choice]}
+    assert read_tool_choice(kept.by_own_names(several), kept.read()).names == (own,)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
