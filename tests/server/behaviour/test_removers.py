@@ -6,6 +6,7 @@ runs among foreign files, or why its file cannot be a foreign one. A remover wit
 
 import ast
 import os
+import re
 import sqlite3
 import stat
 import subprocess
@@ -267,6 +268,28 @@ def results(folder: Path) -> Foreign:
     return foreign
 
 
+def torch_in_an_image(folder: Path) -> Foreign:
+    """A folder of packages: files that pip has not recorded as torch's stay."""
+    foreign = Foreign(folder)
+    foreign.add(*(f"torch/{name}/mine" for name in ("test", "include", "share", "bin")), "torch/bin/torch_shm_manager")
+    foreign.odd(*(f"torch/test/{name}" for name in ("link", "pipe", "folder")))
+    own = ["torch/test/a_test", "torch/include/torch/a.h", "torch/share/cmake/b", "torch/bin/protoc"]
+    for name in own:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    record = [f"{name},sha256=,1" for name in (*own, "torch/bin/torch_shm_manager", "torch/nn/__init__.py")]
+    (folder / "torch-2.13.0.dist-info").mkdir()
+    (folder / "torch-2.13.0.dist-info/RECORD").write_text("\n".join(record))
+    python = folder.parent / "bin/python"
+    python.parent.mkdir()
+    python.write_text(f"#!/bin/sh\necho {folder}\n")
+    python.chmod(0o755)
+    path = f"{python.parent}:{os.environ['PATH']}"
+    subprocess.run(["sh", str(ROOT / "docker/trim_torch.sh")], check=True, env={"PATH": path}, cwd=folder.parent)
+    assert [name for name in own if (folder / name).exists()] == []
+    return foreign
+
+
 # Why the file of a remover cannot be a foreign one.
 SCRATCH = "within a folder that tempfile made for this call"
 NAMELESS = "has no name in the file system"
@@ -301,12 +324,17 @@ ROWS: dict[str, Scenario | str] = {
     "server/extras/replicas/haproxy.py:Haproxy._write_config": SCRATCH,
     "server/extras/replicas/haproxy.py:Haproxy.start": SCRATCH,
     "client/bench/cli.py:_report": OUTPUT,
+    "docker/trim_torch.sh": torch_in_an_image,
+    "docker/install_package.sh": "copies what pip has just installed over an image's own environment",
     "client/examples/grpo.py:make_folder": "in a folder that it has made",
 }
 
 
 def removers() -> Iterator[str]:
     """Yield the functions with calls that can delete, empty or replace a file."""
+    for script in (ROOT / "docker").glob("*.sh"):
+        if re.search(r"\b(rm|rmdir|mv|cp|truncate)\b|-delete\b", script.read_text()):
+            yield f"docker/{script.name}"
     for package in ("server", "engine", "kernels", "client"):
         for path in sorted((ROOT / package).rglob("*.py")):
             yield from _removers_in(path)
