@@ -105,11 +105,13 @@ class ObjectCache:
         _write_checked(self._path(key), path.read_bytes(), scratch=path.parent)
 
     def drop_others(self, keys: Collection[str]) -> None:
-        """Remove all object files but those of the keys."""
+        """Remove all object files but those of the keys, if the digest beside a file proves that it was built here."""
         kept = {self._path(key).name for key in keys}
-        for path in self._folder.glob("object-*.o*"):
-            if path.name.removesuffix(".sha256") not in kept:
-                path.unlink(missing_ok=True)
+        for path in self._folder.glob("object-*.o"):
+            with contextlib.suppress(OSError):
+                if path.name not in kept and _read_checked(path):
+                    path.unlink()
+                    _digest_path(path).unlink()
 
     def _path(self, key: str) -> Path:
         return self._folder / f"object-{key}.o"
@@ -140,6 +142,8 @@ def _try_lock(file: IO[str]) -> bool:
 
 
 def _read_private(path: Path) -> bytes:
+    if path.is_fifo():
+        raise OSError(f"{path} is a pipe")
     with path.open("rb") as file:
         _check_private(path, os.fstat(file.fileno()))
         return file.read()

@@ -214,8 +214,7 @@ def _memory() -> Finding:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return remark("memory", "unknown on this system")
-    fix = "use a smaller model, or --kv-cache-memory-bytes"
-    room = memory_room()
+    fix, room = "use a smaller model, or --kv-cache-memory-bytes", memory_room()
     limit = "" if room is None else f", of which its control group leaves this process {room / 2**30:.1f} GiB"
     is_enough = min(total, total if room is None else room) >= 2 * 2**30
     return Finding("memory", f"{total / 2**30:.1f} GiB{limit}", is_enough, fix, is_needed=False)

@@ -92,10 +92,8 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _read(path: Path) -> RuntimeFile | None:
-    if not path.is_file():  # reading a pipe would wait
-        return None
     try:
-        fields: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        fields: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8") if path.is_file() else "0")  # no pipe
         return RuntimeFile(**{name: value for name, value in fields.items() if name != "splitfuse"})
     except (OSError, ValueError, TypeError, AttributeError):
         return None

@@ -1,9 +1,10 @@
 """`splitfuse rm`: removes a model from the Hugging Face cache, after a question."""
 
 import contextlib
+import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ....engine.config.named_models import DEMO, SMOLLM2
@@ -21,19 +22,22 @@ _COMMIT = re.compile(r"[0-9a-f]{1,64}")
 def remove(name: str, *, is_sure: bool) -> int:
     """Remove the model; 1 if the answer to the question is no. Raises ConfigError."""
     model = _find(name)
-    files, blobs = _own_files(model), _blobs(model)
+    snapshot = next(parent for parent in (model.path, *model.path.parents) if parent.parent.name == "snapshots")
+    repository = snapshot.parent.parent
+    files = [path for path in model.files if _is_own(path, repository)]
+    blobs = _blobs(files, snapshot.parent)
     size = megabytes(sum(blob.stat().st_size for blob in blobs))
     if not is_sure and not _ask(f"remove {model.name}, {size}?"):
         print(f"{model.name} is kept")
         return KEPT
-    repository = _snapshot(model).parent.parent
     _delete((*files, *blobs), repository)
-    if not any((repository / "snapshots").glob("*")):
-        for kind in (*_REST, "."):
-            _delete(_rest(repository, kind), repository)
-            _prune(repository / kind, repository)
-    others = [str(path) for path in model.files if path.is_symlink() or path.exists()]
-    print(f"removed {model.name}, {size}" + "".join(f"; {path} is kept: the hub did not send it" for path in others))
+    if not any(snapshot.parent.glob("*")):
+        rest = [path for path in repository.rglob("*") if path.is_file() and not path.is_symlink()]
+        _delete((path for path in rest if _is_own(path, repository)), repository)
+        for folder in ("blobs", "refs", "snapshots", "."):
+            _prune(repository / folder, repository)
+    others = "".join(f"; {path} is kept: the hub did not send it" for path in model.files if os.path.lexists(path))
+    print(f"removed {model.name}, {size}{others}")
     return 0
 
 
@@ -50,37 +54,24 @@ def _find(name: str) -> StoredModel:
     return found
 
 
-def _snapshot(model: StoredModel) -> Path:
-    return next(parent for parent in (model.path, *model.path.parents) if parent.parent.name == "snapshots")
+def _is_own(path: Path, repository: Path) -> bool:
+    """True if the hub's client wrote it: a link to a blob, a blob by its name, a reference's commit, an empty file.
+
+    Where the client can make no links, files that `splitfuse pull` fetches are its own, too.
+    """
+    kind, target, blobs = path.relative_to(repository).parts[0], path.resolve(), (repository / "blobs").resolve()
+    if kind == "snapshots" and not path.is_symlink():
+        return not any(blobs.glob("*")) and any(map(path.match, (*HUB_FILES, WEIGHT_FILES, "*.gguf")))
+    if kind in ("snapshots", "blobs"):
+        return target.parent == blobs and _BLOB.fullmatch(target.name) is not None
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return not text if kind == ".no_exist" else kind == "refs" and _COMMIT.fullmatch(text) is not None
 
 
-def _own_files(model: StoredModel) -> list[Path]:
-    """Return links to blobs; where the hub's client could make no links, the files that `splitfuse pull` fetches."""
-    blobs = _snapshot(model).parent.parent / "blobs"
-    has_links = any(blobs.iterdir())
-    return [path for path in model.files if _is_link_to(blobs, path) or (not has_links and _is_fetched(path))]
-
-
-def _is_link_to(blobs: Path, path: Path) -> bool:
-    target = path.resolve()
-    return path.is_symlink() and target.parent == blobs.resolve() and _BLOB.fullmatch(target.name) is not None
-
-
-def _is_fetched(path: Path) -> bool:
-    return not path.is_symlink() and any(map(path.match, (*HUB_FILES, WEIGHT_FILES, "*.gguf")))
-
-
-def _blobs(model: StoredModel) -> list[Path]:
-    """Return the contents behind the links of a snapshot that no other snapshot of the model links to."""
-    own = set(_own_files(model))
-    others = {path.resolve() for path in _snapshot(model).parent.rglob("*") if path.is_file() and path not in own}
-    return sorted({path.resolve() for path in own} - others)
-
-
-def _rest(repository: Path, kind: str) -> list[Path]:
-    """Return what the hub's client has of this kind beside snapshots."""
-    files = (path for path in (repository / kind).rglob("*") if path.is_file() and not path.is_symlink())
-    return [path for path in files if kind in _REST and _REST[kind](path)]
+def _blobs(files: Sequence[Path], snapshots: Path) -> list[Path]:
+    """Return the contents behind the links of a snapshot that nothing else in snapshots links to."""
+    others = {path.resolve() for path in snapshots.rglob("*") if path.is_file() and path not in files}
+    return sorted({path.resolve() for path in files} - others)
 
 
 def _delete(paths: Iterable[Path], root: Path) -> None:
@@ -95,14 +86,6 @@ def _prune(folder: Path, root: Path) -> None:
         while folder.is_relative_to(root):
             folder.rmdir()
             folder = folder.parent
-
-
-# Proofs of what the hub's client has beside snapshots.
-_REST: dict[str, Callable[[Path], object]] = {
-    "blobs": lambda path: _BLOB.fullmatch(path.name),
-    "refs": lambda path: _COMMIT.fullmatch(path.read_text(encoding="utf-8", errors="replace")),
-    ".no_exist": lambda path: path.stat().st_size == 0,
-}
 
 
 def _ask(question: str) -> bool:

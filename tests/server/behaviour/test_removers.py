@@ -23,7 +23,7 @@ from splitfuse.engine.extras.disk_cache.entry_folder import EntryFolder
 from splitfuse.engine.extras.disk_cache.write_behind import Write, WriteBehind
 from splitfuse.engine.extras.receipts.file_hashes import FileHashes
 from splitfuse.engine.private_file import HEAD, create_private
-from splitfuse.kernels.cpu.library_cache import LibraryCache
+from splitfuse.kernels.cpu.library_cache import LibraryCache, ObjectCache
 from splitfuse.server.cli import main
 from splitfuse.server.commands.chat import Conversation
 from splitfuse.server.process.runtime_file import announced, running_servers
@@ -236,6 +236,14 @@ def library(folder: Path) -> Foreign:
     with pytest.raises(OSError, match=r"invalid ELF|too short"):
         LibraryCache(folder).load("cpu.so", compiled)
     assert not (folder / "build-killed").exists()
+    objects = ObjectCache(folder)
+    foreign.add("object-photo.o", "object-photo.o.bak", "object-own.o.old")
+    foreign.odd("object-link.o", "object-pipe.o", "object-folder.o")
+    (folder / "compiled.o").write_bytes(b"object")
+    for key in ("new", "old"):
+        objects.keep(key, folder / "compiled.o")
+    objects.drop_others(["new"])
+    assert {path.name for path in folder.glob("object-???.o")} == {"object-new.o"}
     return foreign
 
 
@@ -312,6 +320,8 @@ ROWS: dict[str, Scenario | str] = {
     "server/commands/chat.py:Conversation._save": conversation,
     "kernels/cpu/library_cache.py:LibraryCache._build": library,
     "kernels/cpu/library_cache.py:_write_whole": library,
+    "kernels/cpu/library_cache.py:ObjectCache.drop_others": library,
+    "kernels/cpu/library_cache.py:ObjectCache.restore": SCRATCH,
     "kernels/cpu/library_cache.py:_load": NAMELESS,
     "kernels/cpu/rank_group.py:RankGroup.__init__": NAMELESS,
     "engine/extras/disk_cache/entry_folder.py:EntryFolder.__init__": prefix_cache,
