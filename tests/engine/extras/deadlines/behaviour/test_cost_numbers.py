@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scheduler_bench import request
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, Moves, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.cost_model import CPU_SECONDS, CostModel
@@ -21,7 +21,7 @@ from splitfuse.engine.extras.spec_decode.step_cost import StepTimes
 from splitfuse.engine.serving.output_processor import OutputProcessor
 from splitfuse.engine.serving.wait_prediction import WaitPrediction
 
-CONFIG = EngineConfig(max_num_batched_tokens=512, target_itl_ms="auto", ttft_ms=2000)
+CONFIG = ResolvedConfig.of(EngineConfig(max_num_batched_tokens=512, target_itl_ms="auto", ttft_ms=2000), device="cpu")
 COSTS = (0.0, 5e-324, 1e-300, 1e-12, 1e-6, 1e-3, 1.0, 1e9)
 
 
