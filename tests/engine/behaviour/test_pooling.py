@@ -110,7 +110,7 @@ def test_memory_is_planned(name: str, tmp_path: Path) -> None:
     """As for a chat model, from shapes alone; an encoder keeps the keys and values of one layer."""
     save_pooled(name, tmp_path, num_labels=2)
     planned = plan_memory(EngineConfig(model=str(tmp_path), dtype="float32", device="cpu"), tmp_path)
-    config = planned.model_config
+    config = planned.model
     num_layers = 1 if name in ENCODERS else config.num_layers
     assert planned.token_bytes == num_layers * 2 * config.num_kv_heads * config.head_dim * 4
 
