@@ -9,10 +9,10 @@ from splitfuse.engine.core.block_manager import BlockManager
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
+from splitfuse.engine.execution.models.resolved_model import resolve
 from splitfuse.engine.formats.checkpoint import model_folder
 from splitfuse.engine.language.text.tokenizer import Tokenizer
 from splitfuse.engine.serving.loading import load_runner
-from splitfuse.engine.serving.resolved_model import resolve
 
 
 class Engine:

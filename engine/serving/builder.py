@@ -22,6 +22,7 @@ from ..execution.models.config import ModelConfig
 from ..execution.models.default_sampling import default_sampling_params
 from ..execution.models.fingerprint import fingerprint
 from ..execution.models.registry import read_model_config
+from ..execution.models.resolved_model import resolve
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import has_extra, load_extra
 from ..formats.checkpoint import model_folder
@@ -33,7 +34,6 @@ from .guarded_hook import guarded
 from .input_processor import InputProcessor
 from .loading import load_runner
 from .output_processor import OutputProcessor
-from .resolved_model import resolve
 
 # Lengths of the self-test, so that it takes each kind of step: 11 ms of CPU time with the demo model.
 _TEST_PROMPT_LEN = 4

@@ -11,7 +11,7 @@ from ..execution.models.config import ModelConfig
 from ..execution.models.layer_states import LatentKV
 from ..execution.models.memory_plan import MemoryPlan, cpu_budget, divide_memory, gpu_budget
 from ..execution.models.planned_weights import WeightLayout, planned_weight_bytes
-from .resolved_model import resolve
+from ..execution.models.resolved_model import resolve
 
 # A process beside weights and cache: Python and torch's libraries; on a GPU its CUDA context.
 _CPU_PROCESS_BYTES, _GPU_PROCESS_BYTES = 350 * 2**20, 500 * 2**20
@@ -25,7 +25,8 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     `num_ranks`: processes that share weights and KV heads. Raises ConfigError.
     """
     wishes = replace(config, tensor_parallel_size=num_ranks, tensor_parallel_slices=None)
-    facts, _, model, _, dtype, cache_dtype = resolve(wishes, folder, needs_device=memory is None)
+    resolved = resolve(wishes, folder, needs_device=memory is None)
+    facts, model, dtype = resolved.config, resolved.model, resolved.dtype
     is_gpu = facts.device == "cuda"
     layout = WeightLayout(dtype=dtype, quantization=config.quantization, is_gpu=is_gpu)
     weight_bytes = planned_weight_bytes(folder, model, layout, max_model_len=facts.max_model_len, num_ranks=num_ranks)
@@ -40,15 +41,8 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
         free -= num_ranks * (weight_bytes + _CPU_PROCESS_BYTES)
         budget = cpu_budget(facts, free=free, num_ranks=num_ranks)
     rank = model.with_kv_heads(max(1, model.num_kv_heads // num_ranks))
-    return divide_memory(
-        facts,
-        rank,
-        budget=budget,
-        dtype=dtype,
-        cache_dtype=cache_dtype,
-        weight_bytes=weight_bytes,
-        step_bytes=step_bytes,
-    )
+    dtypes = (dtype, resolved.cache_dtype)
+    return divide_memory(facts, rank, *dtypes, budget=budget, weight_bytes=weight_bytes, step_bytes=step_bytes)
 
 
 def _step_bytes(config: ResolvedConfig, model: ModelConfig, itemsize: int) -> int:

@@ -91,7 +91,7 @@ def _interpreted_kernels() -> Iterator[None]:
     """Let a CPU's engine call a GPU's kernels."""
     import torch
 
-    from splitfuse.engine.serving import resolved_model
+    from splitfuse.engine.execution.models import resolved_model
     from splitfuse.kernels import ops
     from splitfuse.kernels.cuda import attention_decode, backend
 

@@ -27,14 +27,15 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from splitfuse.engine import EngineConfig
+from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.forward_inputs import Bounds, Inputs
 from splitfuse.engine.execution.models.kv_cache import KVCache
 from splitfuse.engine.execution.models.model_builder import build_model
 from splitfuse.engine.execution.models.planned_weights import ShapeSource
 from splitfuse.engine.execution.models.registry import read_model_config
+from splitfuse.engine.execution.models.resolved_model import ResolvedModel, resolve_dtype
 from splitfuse.engine.execution.runner.cuda_graphs import padding
-from splitfuse.engine.serving.resolved_model import resolve_dtype
 from splitfuse.kernels import ops
 from splitfuse.kernels.cuda.attention_decode import decode_planner
 
@@ -78,7 +79,8 @@ def loaded(shape: dict[str, Any]) -> tuple[Any, MemoryCounter]:
     dtype = resolve_dtype("auto", config, torch.device("cuda"))
     with counter:
         source = ShapeSource(None, dtype=dtype)
-        model = build_model(EngineConfig(), source, config, device=META, dtype=dtype, max_model_len=2048)
+        facts = ResolvedConfig.of(EngineConfig(), device="cuda", max_model_len=2048)
+        model = build_model(ResolvedModel(facts, Path(), config, META, dtype, dtype), source)
     return model, counter
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.execution.models.forward_inputs import Inputs
+from splitfuse.engine.execution.models.resolved_model import resolve
 from splitfuse.engine.serving.loading import load_runner
-from splitfuse.engine.serving.resolved_model import resolve
 from splitfuse.kernels.ops import RaggedBatch, StateBatch
 
 BLOCK_SIZE = 16

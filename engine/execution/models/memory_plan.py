@@ -78,10 +78,10 @@ def cpu_budget(config: ResolvedConfig, *, free: int, num_ranks: int = 1) -> int:
 def divide_memory(
     config: ResolvedConfig,
     model: ModelConfig,
-    *,
-    budget: int,
     dtype: torch.dtype,
     cache_dtype: torch.dtype,
+    *,
+    budget: int,
     weight_bytes: int = 0,
     step_bytes: int = 0,
     draft: ModelConfig | None = None,

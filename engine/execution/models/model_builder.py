@@ -2,15 +2,12 @@
 
 from typing import Any
 
-import torch
-
 from ....kernels import ops
-from ...config import EngineConfig
 from ...extension import load_extra
 from ...formats.weights import WeightSource
-from .config import ModelConfig
 from .device_memory import refusing_out_of_memory
 from .registry import model_class
+from .resolved_model import ResolvedModel
 from .tensor_parallel import ALONE, TensorParallel
 
 _WEIGHT_BITS = {"int8": 8, "int4": 4}
@@ -19,27 +16,19 @@ _INPUT_BITS = {"none": (16, 16), "auto": (16, ops.FAST_INPUTS), "int8": (8, 8)}
 _TOO_LARGE = "the weights do not fit; try --quantization fp8, int8 or int4, or a smaller model"
 
 
-def build_model(
-    config: EngineConfig,
-    weights: WeightSource,
-    model_config: ModelConfig,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    max_model_len: int,
-    parallel: TensorParallel = ALONE,
-) -> Any:
+def build_model(resolved: ResolvedModel, weights: WeightSource, *, parallel: TensorParallel = ALONE) -> Any:
     """Build a model of the weights that a source has, packed as the settings say. Raises ConfigError."""
-    family = model_class(model_config.architecture, impl=model_config.impl)
+    config, model = resolved.config, resolved.model
+    family = model_class(model.architecture, impl=model.impl)
     if config.enable_lora:
         family = load_extra("lora.adapted", needed_for="--enable-lora").adapted(family)
     with refusing_out_of_memory(_TOO_LARGE):
         return family(
-            model_config,
+            model,
             weights,
-            device=device,
-            max_model_len=max_model_len,
-            dtype=dtype,
+            device=resolved.device,
+            max_model_len=config.max_model_len,
+            dtype=resolved.dtype,
             weight_bits=_WEIGHT_BITS.get(config.quantization or "", 16),
             input_bits=_INPUT_BITS[config.quantization_activations],
             has_fp8_weights=config.quantization == "fp8",

@@ -12,6 +12,7 @@ from ..models.config import ModelConfig
 from ..models.device_memory import DeviceMemory, refusing_out_of_memory
 from ..models.kv_cache import KVCache, StatePool
 from ..models.memory_plan import gpu_budget
+from ..models.resolved_model import ResolvedModel
 from .async_runner import AsyncRunner, decode_planner
 from .cuda_graphs import CudaGraphCapturer, GraphCapturer, graph_bytes, graph_sizes, mixed_graph_sizes
 from .model_runner import ModelRunner
@@ -30,7 +31,7 @@ def load_launcher(runner: ModelRunner, config: ResolvedConfig) -> AsyncRunner:
 
 def _load_launcher(runner: ModelRunner, config: ResolvedConfig) -> AsyncRunner:
     loaded = runner.loaded
-    launcher = runner.new_launcher(**_step_limits(config, loaded.max_model_len))
+    launcher = runner.new_launcher(**_step_limits(config))
     capturer = _capturer(loaded.device)
     if capturer is None:
         return launcher
@@ -52,55 +53,39 @@ def _capturer(device: torch.device) -> GraphCapturer | None:
 
 
 def measured_budget(
-    config: ResolvedConfig, model: Any, memory: DeviceMemory, *, ranks: Any = None, **options: Any
+    model: Any, memory: DeviceMemory, resolved: ResolvedModel, *, cached: ModelConfig, ranks: Any = None
 ) -> tuple[int, int]:
     """Measure the bytes of a GPU's largest step, and return the bytes for its cache, too. Raises ConfigError.
 
-    With `ranks` the cache is that of the GPU with the least memory. `options`: device, dtype, cache_dtype and cached of
-    `measure_step_bytes`.
+    `cached` has the KV heads of this process. With `ranks` the cache is that of the GPU with the least memory.
     """
-    with nullcontext() if ranks is None else ranks.together("measure", options["cache_dtype"]):
-        step_bytes = measure_step_bytes(
-            model,
-            memory,
-            block_size=config.block_size,
-            enforce_eager=config.enforce_eager,
-            **options,
-            **_step_limits(config, config.max_model_len),
-        )
+    with nullcontext() if ranks is None else ranks.together("measure"):
+        step_bytes = _measure_step_bytes(model, memory, resolved, cached=cached)
     free, total = memory.free_and_total()  # memory that is in use now stays in use
-    budget = gpu_budget(config, total=total, used=total - free + step_bytes)
+    budget = gpu_budget(resolved.config, total=total, used=total - free + step_bytes)
     return step_bytes, budget if ranks is None else min(budget, *ranks.answers())
 
 
-def _step_limits(config: ResolvedConfig, max_model_len: int) -> dict[str, Any]:
+def _step_limits(config: ResolvedConfig) -> dict[str, Any]:
     """Return the largest numbers of a step, as AsyncRunner takes them."""
     whole_prompts = BATCHING_POLICIES[config.batching_policy].whole_prompts
-    num_tokens = max(config.max_num_batched_tokens, max_model_len if whole_prompts else 0)
-    return {"max_num_tokens": num_tokens, "max_num_seqs": config.max_num_seqs, "max_model_len": max_model_len}
+    num_tokens = max(config.max_num_batched_tokens, config.max_model_len if whole_prompts else 0)
+    return {"max_num_tokens": num_tokens, "max_num_seqs": config.max_num_seqs, "max_model_len": config.max_model_len}
 
 
-def measure_step_bytes(
-    model: Any,
-    memory: DeviceMemory,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype,
-    block_size: int,
-    cached: ModelConfig,
-    enforce_eager: bool,
-    **sizes: Any,
-) -> int:
-    """Return the bytes of the largest step, which runs over padding with a cache of one block.
+def _measure_step_bytes(model: Any, memory: DeviceMemory, resolved: ResolvedModel, *, cached: ModelConfig) -> int:
+    """Return the bytes of the largest step, which runs over padding with a cache of one block. `model` is a Decoder.
 
-    `model` is a Decoder, `cached` has the KV heads of this process, `sizes` are AsyncRunner's: max_num_tokens,
-    max_num_seqs, max_model_len. Raises ConfigError if the step does not fit.
+    Raises ConfigError if the step does not fit.
     """
+    config, device, dtype = resolved.config, resolved.device, resolved.dtype
+    sizes = _step_limits(config)
 
     def largest_step() -> None:
-        pool = StatePool(1, dtype)
-        cache = KVCache(cached, num_blocks=1, block_size=block_size, dtype=cache_dtype, device=device, states=pool)
+        pool, block_size = StatePool(1, dtype), config.block_size
+        cache = KVCache(
+            cached, num_blocks=1, block_size=block_size, dtype=resolved.cache_dtype, device=device, states=pool
+        )
         planner = decode_planner(model.config, cache, dtype=dtype, device=device)
         AsyncRunner(model, cache, stream_of(device), device=device, planner=planner, **sizes).rehearse_largest()
 
@@ -111,7 +96,7 @@ def measure_step_bytes(
     with refusing_out_of_memory(way_out):
         compile_kernels(largest_step, device)
         num_bytes = memory.peak(largest_step)
-    if enforce_eager:
+    if config.enforce_eager:
         return num_bytes
     num_graphs = len(graph_sizes(sizes["max_num_seqs"])) + len(mixed_graph_sizes(sizes["max_num_tokens"]))
     return 2 * num_bytes + graph_bytes(num_graphs)  # graphs have a memory pool of the largest graph's size

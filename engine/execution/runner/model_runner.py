@@ -23,6 +23,7 @@ from ...device import stream_of
 from ..models.config import ModelConfig
 from ..models.kv_cache import KVCache
 from ..models.memory_plan import MemoryPlan
+from ..models.resolved_model import ResolvedModel
 from ..sampling.sampler import Sampler
 from .stages import Stages
 from .transfer import DirectTransfer
@@ -35,14 +36,31 @@ if TYPE_CHECKING:
 class LoadedModel:
     """Facts about a loaded model."""
 
-    model_config: ModelConfig
-    device: torch.device
-    dtype: torch.dtype
-    max_model_len: int
+    resolved: ResolvedModel
     cache: CacheSpec
     memory: MemoryPlan | None = None  # rank 0's
     op_by_op: str | None = None  # on a CPU, the reason why the layers are not one native call
     inexact: str | None = "unknown"  # reason why the schedule may change bits; None: it never does
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """Shape of the model."""
+        return self.resolved.model
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        return self.resolved.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of plain weights and activations."""
+        return self.resolved.dtype
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output, in tokens."""
+        return self.resolved.config.max_model_len
 
     @property
     def states(self) -> StateSpec | None:

@@ -18,10 +18,10 @@ import torch
 from ...config import EngineConfig
 from ...core.sampling_params import SamplingParams
 from ...execution.models.registry import read_model_config
+from ...execution.models.resolved_model import resolve_device
 from ...formats.checkpoint import model_folder
 from ...formats.weights import DummySource
 from ...serving.llm import LLM
-from ...serving.resolved_model import resolve_device
 from .point import Point as Point
 from .shapes import SHAPES as SHAPES
 

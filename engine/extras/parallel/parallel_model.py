@@ -32,9 +32,6 @@ class Setup(NamedTuple):
 
     config: ResolvedConfig
     folder: Path
-    device: torch.device
-    dtype: torch.dtype
-    max_model_len: int
     num_threads: int
 
 
@@ -44,14 +41,14 @@ def start_ranks(setup: Setup) -> "RankProcesses | None":
     size, num_slices = config.tensor_parallel_size, config.tensor_parallel_slices or config.tensor_parallel_size
     if num_slices == 1:
         return None
-    if setup.device.type == "cuda":
+    if config.device == "cuda":
         check_gpus(size, _BACKENDS["cuda"])
     from .rank_processes import RankProcesses  # its imports are rarely needed
 
     in_order = bool(config.exact) or num_slices > size
-    ranks = RankProcesses(Group(_BACKENDS[setup.device.type], size, num_slices, in_order))
+    ranks = RankProcesses(Group(_BACKENDS[config.device], size, num_slices, in_order))
     ranks.tell(*setup)
-    if setup.device.type == "cpu":
+    if config.device == "cpu":
         bind(0, size)
     return ranks
 

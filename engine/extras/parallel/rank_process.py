@@ -14,11 +14,10 @@ from ....kernels import ops
 from ...core.block_manager import CacheSpec
 from ...device import stream_of
 from ...errors import SplitfuseError
-from ...execution.models.config import ModelConfig
 from ...execution.models.device_memory import memory_of
 from ...execution.models.forward_inputs import Arrays, Bounds, Inputs
 from ...execution.models.kv_cache import KVCache
-from ...execution.models.registry import read_model_config
+from ...execution.models.resolved_model import resolve
 from ...execution.models.tensor_parallel import TensorParallel
 from ...execution.runner.model_runner import LoadedModel, ModelRunner
 from ...execution.runner.stages import Stages
@@ -38,41 +37,33 @@ class RankRunner:
 
     def __init__(self, setup: Setup, parallel: TensorParallel) -> None:
         """Load the rank's share of the model. Raises ConfigError."""
-        self._setup = setup
-        ops.be_exact(setup.device, bool(setup.config.exact))
-        self._config: ModelConfig = read_model_config(
-            setup.folder, rope_scaling=setup.config.rope_scaling, impl=setup.config.model_impl
-        )
-        model = load_model(
-            setup.config, setup.folder, self._config, device=setup.device, dtype=setup.dtype,
-            max_model_len=setup.max_model_len, parallel=parallel,
-        )  # fmt: skip
+        self._resolved = resolve(setup.config, setup.folder)
+        self._config, self._device = self._resolved.model, self._resolved.device
+        ops.be_exact(self._device, bool(setup.config.exact))
+        model = load_model(self._resolved, parallel=parallel)
         self._model = RankModel(model, parallel)
         self._own_config = own_config(self._config, parallel)
-        self._transfer: Transfer = DirectTransfer(setup.device)
+        self._transfer: Transfer = DirectTransfer(self._device)
         self._runner: ModelRunner
         self._stages: Stages
 
-    def measure(self, cache_dtype: torch.dtype) -> int:
+    def measure(self) -> int:
         """Return the bytes that this rank's GPU has for its cache. Raises ConfigError."""
         from ...execution.runner.launching import measured_budget
 
-        setup, memory = self._setup, memory_of(self._setup.device)
+        memory = memory_of(self._device)
         assert memory is not None
-        return measured_budget(
-            setup.config, self._model, memory, device=setup.device,
-            dtype=setup.dtype, cache_dtype=cache_dtype, cached=self._own_config,
-        )[1]  # fmt: skip
+        return measured_budget(self._model, memory, self._resolved, cached=self._own_config)[1]
 
     def make_cache(self, num_blocks: int, num_host_blocks: int, dtype: torch.dtype) -> None:
         """Create the rank's share of the cache. Raises ConfigError."""
-        setup = self._setup
+        block_size = self._resolved.config.block_size
         cache = KVCache(
             self._own_config, num_blocks=num_blocks, num_host_blocks=num_host_blocks,
-            block_size=setup.config.block_size, dtype=dtype, device=setup.device,
+            block_size=block_size, dtype=dtype, device=self._device,
         )  # fmt: skip
-        spec = CacheSpec(num_blocks, setup.config.block_size, num_host_blocks, None)
-        loaded = LoadedModel(self._config, setup.device, setup.dtype, setup.max_model_len, spec)
+        spec = CacheSpec(num_blocks, block_size, num_host_blocks, None)
+        loaded = LoadedModel(self._resolved, spec)
         self._runner = ModelRunner(self._model, cache, loaded)
         self._stages = self._runner.stages
 
@@ -80,7 +71,7 @@ class RankRunner:
         """Create the launcher of steps, with the graphs that rank 0 has."""
         from ...execution.runner.launching import load_launcher
 
-        launcher = load_launcher(self._runner, self._setup.config)
+        launcher = load_launcher(self._runner, self._resolved.config)
         self._transfer, self._stages = launcher.buffers, launcher.stages
 
     def copy_blocks(self, moves: dict[str, Any]) -> None:
@@ -102,11 +93,11 @@ class RankRunner:
             assert graphs is not None, "rank 0 has some"
             graphs.replay(graph[1], fields["block_tables"])
         if host is not None:
-            host.event = stream_of(self._setup.device).record()
+            host.event = stream_of(self._device).record()
 
     def logits(self, shape: tuple[int, int], dtype: torch.dtype) -> None:
         """Compute the logits of rank 0's hidden states."""
-        self._model.logits(torch.empty(shape, dtype=dtype, device=self._setup.device))
+        self._model.logits(torch.empty(shape, dtype=dtype, device=self._device))
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from ...execution.models.planned_weights import WeightLayout, planned_weight_byt
 from ...execution.models.registry import read_model_config
 from ...execution.runner.model_runner import ModelRunner
 from ...formats.checkpoint import model_folder
-from ...formats.weights import WeightSource, weight_source
+from ...formats.weights import WeightSource
 from ...language.workers.heap import return_freed_memory
 from .memory import discard
 from .restart import restart
@@ -132,16 +132,8 @@ class LiveModel:
             self.sleep_level = 0
 
     def _read(self, path: Path, config: ModelConfig, *, load_format: str) -> NewWeights:
-        loaded = self._loaded
-        source = weight_source(
-            path,
-            load_format=load_format,
-            dtype=loaded.dtype,
-            seed=self._config.seed,
-            device=loaded.device,
-            quantization=config.quantization,
-        )
-        with source as weights:
+        resolved = self._loaded.resolved._replace(folder=path, model=config)
+        with resolved.weights(load_format=load_format) as weights:
             decoder = self._decoder(weights, config)
         return NewWeights(decoder, path, self._fingerprint(path))
 
@@ -150,15 +142,7 @@ class LiveModel:
 
     def _decoder(self, source: WeightSource, config: ModelConfig) -> Any:
         """Build a decoder, and record its plan over the cache that is there."""
-        loaded = self._loaded
-        decoder = build_model(
-            self._config,
-            FiniteSource(source),
-            config,
-            device=loaded.device,
-            dtype=loaded.dtype,
-            max_model_len=loaded.max_model_len,
-        )
+        decoder = build_model(self._loaded.resolved._replace(model=config), FiniteSource(source))
         decoder.plan.refusal(self._runner.cache)
         return decoder
 

@@ -28,7 +28,7 @@ from quantized_checkpoints import has_compressed_tensors
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.config.named_models import GET_SMOLLM2, default_model, named_model
-from splitfuse.engine.serving.resolved_model import ResolvedModel
+from splitfuse.engine.execution.models.resolved_model import ResolvedModel
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
 from splitfuse.kernels.cuda import device_info

@@ -13,8 +13,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImage
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.registry import parse_model_config
+from splitfuse.engine.execution.models.resolved_model import resolve
 from splitfuse.engine.language.text.tokenizer import Tokenizer
-from splitfuse.engine.serving.resolved_model import resolve
 
 PROMPT = [20 + i * 7 % 200 for i in range(120)]
 OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [

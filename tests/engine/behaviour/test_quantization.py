@@ -9,9 +9,9 @@ from tiny_models import VOCAB_SIZE, save_model
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.execution.models.resolved_model import resolve_cache_dtype
 from splitfuse.engine.formats.weights import SafetensorsSource
 from splitfuse.engine.serving.request_output import RequestOutput
-from splitfuse.engine.serving.resolved_model import resolve_cache_dtype
 from splitfuse.kernels import ops
 from splitfuse.kernels.quantize import QuantizedWeight, can_quantize, quantize, rounded_to_e4m3
 

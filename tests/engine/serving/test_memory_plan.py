@@ -9,10 +9,10 @@ from tiny_models import save_model
 from splitfuse.engine import LLM
 from splitfuse.engine.config import DEMO_FOLDER, EngineConfig
 from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.execution.models.resolved_model import resolve
 from splitfuse.engine.serving import loading
 from splitfuse.engine.serving.loading import load_runner
 from splitfuse.engine.serving.memory_plan import plan_memory
-from splitfuse.engine.serving.resolved_model import resolve
 
 GIB = 2**30
 

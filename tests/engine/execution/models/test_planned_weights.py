@@ -17,9 +17,9 @@ from tiny_models import CONFIGS, HYBRIDS, save_model
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.execution.models.planned_weights import ShapeSource, WeightLayout, planned_weight_bytes
 from splitfuse.engine.execution.models.registry import model_class, parse_model_config, read_model_config
+from splitfuse.engine.execution.models.resolved_model import resolve
 from splitfuse.engine.formats.gguf.tensor_types import TENSOR_TYPES
 from splitfuse.engine.serving.loading import load_runner
-from splitfuse.engine.serving.resolved_model import resolve
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
 

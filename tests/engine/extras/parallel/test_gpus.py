@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.extras.parallel import parallel_model
 from splitfuse.engine.extras.parallel.gpus import check_gpus, environment
@@ -20,7 +20,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *names: str, has_nccl: bool = True)
 
 def test_ranks_need_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "H100", "H100", has_nccl=False)
-    setup = Setup(EngineConfig(tensor_parallel_size=2), Path(), torch.device("cuda"), torch.bfloat16, 64, 1)
+    setup = Setup(ResolvedConfig.of(EngineConfig(tensor_parallel_size=2), device="cuda"), Path(), 1)
     with pytest.raises(
         ConfigError, match=r"--tensor-parallel-size 2 on GPUs needs NCCL, which torch .* lacks; install"
     ):
@@ -45,7 +45,7 @@ def test_sums_in_symmetric_memory_need_gpus_that_read_each_other(monkeypatch: py
     pretend(monkeypatch, "H100", "H100")
     monkeypatch.setitem(parallel_model._BACKENDS, "cuda", "nccl+symmetric")
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: False)
-    setup = Setup(EngineConfig(tensor_parallel_size=2), Path(), torch.device("cuda"), torch.bfloat16, 64, 1)
+    setup = Setup(ResolvedConfig.of(EngineConfig(tensor_parallel_size=2), device="cuda"), Path(), 1)
     with pytest.raises(ConfigError, match="sums in symmetric memory need GPUs that read each other's memory, which 0"):
         start_ranks(setup)
 

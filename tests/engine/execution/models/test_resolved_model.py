@@ -3,7 +3,7 @@
 import pytest
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.serving.resolved_model import resolve_device
+from splitfuse.engine.execution.models.resolved_model import resolve_device
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])

@@ -1,17 +1,19 @@
 """ResolvedModel: files of a model, and all that is decided before its weights are read."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from ...kernels import ops
-from ..config import EngineConfig, ResolvedConfig
-from ..errors import ConfigError
-from ..execution.models.config import ModelConfig
-from ..execution.models.layer_states import LatentKV
-from ..execution.models.registry import model_class, read_model_config
-from ..execution.models.tensor_parallel import TensorParallel
+from ....kernels import ops
+from ...config import EngineConfig, ResolvedConfig
+from ...errors import ConfigError
+from ...formats.weights import WeightSource, weight_source
+from .config import ModelConfig
+from .layer_states import LatentKV
+from .registry import model_class, read_model_config
+from .tensor_parallel import TensorParallel
 
 _MAX_ROPE_BYTES = 2**32  # two million positions of head_dim 128 take 1 GiB
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -28,6 +30,17 @@ class ResolvedModel(NamedTuple):
     device: torch.device
     dtype: torch.dtype
     cache_dtype: torch.dtype
+
+    def weights(self, *, load_format: str) -> AbstractContextManager[WeightSource]:
+        """Open the source of the weights, for a block. Raises ConfigError."""
+        return weight_source(
+            self.folder,
+            load_format=load_format,
+            dtype=self.dtype,
+            seed=self.config.seed,
+            device=self.device,
+            quantization=self.model.quantization,
+        )
 
     def inexact_reason(self) -> str | None:
         """Return the reason why the schedule may change bits of an answer; None if it never does.
@@ -74,7 +87,7 @@ def resolve_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch sees no CUDA device; `splitfuse doctor` shows why, --device cpu works")
     if name == "cuda":
-        from ...kernels.cuda.device_info import unsupported_gpu
+        from ....kernels.cuda.device_info import unsupported_gpu
 
         if reason := unsupported_gpu():
             raise ConfigError(f"{reason}; --device cpu works")
