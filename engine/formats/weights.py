@@ -22,7 +22,6 @@ from ..errors import ConfigError, is_out_of_memory
 from .checkpoint import version_of
 from .json_file import read_json
 from .load_progress import with_progress
-from .missing_model import other_format
 from .tensor_entry import WIDE, TensorEntry, read_tensor, tensor_entries
 
 if TYPE_CHECKING:
@@ -207,6 +206,8 @@ def _missing_weights(folder: Path) -> str:
             f"{folder / pickled[0]} is a pickle, which can run code when it is read; convert it where you trust it: "
             f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
         )
+    from .missing_model import other_format  # here: most folders have weights
+
     if what := other_format(folder):
         return what
     return f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; for random weights use --load-format dummy"

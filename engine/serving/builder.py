@@ -26,7 +26,6 @@ from ..execution.models.resolved_model import resolve
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import has_extra, load_extra
 from ..formats.checkpoint import model_folder
-from ..formats.gguf.file import read_gguf
 from ..language.structured_output.compiler import GrammarCompiler
 from ..language.text.tokenizer import Tokenizer
 from ..language.workers.heap import return_freed_memory
@@ -163,7 +162,10 @@ class EngineParts:
 def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
     """Fetch, read and lay out the model. `for_streams`: see ResolvedConfig.of. Raises ConfigError."""
     folder = model_folder(config, config.model)
-    _header = read_gguf(folder) if folder.is_file() else None  # held, so that the file is read once
+    if folder.is_file():
+        from ..formats.gguf.file import read_gguf  # here: most models are folders
+
+        _header = read_gguf(folder)  # held, so that the file is read once
     defaults = default_sampling_params(config, folder)
     settings = config.speculation
     draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None

@@ -15,7 +15,7 @@ from splitfuse.engine.core.batch import Batch, BatchRow, Moves
 from splitfuse.engine.core.block_manager import CacheSpec
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.core.state_places import StatePlaces, StateSpec
-from splitfuse.engine.execution.models.memory_plan import num_live_slots
+from splitfuse.engine.execution.models.state_slots import num_live_slots
 from splitfuse.engine.extras.hybrid.scheduler import HybridScheduler
 
 

@@ -8,17 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from ....kernels import ops
-from ...config import EngineConfig, ResolvedConfig
+from ...config import ResolvedConfig
 from ...core.state_places import StateSpec
 from ...errors import ConfigError
 from .config import ModelConfig
 from .layer_states import LatentKV, PagedKV, paged_parts, recurrent_parts
 
 _CPU_MEMORY_SHARE = 0.25  # of the free memory, for a CPU server's cache
-# Share of the memory for checkpoints, beside the blocks that find them. A checkpoint of a model like Qwen3.5-0.8B takes
-# as much as 1,600 tokens of its cache: with a quarter every fifth such prompt can have one.
-_CHECKPOINT_SHARE = 0.25
-_LEAST_CHECKPOINTS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +92,14 @@ def divide_memory(
     swap_bytes = int(config.swap_space * 2**30) if token_bytes else 0
     states = None
     if model.is_recurrent:
-        slot_bytes = state_bytes(model, dtype, max_drafts=_max_drafts(config))
+        from .state_slots import state_slots  # here: most models have no states
+
+        max_drafts = config.speculation.num_speculative_tokens if config.speculation else 0  # room of a slot
+        slot_bytes = state_bytes(model, dtype, max_drafts=max_drafts)
         block_bytes = config.block_size * max(1, token_bytes)
-        states = _state_slots(config, slot_bytes, block_bytes, budget=budget, swap_bytes=swap_bytes)
+        states = state_slots(
+            config, slot_bytes, block_bytes, budget=budget, swap_bytes=swap_bytes, max_drafts=max_drafts
+        )
         budget -= states.num_slots * slot_bytes
         swap_bytes -= states.num_host * slot_bytes
     block_bytes = config.block_size * shared_bytes
@@ -130,51 +131,3 @@ def _num_values(part: PagedKV | LatentKV, dtype: torch.dtype) -> int:
 def state_bytes(model: ModelConfig, dtype: torch.dtype, *, max_drafts: int = 0) -> int:
     """Return the bytes of a slot, a sequence's recurrent states over all layers; `dtype` is the model's."""
     return sum(part.num_bytes(dtype.itemsize, max_drafts) for part in recurrent_parts(model.layer_states))
-
-
-def _max_drafts(config: EngineConfig) -> int:
-    """Return how many drafts a slot has room for."""
-    return config.speculation.num_speculative_tokens if config.speculation else 0
-
-
-def _state_slots(
-    config: ResolvedConfig, slot_bytes: int, block_bytes: int, *, budget: int, swap_bytes: int
-) -> StateSpec:
-    """Return the numbers of slots for a cache of `budget` bytes, or beside the configured number of blocks.
-
-    States come first, checkpoints get a share of the rest. `swap_bytes`: host memory for swapped requests. Raises
-    ConfigError if states leave blocks no memory, on the device or the host.
-    """
-    num_live = num_live_slots(config.max_num_seqs, 2 if config.async_scheduling else 1)
-    if config.num_kv_blocks is not None:
-        share = config.num_kv_blocks * block_bytes * _CHECKPOINT_SHARE / (1 - _CHECKPOINT_SHARE)
-        num_blocks = config.num_kv_blocks
-    else:
-        left = budget - num_live * slot_bytes
-        if left < block_bytes + _LEAST_CHECKPOINTS * slot_bytes:
-            raise ConfigError(
-                f"KV cache: {num_live} recurrent states for {config.max_num_seqs} sequences, of {slot_bytes} "
-                f"bytes each, leave no memory for blocks of the {max(budget, 0)} bytes; lower --max-num-seqs, or raise "
-                "--kv-cache-memory-bytes"
-            )
-        share, num_blocks = left * _CHECKPOINT_SHARE, min(left // block_bytes, config.most_blocks)
-    if 0 < swap_bytes < 2 * slot_bytes:
-        raise ConfigError(
-            f"--swap-space: a recurrent state takes {slot_bytes} bytes, and blocks as much again; set it to "
-            f"{2 * slot_bytes / 2**30:.2g} GiB or more, or to 0"
-        )
-    # Two for each request of few blocks, at the ends of its prompt and of its output.
-    most = max(_LEAST_CHECKPOINTS, num_blocks // 2)
-    return StateSpec(
-        num_live,
-        min(most, max(_LEAST_CHECKPOINTS, int(share) // slot_bytes)),
-        _max_drafts(config),
-        slot_bytes=slot_bytes,
-        num_host=min(config.max_num_seqs, swap_bytes // 2 // slot_bytes),  # blocks keep half or more
-        slot_blocks=slot_bytes / block_bytes,
-    )
-
-
-def num_live_slots(max_num_seqs: int, max_steps_in_flight: int) -> int:
-    """Return how many states can be in use at once: each row in flight reads one slot and writes another."""
-    return 2 * max_num_seqs * max_steps_in_flight

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...errors import ConfigError
 from ...extension import has_extra, load_extra
 from ...formats.json_file import read_json
-from ...formats.missing_model import other_format, tokenizer_only
 from .config import ModelConfig
 
 if TYPE_CHECKING:
@@ -228,8 +227,11 @@ def read_model_config(
 
         fields = read_config_fields(folder)
         return parse_model_config(fields, generation={}, source=str(folder), rope_scaling=rope_scaling, impl=impl)
-    if not (folder / "config.json").exists() and (what := other_format(folder) or tokenizer_only(folder)):
-        raise ConfigError(what)
+    if not (folder / "config.json").exists():
+        from ...formats.missing_model import other_format, tokenizer_only  # here: most folders have one
+
+        if what := other_format(folder) or tokenizer_only(folder):
+            raise ConfigError(what)
     path = folder / "generation_config.json"
     generation = read_json(path) if path.exists() else {}
     source = folder / "config.json"
