@@ -218,7 +218,7 @@ class AsyncClient(BaseClient):
         backoff = base.FIRST_POLL_BACKOFF_S
         while True:
             sent_at = deadline.elapsed()
-            wait = deadline.left(at_most=min(max(until - sent_at, 0.0), base.MAX_POLL_S)) or 0.0
+            wait = deadline.seconds_left(at_most=min(max(until - sent_at, 0.0), base.MAX_POLL_S)) or 0.0
             answer = await self._ask(messages.read(seq_id, wait), deadline)
             result = read_result(answer.json())
             now = deadline.elapsed()
@@ -247,7 +247,7 @@ class AsyncClient(BaseClient):
         num_failures = 0
         while True:
             try:
-                answer = await self._send(request, deadline.left(at_most=at_most))
+                answer = await self._send(request, deadline.seconds_left(at_most=at_most))
                 answer.raise_for_status()
                 return answer
             except APIError as error:
@@ -278,7 +278,7 @@ class AsyncClient(BaseClient):
         num_failures = 0
         while True:
             try:
-                response = await self._open(request, deadline.left(at_most=base.READ_TIMEOUT_S))
+                response = await self._open(request, deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
                 raise_unless_stream(response)
                 return response
             except APIError as error:
@@ -290,7 +290,7 @@ class AsyncClient(BaseClient):
 
     async def _read_chunk(self, chunks: AsyncIterator[bytes], deadline: Deadline, *, name: str) -> bytes:
         try:
-            async with time_limit(deadline.left(at_most=base.READ_TIMEOUT_S)):
+            async with time_limit(deadline.seconds_left(at_most=base.READ_TIMEOUT_S)):
                 chunk = await anext(chunks, None)
         except TRANSPORT_ERRORS as exc:
             raise base.translate(exc, self.base_url) from exc
@@ -420,7 +420,7 @@ class AsyncStream(BaseStream):
     async def _connect(self) -> tuple[httpx.Response, AsyncIterator[bytes]]:
         assert self.seq_id is not None
         request = messages.attach(self.seq_id, self._reader.last_event_id)
-        response = await self._client._open(request, self._deadline.left(at_most=base.READ_TIMEOUT_S))
+        response = await self._client._open(request, self._deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
         body = self._body = response, response.aiter_bytes()
         raise_unless_stream(response)
         self._reader.reattach()

@@ -208,7 +208,7 @@ class Client(BaseClient):
         backoff = base.FIRST_POLL_BACKOFF_S
         while True:
             sent_at = deadline.elapsed()
-            wait = deadline.left(at_most=min(max(until - sent_at, 0.0), base.MAX_POLL_S)) or 0.0
+            wait = deadline.seconds_left(at_most=min(max(until - sent_at, 0.0), base.MAX_POLL_S)) or 0.0
             answer = self._ask(messages.read(seq_id, wait), deadline)
             result = read_result(answer.json())
             now = deadline.elapsed()
@@ -235,7 +235,7 @@ class Client(BaseClient):
         num_failures = 0
         while True:
             try:
-                answer = self._send(request, deadline.left(at_most=at_most))
+                answer = self._send(request, deadline.seconds_left(at_most=at_most))
                 answer.raise_for_status()
                 return answer
             except APIError as error:
@@ -266,7 +266,7 @@ class Client(BaseClient):
         num_failures = 0
         while True:
             try:
-                response = self._open(request, deadline.left(at_most=base.READ_TIMEOUT_S))
+                response = self._open(request, deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
                 raise_unless_stream(response)
                 return response
             except APIError as error:
@@ -278,7 +278,7 @@ class Client(BaseClient):
 
     def _read_chunk(self, chunks: Iterator[bytes], deadline: Deadline, *, name: str) -> bytes:
         try:
-            with time_limit(deadline.left(at_most=base.READ_TIMEOUT_S)):
+            with time_limit(deadline.seconds_left(at_most=base.READ_TIMEOUT_S)):
                 chunk = next(chunks, None)
         except TRANSPORT_ERRORS as exc:
             raise base.translate(exc, self.base_url) from exc
@@ -399,7 +399,7 @@ class Stream(BaseStream):
     def _connect(self) -> tuple[httpx.Response, Iterator[bytes]]:
         assert self.seq_id is not None
         request = messages.attach(self.seq_id, self._reader.last_event_id)
-        response = self._client._open(request, self._deadline.left(at_most=base.READ_TIMEOUT_S))
+        response = self._client._open(request, self._deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
         body = self._body = response, response.iter_bytes()
         raise_unless_stream(response)
         self._reader.reattach()

@@ -117,7 +117,7 @@ class Verdict:
 
 def read_verdict(data: object) -> Verdict:
     """Return the verdict that JSON states. Raises APIError if the JSON is none."""
-    known = _known(Verdict, data)
+    known = _known_fields(Verdict, data)
     if not isinstance(known.get("valid"), bool):
         raise APIError("the server answered with something that is not a verdict; is this a splitfuse server?")
     return Verdict(**known)
@@ -125,20 +125,20 @@ def read_verdict(data: object) -> Verdict:
 
 def read_result(data: object) -> Result:
     """Return the result that JSON states. Raises APIError if the JSON is no result object."""
-    known = _known(Result, data)
+    known = _known_fields(Result, data)
     if not isinstance(known.get("seq_id"), str) or not isinstance(known.get("status"), str):
         raise APIError("the server answered with something that is not a result object; is this a splitfuse server?")
-    known["outputs"] = [Output(**_known(Output, output)) for output in known.get("outputs") or ()]
-    known["usage"] = Usage(**_known(Usage, known.get("usage")))
-    known["timings"] = Timings(**_known(Timings, known.get("timings")))
+    known["outputs"] = [Output(**_known_fields(Output, output)) for output in known.get("outputs") or ()]
+    known["usage"] = Usage(**_known_fields(Usage, known.get("usage")))
+    known["timings"] = Timings(**_known_fields(Timings, known.get("timings")))
     if known.get("error") is not None:
-        known["error"] = ErrorDetail(**_known(ErrorDetail, known["error"]))
+        known["error"] = ErrorDetail(**_known_fields(ErrorDetail, known["error"]))
     return Result(**known)
 
 
 def read_chat_usage(data: object) -> Usage:
     """Return the usage that OpenAI's form states; absent numbers are 0."""
-    known = _known(Usage, data)
+    known = _known_fields(Usage, data)
     details = data.get("prompt_tokens_details") if isinstance(data, Mapping) else None
     return Usage(**known | ({"cached_tokens": details.get("cached_tokens") or 0} if details else {}))
 
@@ -151,7 +151,7 @@ def read_page(data: object) -> tuple[list[Result], str | None]:
     return list(map(read_result, data["data"])), after if isinstance(after, str) else None
 
 
-def _known(cls: type[T], data: object) -> dict[str, Any]:
+def _known_fields(cls: type[T], data: object) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         return {}
     return {item.name: data[item.name] for item in fields(cls) if item.name in data}  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ class Deadline:
         """Return the seconds since the call began."""
         return self.policy.clock() - self.began
 
-    def left(self, *, at_most: float | None = None) -> float | None:
+    def seconds_left(self, *, at_most: float | None = None) -> float | None:
         """Return the seconds left, at most `at_most`; None is no limit. Raises APITimeoutError if none are left."""
         if self.policy.timeout is None:
             return at_most

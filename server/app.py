@@ -28,7 +28,7 @@ from .http.connection_limit import ConnectionLimit
 from .http.errors import ErrorForm, ResultNotFoundError, describe
 from .http.foreign_pages import RefuseForeignPages
 from .http.lazy_routes import LazyRoutes
-from .http.loop_turns import BYTES_PER_TURN, LEAST_BYTES, LoopTurns, RequestTurns
+from .http.loop_budget import BYTES_PER_TURN, LEAST_BYTES, LoopBudget, RequestBudget
 from .http.response_middleware import ResponseMiddleware
 from .metrics import Metrics
 from .server_settings import ServerSettings
@@ -52,9 +52,9 @@ def build_app(
     *,
     stats: Callable[[], dict[str, object]] = dict,
 ) -> FastAPI:
-    """Make the application. Without an engine, or with one not started, it loads it while it already answers /ready.
+    """Make the application. Without a started engine the application loads one while it already answers /ready.
 
-    `stats`: what the process counts beside engine and connections.
+    `stats`: counters of the process, beside the engine's and the connections'.
     """
     connections = ConnectionLimit(settings.max_connections)
 
@@ -64,7 +64,7 @@ def build_app(
     service = Service(
         settings,
         engine,
-        kinds=lambda service: {background.KIND: background.KeptGenerate(service.read_check)},
+        kinds=lambda service: {background.KIND: background.SavedGenerate(service.read_check)},
         endpoints={"/generate": background.generate_batched},
         metrics=Metrics.of(settings, stats=all_stats),
     )
@@ -78,7 +78,7 @@ def build_app(
         middleware=_middleware(service),
     )
     app.state.service, app.state.connections = service, connections
-    app.state.body_turns = LoopTurns(BYTES_PER_TURN, least=LEAST_BYTES)
+    app.state.body_turns = LoopBudget(BYTES_PER_TURN, least=LEAST_BYTES)
     for router in (native.router, operations.router, docs.router):
         app.include_router(router)
     app.state.lazy_routes = LazyRoutes(app, [extension for extension in service.extensions.used if extension.router])
@@ -114,7 +114,7 @@ def _middleware(service: Service) -> list[Middleware]:
     key = Middleware(RequireKey, keys=service.keys, is_open=_is_open(service))
     slash = Middleware(_IgnoreTrailingSlash)
     every = Middleware(ResponseMiddleware, error_form_of=_error_form_of(service))
-    before = [Middleware(RequestTurns), every, *[guard] * (not service.keys), *[cors] * bool(origins), key, slash]
+    before = [Middleware(RequestBudget), every, *[guard] * (not service.keys), *[cors] * bool(origins), key, slash]
     return [*before, *(middleware for part in service.extensions.parts for middleware in part.middleware())]
 
 

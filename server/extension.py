@@ -49,7 +49,7 @@ class Extension:
     router: str | None = None
     error_form: str | None = None  # ErrorForm of answers below `paths`
     endpoints: Mapping[str, str] = field(default_factory=dict)  # Endpoint by path, for batches
-    kept_kinds: Mapping[str, str] = field(default_factory=dict)  # KeptKind by name
+    kept_kinds: Mapping[str, str] = field(default_factory=dict)  # SavedKind by name
     answer_check: str | None = None  # makes the Check of an answer from sampling parameters
     receipts: str | None = None  # Part class that makes the receipts of answers
     shared_batches: str | None = None  # Batches class of a store that several servers share
@@ -74,7 +74,7 @@ class Extension:
 
     @property
     def missing(self) -> str | None:
-        """The first folder that this installation lacks, of those that it and its required extensions require."""
+        """First folder that this installation lacks among all that the extension requires, directly or not."""
         own = next((folder for folder in self.requires if not _is_there(folder)), None)
         return own or next(filter(None, (other.missing for other in declared() if other.folder in self.requires)), None)
 

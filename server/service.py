@@ -13,8 +13,8 @@ from .extension import Extensions, Part
 from .http.auth import KeyRing
 from .http.json_writer import JsonWriter
 from .jobs.job import Check, Job, JobObserver, raise_failure
-from .jobs.kept_request import KeptRequest
 from .jobs.result_store import ResultStore
+from .jobs.saved_request import SavedRequest
 from .lifecycle import EngineLifecycle
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Service(JobObserver):
         endpoints: Mapping[str, Any] | None = None,
         metrics: "Metrics",
     ) -> None:
-        """`kinds` makes the KeptKinds of the core's own routes, `endpoints` answers lines of batches."""
+        """`kinds` makes the SavedKinds of the core's own routes, `endpoints` answers lines of batches."""
         self.settings = settings
         self.start_time = time.time()
         self.keys = KeyRing(settings.keys, settings.admin_keys)
@@ -141,7 +141,7 @@ class Service(JobObserver):
         return None if checks is None else checks.read(stored)
 
     async def submit(
-        self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "", kept: KeptRequest | None = None
+        self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "", kept: SavedRequest | None = None
     ) -> None:
         """Hand the job to the engine. The tenant is the key's owner, or without keys `user`, or the adapter.
 

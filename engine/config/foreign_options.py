@@ -1,6 +1,6 @@
 """Options of other servers and of vLLM's LLM(): translated to ours, ignored if harmless, or refused with a reason.
 
-One table serves both. Knows names and values as text, and nothing of a setting's effect. vLLM's names are those of
+One table serves both. Knows names and values as text, and nothing of a setting's effect. vLLM's names come from
 0.11.
 """
 
@@ -177,7 +177,7 @@ def translated(argv: Sequence[str]) -> list[str]:
     return translation
 
 
-def taken_keywords(keywords: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def supported_keywords(keywords: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Translate keywords of vLLM's LLM() into ours (`known`). Raises ConfigError for unknown and refused ones."""
     ours: dict[str, Any] = {}
     for name, value in keywords.items():

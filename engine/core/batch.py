@@ -70,7 +70,7 @@ NO_MOVES = Moves([], [], [], [], [])
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one step, those with a single token first (the attention kernels want this order).
+    """Rows of one step, single-token rows first (the attention kernels want this order).
 
     `needs_host`: the step runs synchronously, because the next one cannot be decided before the host knows its tokens,
     or because its rows need the host's part of the sampler.

@@ -30,7 +30,7 @@ class CacheSpec(NamedTuple):
 class Prefix:
     """Tokens of a waiting request that are in the cache already.
 
-    `num_tokens` of them are in `blocks`, which the request shares, and in block `copied`, of which it gets a copy.
+    `num_tokens` tokens lie in the shared `blocks` and in `copied`, a block to be copied.
     """
 
     num_tokens: int = 0
@@ -93,7 +93,7 @@ class BlockManager:
         return self.device.num_freed_by(request.block_table, [other.block_table for other in preempted])
 
     def can_swap_out(self, request: Request, swapped: Sequence[Request]) -> bool:
-        """True if the host has room for the request's computed tokens beside those of `swapped`."""
+        """True if the host has room for the request's computed tokens beside `swapped` requests."""
         if self.host is None or not request.num_computed_tokens:
             return False
         num_tokens = [other.num_computed_tokens for other in (*swapped, request)]

@@ -69,7 +69,7 @@ class TokenCounters:
     def order(self, waiting: Sequence[Request]) -> Iterator[Request]:
         """Yield the waiting requests in order of admission, as if each were charged in turn.
 
-        Preempted requests come first among those of their tenant.
+        Preempted requests come first within their tenant.
         """
         queues: dict[str, deque[Request]] = {}
         for request in sorted(waiting, key=lambda request: request.status is not Status.PREEMPTED):
@@ -135,7 +135,7 @@ class TokenCounters:
 
 
 class Holdings:
-    """Sequences and blocks that each tenant has in a step, without those of `take_latest`."""
+    """Sequences and blocks that each tenant has in a step, less the sequences that `take_latest` took."""
 
     def __init__(self, running: Iterable[Request], *, pool: tuple[int, int], weights: Mapping[str, float]) -> None:
         """`pool`: max_num_seqs and the number of blocks."""

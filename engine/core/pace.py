@@ -15,7 +15,7 @@ class Pace(NamedTuple):
     order: Sequence[Request] = ()  # interactive prompts, the first to be computed first; others follow in queue order
 
     def sorted(self, requests: Sequence[Request], *, without: Container[Request] = ()) -> Sequence[Request]:
-        """Return requests with those of `order` first. `without`: requests of `order` to leave out."""
+        """Return the requests, `order` first where it names them. `without`: requests of `order` to leave out."""
         if not self.order:
             return requests
         places = {request: place for place, request in enumerate(self.order)}

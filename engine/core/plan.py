@@ -12,7 +12,7 @@ from .preemption import Prices
 from .request import Request
 
 
-class Stop(NamedTuple):
+class AdmissionBlock(NamedTuple):
     """First request of its class (interactive or background) that was not admitted, and the reason.
 
     `reason`: budget (no tokens were left), sequences (max_num_seqs run), blocks (`num_missing` were missing), policy
@@ -39,10 +39,12 @@ class Plan:
     admitted: dict[Request, Prefix] = field(default_factory=dict)  # with the prefix that need not be computed
     behind_parent: list[Request] = field(default_factory=list)  # they wait until the prompt they share is computed
     over_limit: list[Request] = field(default_factory=list)  # their tenants run as many sequences as they may
-    stops: list[Stop] = field(default_factory=list)  # at most one for interactive and one for background requests
+    stops: list[AdmissionBlock] = field(
+        default_factory=list
+    )  # at most one for interactive and one for background requests
 
     def add_stops(self, queues: "Queues") -> None:
-        """Add the reason for either class of requests of which none was tried, or one waits from now on."""
+        """Add a stop for each class (interactive, background) whose first waiting request was not tried."""
         if not queues.waiting and not self.preempted:
             return
         num_waiting = num_interactive(queues.waiting)
@@ -54,9 +56,9 @@ class Plan:
                 continue
             request = waiting[0] if waiting else preempted[0]
             if is_background and len(self.admitted) < num_waiting:
-                self.stops.append(Stop(request, "interactive"))
+                self.stops.append(AdmissionBlock(request, "interactive"))
             else:
-                self.stops.append(Stop(request, "preemption" if self.preempted else "policy"))
+                self.stops.append(AdmissionBlock(request, "preemption" if self.preempted else "policy"))
 
 
 class Queues(NamedTuple):

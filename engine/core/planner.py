@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .block_manager import BlockManager
 from .pace import Pace
-from .plan import Plan, Queues, StepBudget, Stop
+from .plan import AdmissionBlock, Plan, Queues, StepBudget
 from .policies import BATCHING_POLICIES, Source, by_source, num_interactive
 from .ports import SchedulerConfig
 from .preemption import PreemptionCosts
@@ -38,7 +38,7 @@ class Planner:
     def plan(self, queues: Queues, *, max_tokens: int, drafts: Mapping[Request, int], pace: Pace) -> Plan:
         """Return the plan of the policy's first round that gives any request tokens; an empty plan if none does.
 
-        Interactive requests are planned as if there were no others. Background requests get what is left of the same
+        Interactive requests are planned as if there were no others. Background requests get the rest of the same
         round, at most `pace.background_budget` tokens, or a round of their own if no interactive one can be computed.
         """
         interactive, background = queues.by_class()
@@ -76,7 +76,7 @@ class Planner:
                 self._plan_waiting(budget, budget.pace.sorted(group.waiting, without=budget.plan.admitted))
 
     def _plan_ahead(self, budget: StepBudget, begun: Sequence[Request]) -> None:
-        """Plan waiting requests that go before prompts which have begun, and which keep the blocks that they need."""
+        """Admit urgent waiting requests before started prompts, and leave these the blocks that they were promised."""
         plan, waiting = budget.plan, [] if budget.plan.preempted else budget.pace.ahead
         num_promised = sum(self._blocks.blocks_to_add(request, request.num_tokens) for request in begun)
         self._plan_waiting(budget, waiting if begun else [], num_promised=num_promised)
@@ -136,7 +136,7 @@ class Planner:
                 budget.promised_blocks += blocks_to_add(request, request.num_tokens) - num_given
 
     def _plan_preemption(self, budget: StepBudget) -> None:
-        """Choose the next request to preempt: the latest, but none for the third time while another can be.
+        """Choose the next request to preempt: the latest arrival, sparing requests that were preempted twice already.
 
         With the policy "fair" the latest of the tenant with the largest share.
         """
@@ -164,10 +164,10 @@ class Planner:
                 budget.plan.over_limit.append(request)
                 continue
             if budget.tokens <= 0:
-                stops.append(Stop(request, "budget"))
+                stops.append(AdmissionBlock(request, "budget"))
                 break
             if len(running) + len(admitted) >= self._max_num_seqs:
-                stops.append(Stop(request, "sequences"))
+                stops.append(AdmissionBlock(request, "sequences"))
                 self._make_way(budget, request, num_blocks=0)
                 break
             if self._waits_for_its_parent(budget, request):
@@ -177,7 +177,7 @@ class Planner:
             num_computed = max(prefix.num_tokens, request.num_computed_tokens)
             num_tokens = self._num_tokens_for(request.num_tokens - num_computed, budget)
             if num_tokens <= 0:
-                stops.append(Stop(request, "budget"))
+                stops.append(AdmissionBlock(request, "budget"))
                 break
             newly_shared = self._blocks.taken_by(prefix) - shared
             num_shared = len(newly_shared) - len(prefix.blocks)
@@ -185,7 +185,7 @@ class Planner:
             watermark = self._watermark if running or admitted else 0
             num_missing = whole + watermark - (budget.blocks - budget.promised_blocks - num_promised)
             if num_missing > 0:
-                stops.append(Stop(request, "blocks", num_missing))
+                stops.append(AdmissionBlock(request, "blocks", num_missing))
                 self._make_way(budget, request, num_blocks=whole + watermark)
                 break
             now = blocks_for(num_computed + num_tokens) + num_shared
@@ -195,7 +195,7 @@ class Planner:
             admitted[request] = prefix
             num_running[request.tenant] += 1
         else:
-            stops += [Stop(request, "tenant") for request in budget.plan.over_limit[:1]]
+            stops += [AdmissionBlock(request, "tenant") for request in budget.plan.over_limit[:1]]
 
     def _most_running(self, tenant: str) -> float:
         most = math.inf if self._counters is None else self._counters.most_running(tenant)

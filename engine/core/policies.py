@@ -46,7 +46,7 @@ class Source(Enum):
 
 
 def by_source(running: Iterable[Request]) -> dict[Source, list[Request]]:
-    """Split running requests into those that decode and those with a prompt to compute."""
+    """Split running requests into decodes and requests with a prompt to compute."""
     decodes: list[Request] = []
     chunks: list[Request] = []
     for request in running:

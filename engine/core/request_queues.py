@@ -116,7 +116,7 @@ class RequestQueues:
             self.blocks.release(request)
 
     def _continuing(self) -> list[Request]:
-        """Return the running requests without those that reach their length with a step in flight."""
+        """Return the running requests that do not reach their length with a step in flight."""
         if not self._in_flight:
             return self.running
         return [r for r in self.running if len(r.token_ids) + r.num_output_placeholders < r.max_num_tokens]

@@ -68,7 +68,7 @@ class Scheduler(RequestQueues):
     ) -> Batch | None:
         """Decide and apply one step; None if there is nothing to compute, or nothing before the next `update`.
 
-        While a step is in flight the latter is so if a request would have to be preempted or needs the host.
+        With a step in flight, also None if a request must be preempted or needs the host.
         `drafts`: how many tokens to compute behind the last one of some requests, if tokens are left over.
         `needs_host`: the step runs synchronously whatever its rows are.
         """
@@ -112,7 +112,7 @@ class Scheduler(RequestQueues):
         return Batch(next(self._step), self._rows(plan), self.blocks.take_moves(), needs_host)
 
     def _rows(self, plan: Plan) -> list[BatchRow]:
-        """Make the rows, those with a single token first. From now on their tokens count as computed."""
+        """Make the rows, single-token rows first. From now on their tokens count as computed."""
         short: list[BatchRow] = []
         long: list[BatchRow] = []
         drafts = plan.num_drafts

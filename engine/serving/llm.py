@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
 from ..config import EngineConfig
-from ..config.foreign_options import taken_keywords
+from ..config.foreign_options import supported_keywords
 from ..core.outputs import OutputDelta
 from ..core.sampling_params import SamplingParams
 from ..errors import InvalidRequestError
@@ -42,7 +42,7 @@ class LLM:
     def __init__(
         self, model: str | None = None, *, receipt_key_file: str | Path | None = None, **settings: Any
     ) -> None:
-        wishes = EngineConfig(**taken_keywords({"model": model, **settings}, _SETTINGS))
+        wishes = EngineConfig(**supported_keywords({"model": model, **settings}, _SETTINGS))
         self._receipts = None if receipt_key_file is None else self._new_receipts(receipt_key_file)
         parts = load(wishes)
         self.config = parts.config
@@ -360,7 +360,7 @@ class LLM:
     def _answers(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], on_delta: OnDelta | None = None
     ) -> list[RequestOutput]:
-        """Run requests to their end, and give those that want it their receipt."""
+        """Run requests to their end, and give each its receipt if it wants one."""
         maker = self._own_receipts().maker() if any(item.wants_receipt for item in params) else None
         outputs = self._begin(prompts, params, maker).joined(on_delta)
         if maker is not None:
@@ -452,7 +452,7 @@ class LLMStream:
 
     def __init__(self, llm: LLM, outputs: list[RequestOutput], texts: TokenTexts) -> None:
         self.outputs = outputs
-        self.deltas: deque[OutputDelta] = deque()  # those that nobody has read yet
+        self.deltas: deque[OutputDelta] = deque()  # deltas that nobody has read yet
         self._by_id = {output.request_id: output for output in outputs}
         self._num_unfinished = sum(len(output.outputs) for output in outputs)
         self._llm = llm

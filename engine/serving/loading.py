@@ -18,7 +18,7 @@ from ..execution.models.kv_cache import KVCache, StatePool
 from ..execution.models.memory_plan import cpu_budget, divide_memory
 from ..execution.models.model_builder import build_model
 from ..execution.models.resolved_model import ResolvedModel
-from ..execution.models.tensor_parallel import ALONE, TensorParallel
+from ..execution.models.tensor_parallel import SINGLE_RANK, TensorParallel
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import load_extra
 
@@ -73,7 +73,7 @@ def _load_shares(resolved: ResolvedModel) -> tuple[Any, Any, Callable[..., KVCac
     """
     parallel = _parallel_extra(resolved.config)
     ranks = parallel and parallel.start_ranks(parallel.Setup(resolved.config, resolved.folder, torch.get_num_threads()))
-    model = load_model(resolved, parallel=ALONE if ranks is None else ranks.parallel)
+    model = load_model(resolved, parallel=SINGLE_RANK if ranks is None else ranks.parallel)
     if ranks is None:
         return model, None, KVCache, resolved.model
     cached = parallel.cached_config(resolved.model, ranks.parallel, resolved.device)
@@ -87,7 +87,7 @@ def _parallel_extra(config: EngineConfig) -> Any:
     return load_extra("parallel.parallel_model", needed_for="--tensor-parallel-size")
 
 
-def load_model(resolved: ResolvedModel, *, parallel: TensorParallel = ALONE) -> Any:
+def load_model(resolved: ResolvedModel, *, parallel: TensorParallel = SINGLE_RANK) -> Any:
     """Load a model, or a rank's share of it, with its weights on the device. Raises ConfigError."""
     # Beside the reading of weights: the first start on a machine builds the CPU library. A daemon, because an ending
     # process must not wait for the build.

@@ -85,7 +85,7 @@ def build_progress() -> str | None:
 
 
 class _Build:
-    """A build of the library: files that are compiled, and those that are missing."""
+    """A build of the library: compiled and missing object files."""
 
     def __init__(self, compiler: str, folder: Path, options: Sequence[str], objects: "ObjectCache | None") -> None:
         self._start = time.perf_counter()

@@ -194,7 +194,7 @@ class _Table:
                 tuple(fields.get(name, 0) for name in _ROUNDING), part.order is not None,
             )  # fmt: skip
             numbers = [
-                self._kept(expert, (number, name), fields.get(name, 1))
+                self._field_value(expert, (number, name), fields.get(name, 1))
                 for name, _ in op.fields  # num_threads is 1
             ]
             self._structs.setdefault(kind, {})[expert] = op.packer.pack(*numbers)
@@ -202,7 +202,7 @@ class _Table:
                 self._orders.setdefault(kind, {})[expert] = part.order
             start += part.num_outputs
 
-    def _kept(self, expert: int, place: tuple[int, str], value: Any) -> Any:
+    def _field_value(self, expert: int, place: tuple[int, str], value: Any) -> Any:
         """Return a field's number, for a tensor the address of a copy; 0 for rows and results."""
         if not isinstance(value, Tensor):
             return 0 if value is None or isinstance(value, Value) else value

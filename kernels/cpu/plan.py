@@ -1,6 +1,6 @@
 """Plan: a forward pass as a list of native ops, recorded once and run by one call of the library (plan.cpp).
 
-The ops and their arguments are those of backend.py, so the result is equal to the bit. From step to step only numbers
+The ops and their arguments come from backend.py, so the result is equal to the bit. From step to step only numbers
 of rows and addresses of the step's arrays change; buffers between the ops are kept.
 """
 

@@ -1,4 +1,4 @@
-"""/ is an extension's page, or JSON that says what is here; /docs is a page that shows /openapi.json.
+"""/ is an extension's page, or JSON that lists the routes; /docs is a page that shows /openapi.json.
 
 /docs/ is an extension's page if one has a manual. All work without internet: they load nothing from other servers.
 """

@@ -48,7 +48,7 @@ CONSTRAINTS: Mapping[str, str] = {
 # Refused by --strict-fields whatever their value: other servers' names, with another name here or no counterpart.
 FOREIGN = frozenset({*HARMLESS, *CONSTRAINTS})
 
-# Known keys of messages, items and parts that templates do not get. Clients send back what they received, and more.
+# Known keys of messages, items and parts that templates do not get. Clients send back received keys, and more.
 MESSAGE_FIELDS = frozenset(
     {
         *("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"),

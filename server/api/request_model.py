@@ -179,7 +179,7 @@ class RequestModel(BaseModel):
         return self._as_sent
 
     @property
-    def asked_adapter(self) -> str:
+    def adapter_field(self) -> str:
         """Name of an adapter in a field beside `model`; "" without one."""
         return ""
 
@@ -216,7 +216,7 @@ def read_fields(
     service.check_model(name)
     defaults = service.default_sampling_params if defaults is None else defaults
     body = kind.read(fields, is_strict=service.settings.strict_fields, defaults=defaults)
-    asked = body.asked_adapter
+    asked = body.adapter_field
     body._adapter = service.adapter_named(asked or name)
     if asked and body._adapter is None:
         raise ModelNotFoundError(f"the adapter {asked[:100]!r} is not loaded")

@@ -60,7 +60,7 @@ class SamplingRequest(RequestModel):
     receipt: Annotated[bool, Field(description="Return a receipt, by which POST /verify checks the answer.")] = False
 
     @property
-    def asked_adapter(self) -> str:
+    def adapter_field(self) -> str:
         return self.lora_path
 
     def sampling(

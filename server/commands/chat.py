@@ -14,10 +14,10 @@ from ...engine.errors import ConfigError, SplitfuseError
 from ...engine.language.chat.messages import read_messages
 from ...engine.private_file import create_private
 from ..server_settings import ServerSettings
-from .talk.answer_view import AnswerView, new_view
-from .talk.chat_model import ChatModel, LocalChat, Usage
-from .talk.remote_chat import RemoteChat
-from .talk.session import Session
+from .terminal.answer_view import AnswerView, new_view
+from .terminal.chat_model import ChatModel, LocalChat, Usage
+from .terminal.remote_chat import RemoteChat
+from .terminal.session import Session
 
 _HELP = '''/set NAME VALUE  a sampling field, as /set temperature 0.2; without VALUE the model's own again
 /show         the settings and the conversation
@@ -97,7 +97,7 @@ class Conversation:
             "/system": self._system,
             "/set": self._set,
             "/show": lambda _: self._show(),
-            "/retry": lambda _: self._answer(self._asked()),
+            "/retry": lambda _: self._answer(self._unanswered_messages()),
             "/undo": lambda _: self._undo(),
             "/save": lambda text: self._save(_path(name, text)),
             "/load": lambda text: self._load(_path(name, text)),
@@ -120,7 +120,7 @@ class Conversation:
         if self._options.is_verbose and usage is not None:
             _say(answer.speed(usage))
 
-    def _asked(self) -> list[dict[str, str]]:
+    def _unanswered_messages(self) -> list[dict[str, str]]:
         """Return the messages up to the last one of the user. Raises ConfigError without one."""
         users = [index for index, message in enumerate(self._messages) if message["role"] == "user"]
         if not users:
@@ -128,7 +128,7 @@ class Conversation:
         return self._messages[: users[-1] + 1]
 
     def _undo(self) -> None:
-        self._messages = self._asked()[:-1]
+        self._messages = self._unanswered_messages()[:-1]
 
     def _system_text(self) -> str:
         return next((message["content"] for message in self._messages[:1] if message["role"] == "system"), "")

@@ -72,7 +72,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     argv, topic = help_topic(argv) if argv and argv[0] in _WITH_SETTINGS else (argv, ALL)
     parser, commands = build_parser(argv[:1], topic)
     if argv and argv[0] not in commands:
-        from .parsers.meant import check_command
+        from .parsers.suggestions import check_command
 
         check_command(argv, commands)
     if argv[:1] and argv[0] in ("serve", "generate", "chat", "config"):
@@ -87,7 +87,7 @@ def _prompt_hint(args: argparse.Namespace, unknown: list[str]) -> str | None:
     """Return the way to continue a text, for a text where none is read."""
     if unknown[0].startswith("-"):
         return None
-    from .parsers.meant import with_prompt
+    from .parsers.suggestions import with_prompt
 
     if args.command == "generate" and args.prompt is None:
         return f"; to continue a text: splitfuse generate {with_prompt(args.model, unknown)}"

@@ -46,7 +46,7 @@ def _lines(resolved: Resolved, values: dict[str, Any]) -> Iterator[str]:
     for section in SECTIONS:
         yield f"{section}:"
         for name in (name for name in values if _section(name) == section):
-            text, source = _shown(values[name]), _source(resolved, name)
+            text, source = _value_text(values[name]), _source(resolved, name)
             yield f"  {name:<{width}}  {text:<{_LONGEST_VALUE}}  {source}".rstrip()
     yield "- = chosen at the start, by the model and the machine"
 
@@ -55,7 +55,7 @@ def _section(name: str) -> str:
     return "model" if name == "model" else section_of(name)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -9,8 +9,8 @@ from typing import Any
 from ...engine.errors import ConfigError
 from ..process.exit import INTERRUPTED
 from ..server_settings import ServerSettings
-from .talk.answer_view import PlainView
-from .talk.session import Session
+from .terminal.answer_view import PlainView
+from .terminal.session import Session
 
 
 def read_prompt(text: str | None, *, model: str | None) -> str:
@@ -37,18 +37,18 @@ def _is_terminal() -> bool:
 def generate(settings: ServerSettings, *, prompt: str, fields: Mapping[str, Any]) -> int:
     """Print the continuation of the prompt. Ctrl-C stops it. `fields`: sampling fields that the user chose."""
     with Session(settings) as session:
-        return _shown(lambda show: session.answer(prompt, session.params(fields), show))
+        return _print_answer(lambda show: session.answer(prompt, session.params(fields), show))
 
 
 def generate_at(url: str, *, api_key: str | None, prompt: str, fields: Mapping[str, Any]) -> int:
     """Like generate, but at a running server."""
-    from .talk.remote_chat import RemoteChat
+    from .terminal.remote_chat import RemoteChat
 
     with RemoteChat(url, api_key=api_key) as model:
-        return _shown(lambda show: model.complete(prompt, fields, show))
+        return _print_answer(lambda show: model.complete(prompt, fields, show))
 
 
-def _shown(answer: Callable[[Callable[[str], None]], object]) -> int:
+def _print_answer(answer: Callable[[Callable[[str], None]], object]) -> int:
     """Print the parts that `answer` shows; the exit code."""
     try:
         with PlainView() as view:

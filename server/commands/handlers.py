@@ -42,7 +42,7 @@ def generate(args: argparse.Namespace) -> int:
 
 
 def embed(args: argparse.Namespace) -> int:
-    from .talk.embedding import embed
+    from .terminal.embedding import embed
 
     options = {"source": args.input, "target": args.output, "dimensions": args.dimensions, "truncate": args.truncate}
     return embed(_settings_with_model(args), **options)
@@ -50,7 +50,7 @@ def embed(args: argparse.Namespace) -> int:
 
 def chat(args: argparse.Namespace) -> int:
     from .chat import ChatOptions, chat, chat_at
-    from .talk.remote_chat import server_of
+    from .terminal.remote_chat import server_of
 
     options = ChatOptions(_sampling_fields(args), args.system, args.verbose, args.plain)
     if args.url is not None:
@@ -96,25 +96,25 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def models(args: argparse.Namespace) -> int:
-    from .machine.model_table import print_models, print_supported
+    from .model_store.model_table import print_models, print_supported
 
     return print_supported() if args.supported else print_models(as_json=args.as_json)
 
 
 def pull(args: argparse.Namespace) -> int:
-    from .machine.pull import pull
+    from .model_store.pull import pull
 
     return pull(args.model)
 
 
 def rm(args: argparse.Namespace) -> int:
-    from .machine.remove import remove
+    from .model_store.remove import remove
 
     return remove(args.model, is_sure=args.yes)
 
 
 def ps(args: argparse.Namespace) -> int:
-    from .machine.running_server import print_servers
+    from .model_store.running_server import print_servers
 
     return print_servers(api_key=args.api_key, as_json=args.as_json)
 

@@ -14,7 +14,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(slots=True)
-class _Seen:
+class _RequestFigures:
     """One request so far."""
 
     shape: Mapping[str, Any]
@@ -35,7 +35,7 @@ class LiveFigures:
     def __init__(self, about: Mapping[str, Any] | None = None) -> None:
         self.about = about or {}
         self._steps: deque[Mapping[str, Any]] = deque(maxlen=_NUM_STEPS)
-        self._requests: dict[int, _Seen] = {}
+        self._requests: dict[int, _RequestFigures] = {}
         self._gaps: deque[float] = deque(maxlen=_NUM_SAMPLES)
         self._ttfts: deque[float] = deque(maxlen=_NUM_SAMPLES)
         self._outputs: deque[tuple[float, int]] = deque(maxlen=_NUM_SAMPLES)  # time, number of tokens
@@ -44,7 +44,7 @@ class LiveFigures:
         """Add one event of the stream. Unknown events are ignored."""
         if event == "requests":
             for shape in data:
-                self._requests.setdefault(shape["number"], _Seen(shape))
+                self._requests.setdefault(shape["number"], _RequestFigures(shape))
         elif event == "steps":
             decodes: list[int] = []
             for record in data:
@@ -72,7 +72,7 @@ class LiveFigures:
                 seen.phase = f"preempted, {mode}"
         self._outputs.append((record["end"], num_tokens))
 
-    def _give_token(self, seen: _Seen, now: float) -> int:
+    def _give_token(self, seen: _RequestFigures, now: float) -> int:
         if seen.last_token is None:
             self._ttfts.append(now - seen.shape["arrival"])
         else:

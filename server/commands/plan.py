@@ -10,7 +10,7 @@ from ...engine.config.short_names import hub_name
 from ...engine.errors import ConfigError
 from ...engine.formats.checkpoint import local_model, model_folder
 from .byte_size import SIZE_KIND, byte_size
-from .machine.stored_model import is_cached
+from .model_store.stored_model import is_cached
 
 if TYPE_CHECKING:
     from ...engine.execution.models.memory_plan import MemoryPlan
@@ -56,23 +56,23 @@ def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]
     yield "device", f"{found.config.device}, {found.config.dtype}" + (f", weights {quantized}" if quantized else "")
     if found.config.tensor_parallel_size > 1 and found.config.device == "cuda":
         yield "GPUs", f"{found.config.tensor_parallel_size}, one for each rank; {NEVER_RUN}"
-    yield "weights", f"{shown(found.weight_bytes)}{per_rank}"
+    yield "weights", f"{size_text(found.weight_bytes)}{per_rank}"
     if found.step_bytes:
-        yield "a step", f"{shown(found.step_bytes)}{per_rank}, estimated; `serve` measures it"
-    yield "a token", f"{shown(found.token_bytes)} of KV cache{per_rank}"
+        yield "a step", f"{size_text(found.step_bytes)}{per_rank}, estimated; `serve` measures it"
+    yield "a token", f"{size_text(found.token_bytes)} of KV cache{per_rank}"
     num_blocks = max(0, found.num_blocks)
     yield (
         "KV cache",
         f"{num_blocks} blocks = {found.num_tokens} tokens = {found.num_requests:.3g} requests of "
-        f"{found.config.max_model_len}: {shown(found.num_tokens * found.token_bytes)}{per_rank}",
+        f"{found.config.max_model_len}: {size_text(found.num_tokens * found.token_bytes)}{per_rank}",
     )
     if config.prefix_cache_dir is not None:
         num_bytes = config.prefix_cache_disk_bytes
-        yield "on disk", f"{num_bytes // max(1, found.token_bytes)} tokens of prefixes at most: {shown(num_bytes)}"
+        yield "on disk", f"{num_bytes // max(1, found.token_bytes)} tokens of prefixes at most: {size_text(num_bytes)}"
     if found.states is not None:
         states, slot_bytes = found.states, found.states.slot_bytes
-        on_host = f", and {shown(states.num_host * slot_bytes)} of --swap-space" if states.num_host else ""
-        yield "states", f"{states}: {shown(states.num_slots * slot_bytes)}{on_host}"
+        on_host = f", and {size_text(states.num_host * slot_bytes)} of --swap-space" if states.num_host else ""
+        yield "states", f"{states}: {size_text(states.num_slots * slot_bytes)}{on_host}"
     if not found.fits:
         yield "", f"not one request of {found.config.max_model_len} tokens fits"
 
@@ -88,18 +88,18 @@ def _ways_out(
         with contextlib.suppress(ConfigError):  # a model with experts refuses quantization
             changed = planned(replace(config, quantization=bits))
             if changed.fits:
-                yield f"--quantization {bits}: weights {shown(changed.weight_bytes)}"
+                yield f"--quantization {bits}: weights {size_text(changed.weight_bytes)}"
     if config.kv_cache_dtype == "auto":
         name = "fp8" if found.config.device == "cuda" else "int8"
         changed = planned(replace(config, kv_cache_dtype=name))
         if changed.fits:
-            yield f"--kv-cache-dtype {name}: a token {shown(changed.token_bytes)}"
+            yield f"--kv-cache-dtype {name}: a token {size_text(changed.token_bytes)}"
     if found.config.tensor_parallel_size == 1 and found.config.device == "cuda":
         yield "--tensor-parallel-size 2, where there are two cards"
-    yield f"a machine with more memory, or a smaller model: the weights alone take {shown(found.weight_bytes)}"
+    yield f"a machine with more memory, or a smaller model: the weights alone take {size_text(found.weight_bytes)}"
 
 
-def shown(num_bytes: int) -> str:
+def size_text(num_bytes: int) -> str:
     """Format a size, like `1.25 GiB`."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= size:

@@ -1,7 +1,7 @@
 """Authentication: every path needs a key unless it is listed as open. Keys are kept only as SHA-256 digests.
 
-An admin watches all requests and changes the server. Without admin keys the only key is one, and so is everybody on a
-server without keys; of several keys none is.
+An admin watches all requests and changes the server. Without admin keys a single key is an admin, and so is everybody
+on a server without keys; none of several keys is.
 """
 
 import hmac

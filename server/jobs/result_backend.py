@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ...engine.core.outputs import OutputDelta
 from .idempotency import IdempotencyKey, KeyLocks
 from .job import Job, JobObserver
-from .kept_request import KeptRequest
+from .saved_request import SavedRequest
 
 if TYPE_CHECKING:
     from ...engine.serving.submitted_request import SubmittedRequest
@@ -34,7 +34,7 @@ class ResultBackend(JobObserver):
         return job.sink
 
     async def accept(
-        self, job: Job, handle: "SubmittedRequest", kept: KeptRequest, *, user: str, fingerprint: str
+        self, job: Job, handle: "SubmittedRequest", kept: SavedRequest, *, user: str, fingerprint: str
     ) -> None:
         """Return when the job is kept."""
 

@@ -25,7 +25,7 @@ _READ = {
     ("B307", "kernels/cpu/build.py"): (1, "evaluates text made of the program's own names"),
     ("B615", "engine/extras/bench/offline.py"): (2, "loads a local folder that the benchmark wrote"),
     ("B615", "engine/formats/checkpoint.py"): (2, "the user names the model, and --revision pins it"),
-    ("B615", "server/commands/machine/pull.py"): (3, "fetches the newest version of a model that the user names"),
+    ("B615", "server/commands/model_store/pull.py"): (3, "fetches the newest version of a model that the user names"),
 }
 
 # Lines that only look like secrets: a connection string in capitals, a prefix, a help text.

@@ -19,7 +19,7 @@ HEAD = f"""# Find an extra: its size, its settings, and the place where it plugs
 
 An extra is a folder that can be deleted; the rest still answers. `tests/engine/behaviour/test_removal.py` and
 `tests/server/behaviour/test_removal.py` delete each in turn. ARCHITECTURE.md explains the two mechanisms: parts of the
-engine load extras by name, and those of the server declare an `Extension`. `server/docs/extending.md` adds one from
+engine load extras by name, extras of the server declare an `Extension`. `server/docs/extending.md` adds one from
 another package.
 
 `make docs` writes this page from the sources. Lines are rounded to {ROUNDING}. Packages are those that only extras

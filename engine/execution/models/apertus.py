@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .decoder import Names
+from .decoder import WeightNames
 from .layers import Activation
 from .ungated_decoder import UngatedDecoder
 
@@ -40,7 +40,7 @@ class XIELU:
 class ApertusForCausalLM(UngatedDecoder):
     """Llama without a gate, with other names of its norms."""
 
-    names = Names(attention_norm="attention_layernorm", mlp_norm="feedforward_layernorm")
+    names = WeightNames(attention_norm="attention_layernorm", mlp_norm="feedforward_layernorm")
     qk_norm = True
     inexact = "xIELU runs in torch, whose expm1 has other bits in the last few elements of a batch"
     ignored = (*UngatedDecoder.ignored, "act_fn.beta", "act_fn.eps")  # constants of the activation

@@ -21,7 +21,7 @@ from .kv_cache import KVCache
 from .layer_states import LayerState
 from .layers import GATED_ACTIVATIONS, MLP, Attention, Norm, RMSNorm, activation
 from .rope import rope_table
-from .tensor_parallel import ALONE, TensorParallel, rows_of_parts, take_rows
+from .tensor_parallel import SINGLE_RANK, TensorParallel, rows_of_parts, take_rows
 
 Parts = list[tuple[str, int]]  # matrices of one input: name, number of rows
 _MAX_LOADING = 4  # layers loaded at once: loading a layer takes more memory than the layer keeps
@@ -37,7 +37,7 @@ class Layer:
     mlp: Callable[[Tensor], Tensor]
 
 
-class Names(NamedTuple):
+class WeightNames(NamedTuple):
     """Names of a family's weights."""
 
     prefix: str = "model."  # before every name but the head's; missing if only the base model was saved
@@ -59,7 +59,7 @@ class Decoder:
 
     partial_rotary: ClassVar[bool] = False  # True if a part of a head, or all of it, may stay unrotated
     defaults: ClassVar[Mapping[str, Any]] = {}  # fields that config.json may lack, as transformers has them
-    names: ClassVar[Names] = Names()
+    names: ClassVar[WeightNames] = WeightNames()
     qkv_bias: ClassVar[bool | None] = None  # None: config.attention_bias decides
     o_bias: ClassVar[bool | None] = None
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq", "lm_head.weight")  # endings of unread tensors' names
@@ -100,7 +100,7 @@ class Decoder:
         weight_bits: int = 16,
         has_fp8_weights: bool = False,
         input_bits: tuple[int, int] = (16, 16),
-        parallel: TensorParallel = ALONE,
+        parallel: TensorParallel = SINGLE_RANK,
     ) -> None:
         if not self.partial_rotary and any(rope.rotary_dim != config.head_dim for rope in config.ropes):
             raise ConfigError(f"partial_rotary_factor other than 1 is not known for {config.architecture}")
@@ -130,7 +130,7 @@ class Decoder:
         """True if a tensor with this name may stay unread."""
         return name.endswith(self.ignored)
 
-    def become(self, other: "Decoder | None") -> None:
+    def replace_weights(self, other: "Decoder | None") -> None:
         """Continue as another decoder of the same config, or without weights (None), for all who hold this one."""
         old = self.__dict__
         self.__dict__ = {"config": self.config} if other is None else other.__dict__

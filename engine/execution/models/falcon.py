@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError
-from .decoder import Names
+from .decoder import WeightNames
 from .parallel_decoder import ParallelDecoder
 from .tensor_parallel import take_rows
 
@@ -18,7 +18,7 @@ class FalconForCausalLM(ParallelDecoder):
     Decoder whose checkpoint stores each KV head's rows after the rows of its query heads.
     """
 
-    names = Names(
+    names = WeightNames(
         prefix="transformer.", embed="word_embeddings", norm="ln_f", layers="h", attention="self_attention",
         o_proj="dense",
     )  # fmt: skip
@@ -79,7 +79,9 @@ class GPTNeoXForCausalLM(FalconForCausalLM):
     """
 
     partial_rotary = True
-    names = Names(prefix="gpt_neox.", embed="embed_in", norm="final_layer_norm", attention="attention", o_proj="dense")
+    names = WeightNames(
+        prefix="gpt_neox.", embed="embed_in", norm="final_layer_norm", attention="attention", o_proj="dense"
+    )
     ignored = (  # causal masks, and a tied head
         ".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq", "lm_head.weight", "embed_out.weight",
     )  # fmt: skip

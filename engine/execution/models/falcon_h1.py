@@ -10,7 +10,7 @@ from torch import Tensor
 from ....kernels import ops
 from ...errors import ConfigError
 from ...formats.positive_numbers import positive_number
-from .decoder import Decoder, Names
+from .decoder import Decoder, WeightNames
 from .forward_inputs import Inputs
 from .hybrid import check_values, scaled
 from .layers import Attention
@@ -48,7 +48,7 @@ class AttentionBesideMamba:
 class FalconH1ForCausalLM(MambaDecoder):
     """MambaDecoder whose multipliers become part of the weights, as in GGUF files."""
 
-    names = Names(norm="final_layernorm", mlp_norm="pre_ff_layernorm", mlp="feed_forward")
+    names = WeightNames(norm="final_layernorm", mlp_norm="pre_ff_layernorm", mlp="feed_forward")
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

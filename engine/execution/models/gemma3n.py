@@ -11,7 +11,7 @@ from torch import Tensor
 from ....kernels import ops
 from ...errors import ConfigError
 from ...formats.positive_numbers import positive_int
-from .decoder import Layer, Names
+from .decoder import Layer, WeightNames
 from .forward_inputs import Inputs
 from .gemma import dual_ropes
 from .hybrid import check_values
@@ -190,4 +190,4 @@ class Gemma3nForCausalLM(SharedKVGemma):
 class Gemma3nForConditionalGeneration(Gemma3nForCausalLM):
     """Gemma 3n beside encoders of images and sound, which stay unread."""
 
-    names = Names(prefix="model.language_model.")
+    names = WeightNames(prefix="model.language_model.")

@@ -10,7 +10,7 @@ from torch import Tensor
 from ....kernels import ops
 from ...errors import ConfigError
 from ...formats.positive_numbers import positive_int
-from .decoder import Layer, Names
+from .decoder import Layer, WeightNames
 from .forward_inputs import Inputs
 from .hybrid import scaled
 from .layer_states import PagedKV
@@ -199,7 +199,7 @@ class Gemma4ForCausalLM(SharedKVGemma, SparseDecoder):
 class Gemma4ForConditionalGeneration(Gemma4ForCausalLM):
     """Gemma 4 beside encoders of images and sound, which stay unread."""
 
-    names = Names(prefix="model.language_model.")
+    names = WeightNames(prefix="model.language_model.")
 
 
 def _kind(number: int, every: int) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from .decoder import Names
+from .decoder import WeightNames
 from .forward_inputs import Inputs
 from .layer_norm_decoder import LayerNormDecoder
 from .layers import Attention
@@ -18,7 +18,7 @@ class GPT2LMHeadModel(LayerNormDecoder):
     """LayerNormDecoder with biases everywhere; the checkpoint has q, k and v in one matrix."""
 
     partial_rotary = True
-    names = Names(
+    names = WeightNames(
         prefix="transformer.", embed="wte", norm="ln_f", layers="h", attention_norm="ln_1", attention="attn",
         o_proj="c_proj", mlp_norm="ln_2",
     )  # fmt: skip

@@ -11,7 +11,7 @@ from ...errors import ConfigError
 from ...formats.positive_numbers import positive_int
 from .config import ModelConfig
 from .decoder import Decoder
-from .layer_states import LayerState, NoState, PagedKV, RecurrentState, Several
+from .layer_states import CompositeState, LayerState, NoState, PagedKV, RecurrentState
 
 _OLD_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
 
@@ -24,7 +24,7 @@ class HybridDecoder(Decoder):
         paged, recurrent = super().layer_states(config)[0], cls.recurrent_state(config.hf_config)
         states: dict[str, LayerState] = {"full_attention": paged, "linear_attention": recurrent}
         if isinstance(paged, PagedKV):
-            states["hybrid"] = Several((paged, recurrent))
+            states["hybrid"] = CompositeState((paged, recurrent))
         return tuple(states.get(kind, NoState()) for kind in config.hf_config["layer_kinds"])
 
     @classmethod

@@ -10,12 +10,12 @@ from ...device import to_device
 from ...errors import ConfigError
 from .config import ModelConfig
 from .layer_states import (
+    CompositeState,
     LatentKV,
     LayerState,
     NoState,
     PagedKV,
     RecurrentState,
-    Several,
     SharedKV,
 )
 from .memory_plan import kv_bytes_per_token
@@ -76,7 +76,7 @@ class KVCache:
 
     def _view(self, state: LayerState) -> LayerView:
         match state:
-            case Several(parts):
+            case CompositeState(parts):
                 return tuple(map(self._part, parts))
             case NoState() | SharedKV():
                 return None

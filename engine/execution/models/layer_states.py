@@ -47,13 +47,13 @@ class NoState(NamedTuple):
     """Layer that sees one token alone, such as an MLP."""
 
 
-class Several(NamedTuple):
+class CompositeState(NamedTuple):
     """Parts side by side in one layer, such as attention and Mamba2. The layer gets a tuple of their views."""
 
     parts: tuple[PagedKV | RecurrentState, ...]
 
 
-LayerState = PagedKV | LatentKV | RecurrentState | SharedKV | NoState | Several
+LayerState = PagedKV | LatentKV | RecurrentState | SharedKV | NoState | CompositeState
 
 
 def paged_parts(states: Iterable[LayerState]) -> list[PagedKV | LatentKV]:
@@ -68,7 +68,7 @@ def recurrent_parts(states: Iterable[LayerState]) -> list[RecurrentState]:
 
 def _parts(states: Iterable[LayerState]) -> Iterator[LayerState]:
     for state in states:
-        if isinstance(state, Several):
+        if isinstance(state, CompositeState):
             yield from state.parts
         else:
             yield state

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...formats.positive_numbers import positive_int, positive_number
-from .decoder import Names
+from .decoder import WeightNames
 from .forward_inputs import Inputs
 from .hybrid import HybridDecoder, with_layer_kinds
 from .layer_states import RecurrentState
@@ -40,7 +40,7 @@ class Lfm2ForCausalLM(HybridDecoder):
     HybridDecoder whose recurrent parts are convolutions alone.
     """
 
-    names = Names(
+    names = WeightNames(
         norm="embedding_norm",
         attention_norm="operator_norm",
         o_proj="out_proj",

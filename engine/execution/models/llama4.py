@@ -10,7 +10,7 @@ from torch import Tensor
 from ....kernels import ops
 from ...errors import ConfigError
 from ...formats.positive_numbers import positive_int
-from .decoder import Names
+from .decoder import WeightNames
 from .forward_inputs import Inputs
 from .interleaved_rope import InterleavedRope
 from .kv_cache import KVCache
@@ -40,7 +40,7 @@ _KINDS = ("chunked_attention", "full_attention")
 class Llama4ForCausalLM(InterleavedRope, SparseDecoder):
     """SparseDecoder. Layers without positions have full attention, whose queries grow with their positions."""
 
-    names = Names(mlp="feed_forward")
+    names = WeightNames(mlp="feed_forward")
     sparse_block = "feed_forward"
     router_name = "router"
     has_fused_form = False

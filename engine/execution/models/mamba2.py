@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .decoder import Names
+from .decoder import WeightNames
 from .hybrid import check_values, with_layer_kinds
 from .mamba2_mixer import MambaDecoder
 from .mixer_decoder import MixerDecoder
@@ -65,7 +65,7 @@ class BambaForCausalLM(MambaDecoder):
 
     defaults = {"mamba_n_heads": 128, "mamba_d_state": 256, "rms_norm_eps": 1e-5, "max_position_embeddings": 262144}
     partial_rotary = True
-    names = Names(norm="final_layernorm", mlp_norm="pre_ff_layernorm", mlp="feed_forward")
+    names = WeightNames(norm="final_layernorm", mlp_norm="pre_ff_layernorm", mlp="feed_forward")
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

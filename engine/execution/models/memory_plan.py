@@ -26,7 +26,7 @@ class MemoryPlan:
     weight_bytes: int  # planned; 0: they are loaded
     step_bytes: int  # a GPU's largest step
     token_bytes: int  # keys and values of a token
-    block_bytes: int  # with those of a draft model
+    block_bytes: int  # a draft model's included
     cache_bytes: int  # memory for blocks
     num_blocks: int
     num_host_blocks: int

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .decoder import Layer, Names
+from .decoder import Layer, WeightNames
 from .forward_inputs import Inputs, select
 from .layers import NoNorm
 from .mamba2_mixer import MambaDecoder
@@ -27,7 +27,7 @@ class MixerDecoder(MambaDecoder):
 
     partial_rotary = True
     mixer = "mixer"
-    names = Names(
+    names = WeightNames(
         prefix="backbone.", embed="embeddings", norm="norm_f", attention_norm="norm", attention="mixer", mlp="mixer"
     )
 

@@ -18,7 +18,7 @@ from ...formats.positive_numbers import positive_int, positive_number
 from .decoder import Decoder
 from .forward_inputs import Inputs
 from .kv_cache import KVCache
-from .tensor_parallel import ALONE, TensorParallel, take_rows
+from .tensor_parallel import SINGLE_RANK, TensorParallel, take_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class SparseMLP:
     experts: Sequence[Any]  # packed by `ops.pack_experts`, one entry for each of this rank's slices
     routing: ops.RouteArgs
     slots: StepSlots
-    parallel: TensorParallel = ALONE
+    parallel: TensorParallel = SINGLE_RANK
 
     def __call__(self, x: Tensor) -> Tensor:
         if not len(x):

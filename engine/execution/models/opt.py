@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...formats.positive_numbers import positive_int
-from .decoder import Layer, Names
+from .decoder import Layer, WeightNames
 from .forward_inputs import Inputs, select
 from .layer_norm_decoder import LayerNormDecoder
 from .layers import LayerNorm, NoNorm, Norm
@@ -20,7 +20,7 @@ class OPTForCausalLM(LayerNormDecoder):
     """Decoder whose embeddings may be narrower than its layers, with a projection on either side."""
 
     partial_rotary = True
-    names = Names(
+    names = WeightNames(
         embed="decoder.embed_tokens", norm="decoder.final_layer_norm", layers="decoder.layers",
         attention_norm="self_attn_layer_norm", o_proj="out_proj", mlp_norm="final_layer_norm",
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Memory that a model's weights will take, computed without reading them: its family is given shapes for tensors.
 
-Only headers are read, of a GGUF file or of quantized safetensors. Sizes are those of the kernels' layouts.
+Only headers are read, of a GGUF file or of quantized safetensors. Sizes follow the kernels' layouts.
 """
 
 from collections import defaultdict

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .decoder import Names
+from .decoder import WeightNames
 from .gated_delta import DeltaShape, GatedDeltaDecoder
 from .qwen import SharedExpertDecoder
 
@@ -59,7 +59,7 @@ class Qwen3_5ForCausalLM(GatedDeltaDecoder):
 class Qwen3_5ForConditionalGeneration(Qwen3_5ForCausalLM):
     """Qwen3.5 beside an encoder of images, which stays unread."""
 
-    names = Names(prefix="model.language_model.")
+    names = WeightNames(prefix="model.language_model.")
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Qwen3_5MoeForCausalLM(GatedDeltaDecoder, SharedExpertDecoder):
 class Qwen3_5MoeForConditionalGeneration(Qwen3_5MoeForCausalLM):
     """Qwen3.5-MoE beside an encoder of images, which stays unread."""
 
-    names = Names(prefix="model.language_model.")
+    names = WeightNames(prefix="model.language_model.")
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -219,8 +219,8 @@ def read_model_config(
 ) -> ModelConfig:
     """Read the shape of the model in this folder or GGUF file, for --model-impl `impl`. Raises ConfigError.
 
-    A folder's is in config.json, the end tokens in generation_config.json. Some configs name no dtype: then it is that
-    of the weights, as in transformers. `rope_scaling` replaces the model's own.
+    A folder's is in config.json, the end tokens in generation_config.json. Some configs name no dtype: then the
+    weights' dtype counts, as in transformers. `rope_scaling` replaces the model's own.
     """
     if folder.is_file():
         from ...formats.gguf.config_fields import read_config_fields  # here: most models are folders

@@ -114,7 +114,7 @@ class TensorParallel:
         return whole if copies == 1 else whole[:, ::copies].contiguous()
 
 
-ALONE = TensorParallel()
+SINGLE_RANK = TensorParallel()
 
 
 def take_rows(weight: Any, rows: Sequence[slice]) -> list[Any]:

@@ -37,7 +37,7 @@ class _RequestArrays:
         self._seen[: len(distinct)] = distinct
         self._num_seen = request.num_prompt_tokens  # number of the request's tokens that _seen covers
 
-    def seen(self, at: SampleIndex) -> Array:
+    def penalized_ids(self, at: SampleIndex) -> Array:
         """Return the penalized ids: of the prompt, then of each token of the output, then LAST or drafts.
 
         The next call overwrites the returned array, unless its drafts begin with this call's drafts.
@@ -82,9 +82,11 @@ class LogitsProcessors:
         for row, index in indices:
             request = index.request
             if request.changes_logits(index.num_output_tokens):
-                made = self._arrays.get(request) or kept.get(request) or _RequestArrays(request, vocab_size=vocab_size)
-                self._arrays[request] = made
-                changes.append(_Change(row, index, made))
+                arrays = (
+                    self._arrays.get(request) or kept.get(request) or _RequestArrays(request, vocab_size=vocab_size)
+                )
+                self._arrays[request] = arrays
+                changes.append(_Change(row, index, arrays))
         return {**_additions(changes), **_penalties(changes), **_allowed(changes)} if changes else {}
 
 
@@ -102,13 +104,13 @@ def _additions(changes: Sequence[_Change]) -> Arrays:
         parts.append((row, ids, values, after))
     if not parts:
         return {}
-    made = {
+    entries = {
         "add_rows": np.repeat([row for row, *_ in parts], [len(ids) for _, ids, _, _ in parts]),
         "add_ids": np.concatenate([ids for _, ids, _, _ in parts]),
         "add_values": np.concatenate([values for _, _, values, _ in parts]),
     }
     after = np.concatenate([after for *_, after in parts])
-    return {**made, "add_after": after} if (after != ALWAYS).any() else made
+    return {**entries, "add_after": after} if (after != ALWAYS).any() else entries
 
 
 def _forbidden(index: SampleIndex) -> list[tuple[int, int]]:
@@ -132,7 +134,7 @@ def _penalties(changes: Sequence[_Change]) -> Arrays:
     if not changes:
         return {}
     all_params = [change.at.request.params for change in changes]
-    seen = [change.arrays.seen(change.at) for change in changes]
+    seen = [change.arrays.penalized_ids(change.at) for change in changes]
     lengths = np.array(list(map(len, seen)))
     penalties = {
         "penalty_rows": np.array([change.row for change in changes]),

@@ -51,7 +51,7 @@ class FairShare:
     """Share of the prompt tokens that requests without a goal, or too late for theirs, get while others have goals.
 
     When it has fallen behind, the first of them in queue order goes before all others, until it gets tokens: so it is
-    not overtaken for ever, wherever the blocks or sequences are what lacks.
+    not overtaken for ever, even if it lacks blocks or a sequence.
     """
 
     def __init__(self, share: float, *, most: int) -> None:

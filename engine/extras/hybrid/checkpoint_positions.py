@@ -3,8 +3,9 @@
     prompt    [ grid | grid | branch off a cached prompt | grid | last block edge | last token ]
     output    [ the latest block edge, in place of the one before it ]
 
-Always a block edge, because what lies before it is found by cached blocks; but for the state before the last token of a
-prompt, to which further outputs of the prompt return. A row of many tokens passes many positions, and keeps each.
+Positions are block edges, because cached blocks hold the tokens before an edge. The one exception is the last token of
+a prompt: further outputs of the prompt start from the state before it. A row of many tokens passes many positions, and
+keeps each.
 """
 
 from typing import NamedTuple

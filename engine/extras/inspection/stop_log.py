@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...core.plan import Stop
+from ...core.plan import AdmissionBlock
 from ...core.request import Request
 
 _MAX_ENTRIES = 512  # a queue of 512 requests advances that often
@@ -35,7 +35,7 @@ class StopLog:
         self._passed = "fairness" if is_fair else "priority"
         self._entries: deque[_Entry] = deque(maxlen=_MAX_ENTRIES)
 
-    def note(self, stop: Stop, now: float) -> None:
+    def note(self, stop: AdmissionBlock, now: float) -> None:
         """Note that a decision stopped admission here."""
         request, last = stop.request, self._entries[-1] if self._entries else None
         if last is None or (last.number, last.reason) != (request.arrival_order, stop.reason):

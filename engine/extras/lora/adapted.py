@@ -52,7 +52,7 @@ class Step:
 
 
 @dataclass
-class Sites:
+class LoraTargets:
     """Parts of a model by checkpoint name."""
 
     prefix: str
@@ -82,7 +82,7 @@ class Sites:
             part = self.parts.get(name.removeprefix(self.prefix))
             if part is None:
                 raise ConfigError(
-                    f"{about}: adapters cannot change {name} of this model; {self._known()} they can. "
+                    f"{about}: adapters cannot change {name} of this model; {self._known_linears()} they can. "
                     "Merge it: peft's merge_and_unload()"
                 )
             if (rank := len(pair.a)) > max_rank:
@@ -105,7 +105,7 @@ class Sites:
     def _separated(self, b: Tensor) -> Tensor:
         return b.view(-1, self.head_dim // 2, 2, b.shape[1]).transpose(1, 2).reshape(b.shape)
 
-    def _known(self) -> str:
+    def _known_linears(self) -> str:
         return ", ".join(sorted({name.rpartition(".")[2] for name in self.parts}))
 
 
@@ -128,10 +128,10 @@ class AdaptedLinear:
 class Adapted(_Base):
     """Part of a decoder's class that wraps its linears."""
 
-    sites: Sites
+    sites: LoraTargets
 
     def _load(self) -> None:
-        self.sites = Sites(self._prefix, self.config.head_dim, self._device, self._dtype)
+        self.sites = LoraTargets(self._prefix, self.config.head_dim, self._device, self._dtype)
         super()._load()
 
     def _linear(self, parts: Parts, num_inputs: int, **how: Any) -> Any:

@@ -1,5 +1,5 @@
 """Adapters: the adapters of one engine by name: read and checked when they are named, kept in memory while there is
-room, and read again when a request names one that has left.
+room, and read again when a request names an evicted one.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from ...extension import load_extra
 from ...language.workers.heap import return_freed_memory
-from .adapted import Sites
+from .adapted import LoraTargets
 from .adapter import Adapter
 from .matrices import Matrices
 from .peft_folder import read_folder
@@ -34,7 +34,7 @@ _NICENESS = 5  # the reading thread's, so that the steps come first
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedAdapter:
     """Adapter that requests can name. `digest`: hash of the files when they were named."""
 
     name: str
@@ -52,14 +52,14 @@ class Adapters:
 
     def __init__(self, config: EngineConfig, model: Any) -> None:
         """`model`: a decoder that was built with adapters."""
-        self._sites: Sites = model.sites
+        self._sites: LoraTargets = model.sites
         self._config = config
         self._room = config.max_loras
         self._max_rank = config.max_lora_rank
         self._secret = secrets.token_bytes(32)
         self._lock = threading.Lock()
         self._reading = threading.Lock()  # one adapter is read at a time
-        self._named: dict[str, Named] = {}
+        self._named: dict[str, NamedAdapter] = {}
         self._loaded: WeakValueDictionary[str, Adapter] = WeakValueDictionary()  # by digest: all in memory
         self._kept: OrderedDict[str, Adapter] = OrderedDict()  # by digest, least recently used first
         self._turn = asyncio.Lock()  # held by a request whose adapter is not in memory
@@ -69,7 +69,7 @@ class Adapters:
     # Names.
 
     @property
-    def named(self) -> list[Named]:
+    def named(self) -> list[NamedAdapter]:
         """Adapters that requests can name, the oldest first."""
         return list(self._named.values())
 
@@ -100,7 +100,7 @@ class Adapters:
         for text in self._config.lora_modules:
             self.add(*_module(text))
 
-    def add(self, name: str, path: Path, *, replaces: bool = False) -> Named:
+    def add(self, name: str, path: Path, *, replaces: bool = False) -> NamedAdapter:
         """Read and check an adapter, and give it a name. Takes time. Raises ConfigError; nothing has changed then.
 
         `replaces`: the name may be in use; unfinished requests keep their adapter.
@@ -108,7 +108,7 @@ class Adapters:
         if self._config.serves(name):
             raise ConfigError(f"{name!r} is the model's own name; give the adapter another one")
         matrices = _read(path)
-        named = Named(name, path, matrices.digest, time.time())
+        named = NamedAdapter(name, path, matrices.digest, time.time())
         with contextlib.suppress(FullError):  # it is read again once a request names it
             self._load(named, matrices)
         self._check(named, matrices)
@@ -118,7 +118,7 @@ class Adapters:
             self._named[name] = named
         return named
 
-    def _check(self, named: Named, matrices: Matrices) -> None:
+    def _check(self, named: NamedAdapter, matrices: Matrices) -> None:
         """Raise ConfigError if an adapter that found no room does not fit the model."""
         if named.digest not in self._loaded:
             self._sites.table(matrices, max_rank=self._max_rank, about=str(named.path))
@@ -209,14 +209,14 @@ class Adapters:
 
         return wake
 
-    def _found(self, named: Named) -> Adapter | None:
+    def _found(self, named: NamedAdapter) -> Adapter | None:
         with self._lock:
             if (adapter := self._loaded.get(named.digest)) is not None:
                 self._kept[named.digest] = adapter
                 self._kept.move_to_end(named.digest)
             return adapter
 
-    def _load(self, named: Named, matrices: Matrices) -> Adapter:
+    def _load(self, named: NamedAdapter, matrices: Matrices) -> Adapter:
         if matrices.digest != named.digest:
             raise ConfigError(f"{named.path} has changed since the adapter {named.name!r} was loaded; load it again")
         if (adapter := self._found(named)) is not None:

@@ -1,6 +1,6 @@
 """Folders of peft: adapter_config.json and adapter_model.safetensors (https://github.com/huggingface/peft).
 
-Only what changes the answer is read. A field that would change it in a way that is not built is refused by name.
+Reads only fields that change the answer. A field whose effect is not built is refused by name.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""Heads: what turns a pooled state into an embedding or into logits, in float32 on the host, one vector at a time.
+"""Heads: turn a pooled state into an embedding or into logits, in float32 on the host.
 
-One vector at a time on one order of sums: a result depends on its own request alone.
+One vector at a time in one order of sums: a result depends on its own request alone.
 """
 
 from collections.abc import Callable

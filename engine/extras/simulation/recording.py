@@ -8,9 +8,9 @@
     {"finish": 0, "reason": "abort", "time": …}                                          a request ended from outside
 
 Empty keys are left out; readers ignore unknown keys and lines. With prefix caching the token ids decide which blocks
-are shared, so they are recorded: such a file holds the text of users. Of sampling parameters only those are recorded
-that affect decisions: "min" for min_tokens. "known": number of the last prompt tokens that are output, in a request
-that another process began. "stopped_at": where admission stopped and why (`Stop` in core/plan.py).
+are shared, so they are recorded: such a file holds the text of users. Only sampling parameters that affect decisions
+are recorded: "min" for min_tokens. "known": number of the last prompt tokens that are output, in a request
+that another process began. "stopped_at": where admission stopped and why (`AdmissionBlock` in core/plan.py).
 """
 
 import contextlib

@@ -152,7 +152,7 @@ class _Replay:
             "add": self._add,
             "finish": self._finish,
             "step": self._step,
-            "done": self._done,
+            "done": self._update,
         }
         for kind, do in kinds.items():
             if kind in line:
@@ -222,7 +222,7 @@ class _Replay:
         order = [self._requests[number] for number in line.get("order", ())]
         return Pace(line.get("budget"), line.get("background_budget"), order)
 
-    def _done(self, line: Line) -> str | None:
+    def _update(self, line: Line) -> str | None:
         batch = self._in_flight.popleft()
         self._now = line["end"]
         self._scheduler.update(batch, list(_outputs(batch, line)), line["end"])
@@ -255,18 +255,19 @@ def _difference(recorded: Line, replayed: Line) -> str | None:
     for key, nothing in _DECISIONS.items():
         was, now = recorded.get(key, nothing), replayed.get(key, nothing)
         if was != now and (key in recorded or key in replayed):
-            return f"  {key} recorded: {_shown(was)}\n  {key} replayed: {_shown(now)}"
+            return f"  {key} recorded: {_short_text(was)}\n  {key} replayed: {_short_text(now)}"
     return None
 
 
 def _context(running: Iterable[Request], waiting: Iterable[Request]) -> str:
     return "\n".join(
-        f"  {name} before: " + _shown([f"{r.arrival_order}: {r.num_computed_tokens}/{r.num_tokens}" for r in requests])
+        f"  {name} before: "
+        + _short_text([f"{r.arrival_order}: {r.num_computed_tokens}/{r.num_tokens}" for r in requests])
         for name, requests in (("running", running), ("waiting", waiting))
     )
 
 
-def _shown(value: Any) -> str:
+def _short_text(value: Any) -> str:
     if not isinstance(value, list) or len(value) <= 12:
         return str(value)
     return f"{str(value[:12])[:-1]}, … {len(value)} in all]"

@@ -1,7 +1,7 @@
 """Confidence: how often tokens of a kind were right, so that a draft ends where tokens are no longer worth their cost.
 
 A text is certain for ten tokens and then open, which a request's mean acceptance does not show. Candidates are compared
-with what the text became, drafted or not, so kinds that are not drafted at present are judged, too. All tenants share
+with the tokens that came, drafted or not, so kinds that are not drafted at present are judged, too. All tenants share
 the counts, which hold no text.
 """
 

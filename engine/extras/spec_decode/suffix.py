@@ -5,8 +5,8 @@ same tool, answers of one form) their ends match long pieces of past text, and l
 
 Two sources draft: the own text by NgramIndex, and the past by the most frequent next tokens, as many as
 `max_spec_factor` times the match and as long as their joint frequency is `min_token_prob` or more. Confidence ends both
-and takes the one with more to gain. Tenants, and salts of one tenant, have trees of their own: nothing that others said
-or asked is drafted, so it cannot be seen in times.
+and takes the one with more to gain. Tenants, and salts of one tenant, have trees of their own: no other tenant's
+text is drafted, so times reveal none of it.
 """
 
 from collections import OrderedDict

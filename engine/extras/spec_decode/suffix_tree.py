@@ -32,7 +32,7 @@ class Match(NamedTuple):
     num_tokens: int
 
 
-class _Kept:
+class _StoredSequence:
     """Sequence whose suffixes [num_removed, num_added) are in the tree."""
 
     __slots__ = ("num_added", "num_removed", "tokens")
@@ -48,10 +48,10 @@ class SuffixTree:
     def __init__(self, max_depth: int) -> None:
         self._max_depth = max_depth
         self._root = _Node((), 0, 0, 0)
-        self._kept: deque[_Kept] = deque()  # in the order in which their suffixes were added
-        self._adding: _Kept | None = None  # the last of them, if not all of its suffixes are in the tree yet
-        self._waiting: deque[_Kept] = deque()
-        self._preferred: deque[_Kept] = deque()  # these come first
+        self._kept: deque[_StoredSequence] = deque()  # in the order in which their suffixes were added
+        self._adding: _StoredSequence | None = None  # the last of them, if not all of its suffixes are in the tree yet
+        self._waiting: deque[_StoredSequence] = deque()
+        self._preferred: deque[_StoredSequence] = deque()  # these come first
         self.num_waiting = 0  # suffixes to add
 
     @property
@@ -62,7 +62,7 @@ class SuffixTree:
     def add(self, token_ids: Sequence[int], *, is_preferred: bool = False) -> None:
         """Queue a sequence, a preferred one before all others. `add_next` adds its suffixes one by one."""
         if token_ids:
-            (self._preferred if is_preferred else self._waiting).append(_Kept(token_ids))
+            (self._preferred if is_preferred else self._waiting).append(_StoredSequence(token_ids))
             self.num_waiting += len(token_ids)
 
     def add_next(self) -> None:

@@ -10,10 +10,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from ....kernels import ops
 from ...errors import ConfigError
 from ...execution.models.config import ModelConfig
-from ...execution.models.decoder import Names
+from ...execution.models.decoder import WeightNames
 from ...execution.models.forward_inputs import Inputs
 from ...execution.models.kv_cache import KVCache
-from ...execution.models.tensor_parallel import ALONE, TensorParallel
+from ...execution.models.tensor_parallel import SINGLE_RANK, TensorParallel
 from ...formats.weights import WeightSource
 from .attention import SERVED, running
 from .config import build, read_shape
@@ -77,7 +77,7 @@ class _PagedForward:
 class TransformersModel:
     """Model of any architecture whose layers call transformers' attention interface. For one thread."""
 
-    names: ClassVar[Names] = Names()
+    names: ClassVar[WeightNames] = WeightNames()
     unrounded: ClassVar[tuple[str, ...]] = ()
     inexact: ClassVar[str | None] = "transformers' modules run in torch, whose ops depend on the batch"
 
@@ -92,7 +92,7 @@ class TransformersModel:
         weight_bits: int = 16,
         has_fp8_weights: bool = False,
         input_bits: tuple[int, int] = (16, 16),
-        parallel: TensorParallel = ALONE,
+        parallel: TensorParallel = SINGLE_RANK,
     ) -> None:
         if not parallel.is_whole:
             raise ConfigError(f"--tensor-parallel-size is not built for {config.architecture} through transformers")

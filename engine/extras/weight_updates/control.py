@@ -80,7 +80,7 @@ class EngineControl:
         async with self._lock:
             model = self._live()
             await self._hold(mode)
-            async with self._held() as pipeline:
+            async with self._hold_steps() as pipeline:
                 model.sleep(level, pipeline.core)
                 pipeline.is_paused = True
             self._engine.admits.set()
@@ -93,7 +93,7 @@ class EngineControl:
         async with self._lock:
             model = self._live()
             weights = None if tags and "weights" not in tags else await self._prepared(model.restored)
-            async with self._held():
+            async with self._hold_steps():
                 model.wake_up(weights, is_whole=not tags or "kv_cache" in tags)
             await self._settle()
 
@@ -112,7 +112,7 @@ class EngineControl:
             prepare = model.load if isinstance(source, Path) else model.build
             weights: NewWeights = await self._prepared(partial(prepare, source))  # type: ignore[arg-type]
             await self._hold(mode)
-            async with self._held() as pipeline:
+            async with self._hold_steps() as pipeline:
                 version = model.take(weights, pipeline.core)
                 self._engine.config = replace(self._engine.config, fingerprint=weights.fingerprint)
             self._engine.admits.set()
@@ -135,7 +135,7 @@ class EngineControl:
                 raise
 
     @contextlib.asynccontextmanager
-    async def _held(self) -> AsyncIterator[Any]:
+    async def _hold_steps(self) -> AsyncIterator[Any]:
         """Hold the steps for a block, and measure the time."""
         async with self._engine.between_steps() as pipeline:
             begin = time.perf_counter()

@@ -91,7 +91,7 @@ class LiveModel:
 
         Every unfinished request computes all its tokens again, so no token follows from two versions' keys and values.
         """
-        self._runner.model.become(weights.decoder)
+        self._runner.model.replace_weights(weights.decoder)
         self.path, self._load_format = weights.path, "auto"
         self.version += 1
         self.sleep_level = min(self.sleep_level, 1)
@@ -110,7 +110,7 @@ class LiveModel:
         restart(core.scheduler)
         discard(self._runner.cache.memory())
         if level == 2 and self.has_weights:
-            self._runner.model.become(None)
+            self._runner.model.replace_weights(None)
         self.sleep_level = max(level, self.sleep_level)
         gc.collect()
         return_freed_memory()
@@ -126,7 +126,7 @@ class LiveModel:
     def wake_up(self, weights: NewWeights | None, *, is_whole: bool = True) -> None:
         """End the sleep with the weights of `restored`, unless a part is missing. No step may be in flight."""
         if weights is not None:
-            self._runner.model.become(weights.decoder)
+            self._runner.model.replace_weights(weights.decoder)
             self.sleep_level = 1
         if is_whole and self.has_weights:
             self.sleep_level = 0

@@ -60,11 +60,11 @@ def affine(
     """
     middle = 1 << bits - 1
     if zeros is None or (zeros == middle).all():
-        return QuantizedWeight((values - middle).view(torch.int8), kept(scales), None, bits, order=order)
-    return QuantizedWeight(values, kept(scales), -scales.float() * zeros, bits, order=order)
+        return QuantizedWeight((values - middle).view(torch.int8), storable_scales(scales), None, bits, order=order)
+    return QuantizedWeight(values, storable_scales(scales), -scales.float() * zeros, bits, order=order)
 
 
-def kept(scales: Tensor) -> Tensor:
+def storable_scales(scales: Tensor) -> Tensor:
     """Return scales in a dtype of QuantizedWeight: float16 unchanged, every other dtype as float32."""
     return scales if scales.dtype == torch.float16 else scales.float()
 
@@ -74,7 +74,7 @@ def block_scales(scales: Tensor, shape: tuple[int, int], block: tuple[int, int])
     num_outputs, num_inputs = shape
     rows, columns = min(block[0], num_outputs), min(block[1], num_inputs)
     size = gcd(columns, num_inputs)
-    wide = kept(scales).repeat_interleave(rows, dim=0)[:num_outputs]
+    wide = storable_scales(scales).repeat_interleave(rows, dim=0)[:num_outputs]
     return wide.repeat_interleave(columns // size, dim=1)[:, : num_inputs // size].T.contiguous()
 
 

@@ -82,9 +82,9 @@ class ChatTemplate:
         if _READS_THINKING.search(self.source):
             messages = [_with_thinking(message) for message in messages]
         try:
-            return self._render_shown([_shown(message) for message in messages], **options)
+            return self._render_shown([_template_message(message) for message in messages], **options)
         except InvalidRequestError:
-            conversation = [_shown(message) for message in messages]
+            conversation = [_template_message(message) for message in messages]
             if not _wrap_broken(conversation):
                 raise
             return self._render_shown(conversation, **options)
@@ -159,7 +159,7 @@ def _with_thinking(message: Mapping[str, Any]) -> dict[str, Any]:
     return renamed
 
 
-def _shown(message: Mapping[str, Any]) -> dict[str, Any]:
+def _template_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return the message in the form that templates read: without nulls, and with _Arguments in its calls."""
     shown = {key: value for key, value in message.items() if value is not None}
     if "tool_calls" in shown:

@@ -76,7 +76,7 @@ class Enforceable:
 
 
 def enforceable(schema: Schema | bool) -> Enforceable:
-    """Return the enforceable part of a schema of any dialect. What is no schema stays as it is: the compiler says why.
+    """Return the enforceable part of a schema of any dialect. The compiler refuses values that are no schema.
 
     Raises RecursionError if the schema nests too deeply, TooManySchemasError.
     """

@@ -18,8 +18,8 @@ from .sandbox import Sandbox, SandboxError
 from .sandbox_worker import any_token, limits
 from .to_llguidance import grammar_source, is_walked_elsewhere
 
-# Grammars that are compiled at once, of those that were slow in the sandbox and of the others: a processor is left to
-# the steps. 80 easy ones at once would leave a step a fifteenth of it.
+# Grammars that are compiled at once, for grammars that were slow in the sandbox and for all others: a processor is left
+# to the steps. 80 easy ones at once would leave a step a fifteenth of it.
 _NUM_SLOW = _NUM_EASY = min(2, max(1, num_usable_cores() - 1))
 # Masks that are computed ahead. The first mask in a new state takes up to 10 ms, one in a known state 0.1 to 1 ms, and
 # most texts that fit a grammar begin with the same states.

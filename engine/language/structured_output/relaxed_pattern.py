@@ -1,4 +1,4 @@
-r"""A regular expression without what no grammar can express: look-around and word boundaries.
+r"""Relaxed pattern: a regular expression without look-around and word boundaries, which no grammar can express.
 
 Both only narrow what matches, so without them a pattern allows more. `^(?=A)(?!B)C` is exactly `^A` and `^C` and not
 `^B`: the first two are for the grammar; the third, and word boundaries, are matched once the answer is complete, by an

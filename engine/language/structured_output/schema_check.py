@@ -1,4 +1,4 @@
-"""Schema errors: whether a finished answer keeps to its JSON schema, for what no grammar enforces.
+"""Schema errors: check of a finished answer by the keywords of its JSON schema that no grammar enforces.
 
 The keywords of JSON Schema 2020-12 without annotations; a schema of another dialect comes in its static form. Work is
 bounded: a schema can be written so that its check takes years.

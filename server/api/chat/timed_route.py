@@ -68,7 +68,7 @@ class TimedRoute(LimitedRoute):
         return {"openai-processing-ms": str(round(1000 * duration_s)), **super().headers(request, duration_s)}
 
 
-class KeptRoute(TimedRoute):
+class QuotaRoute(TimedRoute):
     """Like TimedRoute, but `--max-unfinished-per-key` is the limit where it is set: results are kept."""
 
     def limit(self, request: Request) -> tuple[int, int] | None:

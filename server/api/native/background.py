@@ -5,13 +5,13 @@ from typing import Any
 
 from ....engine.core.sampling_params import SamplingParams
 from ...jobs.job import Attachment
-from ...jobs.kept_request import KeptRequest
+from ...jobs.saved_request import SavedRequest
 from ...service import Service
 from ..request_model import read_fields
 from .request import KIND, GenerateRequest
 from .response import result_object
 
-__all__ = ["KIND", "KeptGenerate", "generate_batched"]
+__all__ = ["KIND", "SavedGenerate", "generate_batched"]
 
 
 async def generate_batched(
@@ -27,8 +27,8 @@ async def generate_batched(
     return result_object(job)
 
 
-class KeptGenerate:
-    """KeptKind of POST /generate."""
+class SavedGenerate:
+    """SavedKind of POST /generate."""
 
     def __init__(self, read_check: Callable[[Any], Any]) -> None:
         """`read_check` makes the check of an answer again, as Service.read_check."""
@@ -45,6 +45,6 @@ class KeptGenerate:
         """Rebuild the sampling parameters from the stored request."""
         return GenerateRequest.read(body, defaults=defaults).sampling()
 
-    async def renewed(self, engine: Any, settings: Any, kept: KeptRequest) -> tuple[Any, KeptRequest]:
+    async def renewed(self, engine: Any, settings: Any, kept: SavedRequest) -> tuple[Any, SavedRequest]:
         """Return the stored prompt, unchanged."""
         return GenerateRequest.read(kept.body).engine_prompt(), kept

@@ -14,8 +14,8 @@ from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Job
-from ...jobs.kept_request import KeptRequest
 from ...jobs.result_store import seq_id_of
+from ...jobs.saved_request import SavedRequest
 from ...service import Service, service_of
 from ..openapi import KEEPING, KEYED, LOOKUP, errors, events
 from ..parameters import REPLAYED, IdempotencyHeader, key_of
@@ -109,7 +109,7 @@ async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: I
     service.results.add(job)
     try:
         stored = None if check is None else check.to_dict()
-        kept = KeptRequest(
+        kept = SavedRequest(
             kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook, defaults=body.defaults
         )
         await service.submit(job, body.engine_prompt(), params, user=body.user, kept=kept if is_kept else None)

@@ -95,8 +95,8 @@ class ScoreRequest(PoolingFields):
 
     def pairs(self) -> list[Pair]:
         """Return the pairs: one first text for all second ones, or one each. Raises InvalidRequestError."""
-        left = _strings(_given({"text_1": self.text_1, "queries": self.queries, "data_1": self.data_1}))
-        right = _strings(_given({"text_2": self.text_2, "documents": self.documents, "data_2": self.data_2}))
+        left = _strings(_only_field({"text_1": self.text_1, "queries": self.queries, "data_1": self.data_1}))
+        right = _strings(_only_field({"text_2": self.text_2, "documents": self.documents, "data_2": self.data_2}))
         if len(left) not in (1, len(right)):
             raise InvalidRequestError(f"{len(left)} texts and {len(right)} to score for them; give one, or one each",
                                       param="text_1")  # fmt: skip
@@ -138,7 +138,7 @@ def _text(item: Any, *, at: str) -> str:
     return text
 
 
-def _given(fields: dict[str, Any]) -> tuple[str, Any]:
+def _only_field(fields: dict[str, Any]) -> tuple[str, Any]:
     found = [(name, value) for name, value in fields.items() if value is not None]
     if len(found) != 1:
         raise InvalidRequestError(f"give one of {', '.join(fields)}", param=next(iter(fields)))

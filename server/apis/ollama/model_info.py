@@ -32,7 +32,7 @@ def running(service: Service, name: str) -> dict[str, Any]:
     return listed(service, name) | loaded
 
 
-def shown(service: Service) -> dict[str, Any]:
+def show_model(service: Service) -> dict[str, Any]:
     """Describe the model in full."""
     family = _details(service)["family"]
     info = {"general.architecture": family, f"{family}.context_length": service.engine.max_model_len}

@@ -17,7 +17,7 @@ from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...service import Service, service_of
 from .errors import SCHEMA
-from .model_info import listed, running, shown
+from .model_info import listed, running, show_model
 from .request import OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest
 from .response import Content, Form, OllamaStreamWriter, chat_content, generate_content, head
 
@@ -93,7 +93,7 @@ async def show(
     request: Request, body: Annotated[OllamaShowRequest, Depends(OllamaShowRequest.from_request)]
 ) -> Response:
     """Describe the model."""
-    return JsonResponse(shown(service_of(request)))
+    return JsonResponse(show_model(service_of(request)))
 
 
 @router.get("/version", response_description="The version.", responses=errors(*KEYED, schema=SCHEMA))

@@ -18,7 +18,7 @@ from ....engine.language.chat.messages import Message
 from ...api.chat.answer_check import AnswerCheck
 from ...api.chat.answer_format import constrained, rendered
 from ...api.chat.model_text import ModelText
-from ...api.chat.timed_route import KeptRoute
+from ...api.chat.timed_route import QuotaRoute
 from ...api.chat.token_limit import announce_cut, cut_to_fit
 from ...api.listing import Page, list_object, page_of
 from ...api.openapi import GENERATION, KEEPING, LOOKUP, errors, events
@@ -32,8 +32,8 @@ from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job, raise_failure
-from ...jobs.kept_request import KeptRequest
 from ...jobs.result_store import ID_PREFIX, seq_id_of
+from ...jobs.saved_request import SavedRequest
 from ...server_settings import ServerSettings
 from ...service import Service, service_of
 from .input_items import input_items, page_of_items
@@ -42,7 +42,7 @@ from .response import ResponseLife, conversation_of, response_object
 from .stream import ResponsesStreamWriter
 from .truncation import response_prompt
 
-router = APIRouter(prefix="/v1/responses", tags=["OpenAI"], route_class=KeptRoute)
+router = APIRouter(prefix="/v1/responses", tags=["OpenAI"], route_class=QuotaRoute)
 KIND = "response"  # kind of kept requests
 
 CANCEL_S = 10.0
@@ -153,7 +153,7 @@ async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: 
         service.results.add(job)
     try:
         stored = new.attachment.to_dict()
-        kept = KeptRequest(
+        kept = SavedRequest(
             kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook, defaults=body.defaults
         )
         await service.submit(job, new.prompt, new.params, user=body.user, kept=kept if body.store else None)
@@ -164,8 +164,8 @@ async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: 
     return job
 
 
-class KeptResponse:
-    """KeptKind of /v1/responses."""
+class SavedResponse:
+    """SavedKind of /v1/responses."""
 
     def attachment(self, stored: Mapping[str, Any]) -> StoredRequest:
         """Rebuild the attachment from its stored form."""
@@ -179,7 +179,7 @@ class KeptResponse:
         params = ResponsesRequest.read(body, defaults=defaults).params(is_forced=attachment.answer.is_forced)
         return constrained(cut_to_fit(params), attachment.answer)  # a strict server has refused what does not fit
 
-    async def renewed(self, engine: Any, settings: ServerSettings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
+    async def renewed(self, engine: Any, settings: ServerSettings, kept: SavedRequest) -> tuple[Any, SavedRequest]:
         """Render the conversation again in this model's template."""
         attachment = self.attachment(kept.attachment)
         body = ResponsesRequest.read(kept.body)
@@ -188,7 +188,7 @@ class KeptResponse:
         return rendered(text), dataclasses.replace(kept, attachment=stored)
 
 
-KEPT_RESPONSE = KeptResponse()
+KEPT_RESPONSE = SavedResponse()
 
 
 @router.get("/{response_id}", responses=_STREAMED | errors(*LOOKUP))

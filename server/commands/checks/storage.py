@@ -20,14 +20,14 @@ def cache(name: str, folder: Path) -> Finding:
     """Report a cache's place and size."""
     if not folder.exists():
         return Finding(name, f"{folder}, empty")
-    return Finding(name, f"{folder}, {_shown(sum(_sizes(folder)))}")
+    return Finding(name, f"{folder}, {_size_text(sum(_sizes(folder)))}")
 
 
 def disk(folder: Path) -> Finding:
     """Report the free disk where models are kept."""
     place = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(place).free
-    text = f"{_shown(free)} free at {place}"
+    text = f"{_size_text(free)} free at {place}"
     return Finding("disk", text) if free >= _LEAST_FREE else remark("disk", text, fix="free some, or set HF_HOME")
 
 
@@ -37,5 +37,5 @@ def _sizes(folder: Path) -> Iterator[int]:
         yield from (os.lstat(os.path.join(place, name)).st_size for name in names)
 
 
-def _shown(num_bytes: int) -> str:
+def _size_text(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"

@@ -1,6 +1,6 @@
 """RecentJobs: the last jobs that no store keeps, such as answers in chats, without their texts.
 
-A chat's answer can so be explained after its end. Kept jobs are the result store's.
+So a chat's answer can be explained after its end. The result store has the kept jobs.
 """
 
 from collections import OrderedDict

@@ -79,7 +79,7 @@ class PoolingServer:
         return self._address.result()
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
-        """Send a POST, once the server answers. Without a key of a client it brings our own. Raises NotReadyError.
+        """Send a POST, once the server answers. Sends our own key if the client has none. Raises NotReadyError.
 
         A refusal is tried again: the process ends, or was stopped or without a core for so long that it looks stalled.
         """

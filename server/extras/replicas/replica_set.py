@@ -10,7 +10,7 @@ from .replica import Replica
 class ReplicaSet:
     """At most `most` replicas, created by `make` from their numbers.
 
-    `failure` gets the error of one that cannot start.
+    `failure` gets the error of a replica that cannot start.
     """
 
     def __init__(self, make: Callable[[int], Replica], *, most: int) -> None:

@@ -73,7 +73,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedBatch:
+class NewBatch:
     """A client's request for a batch."""
 
     endpoint: str

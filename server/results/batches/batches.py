@@ -16,7 +16,7 @@ from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import has_id_form
 from . import BatchSettings
-from .batch import ID_PREFIX, AskedBatch, Batch
+from .batch import ID_PREFIX, Batch, NewBatch
 from .batch_run import Answer, BatchContext, BatchRun
 from .files import PURPOSE, Files
 from .group_writer import GroupWriter
@@ -73,14 +73,14 @@ class Batches:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def create(self, asked: AskedBatch, *, owner: str, key: IdempotencyKey | None) -> Batch:
+    async def create(self, new: NewBatch, *, owner: str, key: IdempotencyKey | None) -> Batch:
         """Run a batch of the owner's file. Raises InvalidRequestError, QueueFullError, StoreUnavailableError."""
-        async with self._key_locks.hold(owner, _lock_of(asked.input_file_id)):
-            file = await self._input(asked.input_file_id, owner=owner)
+        async with self._key_locks.hold(owner, _lock_of(new.input_file_id)):
+            file = await self._input(new.input_file_id, owner=owner)
             num_unfinished = await self._store.use(lambda store: store.num_unfinished_batches())
             if num_unfinished >= MAX_UNFINISHED:
                 raise QueueFullError(f"{num_unfinished} batches are unfinished; try later", retry_after_s=_FULL_RETRY_S)
-            batch = asked.begun(new_id(ID_PREFIX, self._settings.id_tag), owner, self._clock())
+            batch = new.begun(new_id(ID_PREFIX, self._settings.id_tag), owner, self._clock())
             expires = batch.deadline + self._settings.file_ttl
             row = batch.to_row(expires=expires)
             if key is not None:

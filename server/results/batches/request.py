@@ -13,7 +13,7 @@ from ....engine.errors import InvalidRequestError
 from ...api.request_model import RequestModel
 from ...http.json_body import read_json
 from ...service import service_of
-from .batch import AskedBatch
+from .batch import NewBatch
 
 MAX_WINDOW_S = 30 * 86_400
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -87,12 +87,12 @@ class BatchRequest(RequestModel):
         """Like RequestModel.from_request, but a batch names no model. Raises like `read` and `read_json`."""
         return cls.read(await read_json(request, max_bytes=service_of(request).settings.max_body_bytes))
 
-    def asked(self, *, file_ttl: float, defaults: Mapping[str, Any]) -> AskedBatch:
+    def new_batch(self, *, file_ttl: float, defaults: Mapping[str, Any]) -> NewBatch:
         """Return the batch to create, within the server's limit. `defaults`: values of fields that lines lack."""
         window_s = _seconds(self.completion_window)
         assert window_s is not None, "checked"
         ttl_s = file_ttl if self.output_expires_after is None else self.output_expires_after.seconds
-        return AskedBatch(
+        return NewBatch(
             endpoint=self.endpoint,
             input_file_id=self.input_file_id,
             completion_window=self.completion_window,

@@ -116,8 +116,8 @@ async def _create(request: Request, body: BatchRequest, *, owner: str, key: Idem
     if body.endpoint not in service.endpoints:
         raise InvalidRequestError(f"endpoint {body.endpoint} is not served here for this model", param="endpoint")
     file_ttl = service.settings.section(BatchSettings).file_ttl
-    asked = body.asked(file_ttl=file_ttl, defaults=service.default_sampling_params)
-    return await _batches(request).create(asked, owner=owner, key=key)
+    new = body.new_batch(file_ttl=file_ttl, defaults=service.default_sampling_params)
+    return await _batches(request).create(new, owner=owner, key=key)
 
 
 @router.get("/batches", response_description="A page of the caller's batches.", responses=errors(*LOOKUP))

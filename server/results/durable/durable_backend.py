@@ -15,10 +15,10 @@ from ...http.errors import NotReadyError, StoreUnavailableError
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Job
 from ...jobs.job_index import JobIndex
-from ...jobs.kept_request import KeptRequest
 from ...jobs.result_backend import ResultBackend
+from ...jobs.saved_request import SavedRequest
 from .integrity.checksum import DamagedError
-from .journal import Journal, KeptJob
+from .journal import Journal, StoredJob
 from .records import JobRow
 from .store import Store, StoreError, UnreadableError, has_id_form
 from .stored_jobs import StoredJobs
@@ -41,7 +41,7 @@ class DurableBackend(ResultBackend):
         self.to_resume: list[UnfinishedJob] = []
         self._open_store = open_store
         self._journal: Journal | None = None
-        self._kept: dict[str, KeptJob] = {}  # jobs that run here
+        self._kept: dict[str, StoredJob] = {}  # jobs that run here
 
     async def open(self) -> None:
         """Open the store and take over what an earlier process left. Raises ConfigError."""
@@ -147,7 +147,7 @@ class DurableBackend(ResultBackend):
         self._kept.pop(job.seq_id, None)
 
     async def accept(
-        self, job: Job, handle: "SubmittedRequest", kept: KeptRequest, *, user: str, fingerprint: str
+        self, job: Job, handle: "SubmittedRequest", kept: SavedRequest, *, user: str, fingerprint: str
     ) -> None:
         """Return when the job is on disk."""
         journal = self._opened()
@@ -176,7 +176,7 @@ class DurableBackend(ResultBackend):
         ttl_s = min(self.index.limits.ttl, job.ttl_s or self.index.limits.ttl)
         sealing = self.stored.sealing
         seal = None if sealing is None else sealing.new_seal(job.owner, job.seq_id)
-        kept = KeptJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook, seal=seal)
+        kept = StoredJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook, seal=seal)
         self._hold(kept)
         return journal.sink(kept)
 
@@ -190,7 +190,7 @@ class DurableBackend(ResultBackend):
             await self._opened().begin([unfinished.row.num for unfinished in jobs])
 
     def renew(
-        self, unfinished: UnfinishedJob, handle: "SubmittedRequest", request: KeptRequest, *, fingerprint: str
+        self, unfinished: UnfinishedJob, handle: "SubmittedRequest", request: SavedRequest, *, fingerprint: str
     ) -> None:
         """Keep a job as another model has taken it up; that is on disk before anything of it is delivered."""
         user, ttl_s = unfinished.request["user"], unfinished.kept.ttl_s
@@ -219,7 +219,7 @@ class DurableBackend(ResultBackend):
                 _log.error("results: %s", exc)
                 raise DamagedError from exc
 
-    def _hold(self, kept: KeptJob) -> None:
+    def _hold(self, kept: StoredJob) -> None:
         self._kept[kept.job.seq_id] = kept
         kept.job.observe(self)
 
@@ -237,7 +237,7 @@ class DurableBackend(ResultBackend):
 
 
 def _dumped(
-    request: KeptRequest, job: Job, handle: "SubmittedRequest", *, user: str, fingerprint: str, ttl_s: float
+    request: SavedRequest, job: Job, handle: "SubmittedRequest", *, user: str, fingerprint: str, ttl_s: float
 ) -> str:
     """Serialise the state that resumes a job."""
     stored = {

@@ -35,7 +35,7 @@ Done = Callable[[BaseException | None], None]
 
 
 @dataclass(slots=True)
-class KeptJob:
+class StoredJob:
     """A job on disk, or one being written there. Only the journal's thread writes `deltas` and `num_left`."""
 
     num: int
@@ -71,7 +71,7 @@ class _Call:
 class _Suspension:
     """Releases a job's readers after all of its earlier entries."""
 
-    kept: KeptJob
+    kept: StoredJob
 
 
 class _Probe:
@@ -82,8 +82,8 @@ class _Stop:
     """Last entry of the queue."""
 
 
-_NumberedEvent = tuple[KeptJob, int, Event]  # job, number of the event within the job, event
-_Entry = tuple[KeptJob, OutputDelta] | _Suspension | _Change | _Call | _Probe | _Stop
+_NumberedEvent = tuple[StoredJob, int, Event]  # job, number of the event within the job, event
+_Entry = tuple[StoredJob, OutputDelta] | _Suspension | _Change | _Call | _Probe | _Stop
 
 
 class Journal:
@@ -134,11 +134,11 @@ class Journal:
 
     async def accept(self, row: JobRow) -> None:
         """Write the job; returns once it is on disk. Raises StoreError."""
-        await self._written(accepted=[row])
+        await self._write_changes(accepted=[row])
 
     async def begin(self, nums: list[int]) -> None:
         """Note that this process runs these jobs from now on. Raises StoreError."""
-        await self._written(begun=nums)
+        await self._write_changes(begun=nums)
 
     def renew(self, num: int, request: str) -> None:
         """Write this request of a job before anything that comes later."""
@@ -146,9 +146,9 @@ class Journal:
 
     async def delete(self, seq_id: str) -> None:
         """Delete the job; returns once it is gone from the disk. Raises StoreError."""
-        await self._written(deleted=[seq_id])
+        await self._write_changes(deleted=[seq_id])
 
-    def sink(self, kept: KeptJob) -> Callable[[OutputDelta], None]:
+    def sink(self, kept: StoredJob) -> Callable[[OutputDelta], None]:
         """Return the function that takes the engine's deltas of this job."""
         put = self._entries.put
         # A job that runs when the engine dies has not ended: another process resumes it.
@@ -177,7 +177,7 @@ class Journal:
         self._entries.put(_Stop())
         await asyncio.to_thread(self._thread.join)
 
-    async def _written(self, **changes: Any) -> None:
+    async def _write_changes(self, **changes: Any) -> None:
         future = self._loop.create_future()
 
         def done(exc: BaseException | None) -> None:
@@ -229,7 +229,7 @@ class Journal:
                     unwritten.begun += entry.begun
                     unwritten.deleted += entry.deleted
                     unwritten.renewed += entry.renewed
-                case (KeptJob() as kept, OutputDelta() as delta):
+                case (StoredJob() as kept, OutputDelta() as delta):
                     try:
                         events.append((kept, len(kept.deltas), event_of(delta)))
                         if (ending := self._ending(kept, delta)) is not None:
@@ -263,7 +263,7 @@ class Journal:
         self._undelivered += [entry for entry in entries if isinstance(entry, tuple)]
         return [entry for entry in entries if not isinstance(entry, tuple)]
 
-    def _ending(self, kept: KeptJob, delta: OutputDelta) -> Ending | None:
+    def _ending(self, kept: StoredJob, delta: OutputDelta) -> Ending | None:
         """Return the end of a job if this is its last delta."""
         kept.deltas.append(delta)
         kept.num_left -= delta.finish_reason is not None
@@ -297,7 +297,7 @@ class Journal:
                 match entry:
                     case _Change():
                         entry.done(failure)
-                    case (KeptJob() as kept, OutputDelta() as delta):
+                    case (StoredJob() as kept, OutputDelta() as delta):
                         kept.job.sink(delta)
                     case _Suspension(kept):
                         kept.job.suspend()
@@ -305,7 +305,7 @@ class Journal:
                 _log.exception("results: delivering written events to a job failed")
 
 
-def _more(kept: KeptJob, *, is_complete: bool) -> dict[str, Any]:
+def _more(kept: StoredJob, *, is_complete: bool) -> dict[str, Any]:
     """Return an answer's stored extras: the versions of its weights, and its receipt."""
     job = kept.job
     more: dict[str, Any] = {}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import ModelNotFoundError, SplitfuseError, UnavailableError
-from ...jobs.kept_request import KeptKind, KeptRequest
 from ...jobs.result_size import bounded
+from ...jobs.saved_request import SavedKind, SavedRequest
 from ...server_settings import ServerSettings
 from .durable_backend import DurableBackend
 from .unfinished_job import MAX_CRASHES, UnfinishedJob
@@ -28,7 +28,7 @@ class Resumption:
         self,
         backend: DurableBackend,
         engine: "AsyncEngine",
-        kinds: Mapping[str, KeptKind],
+        kinds: Mapping[str, SavedKind],
         settings: ServerSettings,
         *,
         receipts: Receipts | None = None,
@@ -100,7 +100,7 @@ class Resumption:
         adapter = _adapter_of(unfinished)
         if asked is not None and not self._settings.serves(asked) and asked != adapter:
             raise ModelNotFoundError(f"it asks for another model than {served}")
-        kept = KeptRequest(
+        kept = SavedRequest(
             kind=request["kind"],
             body=request["body"],
             attachment=request["attachment"],

@@ -10,7 +10,7 @@ from ....engine.core.outputs import OutputDelta
 from ....engine.serving.request_output import CompletionOutput
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job
-from ...jobs.kept_request import KeptKind
+from ...jobs.saved_request import SavedKind
 from .integrity.checksum import DamagedError
 from .records import JobRow, Segment, delta_of, load_result, load_segment
 from .sealing import Seal, Sealing
@@ -48,7 +48,7 @@ class StoredJobs:
 
     def __init__(
         self,
-        kinds: Mapping[str, KeptKind],
+        kinds: Mapping[str, SavedKind],
         *,
         ttl: float,
         sealing: Sealing | None = None,

@@ -9,7 +9,7 @@ from ....engine.core.outputs import KnownOutput
 from ....engine.serving.submitted_request import Resumed
 from ...jobs.job import Job
 from .integrity.checksum import DamagedError
-from .journal import KeptJob
+from .journal import StoredJob
 from .records import Event, JobRow, delta_of
 from .sealing import Seal
 
@@ -21,7 +21,7 @@ MAX_CRASHES = 3  # crashes after which a job is not retried; its last try runs a
 class UnfinishedJob:
     """A job of an earlier process that has not ended."""
 
-    kept: KeptJob
+    kept: StoredJob
     row: JobRow
     request: dict[str, Any]  # the stored request
     resumed: Resumed
@@ -56,7 +56,7 @@ class BegunJob:
         self._request = request
         self._seed = request["seed"]
         self._arrival_time = arrival_time
-        self._kept = KeptJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"), seal=seal)
+        self._kept = StoredJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"), seal=seal)
         self._forced_from: list[int | None] = [None for _ in job.outputs]
         self._first_token_times: list[float | None] = [None for _ in job.outputs]
 

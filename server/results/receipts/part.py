@@ -33,7 +33,7 @@ class Receipts(Part):
     async def prepare(self, engine: "AsyncEngine | None" = None) -> Identity:
         """Return the model's identity. The first call waits until its weights have been read, in a thread.
 
-        `engine`: the service's, before that is ready.
+        `engine`: the engine of a service that is not ready yet.
         """
         engine = engine or self.service.engine
         async with self._lock:

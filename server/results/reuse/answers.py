@@ -1,4 +1,4 @@
-"""KeptAnswers: complete answers by tenant and key, within limits of number and bytes."""
+"""CachedAnswers: complete answers by tenant and key, within limits of number and bytes."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class AnsweredRequest(SubmittedRequest):
 
 
 @dataclass(frozen=True)
-class KeptAnswer:
+class CachedAnswer:
     """Answer with the request that it was given to. `deltas`: its events; the last one of each output has the end."""
 
     request: AnsweredRequest
@@ -45,13 +45,13 @@ class KeptAnswer:
         return self.num_answer_bytes + _BYTES_PER_ID * len(self.request.prompt_token_ids)
 
 
-class KeptAnswers:
+class CachedAnswers:
     """Answers of all tenants. Beyond a limit, the tenant with the most bytes loses its least recently used answer."""
 
     def __init__(self, *, max_answers: int, max_bytes: int) -> None:
         self._max_answers = max_answers
         self._max_bytes = max_bytes
-        self._tenants: dict[str, OrderedDict[bytes, KeptAnswer]] = {}
+        self._tenants: dict[str, OrderedDict[bytes, CachedAnswer]] = {}
         self._bytes: dict[str, int] = {}
 
     @property
@@ -62,14 +62,14 @@ class KeptAnswers:
     def __len__(self) -> int:
         return sum(map(len, self._tenants.values()))
 
-    def find(self, tenant: str, key: bytes) -> KeptAnswer | None:
+    def find(self, tenant: str, key: bytes) -> CachedAnswer | None:
         """Return the tenant's answer, which now counts as used."""
         answers = self._tenants.get(tenant, OrderedDict())
         if key in answers:
             answers.move_to_end(key)
         return answers.get(key)
 
-    def add(self, tenant: str, key: bytes, answer: KeptAnswer) -> None:
+    def add(self, tenant: str, key: bytes, answer: CachedAnswer) -> None:
         """Keep an answer, unless it is larger than all of them may be."""
         if answer.num_bytes > self._max_bytes or self.find(tenant, key) is not None:
             return

@@ -14,7 +14,7 @@ from ...api.streaming import MAX_BATCH
 from ...extension import Part
 from ...jobs.job import Job, JobObserver
 from ...jobs.reuse import Reuse
-from .answers import AnsweredRequest, KeptAnswer, KeptAnswers
+from .answers import AnsweredRequest, CachedAnswer, CachedAnswers
 
 if TYPE_CHECKING:
     from ....engine.serving.input_processor import Prompt
@@ -31,7 +31,7 @@ class AnswerReuse(Part):
 
     def __init__(self, service: Any) -> None:
         super().__init__(service)
-        self.answers = KeptAnswers(max_answers=MAX_ANSWERS, max_bytes=MAX_BYTES)
+        self.answers = CachedAnswers(max_answers=MAX_ANSWERS, max_bytes=MAX_BYTES)
 
     def reuse(self, job: Job, prompt: "Prompt", params: SamplingParams, *, tenant: str) -> Reuse | None:
         """Like Part. Without a seed every sampled answer is another one, and prompt logprobs are not kept."""
@@ -56,7 +56,7 @@ class _Reuse(JobObserver):
     """Reuse of one job. Without an earlier answer, the observer that keeps the job's."""
 
     def __init__(
-        self, answers: KeptAnswers, job: Job, *, tenant: str, key: bytes, fingerprint: str, version: int
+        self, answers: CachedAnswers, job: Job, *, tenant: str, key: bytes, fingerprint: str, version: int
     ) -> None:
         """`fingerprint`, `version`: of the model and its weights, which the key is of."""
         self._answers = answers
@@ -83,7 +83,7 @@ class _Reuse(JobObserver):
         else:
             self._job.observe(self)
 
-    async def _deliver(self, answer: KeptAnswer, sink: Callable[[OutputDelta], None]) -> None:
+    async def _deliver(self, answer: CachedAnswer, sink: Callable[[OutputDelta], None]) -> None:
         now = time.monotonic()
         self._job.num_reused_tokens = sum(len(delta.token_ids) for delta in answer.deltas)
         for number, delta in enumerate(answer.deltas, 1):
@@ -100,7 +100,7 @@ class _Reuse(JobObserver):
             adapter is None or self._fingerprint.endswith(f"+{adapter.digest}")
         )
         if is_of_key and {output.finish_reason for output in job.outputs} <= _COMPLETE:
-            answer = KeptAnswer(self._request, _deltas(job), job.num_bytes)
+            answer = CachedAnswer(self._request, _deltas(job), job.num_bytes)
             self._answers.add(self._tenant, self._key, answer)
 
 

@@ -15,7 +15,7 @@ from ....engine.errors import SplitfuseError
 from ...http.errors import HeldElsewhereError, MovedError, NotReadyError
 from ...jobs.job import Job
 from ...jobs.job_index import JobIndex
-from ...jobs.kept_request import KeptRequest
+from ...jobs.saved_request import SavedRequest
 from ..durable.durable_backend import DurableBackend
 from ..durable.records import JobRow
 from ..durable.resumption import Resumption
@@ -71,7 +71,7 @@ class SharedBackend(DurableBackend):
         await self._let_go(has_crashed=has_crashed)
 
     async def accept(
-        self, job: Job, handle: "SubmittedRequest", kept: KeptRequest, *, user: str, fingerprint: str
+        self, job: Job, handle: "SubmittedRequest", kept: SavedRequest, *, user: str, fingerprint: str
     ) -> None:
         """Return when the job is kept. Raises MovedError if the lease was lost since the job's sink was made."""
         if job.seq_id not in self._kept:

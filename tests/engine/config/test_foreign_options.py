@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS, taken_keywords, translated
+from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS, supported_keywords, translated
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.commands.setting_flags import add_flags
 from splitfuse.server.commands.settings_sources import ALL_FIELDS, ENGINE_FIELDS
@@ -122,11 +122,11 @@ def test_keywords_of_vllms_llm() -> None:
         "max_seq_len_to_capture": 8192,
         "disable_log_requests": True,
     }
-    assert taken_keywords({"model": "m", **harmless}, ENGINE_FIELDS) == {"model": "m"}
-    assert taken_keywords({"model": "m", "tokenizer": "m"}, ENGINE_FIELDS) == {"model": "m"}
-    assert taken_keywords({"tensor_parallel_size": 2}, ENGINE_FIELDS) == {"tensor_parallel_size": 2}
+    assert supported_keywords({"model": "m", **harmless}, ENGINE_FIELDS) == {"model": "m"}
+    assert supported_keywords({"model": "m", "tokenizer": "m"}, ENGINE_FIELDS) == {"model": "m"}
+    assert supported_keywords({"tensor_parallel_size": 2}, ENGINE_FIELDS) == {"tensor_parallel_size": 2}
     options = {"dtype": "half", "num_gpu_blocks_override": 9, "quantization": "awq", "enforce_eager": True}
-    assert taken_keywords(options, ENGINE_FIELDS) == {"dtype": "float16", "num_kv_blocks": 9, "enforce_eager": True}
+    assert supported_keywords(options, ENGINE_FIELDS) == {"dtype": "float16", "num_kv_blocks": 9, "enforce_eager": True}
 
 
 @pytest.mark.parametrize(
@@ -142,4 +142,4 @@ def test_keywords_of_vllms_llm() -> None:
 )
 def test_keywords_that_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        taken_keywords(options, ENGINE_FIELDS)
+        supported_keywords(options, ENGINE_FIELDS)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from splitfuse.server.commands.chat import ChatOptions, Conversation, _read_message
-from splitfuse.server.commands.talk.chat_model import Usage
+from splitfuse.server.commands.terminal.chat_model import Usage
 
 
 class Model:

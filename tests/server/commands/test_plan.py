@@ -7,7 +7,7 @@ from tiny_models import save_model
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.cli import main
-from splitfuse.server.commands.plan import memory_size, shown
+from splitfuse.server.commands.plan import memory_size, size_text
 
 
 def printed(capfd, *args):
@@ -73,7 +73,7 @@ def test_other_sizes_are_refused(text):
 
 
 def test_sizes_are_shown_in_three_digits():
-    assert [shown(size) for size in (7, 1536, 20 * 2**20, 5 * 2**29)] == ["7 bytes", "1.5 KiB", "20 MiB", "2.5 GiB"]
+    assert [size_text(size) for size in (7, 1536, 20 * 2**20, 5 * 2**29)] == ["7 bytes", "1.5 KiB", "20 MiB", "2.5 GiB"]
 
 
 def test_slots_of_recurrent_states_are_named(capfd, tmp_path):

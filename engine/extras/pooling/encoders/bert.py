@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ....execution.models.decoder import Names
+from ....execution.models.decoder import WeightNames
 from ....execution.models.forward_inputs import Inputs
 from ....execution.models.hybrid import check_values
 from ....formats.positive_numbers import positive_int
@@ -19,7 +19,7 @@ from .encoder import Encoder
 class BertModel(Encoder):
     """Encoder whose embedding is a sum of word, position and segment, normalised."""
 
-    names = Names(
+    names = WeightNames(
         prefix="bert.", embed="embeddings.word_embeddings", norm="", layers="encoder.layer",
         attention_norm="attention.output.LayerNorm", attention="attention", o_proj="output.dense",
         mlp_norm="output.LayerNorm",

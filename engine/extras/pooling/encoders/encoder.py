@@ -1,6 +1,6 @@
 """Encoder, base of all encoders: attention over the whole row, which the row's own step has put in the cache.
 
-The layers take turns in the memory of one: keys and values are read right after they are written.
+All layers share the memory of one layer: keys and values are read right after they are written.
 """
 
 from collections.abc import Mapping

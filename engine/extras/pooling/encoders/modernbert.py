@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ....execution.models.decoder import Decoder, Layer, Names
+from ....execution.models.decoder import Decoder, Layer, WeightNames
 from ....execution.models.forward_inputs import Inputs
 from ....execution.models.layer_norm_decoder import LayerNormDecoder
 from ....execution.models.layers import ACTIVATIONS, MLP, Activation, Attention, LayerNorm, NoNorm, Norm, activation
@@ -31,7 +31,7 @@ def _gated(activate: Activation, up_gate: Tensor) -> Tensor:
 class ModernBertModel(Encoder):
     """Encoder with pre-norms; the first layer's attention has none, because the embedding is normalised."""
 
-    names = Names(
+    names = WeightNames(
         embed="embeddings.tok_embeddings", norm="final_norm", attention_norm="attn_norm", attention="attn", o_proj="Wo",
         mlp_norm="mlp_norm",
     )  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ....execution.models.decoder import Names
+from ....execution.models.decoder import WeightNames
 from ....execution.models.forward_inputs import Inputs
 from ....execution.models.hybrid import check_values
 from ....execution.models.layers import GATED_ACTIVATIONS, MLP, activation
@@ -26,7 +26,7 @@ _OLD_NAMES = {
 class NomicBertModel(BertModel):
     """BERT's embedding without positions; norms after both parts of a layer."""
 
-    names = Names(
+    names = WeightNames(
         prefix="nomic_bert.", embed="embeddings.word_embeddings", norm="", layers="encoder.layers",
         attention_norm="norm1", attention="attn", o_proj="out_proj", mlp_norm="norm2",
     )  # fmt: skip

@@ -114,7 +114,7 @@ class PythonicCalls(BufferedReader):
         self._take(len(text) + len(end))
         if not end:
             return False
-        argument_json = self._written(end)
+        argument_json = self._argument_json(end)
         if argument_json is None:
             self._give_up(parts)
             return True
@@ -130,7 +130,7 @@ class PythonicCalls(BufferedReader):
             self._num_calls += 1
         return True
 
-    def _written(self, end: str) -> str | None:
+    def _argument_json(self, end: str) -> str | None:
         """Return the argument as JSON, with the JSON before and after it; None if the text is no argument."""
         opening, closing = ", " if self._num_arguments else "{", "}" if end == ")" else ""
         if end == ")" and not self._piece.strip():  # no argument, or a comma after the last

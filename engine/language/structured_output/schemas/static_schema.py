@@ -66,14 +66,14 @@ class _Writing:
 
     def write(self) -> Any:
         """Return the root's static form, with the definitions that it needs."""
-        result = self._written(self._document.root, self._root_scope)
+        result = self._write_schema(self._document.root, self._root_scope)
         while self._waiting:
             definition = self._waiting.popleft()
-            written = self._written(definition.place, definition.scope)
+            written = self._write_schema(definition.place, definition.scope)
             result.setdefault(definition.key, {})[definition.name] = written
         return result
 
-    def _written(self, place: Place, scope: _Scope) -> Any:
+    def _write_schema(self, place: Place, scope: _Scope) -> Any:
         self._num_schemas += 1
         if self._num_schemas > MAX_SCHEMAS:
             raise TooManySchemasError
@@ -96,15 +96,15 @@ class _Writing:
         """Return the static form of a keyword's value."""
         source = next((name for name in (keyword, *_RENAMED) if place.value.get(name) is part), keyword)
 
-        def written(value: Any, *keys: str | int) -> Any:
+        def write_part(value: Any, *keys: str | int) -> Any:
             pointer = "/".join([place.pointer, source, *(escaped(str(key)) for key in keys)])
-            return self._written(Place(value, pointer, place.base, place.dialect).opened(), scope)
+            return self._write_schema(Place(value, pointer, place.base, place.dialect).opened(), scope)
 
         if isinstance(part, dict) and keyword in NAMED:
-            return {name: written(value, name) for name, value in part.items()}
+            return {name: write_part(value, name) for name, value in part.items()}
         if isinstance(part, list) and keyword in LISTED:
-            return [written(value, number) for number, value in enumerate(part)]
-        return written(part) if isinstance(part, dict) and keyword in ALONE else part
+            return [write_part(value, number) for number, value in enumerate(part)]
+        return write_part(part) if isinstance(part, dict) and keyword in ALONE else part
 
     def _reference(self, keyword: str, place: Place, scope: _Scope) -> Any:
         """Return the static reference for one that stands at this place."""

@@ -1,7 +1,7 @@
 """OpenedFile: tells whether the file of an open SQLite database is still where and as this process left it.
 
-SQLite writes into a file that was deleted or moved without a word, and nobody finds what is written there again. Only
-this process writes to the file, so any size but the one that it left is somebody else's doing.
+SQLite goes on writing into a deleted or moved file without an error, and these writes are lost. Only this process
+writes to the file, so any other size than the last one shows a foreign change.
 """
 
 import contextlib

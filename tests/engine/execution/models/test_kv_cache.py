@@ -9,12 +9,12 @@ from real_configs import REAL_CONFIGS
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool
 from splitfuse.engine.execution.models.layer_states import (
+    CompositeState,
     LatentKV,
     LayerState,
     NoState,
     PagedKV,
     RecurrentState,
-    Several,
     SharedKV,
 )
 from splitfuse.engine.execution.models.memory_plan import kv_bytes_per_token, state_bytes
@@ -27,7 +27,7 @@ KINDS: tuple[LayerState, ...] = (
     RecurrentState(10, 3),
     NoState(),
     DELTA,
-    Several((PagedKV(1, 4), RecurrentState(10, 3))),
+    CompositeState((PagedKV(1, 4), RecurrentState(10, 3))),
     LatentKV(24, 8),
     SharedKV(0),
 )

@@ -14,7 +14,7 @@ import pytest
 from splitfuse.engine.errors import InvalidRequestError, UnavailableError
 from splitfuse.server.http.errors import FileTooLargeError, StoreUnavailableError
 from splitfuse.server.jobs.signal import Signal
-from splitfuse.server.results.batches.batch import AskedBatch, Batch
+from splitfuse.server.results.batches.batch import Batch, NewBatch
 from splitfuse.server.results.batches.batches import Batches
 from splitfuse.server.results.durable.memory_store import MemoryStore
 from splitfuse.server.results.durable.store import Store
@@ -67,7 +67,7 @@ async def begin(batches: Batches, *, num_lines: int = NUM_LINES) -> Batch:
         {"custom_id": str(i), "method": "POST", "url": "/generate", "body": {"number": i}} for i in range(num_lines)
     ]
     file = await batches.files.add(io.BytesIO("\n".join(map(json.dumps, lines)).encode()), owner="me", filename="f")
-    asked = AskedBatch(
+    asked = NewBatch(
         endpoint="/generate",
         input_file_id=file.file_id,
         completion_window="1h",

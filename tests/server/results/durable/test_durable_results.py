@@ -15,12 +15,12 @@ from kept_results import durable_results
 from splitfuse.engine.core.outputs import KnownOutput, OutputDelta
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.serving.submitted_request import Resumed
-from splitfuse.server.api.native.background import KeptGenerate
+from splitfuse.server.api.native.background import SavedGenerate
 from splitfuse.server.http.errors import NotReadyError, QuotaExceededError, ResultNotFoundError
 from splitfuse.server.jobs.idempotency import IdempotencyKey
 from splitfuse.server.jobs.job import Job, JobObserver
 from splitfuse.server.jobs.job_index import ResultLimits
-from splitfuse.server.jobs.kept_request import KeptRequest
+from splitfuse.server.jobs.saved_request import SavedRequest
 from splitfuse.server.results.durable.records import Changes, JobRow, dump_segment, event_of
 from splitfuse.server.results.durable.resumption import Resumption
 from splitfuse.server.results.durable.sqlite_store import SqliteStore
@@ -84,7 +84,7 @@ async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) 
         results.add(job)
         handle = await engine.submit([104, 105], SamplingParams(max_tokens=3), results.sink(job), request_id=name)
         job.accept(handle)
-        await results.accept(job, handle, KeptRequest(kind="generate", body={}), user="", fingerprint="fake")
+        await results.accept(job, handle, SavedRequest(kind="generate", body={}), user="", fingerprint="fake")
         await job.wait(60)
     assert len(results) == 2
     found = await results.find("a", owner="me")
@@ -110,7 +110,7 @@ async def test_readers_at_once_bring_a_result_back_once(tmp_path: Path) -> None:
         results.add(job)
         handle = await engine.submit([104, 105], SamplingParams(max_tokens=3), results.sink(job), request_id=name)
         job.accept(handle)
-        await results.accept(job, handle, KeptRequest(kind="generate", body={}), user="", fingerprint="fake")
+        await results.accept(job, handle, SavedRequest(kind="generate", body={}), user="", fingerprint="fake")
         await job.wait(60)
     found = await asyncio.gather(*(results.find("a", owner="me") for _ in range(30)))
     assert len(set(map(id, found))) == 1
@@ -152,7 +152,7 @@ async def test_a_new_job_has_no_events_of_a_deleted_one(tmp_path: Path) -> None:
     results.add(job)
     results.sink(job)
     handle = SimpleNamespace(prompt_token_ids=[1], seed=1)
-    kept = KeptRequest(kind="generate", body={})
+    kept = SavedRequest(kind="generate", body={})
     await results.accept(job, handle, kept, user="", fingerprint="fake")  # type: ignore[arg-type]
     await results.close()
     results = opened(path)
@@ -197,7 +197,7 @@ async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: 
     body = dump_segment([(2, event_of(delta("job2", 7)))], wall=1.0, monotonic=1.0)
     store.commit(Changes(accepted=rows, segment=(1, body)))
     store.close()
-    kinds = {"generate": KeptGenerate(lambda stored: None)}
+    kinds = {"generate": SavedGenerate(lambda stored: None)}
     results = durable_results(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds=kinds)
     await results.open()
     engine, settings = ResumingEngine(), Settings()
@@ -263,7 +263,7 @@ async def kept_job(results: Any, body: dict[str, Any] | None = None, **fields: A
     results.add(job)
     sink = results.sink(job)
     handle: Any = SimpleNamespace(prompt_token_ids=[1], seed=1)
-    await results.accept(job, handle, KeptRequest(kind="generate", body={}), user="", fingerprint="fake")
+    await results.accept(job, handle, SavedRequest(kind="generate", body={}), user="", fingerprint="fake")
     sink(OutputDelta(job.seq_id, 0, "x", (1,), finish_reason="stop"))
     await job.ended.wait()
     return job
@@ -278,7 +278,7 @@ async def test_a_request_that_is_deleted_while_the_engine_takes_it_is_refused(tm
     await results.delete_all("")
     handle: Any = SimpleNamespace(prompt_token_ids=[1], seed=1)
     with pytest.raises(NotReadyError, match="deleted while"):
-        await results.accept(job, handle, KeptRequest(kind="generate", body={}), user="", fingerprint="fake")
+        await results.accept(job, handle, SavedRequest(kind="generate", body={}), user="", fingerprint="fake")
     await results.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.results.durable import journal, records
-from splitfuse.server.results.durable.journal import Journal, KeptJob
+from splitfuse.server.results.durable.journal import Journal, StoredJob
 from splitfuse.server.results.durable.records import Changes, Event, JobRow, load_segment
 from splitfuse.server.results.durable.sealing import Seal, Sealing
 from splitfuse.server.results.durable.sqlite_store import SqliteStore
@@ -53,14 +53,14 @@ class Kept:
         self.failures.append(failure)
         self.changed.set()
 
-    def job(self, *, num_outputs: int = 1) -> KeptJob:
+    def job(self, *, num_outputs: int = 1) -> StoredJob:
         num = self.journal.new_number()
-        kept = KeptJob(num, Job(f"job{num}", model="m", num_outputs=num_outputs), num_outputs, 60.0)
+        kept = StoredJob(num, Job(f"job{num}", model="m", num_outputs=num_outputs), num_outputs, 60.0)
         if self._sealing is not None:
             kept.seal = self._seals[num] = self._sealing.new_seal("", kept.job.seq_id)
         return kept
 
-    async def accept(self, kept: KeptJob) -> None:
+    async def accept(self, kept: StoredJob) -> None:
         seq_id = kept.job.seq_id
         await self.journal.accept(
             JobRow(num=kept.num, seq_id=seq_id, owner="", created=1.0, request="{}", first_segment=1)
@@ -83,7 +83,7 @@ async def kept(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
     await kept.journal.close()
 
 
-def delta(kept: KeptJob, token_id: int, *, end: bool = False) -> OutputDelta:
+def delta(kept: StoredJob, token_id: int, *, end: bool = False) -> OutputDelta:
     return OutputDelta(kept.job.seq_id, 0, "x", (token_id,), finish_reason="length" if end else None)
 
 

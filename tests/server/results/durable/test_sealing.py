@@ -20,12 +20,12 @@ from postgres_server import PostgresServer
 from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.api.listing import Page
-from splitfuse.server.api.native.background import KeptGenerate
+from splitfuse.server.api.native.background import SavedGenerate
 from splitfuse.server.app import build_app
 from splitfuse.server.http.errors import ResultNotFoundError
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.job_index import ResultLimits
-from splitfuse.server.jobs.kept_request import KeptRequest
+from splitfuse.server.jobs.saved_request import SavedRequest
 from splitfuse.server.results.durable.batch_rows import BatchChanges, BatchRow, FileRow
 from splitfuse.server.results.durable.integrity.checksum import DamagedError
 from splitfuse.server.results.durable.records import dump_segment, load_segment
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 KEY = bytes(range(32))
 PROMPT = "a secret of the prompt"
 TEXT = "what was answered "
-KINDS = {"generate": KeptGenerate(lambda stored: None)}
+KINDS = {"generate": SavedGenerate(lambda stored: None)}
 LIMITS = ResultLimits(ttl=60, max_results=99, max_bytes=10**9)
 
 
@@ -61,7 +61,7 @@ async def keep(results: Any, *names: str, num_tokens: int = 3, has_ended: bool =
     for job in jobs:
         results.add(job)
         sinks.append(results.sink(job))
-        request = KeptRequest(kind="generate", body={"prompt": PROMPT, "max_tokens": num_tokens})
+        request = SavedRequest(kind="generate", body={"prompt": PROMPT, "max_tokens": num_tokens})
         await results.accept(job, handle, request, user="", fingerprint="fake")
     for number in range(num_tokens):
         reason = "length" if has_ended and number == num_tokens - 1 else None

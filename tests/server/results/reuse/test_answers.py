@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from splitfuse.server.results.reuse.answers import KeptAnswer, KeptAnswers
+from splitfuse.server.results.reuse.answers import CachedAnswer, CachedAnswers
 
 
-def answer(num_bytes: int) -> KeptAnswer:
-    return KeptAnswer(SimpleNamespace(prompt_token_ids=[]), [], num_bytes)  # type: ignore[arg-type]
+def answer(num_bytes: int) -> CachedAnswer:
+    return CachedAnswer(SimpleNamespace(prompt_token_ids=[]), [], num_bytes)  # type: ignore[arg-type]
 
 
 def test_the_least_recently_used_answer_of_the_largest_tenant_goes() -> None:
-    answers = KeptAnswers(max_answers=4, max_bytes=1000)
+    answers = CachedAnswers(max_answers=4, max_bytes=1000)
     for key in (b"1", b"2", b"3"):
         answers.add("much", key, answer(100))
     answers.add("little", b"1", answer(10))
@@ -25,7 +25,7 @@ def test_the_least_recently_used_answer_of_the_largest_tenant_goes() -> None:
 
 @pytest.mark.parametrize("size", [100, 30, 7])
 def test_bytes_have_a_limit(size: int) -> None:
-    answers = KeptAnswers(max_answers=1000, max_bytes=100)
+    answers = CachedAnswers(max_answers=1000, max_bytes=100)
     for number in range(30):
         answers.add(f"tenant {number % 3}", bytes([number]), answer(size))
     assert answers.num_bytes == 100 // size * size

@@ -16,7 +16,7 @@ from postgres_server import PostgresServer  # noqa: E402
 from splitfuse.engine.errors import InvalidRequestError, QueueFullError  # noqa: E402
 from splitfuse.server.http.errors import HeldElsewhereError, MovedError, StoreUnavailableError  # noqa: E402
 from splitfuse.server.results.batches import batches as batches_module  # noqa: E402
-from splitfuse.server.results.batches.batch import AskedBatch, Batch  # noqa: E402
+from splitfuse.server.results.batches.batch import Batch, NewBatch  # noqa: E402
 from splitfuse.server.results.durable.batch_rows import BatchChanges  # noqa: E402
 from splitfuse.server.results.durable.store import StoreError  # noqa: E402
 from splitfuse.server.results.shared.postgres_store import PostgresStore  # noqa: E402
@@ -77,7 +77,7 @@ class Server:
         return await self.create(file.file_id)
 
     async def create(self, file_id: str) -> Batch:
-        asked = AskedBatch(
+        asked = NewBatch(
             endpoint="/generate",
             input_file_id=file_id,
             completion_window="1h",

@@ -6,7 +6,7 @@ import random
 import pytest
 from rich.console import Console
 
-from splitfuse.server.commands.talk.answer_view import MarkdownView, PlainView, new_view, split_blocks
+from splitfuse.server.commands.terminal.answer_view import MarkdownView, PlainView, new_view, split_blocks
 
 TEXT = "# Title\n\nSome **bold** words.\n\n```python\nx = 1\n\ny = 2\n```\n\n- one\n- two\n\nThe end"
 

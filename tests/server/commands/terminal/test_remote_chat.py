@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from splitfuse.server.commands.talk.remote_chat import server_of
+from splitfuse.server.commands.terminal.remote_chat import server_of
 from splitfuse.server.process.runtime_file import announced
 
 

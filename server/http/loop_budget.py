@@ -1,6 +1,6 @@
-"""LoopTurns: work that one turn of the event loop handles. Knows costs alone.
+"""LoopBudget: work that one turn of the event loop handles. Knows costs alone.
 
-RequestTurns lets few requests begin in one turn, so that probes are answered between them.
+RequestBudget lets few requests begin in one turn, so that probes are answered between them.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ REQUESTS_PER_TURN = 8
 PROBES = frozenset({"/health", "/ready"})
 
 
-class LoopTurns:
+class LoopBudget:
     """Budget of work that one turn of the event loop handles, so that a crowd never holds the loop.
 
     80 schemas of 64 KiB at once would hold every stream for 3 s. Work that costs more has a turn of its own.
@@ -57,7 +57,7 @@ class LoopTurns:
                 self._take(cost)
 
 
-class RequestTurns:
+class RequestBudget:
     """ASGI middleware that lets REQUESTS_PER_TURN requests begin in a turn, and drops those whose clients have left.
 
     Probes begin at once: a crowd of 500 clients would hold a probe for as long as 500 requests take, a few times over.
@@ -65,7 +65,7 @@ class RequestTurns:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._turns = LoopTurns(REQUESTS_PER_TURN)
+        self._turns = LoopBudget(REQUESTS_PER_TURN)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in PROBES:

@@ -21,7 +21,7 @@ def print_servers(*, api_key: str | None, as_json: bool) -> int:
     if as_json:
         print(json.dumps(servers, indent=1))
     elif servers:
-        rows = [tuple(map(_shown, server.values())) for server in servers]
+        rows = [tuple(map(_cell_text, server.values())) for server in servers]
         print(table(("PORT", "MODEL", "PID", "STATE", "RUNNING", "WAITING", "MEMORY", "URL"), rows))
     else:
         print("no server of yours runs here; splitfuse serve starts one")
@@ -66,7 +66,7 @@ def _memory(pid: int) -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _shown(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if value is None:
         return "-"
     return megabytes(value) if isinstance(value, int) and value > 10**6 else str(value)

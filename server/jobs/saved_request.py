@@ -1,4 +1,4 @@
-"""KeptRequest is the data of a request that outlives the process; KeptKind is how its API takes it up again."""
+"""SavedRequest: data of a request that outlives the process. SavedKind: its API, which takes it up again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptRequest:
+class SavedRequest:
     """Data that an API keeps of a request, from which another process can go on and give the same answer."""
 
     kind: str  # name of the API
@@ -23,7 +23,7 @@ class KeptRequest:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # values of sampling fields that the body lacks
 
 
-class KeptKind(Protocol):
+class SavedKind(Protocol):
     """Way of an API to rebuild a request from its kept data."""
 
     def attachment(self, stored: Any) -> Attachment | None:
@@ -34,5 +34,5 @@ class KeptKind(Protocol):
     ) -> SamplingParams:
         """Return the sampling parameters. Raises InvalidRequestError where this version does not take the body."""
 
-    async def renewed(self, engine: "AsyncEngine", settings: Any, kept: KeptRequest) -> "tuple[Prompt, KeptRequest]":
+    async def renewed(self, engine: "AsyncEngine", settings: Any, kept: SavedRequest) -> "tuple[Prompt, SavedRequest]":
         """Return the prompt for another model than the first, and the data to keep then. Raises like `params`."""

@@ -12,7 +12,7 @@ from serving import run_cli
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.cli import main
-from splitfuse.server.commands.machine.pull import _part_of, check_disk
+from splitfuse.server.commands.model_store.pull import _part_of, check_disk
 
 MODEL = "tiny/demo"
 SHORT = "qwen3:0.6b"
@@ -74,7 +74,7 @@ def test_models_lists_the_disk(cache, capfd, monkeypatch):
     assert models[MODEL]["bytes"] == (DEMO_FOLDER / "model.safetensors").stat().st_size
     assert (models[SHORT]["family"], models[SHORT]["fits"]) == ("Qwen3", True)
     assert (models["other/unknown"]["family"], models["other/unknown"]["fits"]) == (None, False)
-    monkeypatch.setattr("splitfuse.server.commands.machine.model_table.available_memory", lambda: 10**7)
+    monkeypatch.setattr("splitfuse.server.commands.model_store.model_table.available_memory", lambda: 10**7)
     assert main(["models"]) == 0
     rows = [line.split() for line in capfd.readouterr().out.splitlines()]
     assert ["tiny/demo", "11", "MB", "Llama", "1", "to", "3", "safetensors", "bfloat16", "no"] in rows

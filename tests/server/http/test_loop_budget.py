@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from splitfuse.server.http.h11_protocol import HAS_LEFT
-from splitfuse.server.http.loop_turns import BYTES_PER_TURN, LEAST_BYTES, REQUESTS_PER_TURN, LoopTurns, RequestTurns
+from splitfuse.server.http.loop_budget import BYTES_PER_TURN, LEAST_BYTES, REQUESTS_PER_TURN, LoopBudget, RequestBudget
 from splitfuse.server.http.response_middleware import ResponseMiddleware
 
 
 async def handled_per_turn(sizes):
     """Return the numbers of the bodies that one turn of the loop handles, for each turn."""
-    turns, bodies, handled = [], LoopTurns(BYTES_PER_TURN, least=LEAST_BYTES), []
+    turns, bodies, handled = [], LoopBudget(BYTES_PER_TURN, least=LEAST_BYTES), []
 
     async def handle(number, size):
         await bodies.wait(size)
@@ -42,7 +42,7 @@ async def test_bodies_of_any_size_keep_their_order_and_the_budget():
 
 
 async def test_a_wait_that_was_cancelled_takes_no_turn():
-    bodies = LoopTurns(BYTES_PER_TURN, least=LEAST_BYTES)
+    bodies = LoopBudget(BYTES_PER_TURN, least=LEAST_BYTES)
     await bodies.wait(BYTES_PER_TURN)
     waits = [asyncio.create_task(bodies.wait(BYTES_PER_TURN)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -62,7 +62,7 @@ async def begin_crowd(group, count):
     async def app(scope, receive, send):
         begun.append(scope["path"])
 
-    turns = RequestTurns(app)
+    turns = RequestBudget(app)
     scopes = [scope_of(f"/{number}") for number in range(count)]
     for scope in scopes:
         group.create_task(turns(scope, None, None))
@@ -99,7 +99,7 @@ async def test_a_lost_connection_ends_a_request_that_waits_and_a_probe_waits_for
         begun.append(scope["path"])
         await respond(middleware, scope, receive, send)
 
-    monkeypatch.setattr(LoopTurns, "wait", wait)
+    monkeypatch.setattr(LoopBudget, "wait", wait)
     monkeypatch.setattr(ResponseMiddleware, "__call__", begin)
     monkeypatch.setattr(served.app.state.connections, "remove", lambda address: lost.set())
     _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)

@@ -1,4 +1,4 @@
-"""Command that was probably meant, by the words of the command line."""
+"""Suggestions: commands that a user probably wanted, by the words of the command line."""
 
 import difflib
 import shlex
@@ -10,7 +10,7 @@ from ....engine.config.named_models import NAMES
 from ....engine.errors import ConfigError
 
 _OWN_FLAGS = ("--help", "--version", "--debug")  # flags without a command
-# Commands of ollama, vLLM, llama.cpp and other tools: the first that is a command here is the one that was meant.
+# Commands of ollama, vLLM, llama.cpp and other tools: the first known command here is suggested.
 _OF_OTHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("start", "launch", "server", "up"), ("serve",)),
     **dict.fromkeys(("run", "cli", "repl"), ("chat",)),
@@ -43,7 +43,7 @@ def is_model(word: str) -> bool:
 
 
 def check_command(argv: Sequence[str], commands: Mapping[str, ArgumentParser]) -> None:
-    """Raise ConfigError that names what was probably meant by a first word that is no command, where it is known."""
+    """Raise ConfigError that suggests a command for an unknown first word, if one is likely."""
     word = argv[0]
     flag = word.partition("=")[0]
     of_serve = {flag for action in commands["serve"]._actions[1:] for flag in action.option_strings}
@@ -52,9 +52,9 @@ def check_command(argv: Sequence[str], commands: Mapping[str, ArgumentParser]) -
     known = [*commands, "bench"]
     of_others = [name for name in _OF_OTHERS.get(word, ()) if name in known]
     near = of_others or difflib.get_close_matches(word, known if word[:1] != "-" else (), n=1, cutoff=0.7)
-    meant = _INSTEAD.get(word) or (f"serve {word}" if is_model(word) else next(iter(near), None))
-    if meant is not None:
-        raise ConfigError(f"{word} is not a command; did you mean `splitfuse {meant}`?")
+    suggested = _INSTEAD.get(word) or (f"serve {word}" if is_model(word) else next(iter(near), None))
+    if suggested is not None:
+        raise ConfigError(f"{word} is not a command; did you mean `splitfuse {suggested}`?")
     near = difflib.get_close_matches(flag, _OWN_FLAGS, n=1) if flag.startswith("--") and flag not in _OWN_FLAGS else []
     if near:
         raise ConfigError(f"{flag} is not known to `splitfuse`; did you mean {near[0]}?")

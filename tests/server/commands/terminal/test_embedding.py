@@ -10,7 +10,7 @@ from tiny_encoders import save_pooled
 from splitfuse.engine import LLM
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.cli import main
-from splitfuse.server.commands.talk.embedding import read_lines
+from splitfuse.server.commands.terminal.embedding import read_lines
 
 
 def run(*arguments: object) -> None:
