@@ -138,12 +138,11 @@ class Metrics:
     @classmethod
     def of(cls, settings: Any, *, stats: Callable[[], dict[str, object]]) -> Self:
         """Make the metrics of a server with these ServerSettings."""
-        speculation = settings.speculation
         return cls(
             prefix=settings.metrics_prefix,
             model_name=settings.model_name,
             stats=stats,
-            num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
+            num_speculative_tokens=settings.max_drafts,
             cache_config={name: str(getattr(settings, name)) for name in _CACHE_SETTINGS},
         )
 

@@ -4,21 +4,18 @@ A setting is a flag (`--max-num-seqs`), an environment variable (`SPLITFUSE_MAX_
 `commands/settings_sources.py` reads those three. An extension declares its settings in a class derived from this one.
 """
 
-import dataclasses
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 from ..engine.config import EngineConfig
 from ..engine.config.profiles import PROFILES
-from ..engine.config.setting import setting
+from ..engine.config.setting import setting, settings_of
 from ..engine.errors import ConfigError
 from .http.keys import digest
 from .jobs.webhook_targets import WebhookTargets
 
-S = TypeVar("S", bound="ServerSettings")
 # Forms of the items as browsers send them, and an example.
 _FORMS = {
     "allowed_hosts": (r"\*|[a-z0-9._-]+", "a name without scheme and port, such as llm.example.com"),
@@ -131,17 +128,13 @@ class ServerSettings(EngineConfig):
         """Targets that may be told of the ends of results."""
         return WebhookTargets()
 
-    def section(self, kind: type[S]) -> S:
-        """These settings as an extension's class of settings."""
-        assert isinstance(self, kind)
-        return self
-
     def engine_config(self) -> EngineConfig:
         """The engine's share of the settings. It knows keys by their digests only."""
-        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(EngineConfig)}
+        declared = settings_of(EngineConfig)
+        values = {name: getattr(self, name) for name in declared}
         values["scheduling_policy"] = self.queue_order
-        for name in ("tenant_weights", "tenant_goals"):
-            if by_tenant := getattr(self, name):
+        for name, by_tenant in values.items():
+            if declared[name].by_tenant and by_tenant:
                 values[name] = {digest(key) if key in self.keys else key: value for key, value in by_tenant.items()}
         return EngineConfig(**values)
 

@@ -98,7 +98,7 @@ class Service(JobObserver):
     def adapters(self) -> Sequence[Any]:
         """Adapters that requests can name as their model."""
         engine = self.lifecycle.loaded
-        return () if engine is None or engine.adapters is None else engine.adapters.named
+        return () if engine is None else engine.variants
 
     def adapter_named(self, name: object) -> str | None:
         """Return the name if an adapter has it."""

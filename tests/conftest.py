@@ -102,12 +102,12 @@ class _NoTorch:
 class _CoreAlone:
     """Finder that refuses every module of splitfuse outside the core's floor, and what such modules import."""
 
-    FLOOR = ("core", "config", "errors", "checks")
+    FLOOR = ("core", "config", "errors", "checks", "extension")
     FOREIGN = ("torch", "numpy", "transformers", "tokenizers", "llguidance", "pydantic", "fastapi", "httpx")
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         top, *parts = name.split(".")
         is_ours = top == "splitfuse" and parts and (parts[0] != "engine" or (parts[1:2] and parts[1] not in self.FLOOR))
         if is_ours or top in self.FOREIGN:
-            raise ImportError(f"the core runs without {name}")
+            raise ModuleNotFoundError(f"the core runs without {name}", name=name)
         return None

@@ -34,7 +34,7 @@ DELETABLE = ("apis", "results", "extras")
 # Most lines of code, that is lines with a token that is no docstring and no comment. Whoever raises a row says in the
 # commit what went for it. The extras of the engine, and the deletable folders of the server, have AN_EXTRA each.
 BUDGETS = {
-    "engine/core": 2230,
+    "engine/core": 2245,
     "the engine without its core and its extras": 16900,
     "the server without its deletable folders": 7375,
     "kernels": 7500,
@@ -44,10 +44,11 @@ AN_EXTRA = 600
 LARGER = {
     "engine/extras/disk_cache": (1100, "an index, a writer and block managers that survive a crash"),
     "engine/extras/inspection": (650, "words for each decision of the scheduler"),
+    "engine/extras/lora": (610, "adapters come, go and are read again while requests run"),
     "engine/extras/pooling": (950, "encoders are models of their own"),
     "engine/extras/receipts": (800, "a canonical form, signatures and a verifier"),
-    "engine/extras/simulation": (850, "recordings, their replay and their pictures"),
-    "engine/extras/spec_decode": (1050, "four drafters"),
+    "engine/extras/simulation": (870, "recordings, their replay and their pictures"),
+    "engine/extras/spec_decode": (1150, "four drafters and their settings"),
     "server/api/chat": (900, "conversations, tools and checks of answers, for all dialects"),
     "server/apis/anthropic": (650, "a dialect with events of its own"),
     "server/apis/openai": (750, "the API that most clients use"),
@@ -223,7 +224,7 @@ def test_a_room_keeps_to_its_budget() -> None:
 
 
 def test_a_file_of_the_core_is_read_in_one_sitting() -> None:
-    long = {path.name: num for path in sources("engine/core") if (num := len(path.read_text().splitlines())) > 250}
+    long = {path.name: num for path in sources("engine/core") if (num := len(path.read_text().splitlines())) > 360}
     assert not long
 
 

@@ -1,7 +1,21 @@
 """Settings of the engine: EngineConfig, with each setting declared once, and ResolvedConfig. Imports no torch."""
 
-from .engine_config import EngineConfig
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .named_models import DEMO_DRAFT, DEMO_FOLDER, DEMO_MODEL
-from .resolved_config import ResolvedConfig
+
+if TYPE_CHECKING:
+    from .engine_config import EngineConfig
+    from .resolved_config import ResolvedConfig
 
 __all__ = ["DEMO_DRAFT", "DEMO_FOLDER", "DEMO_MODEL", "EngineConfig", "ResolvedConfig"]
+
+_HOME = {"EngineConfig": ".engine_config", "ResolvedConfig": ".resolved_config"}
+
+
+def __getattr__(name: str) -> Any:
+    # When first asked for: extensions, whose settings are joined there, derive them from a class of this package.
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name], __name__), name)

@@ -5,11 +5,6 @@ from typing import Any
 
 from .engine_config import EngineConfig
 
-# Measured with a 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts'
-# first tokens after 1.02 s instead of 0.93, an equal rate of short prompts. With 192: 140 ms and 1.02 s.
-_CPU_CHUNK = 256
-
-
 # On an H200, 64 sequences of an 8B model reach about 10,000 tokens/s and 256 reach 16,000; chunks of 512 tokens cost a
 # fifth of the prefill rate (both estimated).
 _NUM_SEQS = {"cpu": 64, "cuda": 256}
@@ -42,10 +37,8 @@ class ResolvedConfig(EngineConfig):
         values["max_num_batched_tokens"] = config.max_num_batched_tokens or _NUM_BATCHED_TOKENS[device]
         if config.async_scheduling is None:
             values["async_scheduling"] = device == "cuda"
-        is_open = config.batching_policy == "splitfuse" and config.long_prefill_token_threshold is None
-        if for_streams and is_open and not isinstance(config.target_itl_ms, float | int):
-            values["target_itl_ms"] = config.target_itl_ms or "auto"
-            values["long_prefill_token_threshold"] = _CPU_CHUNK if device == "cpu" else None
+        if for_streams:
+            values |= config.values_for_streams(device)
         return cls(**values | facts)
 
     @property

@@ -43,6 +43,7 @@ class Setting:
     above: float | None = None
     at_most: float | None = None
     word_key: str = ""  # for objects: key of a text that is no JSON, so that `ngram` is {"model": "ngram"}
+    by_tenant: bool = False  # for objects: keys are tenants
     decides: bool = False  # True if a scheduler's decisions depend on the setting, so a recording holds it
 
     @property

@@ -22,7 +22,7 @@ class BatchRow(NamedTuple):
     needs_sampling: bool
     num_drafts: int = 0
     draft_token_ids: tuple[int, ...] = ()
-    states: Any = None  # StatePlaces of a model with recurrent layers, for the runner
+    beside: Any = None  # places of the request's BlockCompanion, for the runner
 
     @property
     def end(self) -> int:
@@ -56,16 +56,15 @@ class BatchRow(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Blocks and state slots to copy before the step computes, as (from, to), in the order of the fields."""
+    """Blocks to copy before the step computes, as (from, to), in the order of the fields."""
 
     swap_out: list[tuple[int, int]]  # device → host
     swap_in: list[tuple[int, int]]  # host → device
     copies: list[tuple[int, int]]  # device → device
-    state_swap_out: list[tuple[int, int]]
-    state_swap_in: list[tuple[int, int]]
+    beside: "Moves | None" = None  # moves of a BlockCompanion's memory
 
 
-NO_MOVES = Moves([], [], [], [], [])
+NO_MOVES = Moves([], [], [])
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .batch import Batch
-from .block_manager import Prefix
+from .block_ports import Prefix
 from .pace import Pace
 from .policies import Source, num_interactive
 from .preemption import Prices

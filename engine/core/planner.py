@@ -3,9 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from .block_manager import BlockManager
+from .fair_queue import TokenCounters
 from .pace import Pace
 from .plan import AdmissionBlock, Plan, Queues, StepBudget
 from .policies import BATCHING_POLICIES, Source, by_source, num_interactive
@@ -13,15 +13,12 @@ from .ports import SchedulerConfig
 from .preemption import PreemptionCosts
 from .request import Request, Status
 
-if TYPE_CHECKING:
-    from .fair_queue import TokenCounters
-
 
 class Planner:
     """Decision maker, which asks the block manager and the counters and changes neither."""
 
     def __init__(
-        self, config: SchedulerConfig, blocks: BlockManager, costs: PreemptionCosts, counters: "TokenCounters | None"
+        self, config: SchedulerConfig, blocks: BlockManager, costs: PreemptionCosts, counters: TokenCounters | None
     ) -> None:
         self._blocks = blocks
         self._costs = costs
@@ -32,6 +29,7 @@ class Planner:
         self._policy = BATCHING_POLICIES[config.batching_policy]
         limit = config.long_prefill_token_threshold
         self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31
+        self._max_drafts = min([companion.max_drafts for companion in blocks.companions], default=2**31)
         # Admission leaves 1 % of the pool free, so that running requests do not need to preempt at once.
         self._watermark = blocks.device.num_blocks // 100
 
@@ -231,7 +229,7 @@ class Planner:
             most_blocks = len(request.block_table) + num_blocks + num_spare
             # One more token comes after the last draft.
             fitting = min(request.max_num_tokens - 1, most_blocks * block_size) - request.num_tokens
-            num_drafts = min(num_wanted, budget.tokens, fitting)
+            num_drafts = min(num_wanted, budget.tokens, fitting, self._max_drafts)
             if num_drafts > 0:
                 num_more = self._blocks.blocks_to_add(request, request.num_tokens + num_drafts) - num_blocks
                 budget.give_drafts(request, num_drafts, num_more)

@@ -7,7 +7,6 @@ Pacer                sets the size of steps and the order of prompts by times (e
 OutputBuilder        makes text and deltas of tokens (serving/output_processor.py)
 RequestObserver      records the life of each request (extras/inspection/histories.py)
 SchedulerListener    receives each call that changes the scheduler (extras/simulation/recording.py)
-TokenConstraint      restricts the next token (constraint.py; language/structured_output)
 
 Speculator, Pacer, RequestObserver and SchedulerListener are advice: these base classes do nothing, and answer where an
 extra's method raises (engine/serving/guarded_hook.py).

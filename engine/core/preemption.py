@@ -19,11 +19,12 @@ class Prices(NamedTuple):
 class PreemptionCosts:
     """Comparison by measured rates, in seconds. Until both are known, swapping is preferred: it loses no work."""
 
-    def __init__(self, mode: str, seconds_per_block: float | None = None) -> None:
+    def __init__(self, mode: str, seconds_per_block: float | None = None, *, num_more_blocks: float = 0.0) -> None:
+        """`num_more_blocks`: size of what is copied beside a request's blocks."""
         self._mode = mode
         self.max_preemptions = MAX_PREEMPTIONS
         self.seconds_per_block = seconds_per_block  # to copy one block, one way
-        self.blocks_per_state = 0.0  # size of what is copied beside a request's blocks
+        self._num_more_blocks = num_more_blocks
         self.seconds_per_token: float | None = None  # to compute one prompt token in a full step
 
     def prefers_swap(self, request: Request, block_size: int) -> bool:
@@ -35,9 +36,9 @@ class PreemptionCosts:
 
     def prices(self, request: Request, block_size: int) -> Prices:
         """Return the prices of a victim: copies to the host and back, or computing its tokens again."""
-        num_tokens, state = request.num_computed_tokens, self.blocks_per_state
+        num_tokens, more = request.num_computed_tokens, self._num_more_blocks
         per_block, per_token = self.seconds_per_block, self.seconds_per_token
         return Prices(
-            None if per_block is None else 2 * (num_blocks_for(num_tokens, block_size) + state) * per_block,
+            None if per_block is None else 2 * (num_blocks_for(num_tokens, block_size) + more) * per_block,
             None if per_token is None else num_tokens * per_token,
         )

@@ -9,7 +9,9 @@ collision of sha256.
 import hashlib
 from array import array
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
+from .block_ports import BlockCompanion
 from .cache_shares import CacheShares
 
 Hash = Callable[[bytes], bytes]
@@ -20,18 +22,39 @@ def sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
+class Entry(NamedTuple):
+    """Contents of a cached block."""
+
+    block_hash: bytes
+    parent: bytes  # its parent's hash
+    tokens: bytes
+
+
 class PrefixCache:
     """Map of chained hashes to block ids. It owns no block: it forgets one when the allocator hands it out."""
 
-    def __init__(self, block_size: int, shares: CacheShares, hash_function: Hash = sha256) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        shares: CacheShares,
+        hash_function: Hash = sha256,
+        *,
+        companions: Sequence[BlockCompanion] = (),
+    ) -> None:
+        """`companions` forget the blocks that are dropped."""
         self.shares = shares
+        self._companions = companions
         self._block_size = block_size
         self._hash = hash_function
         self._block_of: dict[bytes, int] = {}
-        self._content: dict[int, tuple[bytes, bytes, bytes]] = {}  # block → its hash, its parent's hash, its tokens
+        self._content: dict[int, Entry] = {}  # by block
 
     def __contains__(self, block: int) -> bool:
         return block in self._content
+
+    def entry(self, block: int) -> Entry | None:
+        """Return the contents of a block, always the same object; None if it is not cached. Any thread may ask."""
+        return self._content.get(block)
 
     @property
     def blocks(self) -> Collection[int]:
@@ -72,7 +95,7 @@ class PrefixCache:
         parent = hashes[index - 1] if index else self._root(tenant, salt)
         size = self._block_size
         self._block_of[hashes[index]] = block
-        self._content[block] = (hashes[index], parent, _packed(token_ids[index * size : (index + 1) * size]))
+        self._content[block] = Entry(hashes[index], parent, _packed(token_ids[index * size : (index + 1) * size]))
         self.shares.add(block, tenant)
 
     def forget(self, block: int) -> None:
@@ -81,6 +104,8 @@ class PrefixCache:
         if content is not None:
             del self._block_of[content[0]]
             self.shares.remove(block)
+            for companion in self._companions:
+                companion.forget_block(block)
 
     def check(self, is_free: Callable[[int], bool]) -> None:
         """Prove that the two maps mirror each other, and that tenants' shares are counted right."""

@@ -11,13 +11,10 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .outputs import KnownOutput, RequestMetrics
 from .sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from .constraint import TokenConstraint
 
 NOTHING_KNOWN = KnownOutput()
 _METRICS = [field.name for field in fields(RequestMetrics) if field.name != "history"]  # attributes of a Request
@@ -55,7 +52,7 @@ class Request:
         index: int = 0,
         stop_token_ids: frozenset[int] = frozenset(),
         bad_words: tuple[tuple[int, ...], ...] = (),
-        grammar: "TokenConstraint | None" = None,
+        grammar: Any = None,
         tenant: str = "",
         parent: "Request | None" = None,
         arrival_time: float = 0.0,
@@ -71,7 +68,7 @@ class Request:
         self.max_num_tokens = max_num_tokens  # prompt and output together
         self.stop_token_ids = stop_token_ids  # the model's end tokens (unless ignored) and the request's own
         self.bad_words = bad_words  # token sequences that must not be completed
-        self.grammar = grammar  # follows token_ids by itself; only the step's thread touches it
+        self.grammar = grammar  # the sampler's TokenConstraint; follows token_ids by itself, in the step's thread
         self.tenant = tenant  # requests of one tenant may share blocks, and share its part of the machine
         self.parent = parent  # first output of the same prompt; None for that output itself
         self.arrival_time = arrival_time

@@ -13,20 +13,24 @@ dropped, and keeps its blocks until that step has ended.
 
 import itertools
 from bisect import insort
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 from .batch import Batch, BatchRow, Progress, RowOutput
-from .block_manager import BlockManager, Prefix
+from .block_manager import BlockManager
+from .block_ports import Prefix
+from .deadlines import Deadlines
+from .fair_queue import TokenCounters
 from .pace import Pace
 from .plan import Plan, Queues
 from .planner import Planner
+from .policies import QUEUE_ORDERS, num_interactive
 from .ports import Decision, RequestObserver, SchedulerConfig, SchedulerListener
 from .preemption import PreemptionCosts
 from .request import Request, Status
-from .request_queues import RequestQueues
 
 
-class Scheduler(RequestQueues):
+class Scheduler:
     """Continuous batching with chunked prefill over paged blocks; preemption by recompute or swap.
 
     Up to `max_steps_in_flight` steps may be decided before `update` gets the results of the first of them.
@@ -44,9 +48,23 @@ class Scheduler(RequestQueues):
         listener: SchedulerListener | None = None,
         observer: RequestObserver | None = None,
     ) -> None:
-        super().__init__(config, blocks, listener=listener, observer=observer)
+        self.blocks = blocks
+        self.observer = observer or RequestObserver()
+        self.listeners = [] if listener is None else [listener]
+        self.waiting: list[Request] = []  # in queue order
+        self.running: list[Request] = []  # in queue order
+        self.num_preemptions_by_mode = {"recompute": 0, "swap": 0}
+        self._max_num_seqs = config.max_num_seqs
+        self._order = QUEUE_ORDERS[config.scheduling_policy]
+        pool, is_fair = (config.max_num_seqs, blocks.device.num_blocks), config.scheduling_policy == "fair"
+        self._counters = TokenCounters(config.tenant_weights, pool=pool) if is_fair else None
+        self._arrivals = itertools.count()
+        self._deadlines = Deadlines()
+        self._in_flight: deque[Batch] = deque()  # oldest first
+        self._finished_in_flight: dict[Request, None] = {}  # finished requests whose blocks a step in flight uses
         self.max_steps_in_flight = max_steps_in_flight
-        self.costs = PreemptionCosts(config.preemption_mode, blocks.seconds_per_block)  # the engine measures the rest
+        more = sum([companion.num_blocks for companion in blocks.companions])
+        self.costs = PreemptionCosts(config.preemption_mode, blocks.seconds_per_block, num_more_blocks=more)
         self._planner = Planner(config, blocks, self.costs, self._counters)
         self._max_num_batched_tokens = config.max_num_batched_tokens
         self._step = itertools.count()
@@ -55,6 +73,79 @@ class Scheduler(RequestQueues):
     def num_steps_in_flight(self) -> int:
         """Number of steps that were decided and not updated yet."""
         return len(self._in_flight)
+
+    @property
+    def has_work(self) -> bool:
+        """True if a request is not finished."""
+        return bool(self.waiting or self.running)
+
+    @property
+    def num_preemptions(self) -> int:
+        """Number of preemptions of all requests."""
+        return sum(self.num_preemptions_by_mode.values())
+
+    # Requests come and end.
+
+    def add(self, request: Request, *, predicted_ttft: float | None = None) -> None:
+        """Queue a request. `predicted_ttft`: seconds until its first token as predicted now, for its history."""
+        request.arrival_order = next(self._arrivals)
+        if self._counters is not None and not request.is_background:
+            self._counters.joined(request.tenant, self.waiting[: num_interactive(self.waiting)])
+        insort(self.waiting, request, key=self._order)
+        self._deadlines.add(request)
+        self.observer.added(request, predicted_ttft)
+        for listener in self.listeners:
+            listener.added(request)
+
+    def finish(self, request: Request, *, reason: str, now: float, stop: str | None = None) -> bool:
+        """End a request; its blocks are free once no step in flight uses them. Return False if it had ended before.
+
+        `stop`: stop string that was found in its text, before the next `schedule`. If the same token also brought the
+        request to its length, the stop string is the better reason.
+        """
+        for listener in () if request.is_finished else self.listeners:
+            listener.finished(request, reason=reason, now=now, at_text=stop is not None)
+        if request.is_finished and stop is not None:
+            request.finish_reason, request.stop_reason = reason, stop
+        return self._finish(request, reason=reason, stop_reason=stop, now=now)
+
+    def drop_last(self, request: Request, num_tokens: int) -> None:
+        """Drop the last tokens of a finished request, which its last step brought behind its end."""
+        assert request.is_finished
+        del request.token_ids[-num_tokens:]
+
+    def expire(self, now: float) -> list[Request]:
+        """End requests whose time is over. Return them."""
+        ended = [r for r in self._deadlines.expired(now) if self.finish(r, reason="timeout", now=now)]
+        self._deadlines.forget_ended(len(self.waiting) + len(self.running))
+        return ended
+
+    def _finish(self, request: Request, *, reason: str, now: float, stop_reason: int | str | None = None) -> bool:
+        if request.is_finished:
+            return False
+        (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
+        if self._is_in_flight(request):
+            self._finished_in_flight[request] = None
+        else:
+            self.blocks.release(request)
+        request.status = Status.FINISHED
+        request.finish_reason, request.stop_reason, request.finished_time = reason, stop_reason, now
+        self.observer.finished(request, now)
+        return True
+
+    def _is_in_flight(self, request: Request) -> bool:
+        return any(row.request is request for batch in self._in_flight for row in batch.rows)
+
+    def _release_finished(self) -> None:
+        for request in [request for request in self._finished_in_flight if not self._is_in_flight(request)]:
+            del self._finished_in_flight[request]
+            self.blocks.release(request)
+
+    def _continuing(self) -> list[Request]:
+        """Return the running requests without those that reach their length with a step in flight."""
+        if not self._in_flight:
+            return self.running
+        return [r for r in self.running if len(r.token_ids) + r.num_output_placeholders < r.max_num_tokens]
 
     # A step is decided.
 
@@ -124,7 +215,10 @@ class Scheduler(RequestQueues):
                 request.num_output_placeholders += 1
             row = BatchRow(request, start, num_tokens, needs_sampling, drafts.get(request, 0) if drafts else 0)
             (short if num_tokens == 1 else long).append(row)
-        return short + long
+        rows = short + long
+        for companion in self.blocks.companions:
+            rows = companion.place(rows)
+        return rows
 
     def preempt(self, request: Request, *, is_swapped: bool) -> None:  # also called by weight_updates
         self.running.remove(request)
@@ -161,6 +255,9 @@ class Scheduler(RequestQueues):
         self._in_flight.popleft()
         self.observer.step_ended(now)
         progress = []
+        # What is computed for a request that has ended before is not remembered.
+        pairs = zip(batch.rows, outputs, strict=True) if self.blocks.companions else ()
+        are_good = [output.failure is None and not row.request.is_finished for row, output in pairs]
         has_cache = self.blocks.cache is not None
         for row, output in zip(batch.rows, outputs, strict=True):
             request = row.request
@@ -183,6 +280,8 @@ class Scheduler(RequestQueues):
                     self.blocks.free_after_tokens(request)
         if self._finished_in_flight:
             self._release_finished()
+        for companion in self.blocks.companions:
+            companion.end_rows(batch.rows, are_good)
         self.observer.updated(now)
         for listener in self.listeners:
             listener.updated(batch, outputs, progress, now=now)
@@ -221,3 +320,30 @@ class Scheduler(RequestQueues):
             self._finish(request, reason=finish_reason, now=now)
         elif len(token_ids) >= request.max_num_tokens:
             self._finish(request, reason="length", now=now)
+
+    def check(self) -> None:
+        """Prove the invariants; tests call this after every step."""
+        self.blocks.check([*self.running, *self._finished_in_flight], self.waiting)
+        assert self.running == sorted(self.running, key=self._order)
+        assert self.waiting == sorted(self.waiting, key=self._order)
+        assert not set(self.running) & set(self.waiting)
+        assert len(self._continuing()) <= self._max_num_seqs
+        in_flight = [row for batch in self._in_flight for row in batch.rows]
+        num_placeholders = Counter(row.request for row in in_flight if row.needs_sampling)
+        blocks_for = self.blocks.device.num_blocks_for
+        for request in self.running:
+            assert request.status is Status.RUNNING
+            assert request.num_output_placeholders == num_placeholders[request]
+            num_tokens = request.num_tokens + request.num_output_placeholders
+            num_drafts = sum(row.num_drafts for row in in_flight if row.request is request)
+            assert request.num_computed_tokens - num_drafts < num_tokens <= request.max_num_tokens
+            assert not request.host_block_table
+            held = len(request.block_table)
+            assert blocks_for(request.num_computed_tokens) <= held <= blocks_for(num_tokens + num_drafts)
+        for request in self.waiting:
+            assert request.status in (Status.WAITING, Status.PREEMPTED)
+            assert not request.num_output_placeholders
+        for row in in_flight:
+            held = len(row.request.block_table) * self.blocks.device.block_size
+            assert held >= row.end, f"{row.request} has lost blocks that a step in flight uses"
+        assert all(request.is_finished and self._is_in_flight(request) for request in self._finished_in_flight)

@@ -1,1 +1,15 @@
-"""Optional parts of the engine, one folder per extra. `engine/core` imports none of them."""
+"""Extras: options of the engine, a folder each, which declare themselves. Any folder can be deleted."""
+
+from collections.abc import Mapping
+
+# Settings and calls of LLM by folder, so that what needs a deleted folder says which one. A test compares them.
+NAMES: Mapping[str, str] = {
+    "deadlines": "target_itl_ms ttft_ms itl_ms tenant_goals",
+    "disk_cache": "prefix_cache_dir prefix_cache_disk_bytes prefix_cache_key_file",
+    "lora": "enable_lora lora_modules max_loras max_lora_rank lora_request",
+    "pooling": "pooler_config embed classify encode score",
+    "receipts": "receipt_key_file verify receipt",
+    "simulation": "record",
+    "spec_decode": "speculative_config",
+    "weight_updates": "update_weights sleep wake_up",
+}

@@ -5,24 +5,27 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ..config import EngineConfig
-from ..core.outputs import OutputDelta
+from ..core.outputs import OutputDelta, StepStats
 from ..core.sampling_params import SamplingParams
 from ..core.step_pipeline import StepPipeline
 from ..errors import RankLostError, SplitfuseError, UnavailableError
 from ..execution.models.config import ModelConfig
-from ..execution.runner.model_runner import ModelRunner
+from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..language.text.tokenizer import Tokenizer
 from ..language.workers.input_threads import InputThreads
-from .delta_dispatch import DeltaSink
-from .engine_state import STALL_S, EngineState
+from .delta_dispatch import DeltaDispatch, DeltaSink
+from .engine_part import ExtendedEngine
 from .engine_view import EngineView
-from .input_processor import Prompt
+from .guarded_hook import failures_of
+from .input_processor import InputProcessor, Prompt
 from .prompt_reader import PromptReader
+from .queue_limits import QueueLimits
 from .submitted_request import Resumed, SubmittedRequest
 from .wait_prediction import WaitPrediction
 
@@ -30,9 +33,14 @@ if TYPE_CHECKING:
     from .builder import EngineParts
 
 _log = logging.getLogger("splitfuse.engine")
+# A longer time without a step counts as hung; more if steps have been seen to take long, or no step has been seen.
+STALL_S = 10.0
+_FIRST_STALL_S = 60.0
+_REST_S = 1.0  # time between looks at the clock while paused, and a tick of the hang check
+_NUM_STEPS_KEPT = 100
 
 
-class AsyncEngine(EngineState):
+class AsyncEngine(ExtendedEngine):
     """Engine that serves many requests at once on one asyncio loop.
 
     Use: construct, `await start()`, then `submit` or `generate`; `await stop()` at the end. After start `config`,
@@ -42,11 +50,33 @@ class AsyncEngine(EngineState):
     model_config: ModelConfig
     prompts: PromptReader
     runner: ModelRunner
+    view: EngineView
+    loaded: LoadedModel
+    _pipeline: StepPipeline
+    _input_processor: InputProcessor
 
     def __init__(self, config: EngineConfig) -> None:
-        super().__init__(config)
+        super().__init__()
+        self._wishes = config
         self.tokenizer: Tokenizer | None = None
-        self.replays: Any = None  # expected outputs, which the receipts extra verifies
+        self.max_model_len = 0
+        self.default_sampling_params: Mapping[str, Any] = {}  # values of fields that a request lacks
+        self.lost: RankLostError | None = None  # the reason why the engine died, if a rank was lost
+        self.is_loaded = False
+        self.is_draining = False
+        self.admits = asyncio.Event()  # cleared while new requests have to wait before they are queued
+        self.admits.set()
+        self._loop_task: asyncio.Task[None] | None = None
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._turn = asyncio.Lock()  # held for a step, and by `between_steps`
+        self._dead = asyncio.Event()
+        self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
+        self._num_stalled_ticks = 0  # a clock would count the time for which the process was stopped
+        self._queue_limits = QueueLimits(config)
+        self._dispatch = DeltaDispatch(self._queue_limits.note_end, on_failures=self._probe)
+        self.observe = self._dispatch.observe
         self._ranks: Any = None  # other processes of a tensor-parallel model
         self._input_threads = InputThreads(max_length=config.max_queue_chars)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-step")
@@ -61,8 +91,8 @@ class AsyncEngine(EngineState):
         self.config, self.runner, self.loaded = parts.config, parts.runner, parts.runner.loaded
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
-        self.default_sampling_params, self.pooler = parts.default_sampling_params, parts.pooler
-        self.adapters = parts.adapters
+        self.default_sampling_params = parts.default_sampling_params
+        self.extensions, self.weights_path = parts.extensions, parts.path
         self.prompts = PromptReader(
             core, parts.input_processor, parts.tokenizer, self._queue_limits, self._input_threads
         )
@@ -79,8 +109,7 @@ class AsyncEngine(EngineState):
         from .builder import load  # imports torch
 
         parts = load(self._wishes, for_streams=True)
-        self.replays = parts.replays()
-        return parts, parts.pipeline(replays=self.replays)
+        return parts, parts.pipeline()
 
     async def prepare(self) -> None:
         """Prepare structured output, which start leaves to the first request for it. Best while no request runs."""
@@ -104,9 +133,80 @@ class AsyncEngine(EngineState):
                 await self._loop_task
         if self._ranks is not None:
             self._ranks.end()
-        await self._close_disk_cache()
+        await asyncio.get_running_loop().run_in_executor(None, self.extensions.close)
         self._input_threads.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    # State.
+
+    @property
+    def _is_stepping(self) -> bool:
+        return self._loop_task is not None and not self._loop_task.done()
+
+    @property
+    def has_died(self) -> bool:
+        """True if the loop has stopped because of an error."""
+        return self._dead.is_set()
+
+    async def wait_dead(self) -> None:
+        """Return once the loop has stopped because of an error."""
+        await self._dead.wait()
+
+    @property
+    def is_ready(self) -> bool:
+        """True if it has started, does not drain, and its loop is alive."""
+        return self.is_loaded and not self.is_draining and self.is_healthy
+
+    @property
+    def is_healthy(self) -> bool:
+        """False when the loop died, or no step ended for 10 s (or five times the longest one) while work was there."""
+        if not self.is_loaded:
+            return True
+        if not self._is_stepping and not self.is_draining:
+            return False
+        longest = max((step.duration for step in self._steps), default=_FIRST_STALL_S / 5)
+        if not self.has_work or self._pipeline.is_paused:
+            return True
+        return self._num_stalled_ticks * _REST_S < max(STALL_S, 5 * longest)
+
+    def _tick(self) -> None:
+        """Count a tick since the last step or the arrival of work, and come back while the engine's loop runs."""
+        self._num_stalled_ticks += 1
+        if self._is_stepping:
+            asyncio.get_running_loop().call_later(_REST_S, self._tick)
+
+    @property
+    def is_failing(self) -> bool:
+        """True if the last ten requests that ended, without aborts, failed, and then the engine's own request did."""
+        return self._dispatch.is_failing
+
+    @property
+    def has_work(self) -> bool:
+        """True if a request is unfinished or a step is in flight. Any thread may ask."""
+        return self.is_loaded and self._pipeline.has_work
+
+    @property
+    def num_unfinished(self) -> int:
+        """Number of requests that have not ended."""
+        return self._pipeline.core.num_unfinished if self.is_loaded else 0
+
+    def stats(self) -> dict[str, Any]:
+        """Return a snapshot for JSON: queue, blocks, the last steps and the rate over them."""
+        if not self.is_loaded:
+            return {"status": "loading"}
+        return {
+            "status": "draining" if self.is_draining else "serving",
+            "model": self.config.model_name,
+            "max_model_len": self.max_model_len,
+            "kv_bytes_per_token": self.loaded.memory.token_bytes if self.loaded.memory else 0,
+            "weights_version": self.weights_version,
+            "paused": self.paused,
+            "default_sampling_params": self.default_sampling_params,
+            **self.extensions.stats(),
+            **self._input_processor.stats(),
+            "advice_failures": failures_of(*self.view.hooks, *self._dispatch.observers),
+            **self.view.stats(self._steps),
+        }
 
     # Requests.
 
@@ -129,11 +229,11 @@ class AsyncEngine(EngineState):
         is_new = resumed is None
         self._check_admission(params, is_new=is_new)
         await self.admits.wait()
-        if params.adapter is not None:
-            params = await self.adapters.params_for(params)
+        for part in self.extensions:
+            params = await part.params_for(params)
         tokenized = await self.prompts.tokenize(prompt, params, is_new=is_new)
-        if self.disk_cache is not None:
-            await self.disk_cache.fetch(tokenized.token_ids, tenant=tenant, salt=params.cache_salt)
+        for part in self.extensions:
+            await part.fetch(tokenized.token_ids, params, tenant=tenant)
         self._check_admission(params, is_new=is_new)  # again: the queue may have filled meanwhile
         request_id, core = request_id or uuid.uuid4().hex, self._pipeline.core
         if core.has(request_id):
@@ -178,6 +278,11 @@ class AsyncEngine(EngineState):
             if unfinished:
                 self.abort(submitted.request_id)
 
+    def abort_all(self) -> None:
+        """End every request; its outputs get the finish_reason "abort"."""
+        self._dispatch.send(self._pipeline.core.abort_all())
+        self._work.set()
+
     def abort(self, request_id: str) -> None:
         """End a request; unknown or finished ids are ignored. Its blocks are free within one step."""
         if self._is_stepping:
@@ -192,12 +297,45 @@ class AsyncEngine(EngineState):
         def sink(delta: OutputDelta) -> None:
             self._dispatch.is_failing = delta.error is not None
 
-        generates = self.pooler is None or self.pooler.generates
-        params = SamplingParams(temperature=0, max_tokens=1) if generates else self.pooler.test_params()
+        params = self.extensions.wrapped("test_params", SamplingParams(temperature=0, max_tokens=1))
         with contextlib.suppress(SplitfuseError):  # there is no room: the next failures ask again
             await self.submit({"prompt_token_ids": [0]}, params, sink)
 
     # Steps.
+
+    async def wait_idle(self) -> None:
+        """Return when no request is unfinished."""
+        await self._idle.wait()
+
+    @contextlib.asynccontextmanager
+    async def between_steps(self) -> AsyncIterator[StepPipeline]:
+        """Hold the steps for a block that begins when none is in flight. The block may pause or resume the pipeline."""
+        async with self._turn:
+            pipeline = self._pipeline
+            was_paused, pipeline.is_paused = pipeline.is_paused, True
+            try:
+                while pipeline.is_busy:
+                    await self._step()
+            finally:
+                pipeline.is_paused = was_paused
+            yield pipeline
+            self._num_stalled_ticks = 0
+            self._work.set()
+
+    async def _take_turn(self) -> None:
+        async with self._turn:
+            await self._step()
+
+    async def _rest(self) -> None:
+        """Wait for work or some time. Requests that have run out of time end meanwhile."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._work.wait(), _REST_S)
+        self._dispatch.send(self._pipeline.core.expire())
+
+    def _lose(self, error: RankLostError) -> None:
+        """End the loop, also if it is idle."""
+        self.lost = error
+        self._work.set()
 
     async def _loop(self) -> None:
         try:

@@ -1,14 +1,15 @@
 """EngineView: looks into a running engine: figures, requests, blocks, a record of each step. Changes no decision."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ..core.outputs import RequestMetrics, StepStats
 from ..core.ports import SchedulerListener
 from ..core.request import Request
+from ..core.scheduler import Scheduler
 from ..core.step_pipeline import StepPipeline
-from ..extension import load_extra
 from .guarded_hook import guarded
 from .wait_prediction import WaitPrediction
 
@@ -18,7 +19,6 @@ class EngineView:
 
     def __init__(self, pipeline: StepPipeline) -> None:
         self._core, self._launcher = pipeline.core, pipeline.launcher
-        self._watcher: Any = None
 
     def stats(self, steps: Sequence[StepStats]) -> dict[str, Any]:
         """Return figures for JSON: queue, blocks, the last steps and the rate over them."""
@@ -35,7 +35,6 @@ class EngineView:
             "num_used_blocks": allocator.num_used_blocks,
             "num_free_blocks": allocator.num_free_blocks,
             "block_size": allocator.block_size,
-            **self._state_stats(),
             "tokens_per_s": _tokens_per_s(steps),
             "predicted_wait_s": WaitPrediction(core).predicted_wait_s(),
             "speculation": core.speculation.to_dict(),
@@ -51,26 +50,16 @@ class EngineView:
         core, scheduler = self._core, self._core.scheduler
         return [core.pacer, core.speculation, core.cost_model, scheduler.observer, *scheduler.listeners]
 
-    def _state_stats(self) -> dict[str, Any]:
-        """Return the counts of state slots and of the prefix cache on disk, if there are any."""
-        kept = (getattr(self._core.blocks, name, None) for name in ("slots", "disk"))
-        return {name: value for part in kept if part is not None for name, value in part.stats().items()}
+    @property
+    def scheduler(self) -> Scheduler:
+        """Scheduler that runs, for extensions that look at its blocks."""
+        return self._core.scheduler
 
-    def watch(self) -> Any:
-        """Return a StepWatcher, which records each step from now on, until `unwatch`."""
-        self.unwatch()
-        inspection = load_extra("inspection.step_watcher", needed_for="watching steps")
-        most = self._core.config.max_num_batched_tokens
-        watcher = inspection.StepWatcher(self._core.scheduler, max_num_batched_tokens=most)
-        self._watcher = guarded(watcher, SchedulerListener())
-        self._core.scheduler.listeners.append(self._watcher)
-        return self._watcher
-
-    def unwatch(self) -> None:
-        """End the records of the last `watch`."""
-        if self._watcher is not None:
-            self._core.scheduler.listeners.remove(self._watcher)
-            self._watcher = None
+    def listen(self, listener: SchedulerListener) -> Callable[[], None]:
+        """Let a listener receive each change of the scheduler from now on. Return the call that ends it."""
+        listener, listeners = guarded(listener, SchedulerListener()), self._core.scheduler.listeners
+        listeners.append(listener)
+        return partial(listeners.remove, listener)
 
     def current_requests(self) -> list[Request]:
         """Return the outputs that have not ended."""
@@ -81,13 +70,6 @@ class EngineView:
         scheduler = self._core.scheduler
         lists = {"num_running": scheduler.running, "num_waiting": scheduler.waiting}
         return {name: sum(request.tenant == tenant for request in requests) for name, requests in lists.items()}
-
-    def block_map(self) -> dict[str, Any]:
-        """Return the contents of each block of the KV cache."""
-        scheduler = self._core.scheduler
-        inspection = load_extra("inspection.block_map", needed_for="the map of blocks")
-        blocks: dict[str, Any] = inspection.block_map(scheduler.blocks, scheduler.running, scheduler.waiting)
-        return blocks
 
     def metrics(self, request_id: str) -> dict[int, RequestMetrics]:
         """Return the metrics and histories so far of a request's unfinished outputs, by index."""

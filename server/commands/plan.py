@@ -66,8 +66,8 @@ def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]
         f"{num_blocks} blocks = {found.num_tokens} tokens = {found.num_requests:.3g} requests of "
         f"{found.config.max_model_len}: {size_text(found.num_tokens * found.token_bytes)}{per_rank}",
     )
-    if config.prefix_cache_dir is not None:
-        num_bytes = config.prefix_cache_disk_bytes
+    if getattr(config, "prefix_cache_dir", None) is not None:
+        num_bytes = getattr(config, "prefix_cache_disk_bytes")  # noqa: B009  the section is known at run time only
         yield "on disk", f"{num_bytes // max(1, found.token_bytes)} tokens of prefixes at most: {size_text(num_bytes)}"
     if found.states is not None:
         states, slot_bytes = found.states, found.states.slot_bytes

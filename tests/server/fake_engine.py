@@ -100,8 +100,8 @@ class FakeEngine:
     def __init__(self, config: EngineConfig | None = None) -> None:
         self.config = ResolvedConfig.of(config or EngineConfig(), device="cpu", fingerprint="fake")
         self.tokenizer = FakeTokenizer()
-        self.pooler = None
-        self.adapters = None
+        self.generates = True
+        self.variants: list[Any] = []
         self.max_model_len = MAX_MODEL_LEN
         self.default_sampling_params: dict[str, Any] = {}
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_config={"model_type": "fake"}, quantization=None)
@@ -151,6 +151,9 @@ class FakeEngine:
 
     def fingerprint_of(self, adapter: str | None) -> str:
         return self.fingerprint
+
+    def part(self, kind: type) -> None:
+        return None
 
     async def allow(self, num_tokens: float = math.inf) -> None:
         """Let `num_tokens` further tokens out, over all requests."""

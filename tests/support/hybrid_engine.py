@@ -1,17 +1,16 @@
 """HybridEngine: an EngineCore of a model with recurrent layers, over the fake model and a virtual clock."""
 
 from beside_core import OutputProcessor
-from hybrid_world import HybridModel
+from hybrid_world import HybridModel, hybrid_scheduler
 
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.block_manager import CacheSpec
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
-from splitfuse.engine.core.state_places import StateSpec
 from splitfuse.engine.core.step_pipeline import StepPipeline
-from splitfuse.engine.extras.hybrid.block_manager import HybridBlockManager
-from splitfuse.engine.extras.hybrid.scheduler import HybridScheduler
+from splitfuse.engine.execution.models.state_places import StateSpec
+from splitfuse.engine.extras.hybrid.request_states import RequestStates
 
 
 class HybridEngine:
@@ -24,8 +23,10 @@ class HybridEngine:
         self.spec = StateSpec(num_live, num_checkpoints)
         cache = CacheSpec(num_blocks, self.config.block_size)
         self._clock = 0.0
-        scheduler = HybridScheduler(self.config, cache, self.spec)
-        self.blocks: HybridBlockManager = scheduler.blocks
+        scheduler = hybrid_scheduler(self.config, cache, self.spec)
+        (states,) = scheduler.blocks.companions
+        assert isinstance(states, RequestStates)
+        self.blocks, self.states = scheduler.blocks, states
         core = EngineCore(self.config, scheduler, OutputProcessor(None), clock=lambda: self._clock)
         self.model = HybridModel(self.spec, num_blocks=num_blocks, num_host_blocks=0, block_size=self.config.block_size)
         self.pipeline = StepPipeline(core, self.model)

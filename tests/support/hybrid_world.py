@@ -11,12 +11,21 @@ from overlapped_world import OverlappedAudit, OverlappedWorld
 from world import World
 from world_settings import WorldSettings
 
-from splitfuse.engine.core.batch import Batch, BatchRow, Moves
-from splitfuse.engine.core.block_manager import CacheSpec
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.core.batch import NO_MOVES, Batch, BatchRow, Moves
+from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.scheduler import Scheduler
-from splitfuse.engine.core.state_places import StatePlaces, StateSpec
+from splitfuse.engine.execution.models.state_places import StatePlaces, StateSpec
 from splitfuse.engine.execution.models.state_slots import num_live_slots
-from splitfuse.engine.extras.hybrid.scheduler import HybridScheduler
+from splitfuse.engine.extras.hybrid.request_states import companion
+
+
+def hybrid_scheduler(config: EngineConfig, cache: CacheSpec, spec: StateSpec, **options: Any) -> Scheduler:
+    """Make a scheduler over blocks and slots of these numbers; `options` are Scheduler's."""
+    caching, weights = config.enable_prefix_caching, config.tenant_weights
+    states = [companion(spec, weights)]
+    blocks = BlockManager(cache, prefix_caching=caching, tenant_weights=weights, companions=states)
+    return Scheduler(config, blocks, **options)
 
 
 class States:
@@ -29,16 +38,17 @@ class States:
 
     def move(self, moves: Moves) -> None:
         """Copy states out to the host and back."""
-        for source, target in moves.state_swap_out:
+        beside = moves.beside or NO_MOVES
+        for source, target in beside.swap_out:
             self._on_host[target] = self.entries[source], self._tails[source]
-        for source, target in moves.state_swap_in:
+        for source, target in beside.swap_in:
             found = self._on_host[source]
             assert found is not None, "a state comes back from the host that was never there"
             self.entries[target], self._tails[target] = found
 
     def advance(self, row: BatchRow) -> int:
         """Advance a row's state over its tokens, and return the entry before the row's own tokens."""
-        places = row.states
+        places = row.beside
         assert places is not None
         last, tail = root(row.request.tenant), list[int]()
         if places.source >= 0:
@@ -79,8 +89,8 @@ class HybridModel(FakeModel):
         last = self.states.advance(row)
         context = [device[table[position // size]][position % size] for position in range(row.start)]
         if BAD in context:  # the layers behind attention get its numbers
-            assert row.states is not None
-            self.states.spoil(row.states)
+            assert row.beside is not None
+            self.states.spoil(row.beside)
             last = BAD
         for position, token_id in enumerate(row.token_ids, row.start):
             last = entry(last, token_id)
@@ -89,8 +99,8 @@ class HybridModel(FakeModel):
     def _break_off(self, rows: Sequence[BatchRow]) -> None:
         super()._break_off(rows)
         for row in rows:
-            assert row.states is not None
-            self.states.spoil(row.states)
+            assert row.beside is not None
+            self.states.spoil(row.beside)
 
 
 class StateAudit(Audit):
@@ -110,12 +120,12 @@ class StateAudit(Audit):
 
     def when_empty(self) -> None:
         super().when_empty()
-        blocks: Any = self._core.blocks
-        assert not blocks._states, "the states of requests that have ended are kept"
-        assert not blocks._in_flight
-        kept = {checkpoint.slot for checkpoint in blocks.slots.checkpoints}
-        assert blocks.slots.num_used == len(kept), "slots leaked"
-        assert blocks.slots.host is None or not blocks.slots.host.num_used_blocks, "slots of the host leaked"
+        states: Any = self._core.blocks.companions[-1]
+        assert not states._states, "the states of requests that have ended are kept"
+        assert not states._in_flight
+        kept = {checkpoint.slot for checkpoint in states.slots.checkpoints}
+        assert states.slots.num_used == len(kept), "slots leaked"
+        assert states.slots.host is None or not states.slots.host.num_used_blocks, "slots of the host leaked"
 
 
 class OverlappedStateAudit(StateAudit, OverlappedAudit):
@@ -147,18 +157,18 @@ class HybridWorld(World):
         return super()._make_pipeline(recording)
 
     def _make_scheduler(self, cache: CacheSpec, **options: Any) -> Scheduler:
-        return HybridScheduler(self.settings.config, cache, self._spec(), **options)
+        return hybrid_scheduler(self.settings.config, cache, self._spec(), **options)
 
     def _make_audit(self, *, outputs_only: bool) -> Audit:
         return (NoAudit if outputs_only else self.audit)(self._core, self._model, self.settings)
 
     def _count(self, batch: Batch) -> None:
         super()._count(batch)
-        self._seen["states swapped in"] += len(batch.moves.state_swap_in)
+        self._seen["states swapped in"] += len((batch.moves.beside or NO_MOVES).swap_in)
         for row in batch.rows:
-            if row.states is not None:
-                self._seen["checkpoints"] += len(row.states.checkpoints)
-                self._seen["replayed"] += row.states.num_replayed
+            if row.beside is not None:
+                self._seen["checkpoints"] += len(row.beside.checkpoints)
+                self._seen["replayed"] += row.beside.num_replayed
 
 
 class OverlappedHybridWorld(HybridWorld, OverlappedWorld):

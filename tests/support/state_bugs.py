@@ -1,11 +1,12 @@
 """Bugs of state slots and checkpoints."""
 
+from dataclasses import replace
 from typing import Any
 
 from planted_bug import Bugs, Method, plant
 from world_settings import WorldSettings
 
-from splitfuse.engine.extras.hybrid.block_manager import HybridBlockManager
+from splitfuse.engine.extras.hybrid.request_states import RequestStates
 
 BUGS: Bugs = {}
 
@@ -22,7 +23,7 @@ def has_cache(settings: WorldSettings) -> bool:
     return settings.config.enable_prefix_caching
 
 
-@plant(BUGS, HybridBlockManager, "place", shows_in_tokens=True)
+@plant(BUGS, RequestStates, "place", shows_in_tokens=True)
 def state_is_freed_before_its_row_has_run(right: Method) -> Method:
     def wrong(self: Any, rows: Any) -> Any:
         for row in rows:
@@ -30,13 +31,13 @@ def state_is_freed_before_its_row_has_run(right: Method) -> Method:
                 self.slots.free(self._states[row.request].slot)
         placed = right(self, rows)
         for row in placed:
-            self._in_flight[row.states.target] = self._in_flight[row.states.target]._replace(source=-1)
+            self._in_flight[row.beside.target] = self._in_flight[row.beside.target]._replace(source=-1)
         return placed
 
     return wrong
 
 
-@plant(BUGS, HybridBlockManager, "_places", where=has_cache, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "_places", where=has_cache, shows_in_tokens=True)
 def checkpoint_is_taken_one_token_late(right: Method) -> Method:
     def wrong(self: Any, row: Any, target: int) -> Any:
         places = right(self, row, target)
@@ -47,7 +48,7 @@ def checkpoint_is_taken_one_token_late(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, HybridBlockManager, "_places", where=has_drafts, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "_places", where=has_drafts, shows_in_tokens=True)
 def rollback_keeps_a_drafted_state(right: Method) -> Method:
     def wrong(self: Any, row: Any, target: int) -> Any:
         num_tail = self._states[row.request].num_tail
@@ -56,44 +57,51 @@ def rollback_keeps_a_drafted_state(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, HybridBlockManager, "_places", where=has_drafts, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "_places", where=has_drafts, shows_in_tokens=True)
 def accepted_drafts_are_not_replayed(right: Method) -> Method:
     return lambda self, row, target: right(self, row, target)._replace(num_replayed=0)
 
 
-@plant(BUGS, HybridBlockManager, "find_prefix", where=has_cache, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "find_prefix", where=has_cache, shows_in_tokens=True)
 def blocks_are_found_without_a_state(right: Method) -> Method:
-    def wrong(self: Any, request: Any) -> Any:
-        prefix = right(self, request)
-        found = self._cached(request)
-        if prefix.checkpoint is None or prefix.copied is not None or prefix.num_tokens % self.device.block_size:
+    def wrong(self: Any, request: Any, first: Any) -> Any:
+        prefix = right(self, request, first)
+        found = self._blocks.cached(request)
+        size = self._blocks.device.block_size
+        if prefix.checkpoint is None or prefix.copied is not None or prefix.num_tokens % size:
             return prefix
-        return type(prefix)(found.num_tokens, found.blocks, None, prefix.checkpoint, found.num_tokens)
+        return replace(prefix, num_tokens=found.num_tokens, blocks=found.blocks, num_in_chain=found.num_tokens)
 
     return wrong
 
 
-@plant(BUGS, HybridBlockManager, "_drop_state")
+@plant(BUGS, RequestStates, "_drop_state")
 def state_of_an_ended_request_leaks(right: Method) -> Method:
     return lambda self, request: self._states.pop(request, None)
 
 
-@plant(BUGS, HybridBlockManager, "take_moves", where=has_host, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "take_moves", where=has_host, shows_in_tokens=True)
 def state_of_a_swapped_request_is_not_brought_back(right: Method) -> Method:
-    return lambda self: right(self)._replace(state_swap_in=[])
-
-
-@plant(BUGS, HybridBlockManager, "take_moves", where=has_host, shows_in_tokens=True)
-def state_comes_back_to_another_slot(right: Method) -> Method:
-    def wrong(self: Any) -> Any:
-        moves = right(self)
-        num_slots = self.slots.num_slots
-        return moves._replace(state_swap_in=[(start, (to + 1) % num_slots) for start, to in moves.state_swap_in])
+    def wrong(self: Any, moves: Any) -> Any:
+        moves = right(self, moves)
+        return moves._replace(beside=moves.beside and moves.beside._replace(swap_in=[]))
 
     return wrong
 
 
-@plant(BUGS, HybridBlockManager, "_free_host_slot", where=has_host)
+@plant(BUGS, RequestStates, "take_moves", where=has_host, shows_in_tokens=True)
+def state_comes_back_to_another_slot(right: Method) -> Method:
+    def wrong(self: Any, moves: Any) -> Any:
+        moves, num_slots = right(self, moves), self.slots.num_slots
+        if moves.beside is None:
+            return moves
+        swap_in = [(start, (to + 1) % num_slots) for start, to in moves.beside.swap_in]
+        return moves._replace(beside=moves.beside._replace(swap_in=swap_in))
+
+    return wrong
+
+
+@plant(BUGS, RequestStates, "_free_host_slot", where=has_host)
 def host_slot_is_not_freed(right: Method) -> Method:
     def wrong(self: Any, state: Any) -> None:
         state.host_slot = -1

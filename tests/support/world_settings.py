@@ -4,10 +4,12 @@ import hashlib
 import io
 import random
 from dataclasses import dataclass
+from typing import Any
 
 from fake_model import VOCAB_SIZE
 
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
+from splitfuse.engine.config.setting import settings_of
 from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
 
 TENANTS = ("ann", "ben", "cat", "dan")
@@ -42,7 +44,7 @@ class WorldSettings:
     def __repr__(self) -> str:
         names = ("block_size", "max_num_batched_tokens", "long_prefill_token_threshold", "max_num_seqs")
         names += ("batching_policy", "scheduling_policy", "preemption_mode", "enable_prefix_caching", "target_itl_ms")
-        shown = ", ".join(f"{name}={getattr(self.config, name)!r}" for name in names)
+        shown = ", ".join(f"{name}={getattr(self.config, name, None)!r}" for name in names)
         return (
             f"{shown}, num_blocks={self.num_blocks}, num_host_blocks={self.num_host_blocks}, longest={self.longest}, "
             f"tenants={len(self.tenants)}, hash_bits={self.hash_bits}, max_drafts={self.max_drafts}"
@@ -96,11 +98,16 @@ def _config(rng: random.Random, block_size: int, *, has_host: bool) -> ResolvedC
             enable_prefix_caching=rng.random() < 0.7,
             preemption_mode=rng.choice(["auto", "recompute", "swap", "swap"]) if has_host else "recompute",
             swap_space=1.0 if has_host else 0.0,
-            target_itl_ms=rng.choice([None, None, "auto", 5.0]),
+            **_known(target_itl_ms=rng.choice([None, None, "auto", 5.0])),
             seed=seed,
         ),
         device="cpu",
     )
+
+
+def _known(**values: Any) -> dict[str, Any]:
+    """Leave out settings of extras that are not there."""
+    return {name: value for name, value in values.items() if name in settings_of(EngineConfig)}
 
 
 @dataclass(frozen=True)

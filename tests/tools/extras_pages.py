@@ -18,14 +18,14 @@ ROUNDING = 50  # lines, so that a small edit does not change the page
 HEAD = f"""# Find an extra: its size, its settings, and the place where it plugs in
 
 An extra is a folder that can be deleted; the rest still answers. `tests/engine/behaviour/test_removal.py` and
-`tests/server/behaviour/test_removal.py` delete each in turn. ARCHITECTURE.md explains the two mechanisms: parts of the
-engine load extras by name, extras of the server declare an `Extension`. `server/docs/extending.md` adds one from
-another package.
+`tests/server/behaviour/test_removal.py` delete each in turn. Extras of the engine declare an `EngineExtension`, those
+of the server an `Extension`; parts load some modules by name. `server/docs/extending.md` adds both from another
+package.
 
 `make docs` writes this page from the sources. Lines are rounded to {ROUNDING}. Packages are those that only extras
 import. Tests are the extra's folder of tests, behaviour tests that bear its name, and tests that import it.
 """
-# Fields of an Extension that name code, and the meaning of the code.
+# Fields of an extension that name code, and the meaning of the code.
 PLUGS = {
     "router": "routes, imported with the first request below its paths",
     "error_form": "form of errors below its paths",
@@ -34,9 +34,17 @@ PLUGS = {
     "manual": "answer to /docs/",
     "is_open": "paths that need no key",
     "serve": "runs `splitfuse serve` in place of one server",
-    "part": "state for one server",
+    "part": "state for one engine or server",
+    "decoder": "classes of decoders, by architecture",
+    "decoder_wrapper": "wrapper of the class of decoders",
+    "call_observer": "observer of calls of LLM",
 }
-TABLES = {"endpoints": "answers lines of batches for {}", "kept_kinds": "takes up kept requests of the kind {}"}
+TABLES = {
+    "endpoints": "answers lines of batches for {}",
+    "kept_kinds": "takes up kept requests of the kind {}",
+    "calls": "method {} of LLM",
+    "keywords": "keyword {} of LLM.generate and LLM.chat",
+}
 
 
 def shown(path: Path) -> str:
@@ -111,8 +119,9 @@ def commands(extra: Path) -> list[str]:
 
 @cache
 def extension(extra: Path) -> dict[str, ast.expr]:
-    """Fields of the EXTENSION that an extra of the server declares."""
-    found = [call for call in calls(extra / "__init__.py") if ast.unparse(call.func) == "Extension"]
+    """Fields of the EXTENSION that an extra declares."""
+    kinds = ("Extension", "EngineExtension")
+    found = [call for call in calls(extra / "__init__.py") if ast.unparse(call.func) in kinds]
     return {str(item.arg): item.value for call in found for item in call.keywords}
 
 
@@ -132,8 +141,14 @@ def settings(extra: Path) -> Iterator[str]:
     for node in walked(path if path.exists() else extra / "__init__.py"):
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call) and isinstance(node.target, ast.Name):
             texts = [item.value for item in node.value.keywords if item.arg == "help"]
-            text = ast.literal_eval(texts[0]).replace("|", r"\|").replace("<", "&lt;") if texts else ""
+            text = _text(texts[0]).replace("|", r"\|").replace("<", "&lt;") if texts else ""
             yield f"`--{node.target.id.replace('_', '-')}`: {text}"
+
+
+def _text(node: ast.expr) -> str:
+    """Return the text of a string, with the names in it."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(ast.unparse(p.value) if isinstance(p, ast.FormattedValue) else ast.literal_eval(p) for p in parts)
 
 
 def condition(extra: Path) -> list[str]:

@@ -66,6 +66,7 @@ class Decoder:
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
     attention_class: ClassVar[type[Attention]] = Attention
     unrounded: ClassVar[tuple[str, ...]] = ()  # endings of matrices' names that --quantization leaves alone
+    pads_rows: ClassVar[bool] = True  # False if a step cannot have rows without requests, as CUDA graphs have
     inexact: ClassVar[str | None] = None  # reason why an op of the family may round otherwise in another batch
 
     @classmethod

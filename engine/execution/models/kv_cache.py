@@ -21,6 +21,7 @@ from .layer_states import (
 from .memory_plan import kv_bytes_per_token
 
 if TYPE_CHECKING:
+    from ...core.batch import Moves
     from .host_blocks import BlockPairs, HostBlocks
 
 LayerView = ops.CacheView | ops.StateView | tuple[ops.CacheView | ops.StateView, ...] | None
@@ -109,15 +110,11 @@ class KVCache:
         return torch.empty(shape, dtype=dtype, device=self._device)
 
     def copy_blocks(
-        self,
-        *,
-        swap_out: "BlockPairs",
-        swap_in: "BlockPairs",
-        copies: "BlockPairs",
-        state_swap_out: "BlockPairs" = (),
-        state_swap_in: "BlockPairs" = (),
+        self, *, swap_out: "BlockPairs", swap_in: "BlockPairs", copies: "BlockPairs", beside: "Moves | None" = None
     ) -> None:
-        """Copy blocks and state slots (from, to) before a step: out to the host, in from the host, within the device.
+        """Copy blocks (from, to) before a step: out to the host, in from the host, within the device.
+
+        `beside`: copies of state slots.
 
         On a GPU the copies are only queued.
         """
@@ -127,9 +124,9 @@ class KVCache:
         if copies:
             sources, targets = to_device(torch.tensor(copies).T.contiguous(), self._device)
             ops.copy_blocks(self.block_tensors, sources, targets)
-        if self._host_states is not None:
-            self._host_states.swap_out(state_swap_out)
-            self._host_states.swap_in(state_swap_in)
+        if self._host_states is not None and beside is not None:
+            self._host_states.swap_out(beside.swap_out)
+            self._host_states.swap_in(beside.swap_in)
 
     def memory(self) -> list[torch.Tensor]:
         """Return every tensor of blocks and of states, on the device and on the host."""

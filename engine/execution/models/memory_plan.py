@@ -9,10 +9,10 @@ import torch
 
 from ....kernels import ops
 from ...config import ResolvedConfig
-from ...core.state_places import StateSpec
 from ...errors import ConfigError
 from .config import ModelConfig
 from .layer_states import LatentKV, PagedKV, paged_parts, recurrent_parts
+from .state_places import StateSpec
 
 _CPU_MEMORY_SHARE = 0.25  # of the free memory, for a CPU server's cache
 
@@ -94,11 +94,10 @@ def divide_memory(
     if model.is_recurrent:
         from .state_slots import state_slots  # here: most models have no states
 
-        max_drafts = config.speculation.num_speculative_tokens if config.speculation else 0  # room of a slot
-        slot_bytes = state_bytes(model, dtype, max_drafts=max_drafts)
+        slot_bytes = state_bytes(model, dtype, max_drafts=config.max_drafts)
         block_bytes = config.block_size * max(1, token_bytes)
         states = state_slots(
-            config, slot_bytes, block_bytes, budget=budget, swap_bytes=swap_bytes, max_drafts=max_drafts
+            config, slot_bytes, block_bytes, budget=budget, swap_bytes=swap_bytes, max_drafts=config.max_drafts
         )
         budget -= states.num_slots * slot_bytes
         swap_bytes -= states.num_host * slot_bytes

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....kernels import ops
-from ...extension import load_extra
+from ...extension import used
 from ...formats.weights import WeightSource
 from .device_memory import refusing_out_of_memory
 from .registry import model_class
@@ -20,8 +20,9 @@ def build_model(resolved: ResolvedModel, weights: WeightSource, *, parallel: Ten
     """Build a model of the weights that a source has, packed as the settings say. Raises ConfigError."""
     config, model = resolved.config, resolved.model
     family = model_class(model.architecture, impl=model.impl)
-    if config.enable_lora:
-        family = load_extra("lora.adapted", needed_for="--enable-lora").adapted(family)
+    for extension in used(config):
+        if extension.decoder_wrapper is not None:
+            family = extension.load(extension.decoder_wrapper)(family)
     with refusing_out_of_memory(_TOO_LARGE):
         return family(
             model,

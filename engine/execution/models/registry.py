@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ConfigError
-from ...extension import has_extra, load_extra
+from ...extension import declared
 from ...formats.json_file import read_json
 from .config import ModelConfig
 
@@ -178,9 +178,9 @@ def model_class(architecture: str, *, model_type: str = "", impl: str = "native"
     """Import the class for config.json's architecture. Raises ConfigError that names the nearest known one."""
     if impl == "transformers":
         return import_module(".through_transformers", __package__).model_class()  # type: ignore[no-any-return]
-    if (pools := _pooling_class(architecture)) is not None:
-        return pools
     if architecture not in MODELS:
+        if (extra := _class_of_extension(architecture)) is not None:
+            return extra
         nearest = _nearest(architecture, model_type)
         hint = f"; nearest by name: {MODELS[nearest].name} ({nearest})" if nearest else ""
         raise ConfigError(
@@ -192,12 +192,10 @@ def model_class(architecture: str, *, model_type: str = "", impl: str = "native"
     return found
 
 
-def _pooling_class(architecture: str) -> "type[Decoder] | None":
-    """Return the class of a model that pools and does not generate; None for all others."""
-    if architecture in MODELS or not has_extra("pooling"):
-        return None
-    found: type[Decoder] | None = load_extra("pooling.families", needed_for=architecture).pooling_class(architecture)
-    return found
+def _class_of_extension(architecture: str) -> "type[Decoder] | None":
+    """Return the class that an extension has for an architecture, such as one that pools; None if none has one."""
+    finders = (extension.load(extension.decoder) for extension in declared() if extension.decoder is not None)
+    return next((found for find in finders if (found := find(architecture)) is not None), None)
 
 
 def _nearest(architecture: str, model_type: str) -> str | None:
@@ -259,7 +257,7 @@ def parse_model_config(
             architecture = _OTHER_NAMES[architecture]
             raw = raw | {"architectures": [architecture]}
         if impl == "transformers" or (
-            impl == "auto" and architecture not in MODELS and _pooling_class(architecture) is None
+            impl == "auto" and architecture not in MODELS and _class_of_extension(architecture) is None
         ):
             through = import_module(".through_transformers", __package__)
             if (parsed := through.parse(raw, generation, source=source, impl=impl)) is not None:

@@ -1,8 +1,8 @@
 """Number of state slots of a model with recurrent layers: states come first, checkpoints get a share of the rest."""
 
 from ...config import ResolvedConfig
-from ...core.state_places import StateSpec
 from ...errors import ConfigError
+from .state_places import StateSpec
 
 # Share of the memory for checkpoints, beside the blocks that find them. A checkpoint of a model like Qwen3.5-0.8B takes
 # as much as 1,600 tokens of its cache: with a quarter every fifth such prompt can have one.

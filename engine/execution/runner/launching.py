@@ -36,7 +36,7 @@ def _load_launcher(runner: ModelRunner, config: ResolvedConfig) -> AsyncRunner:
     if capturer is None:
         return launcher
     # No graph pads state slots or tiles of adapters yet.
-    if not config.enforce_eager and not config.enable_lora and not loaded.model_config.is_recurrent:
+    if not config.enforce_eager and runner.model.pads_rows and not loaded.model_config.is_recurrent:
         launcher.use_graphs(
             capturer,
             sizes=graph_sizes(config.max_num_seqs),

@@ -18,12 +18,12 @@ import torch
 
 from ...core.batch import Batch, Moves, RowOutput
 from ...core.block_manager import CacheSpec
-from ...core.state_places import StateSpec
 from ...device import stream_of
 from ..models.config import ModelConfig
 from ..models.kv_cache import KVCache
 from ..models.memory_plan import MemoryPlan
 from ..models.resolved_model import ResolvedModel
+from ..models.state_places import StateSpec
 from ..sampling.sampler import Sampler
 from .stages import Stages
 from .transfer import DirectTransfer

@@ -11,7 +11,7 @@ from ..models.forward_inputs import STATE_FIELDS, Arrays
 
 def state_arrays(rows: Sequence[BatchRow]) -> Arrays:
     """Return the arrays of a batch, named by STATE_FIELDS; none for a model without recurrent layers."""
-    places = [row.states for row in rows if row.states is not None]
+    places = [row.beside for row in rows if row.beside is not None]
     if not places:
         return {}
     assert len(places) == len(rows)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from ...core.batch import NO_OUTPUT, BatchRow, RowFailure, RowOutput
-from ...core.constraint import TokenConstraint
 from ...core.outputs import TokenLogprobs
 from ...core.request import Request
+from .constraint import TokenConstraint
 from .sampled import NOT_FINITE_TOKEN, Sampled
 
 NOT_FINITE = "the model's output for this request is not finite"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...core.batch import BatchRow
-from ...core.constraint import MaskMaker, TokenConstraint
+from .constraint import MaskMaker, TokenConstraint
 
 
 class TokenMasks:

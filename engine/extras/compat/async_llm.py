@@ -81,8 +81,10 @@ class AsyncLLM:
 
     async def _named(self, lora_request: Any) -> str:
         """Return the name of a LoRARequest's adapter, which is loaded first if it is new. Raises."""
+        from ..lora.adapters import Adapters  # LoRARequest is of this extra
+
         await self.start()
-        if (adapters := self.engine.adapters) is None:
+        if (adapters := self.engine.part(Adapters)) is None:
             raise InvalidRequestError("lora_request needs enable_lora=True", param="lora_request")
         name: str = await adapters.in_thread(lambda: adapters.name(lora_request))
         return name

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ...config import EngineConfig
 from ...core.request import Request
+from . import DeadlineSettings
 
 
 class Goals(NamedTuple):
@@ -34,8 +35,9 @@ class GoalTable:
     """Goals of requests: a request's own values, else its tenant's, else the server's."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._server: Mapping[str, float | None] = {"ttft_ms": config.ttft_ms, "itl_ms": config.itl_ms}
-        self._tenants = config.tenant_goals or {}
+        settings = config.section(DeadlineSettings)
+        self._server: Mapping[str, float | None] = {"ttft_ms": settings.ttft_ms, "itl_ms": settings.itl_ms}
+        self._tenants = settings.tenant_goals or {}
 
     def of(self, request: Request) -> Goals:
         """Return the goals of a request. Background requests have none."""

@@ -14,6 +14,7 @@ from ...core.pace import Pace
 from ...core.policies import Source, by_source, num_interactive
 from ...core.ports import Pacer
 from ...core.request import Request
+from ...serving.engine_part import Assembly, EnginePart
 from .goals import GoalTable
 from .prompt_order import FairShare, Job, on_time, within_groups
 from .step_time import StepTimes
@@ -31,6 +32,13 @@ class Outlook(NamedTuple):
 
     predicted_s: float
     goal_s: float
+
+
+class Deadlines(EnginePart):
+    """Part of an engine: its pacer."""
+
+    def pacer(self, pacer: Pacer, assembly: Assembly) -> Pacer:
+        return DeadlinePacer(assembly.config, assembly.cost_model)
 
 
 class DeadlinePacer(Pacer):

@@ -6,6 +6,7 @@ from ...config import ResolvedConfig
 from ...core.cost_model import CostModel
 from ...core.policies import num_interactive
 from ...core.request import Request
+from . import DeadlineSettings
 
 # `--target-itl-ms auto`: a step with prompts is the shortest one that keeps the rate of tokens, and of prompts.
 # Share of the machine's time that more steps may cost: each has its fixed costs.
@@ -25,7 +26,7 @@ class StepTimes:
         self.model = model
         self._block_size = config.block_size
         self._most = config.max_num_batched_tokens
-        target = config.target_itl_ms
+        target = config.section(DeadlineSettings).target_itl_ms
         self.is_auto = target == "auto" and config.batching_policy == "splitfuse"
         self.fixed_s = target / 1000 if isinstance(target, float | int) else None
 

@@ -19,12 +19,16 @@ from typing import Any
 
 from ...config import ResolvedConfig
 from ...config.host_memory import available_memory
-from ...core.block_manager import BlockManager, CacheSpec
-from ...core.state_places import StateSpec
+from ...core.block_manager import BlockManager
+from ...core.ports import Runner
+from ...core.prefix_cache import Entry
+from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, UnavailableError
 from ...execution.runner.model_runner import ModelRunner
 from ...formats.checkpoint import model_folder
 from ...private_file import read_key
+from ...serving.engine_part import Assembly, EnginePart, NewCompanion, ServedModel
+from . import DiskCacheSettings
 from .activity import Activity
 from .cache_bytes import Bytes, CacheBytes
 from .entry import BLOCK, STATE, EntryCodec, Identity, packed
@@ -33,6 +37,7 @@ from .entry_reader import EntryReader, Found
 from .loading_runner import LoadingRunner
 from .namespace import namespace
 from .read_buffers import ReadBuffers
+from .staged_blocks import StagedBlocks
 from .write_behind import Write, WriteBehind
 
 _log = logging.getLogger("splitfuse.engine")
@@ -46,22 +51,23 @@ _READ_S, _PAUSE_S = 10.0, 60.0
 _MAX_CODECS = 1024
 
 
-class DiskCache:
+class DiskCache(EnginePart):
     """Prefix cache on disk of one engine. Its methods belong to the scheduler's thread."""
 
     def __init__(self, config: ResolvedConfig, runner: ModelRunner, *, fingerprint: str) -> None:
         """Open the folder of `--prefix-cache-dir`. Raises ConfigError."""
-        assert config.prefix_cache_dir is not None
+        settings = config.section(DiskCacheSettings)
+        assert settings.prefix_cache_dir is not None
         _refuse_others(config, runner)
-        key_file = config.prefix_cache_key_file
+        key_file = settings.prefix_cache_key_file
         self._key = None if key_file is None else read_key(Path(key_file), setting="--prefix-cache-key-file")
         EntryCodec(b"", "", self._key)  # a missing package is found now
-        self._config, self._loaded = config, runner.loaded
-        self._folder = EntryFolder(Path(config.prefix_cache_dir))
+        self._config, self._settings, self._loaded = config, settings, runner.loaded
+        self._folder = EntryFolder(Path(settings.prefix_cache_dir))
         self._activity = Activity()
         self._memory = CacheBytes(runner.cache)
-        self.runner = LoadingRunner(runner, self._memory, self._activity)
-        self._writes = WriteBehind(self._folder, config.prefix_cache_disk_bytes, self._activity)
+        self._loading = LoadingRunner(runner, self._memory, self._activity)
+        self._writes = WriteBehind(self._folder, settings.prefix_cache_disk_bytes, self._activity)
         self._threads = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="splitfuse-prefix-read")
         self._max_staged = max(_LEAST_STAGED, int(available_memory() * _STAGED_SHARE))
         entry_bytes = EntryCodec(b"", "", self._key).num_bytes(self._memory.block_bytes)
@@ -76,23 +82,32 @@ class DiskCache:
         self._next_read = 0.0
         self._generation = 0  # number of changes of the weights
         self.num_hit_tokens = self.num_read_bytes = 0
-        self.blocks: Any = None
+        self.blocks: BlockManager | None = None  # of the engine, once there are steps
         self.change(model_folder(config, config.model), fingerprint, wait_s=_NAMESPACE_WAIT_S)
 
-    def block_manager(self, spec: CacheSpec, states: StateSpec | None, **options: Any) -> BlockManager:
-        """Make the engine's block manager."""
-        if states is None:
-            from .block_manager import DiskBlockManager
+    @classmethod
+    def of(cls, model: ServedModel) -> "DiskCache":
+        """Open the prefix cache of an engine. Raises ConfigError."""
+        return cls(model.config, model.runner, fingerprint=model.config.fingerprint)
 
-            self.blocks = DiskBlockManager(spec, disk=self, **options)
-        else:
-            from .hybrid_block_manager import DiskHybridBlockManager
+    def runner(self, runner: Runner, assembly: Assembly) -> Runner:
+        """Load what was read before a step computes."""
+        return self._loading
 
-            self.blocks = DiskHybridBlockManager(spec, states, disk=self, **options)
-        blocks: BlockManager = self.blocks
-        return blocks
+    def companions(self, companions: Sequence[NewCompanion], assembly: Assembly) -> Sequence[NewCompanion]:
+        """Keep the blocks of the engine's cache."""
+        has_cache = assembly.config.enable_prefix_caching and not assembly.is_test
+        return [*companions, self._serve] if has_cache else companions
+
+    def _serve(self, blocks: BlockManager) -> StagedBlocks:
+        self.blocks = blocks
+        return StagedBlocks(self, blocks)
 
     # Weights.
+
+    def weights_changed(self, path: Path | None, fingerprint: str) -> None:
+        """Like EnginePart."""
+        self.change(path, fingerprint)
 
     def change(self, path: Path | None, fingerprint: str, *, wait_s: float = 0.0) -> None:
         """Take entries of these weights from now on; of none if they came as tensors (`path` None).
@@ -139,9 +154,9 @@ class DiskCache:
 
     # Reading.
 
-    async def fetch(self, token_ids: Sequence[int], *, tenant: str, salt: str) -> None:
+    async def fetch(self, token_ids: Sequence[int], params: SamplingParams, *, tenant: str) -> None:
         """Read the blocks of a prompt that are on disk, beside the event loop. Best before the prompt is queued."""
-        if (read := self._reading(token_ids, tenant=tenant, salt=salt)) is not None:
+        if (read := self._reading(token_ids, tenant=tenant, salt=params.cache_salt)) is not None:
             generation = self._generation
             try:
                 reading = asyncio.get_running_loop().run_in_executor(self._threads, read)
@@ -153,29 +168,32 @@ class DiskCache:
                 _log.warning("prefix cache on disk: no answer for %g s; not read for %g s", _READ_S, _PAUSE_S)
                 self._next_read = time.monotonic() + _PAUSE_S
 
-    def fetch_now(self, token_ids: Sequence[int], *, tenant: str, salt: str) -> None:
+    def fetch_now(self, token_ids: Sequence[int], params: SamplingParams) -> None:
         """Like `fetch`, and wait here."""
-        if (read := self._reading(token_ids, tenant=tenant, salt=salt)) is not None:
+        if (read := self._reading(token_ids, tenant="", salt=params.cache_salt)) is not None:
             self._stage(read(), self._generation)
 
     def _reading(self, token_ids: Sequence[int], *, tenant: str, salt: str) -> Callable[[], list[Found]] | None:
         """Return the reading of the blocks that are not in the cache; None if there is nothing to look for."""
+        if self.blocks is None or self.blocks.cache is None:
+            return None
         size, cache = self.blocks.device.block_size, self.blocks.cache
+        has_states = len(self.blocks.companions) > 1
         limit = (len(token_ids) - 1) // size
         if self._namespace is None or not limit or time.monotonic() < self._next_read:
             return None
         hashes: list[bytes] = []
         cache.extend_hashes(hashes, token_ids, tenant=tenant, salt=salt)
-        if self.blocks.has_states:
-            first = self.blocks.num_with_state(hashes[:limit], token_ids, tenant=tenant, salt=salt)
-        else:
-            first = len(cache.find(hashes, token_ids, tenant=tenant, salt=salt, limit=limit))
-        while first < limit and (BLOCK, hashes[first]) in self._staged and not self.blocks.has_states:
+        blocks = cache.find(hashes, token_ids, tenant=tenant, salt=salt, limit=limit)
+        while blocks and not all(companion.can_go_on(blocks[-1]) for companion in self.blocks.companions):
+            blocks.pop()
+        first = len(blocks)
+        while not has_states and first < limit and (BLOCK, hashes[first]) in self._staged:
             first += 1
         if first >= limit:
             return None
         tokens = [packed(token_ids[start : start + size]) for start in range(0, limit * size, size)]
-        read = self._reader.read_with_state if self.blocks.has_states else self._reader.read_chain
+        read = self._reader.read_with_state if has_states else self._reader.read_chain
         pairs = list(zip(hashes[:limit], tokens, strict=True))
         return partial(read, self._codec(tenant), self._namespace.hex()[:32], pairs, first)
 
@@ -218,60 +236,61 @@ class DiskCache:
         """Return the staged state behind a block."""
         return self._staged.get((STATE, block_hash))
 
-    def load_blocks(self, blocks: Sequence[int], payloads: Sequence[Bytes], hashes: Sequence[bytes]) -> None:
+    def load(self, blocks: Sequence[int], contents: Sequence[Bytes], hashes: Sequence[bytes]) -> None:
         """Fill blocks before the next step computes."""
-        self.runner.blocks += zip(blocks, payloads, strict=True)
-        self.num_hit_tokens += len(blocks) * self.blocks.device.block_size
+        self._loading.blocks += zip(blocks, contents, strict=True)
+        self.num_hit_tokens += len(blocks) * self._config.block_size
         for block_hash in hashes:
             self._unstage((BLOCK, block_hash))
 
-    def load_state(self, slot: int, payload: Bytes, block_hash: bytes) -> None:
+    def load_state(self, slot: int, contents: Bytes, block_hash: bytes) -> None:
         """Fill a slot before the next step computes."""
-        self.runner.states.append((slot, payload))
+        self._loading.states.append((slot, contents))
         self._unstage((STATE, block_hash))
 
     # Writing.
 
-    def write_block(self, block: int, content: Any, index: int, tenant: str, *, is_known: bool = False) -> None:
-        """Queue the index-th block of a prompt. `content`: its entry in the prefix cache, while it has it."""
+    def keep(self, block: int, entry: Entry, index: int, tenant: str, *, is_known: bool) -> None:
+        """Queue the index-th block of a prompt, to be written while the prefix cache has it."""
         if self._namespace is None or not self._memory.block_bytes:
             return
-        contents = self.blocks.cache._content  # PrefixCache writes it, and a block's entry is one object
+        assert self.blocks is not None
+        assert self.blocks.cache is not None
+        entry_of = self.blocks.cache.entry
         self._writes.add(
             Write(
                 self._codec(tenant),
                 self._namespace.hex()[:32],
-                Identity(BLOCK, content[0], content[2]),
-                self.blocks.device.block_size,
+                Identity(BLOCK, entry.block_hash, entry.tokens),
+                self._config.block_size,
                 1000 * index,
                 partial(self._memory.read_block, block),
-                lambda: contents.get(block) is content,
+                lambda: entry_of(block) is entry,
             ),
             is_known=is_known,
         )
 
-    def write_state(self, content: Any, checkpoint: Any) -> None:
-        """Queue the state of a checkpoint behind a cached block."""
+    def keep_state(self, entry: Entry, slot: int, *, tenant: str, gain: int, is_kept: Callable[[], bool]) -> None:
+        """Queue the state behind a cached block."""
         if self._namespace is None or not self._memory.slot_bytes:
             return
-        checkpoints = self.blocks.slots.checkpoints
         self._writes.add(
             Write(
-                self._codec(checkpoint.tenant),
+                self._codec(tenant),
                 self._namespace.hex()[:32],
-                Identity(STATE, content[0], content[2]),
-                checkpoint.gain,
+                Identity(STATE, entry.block_hash, entry.tokens),
+                gain,
                 0,
-                partial(self._memory.read_slot, checkpoint.slot),
-                lambda: checkpoints.get(checkpoint.key) is checkpoint,
+                partial(self._memory.read_slot, slot),
+                is_kept,
             )
         )
 
-    def remove(self, block_hashes: Sequence[bytes], tenant: str) -> None:
+    def forget(self, hashes: Sequence[bytes], tenant: str) -> None:
         """Delete entries whose contents are wrong."""
         if self._namespace is not None:
             codec, folder = self._codec(tenant), self._namespace.hex()[:32]
-            for block_hash in block_hashes:
+            for block_hash in hashes:
                 for kind in (BLOCK, STATE):
                     name = codec.name(Identity(kind, block_hash, b""))
                     self._writes.remove(f"{folder}/{codec.tenant_name}/{name}")
@@ -304,7 +323,7 @@ class DiskCache:
             "evictions": writes.index.num_evictions,
             "entries": len(writes.index),
             "bytes": writes.index.num_bytes,
-            "max_bytes": self._config.prefix_cache_disk_bytes,
+            "max_bytes": self._settings.prefix_cache_disk_bytes,
             "staged_bytes": self._num_staged_bytes,
             "is_writer": self._folder.is_writer,
             "failure": writes.failure,

@@ -19,9 +19,10 @@ class LoadingRunner:
         if not self.blocks and not self.states:
             self._runner.move(moves)
             return
-        self._runner.move(NO_MOVES._replace(swap_out=moves.swap_out, state_swap_out=moves.state_swap_out))
+        beside = moves.beside or NO_MOVES
+        self._runner.move(Moves(moves.swap_out, [], [], Moves(beside.swap_out, [], [])))
         self._load()
-        self._runner.move(moves._replace(swap_out=[], state_swap_out=[]))
+        self._runner.move(Moves([], moves.swap_in, moves.copies, Moves([], beside.swap_in, [])))
 
     def run(self, batch: Batch) -> list[RowOutput]:
         """Compute the batch."""

@@ -29,8 +29,8 @@ def namespace(config: ResolvedConfig, loaded: LoadedModel, *, path: Path, finger
         tokenizer=None,
         config=replace(config, fingerprint=fingerprint),
         loaded=loaded,
-        weights_version=1,
-        control=SimpleNamespace(path=path),
+        weights_version=0,
+        weights_path=path,
     )
     versions = (torch.__version__, _release())
     lengths = (config.block_size, loaded.max_model_len, repr(config.rope_scaling), config.kv_cache_dtype)

@@ -15,8 +15,16 @@ from ...core.ports import RequestObserver
 from ...core.preemption import Prices
 from ...core.request import Request, Status
 from ...extension import has_extra, load_extra
+from ...serving.engine_part import Assembly, EnginePart
 from .history import History, OpenHistory
 from .stop_log import StopLog
+
+
+class Inspection(EnginePart):
+    """Part of an engine: the histories of its requests."""
+
+    def observer(self, observer: RequestObserver, assembly: Assembly) -> RequestObserver:
+        return Histories.of(assembly.config)
 
 
 class Histories(RequestObserver):

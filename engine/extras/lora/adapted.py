@@ -129,6 +129,7 @@ class Adapted(_Base):
     """Part of a decoder's class that wraps its linears."""
 
     sites: LoraTargets
+    pads_rows = False
 
     def _load(self) -> None:
         self.sites = LoraTargets(self._prefix, self.config.head_dim, self._device, self._dtype)

@@ -21,8 +21,9 @@ from weakref import WeakValueDictionary, finalize
 from ...config import EngineConfig
 from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, InvalidRequestError, ModelNotFoundError
-from ...extension import load_extra
 from ...language.workers.heap import return_freed_memory
+from ...serving.engine_part import EnginePart, ServedModel
+from . import AdapterSettings
 from .adapted import LoraTargets
 from .adapter import Adapter
 from .matrices import Matrices
@@ -47,15 +48,15 @@ class FullError(InvalidRequestError):
     """There is no room: every adapter in memory has unfinished requests."""
 
 
-class Adapters:
+class Adapters(EnginePart):
     """Adapters of one engine. Methods may be called from any thread; `params_for` belongs to the event loop."""
 
     def __init__(self, config: EngineConfig, model: Any) -> None:
         """`model`: a decoder that was built with adapters."""
         self._sites: LoraTargets = model.sites
-        self._config = config
-        self._room = config.max_loras
-        self._max_rank = config.max_lora_rank
+        self._config = settings = config.section(AdapterSettings)
+        self._room = settings.max_loras
+        self._max_rank = settings.max_lora_rank
         self._secret = secrets.token_bytes(32)
         self._lock = threading.Lock()
         self._reading = threading.Lock()  # one adapter is read at a time
@@ -66,7 +67,19 @@ class Adapters:
         self._wake: Callable[[], None] | None = None  # wakes the request that waits for room
         self._thread: ThreadPoolExecutor | None = None
 
+    @classmethod
+    def of(cls, model: ServedModel) -> "Adapters":
+        """Make the adapters of an engine, with those of --lora-modules. Raises ConfigError."""
+        adapters = cls(model.config, model.runner.model)
+        adapters.add_configured()
+        return adapters
+
     # Names.
+
+    @property
+    def variants(self) -> list[NamedAdapter]:
+        """Like `named`."""
+        return self.named
 
     @property
     def named(self) -> list[NamedAdapter]:
@@ -85,15 +98,16 @@ class Adapters:
 
     def stats(self) -> dict[str, Any]:
         """Return names and memory for /stats."""
-        return {"named": [named.name for named in self.named], "num_loaded": self.num_loaded, "bytes": self.num_bytes}
+        names = [named.name for named in self.named]
+        return {"adapters": {"named": names, "num_loaded": self.num_loaded, "bytes": self.num_bytes}}
 
     def has(self, name: object) -> bool:
         """True if an adapter has this name."""
         return isinstance(name, str) and name in self._named
 
-    def digest(self, name: object) -> str:
+    def variant_digest(self, name: str) -> str:
         """Return the hash of the files of the adapter of this name; "" if there is none."""
-        return self._named[name].digest if isinstance(name, str) and name in self._named else ""
+        return self._named[name].digest if name in self._named else ""
 
     def add_configured(self) -> None:
         """Name the adapters of --lora-modules. Raises ConfigError."""
@@ -174,7 +188,8 @@ class Adapters:
 
         Raises InvalidRequestError, ModelNotFoundError.
         """
-        name = params.adapter
+        if (name := params.adapter) is None:
+            return params
         with self._lock:
             named = self._named.get(name)
         if named is not None and not self._turn.locked() and (adapter := self._found(named)) is not None:
@@ -192,6 +207,10 @@ class Adapters:
                 raise InvalidRequestError(str(exc), param="model") from exc
             finally:
                 self._wake = None
+
+    def params_now(self, params: SamplingParams) -> SamplingParams:
+        """Like EnginePart."""
+        return self.load(params.adapter).params(params) if isinstance(params.adapter, str) else params
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Run a call that reads an adapter in a thread of lower priority than the steps'."""
@@ -267,8 +286,9 @@ def _module(text: str) -> tuple[str, Path]:
 
 def _read(path: Path) -> Matrices:
     if path.suffix == ".gguf" and path.is_file():  # a pipe would be waited for
-        matrices: Matrices = load_extra("lora.gguf_file", needed_for=str(path)).read_file(path)
-        return matrices
+        from .gguf_file import read_file  # the other format needs less
+
+        return read_file(path)
     return read_folder(path)
 
 

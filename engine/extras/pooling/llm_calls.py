@@ -17,22 +17,59 @@ Texts = Text | Sequence[Text]
 TASKS = ("embed", "classify", "token_embed")
 
 
-def run(llm: "LLM", task: str, prompts: Any, params: PoolingParams | None) -> list[PoolingRequestOutput]:
-    """Pool prompts: a text, token ids or vLLM's {"prompt": …}, one or a list of them. Raises InvalidRequestError."""
-    pooler, fields = pooler_of(llm), params or PoolingParams()
-    if task not in TASKS:
+def embed(
+    llm: "LLM", prompts: Any, pooling_params: PoolingParams | None = None, use_tqdm: Any = False
+) -> list[PoolingRequestOutput]:
+    """Return one PoolingRequestOutput per prompt, whose `outputs.embedding` is a list of floats.
+
+    `pooling_params`: a PoolingParams, such as PoolingParams(dimensions=256). Raises InvalidRequestError.
+    """
+    return encode(llm, prompts, pooling_params, pooling_task="embed")
+
+
+def classify(
+    llm: "LLM", prompts: Any, pooling_params: PoolingParams | None = None, use_tqdm: Any = False
+) -> list[PoolingRequestOutput]:
+    """Like `embed`, for a model with labels: `outputs.probs` is a list of probabilities."""
+    return encode(llm, prompts, pooling_params, pooling_task="classify")
+
+
+def encode(
+    llm: "LLM",
+    prompts: Any,
+    pooling_params: PoolingParams | None = None,
+    use_tqdm: Any = False,
+    *,
+    pooling_task: str = "token_embed",
+) -> list[PoolingRequestOutput]:
+    """Pool prompts for a task: embed, classify, or token_embed, whose `outputs.data` has a vector per token.
+
+    A prompt is a text, token ids or vLLM's {"prompt": …}; give one or a list of them. Raises InvalidRequestError.
+    """
+    pooler, fields = pooler_of(llm), pooling_params or PoolingParams()
+    if pooling_task not in TASKS:
         raise InvalidRequestError(
-            f"pooling_task {task!r} is not known; known: {', '.join(TASKS)}", param="pooling_task"
+            f"pooling_task {pooling_task!r} is not known; known: {', '.join(TASKS)}", param="pooling_task"
         )
     inputs = list(map(_content, prompts_of(prompts)))
     read = {"embed": pooler.embedding_prompts, "classify": pooler.class_prompts, "token_embed": pooler.state_prompts}
-    return _outputs(llm, read[task](inputs, fields))
+    return _outputs(llm, read[pooling_task](inputs, fields))
 
 
-def score(llm: "LLM", queries: Texts, documents: Texts, params: PoolingParams | None) -> list[PoolingRequestOutput]:
-    """Score each document for its query, or for the only one. Raises InvalidRequestError."""
-    pooler, fields = pooler_of(llm), params or PoolingParams()
-    left, right = list(map(_content, prompts_of(queries))), list(map(_content, prompts_of(documents)))
+def score(
+    llm: "LLM",
+    data_1: Texts,
+    data_2: Texts,
+    /,
+    pooling_params: PoolingParams | None = None,
+    use_tqdm: Any = False,
+) -> list[PoolingRequestOutput]:
+    """Score each of the second texts for the first, or for its own first: `outputs.score`.
+
+    A model without labels scores by the cosine of its embeddings. Raises InvalidRequestError.
+    """
+    pooler, fields = pooler_of(llm), pooling_params or PoolingParams()
+    left, right = list(map(_content, prompts_of(data_1))), list(map(_content, prompts_of(data_2)))
     if len(left) not in (1, len(right)):
         raise InvalidRequestError(f"{len(left)} queries but {len(right)} documents; give one query, or one each")
     many = left * len(right) if len(left) == 1 else left
@@ -47,11 +84,11 @@ def score(llm: "LLM", queries: Texts, documents: Texts, params: PoolingParams | 
     return second
 
 
-def pooler_of(llm: Any) -> Pooler:
-    """Return the pooler of an LLM or AsyncEngine. Raises InvalidRequestError for a model that does not pool."""
-    if llm.pooler is None:
+def pooler_of(llm: "LLM") -> Pooler:
+    """Return the pooler of an LLM. Raises InvalidRequestError for a model that does not pool."""
+    pooler = llm.part(Pooler)
+    if pooler is None:
         raise InvalidRequestError(NO_POOLING)
-    pooler: Pooler = llm.pooler
     return pooler
 
 
@@ -66,7 +103,7 @@ def _content(prompt: Any) -> Any:
 
 
 def _outputs(llm: "LLM", prompts: Sequence[PooledPrompt]) -> list[PoolingRequestOutput]:
-    ran = llm._begin([{"prompt_token_ids": item.token_ids} for item in prompts], [item.params for item in prompts])
+    ran = llm.begin([{"prompt_token_ids": item.token_ids} for item in prompts], [item.params for item in prompts])
     outputs = ran.joined()
     found = []
     for output, prompt in zip(outputs, prompts, strict=True):

@@ -17,6 +17,8 @@ from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, ContextLengthError, InvalidRequestError
 from ...execution.runner.model_runner import ModelRunner
 from ...language.text.tokenizer import Tokenizer
+from ...serving.engine_part import EnginePart, ServedModel
+from . import PoolingSettings
 from .heads import Head, chain, normalized, sigmoid, softmax
 from .model_files import ModelFiles, read_model_files
 from .params import Pair, PoolingParams
@@ -35,13 +37,13 @@ class PooledPrompt:
     params: SamplingParams
 
 
-class Pooler:
+class Pooler(EnginePart):
     """Pooling of one loaded model. Prompts are read in any thread."""
 
     def __init__(self, config: EngineConfig, folder: Path, runner: ModelRunner, tokenizer: Tokenizer | None) -> None:
         """Read the model's files. Raises ConfigError."""
         model, loaded = runner.model, runner.loaded
-        settings = PoolerConfig.from_dict(config.pooler_config or {})
+        settings = PoolerConfig.from_dict(config.section(PoolingSettings).pooler_config or {})
         self.files = files = read_model_files(folder) if folder.is_dir() else ModelFiles()
         self._tokenizer = tokenizer
         self._model_config = model_config = loaded.model_config
@@ -65,6 +67,18 @@ class Pooler:
             longest, self._too_long_hint = budget, "--max-num-batched-tokens, because an encoder takes it in one step"
         self.max_input_tokens = longest
         self._prefers_identity = _is_identity(model_config.hf_config)
+
+    @classmethod
+    def of(cls, model: ServedModel) -> "Pooler | None":
+        """Build the pooler of a model that pools by its files, by its class or by the setting; None for all others."""
+        is_pooled_by_files = (model.folder / "modules.json").exists() or not getattr(
+            model.runner.model, "generates", True
+        )
+        if model.wishes.section(PoolingSettings).pooler_config is None and not is_pooled_by_files:
+            return None
+        if getattr(model.wishes, "enable_lora", False):
+            raise ConfigError("--enable-lora is not built for models that pool; leave it out, or merge the adapter")
+        return cls(model.wishes, model.folder, model.runner, model.tokenizer)
 
     @property
     def classifies(self) -> bool:
@@ -121,11 +135,11 @@ class Pooler:
         texts = [self._templated(pair, instruction or YES_NO_INSTRUCTION) for pair in pairs]
         return [self._prompt(row, params, finish) for row in self._encoded(texts, params)]
 
-    def test_params(self) -> SamplingParams:
-        """Return the parameters of the engine's test of itself."""
-        return self._prompt([], PoolingParams(), np.asarray).params
+    def test_params(self, params: SamplingParams) -> SamplingParams:
+        """Like EnginePart."""
+        return params if self.generates else self._prompt([], PoolingParams(), np.asarray).params
 
-    def engine_config(self, config: ResolvedConfig) -> ResolvedConfig:
+    def config(self, config: ResolvedConfig) -> ResolvedConfig:
         """Return the settings for the model: an encoder's row is computed whole, and nothing of it is kept."""
         if not self._model_config.is_encoder:
             return config

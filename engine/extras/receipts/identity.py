@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from ...config import ResolvedConfig
 from ...errors import InvalidRequestError, UnavailableError
 from ...execution.models.fingerprint import fingerprint
-from ...formats.checkpoint import model_folder
 from .file_hashes import FileHashes
 
 if TYPE_CHECKING:
@@ -39,13 +38,7 @@ class Served(Protocol):
     config: ResolvedConfig
     loaded: "LoadedModel"
 
-    @property
-    def weights_version(self) -> int:
-        """Number of changes of the weights so far."""
-
-    @property
-    def control(self) -> Any:
-        """Knower of the `path` of changed weights."""
+    weights_path: Path | None  # None if they came as tensors
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ class Identity:
         Raises UnavailableError if the files have changed since they were loaded, or if there are none.
         """
         tokenizer, config = engine.tokenizer, engine.config
-        folder = engine.control.path if engine.weights_version else model_folder(config, config.model)
+        folder = engine.weights_path
         if folder is None:
             raise UnavailableError("the weights came as tensors, which no receipt can name; update them from a folder")
         if fingerprint(folder, config, dtype=engine.loaded.dtype) != config.fingerprint:

@@ -5,31 +5,29 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...config import ResolvedConfig
 from ...core.request import Request
 from ...execution.runner.model_runner import LoadedModel
 from ...language.text.tokenizer import Tokenizer
+from ...serving.llm import LLM
+from ...serving.request_output import RequestOutput
 from ...serving.submitted_request import SubmittedRequest
 from .identity import Identity
 from .receipt import Receipt, ReceiptOutput
-from .replay import Replays
+from .replay import Replaying, Replays
 from .signing import ReceiptKey
 from .verification import Comparison, Verdict, params_of, verdict_of
-
-if TYPE_CHECKING:
-    from ...serving.llm import LLM
-    from ...serving.request_output import RequestOutput
 
 
 class LLMReceipts:
     """Identity of an LLM's model and the key that signs."""
 
-    def __init__(self, llm: "LLM", key_file: str | Path | None) -> None:
-        """Raise ConfigError if the key cannot be read."""
+    def __init__(self, llm: LLM) -> None:
+        replaying = llm.part(Replaying)
         self._llm, self._lock = llm, threading.Lock()
-        self._key = None if key_file is None else ReceiptKey.read(Path(key_file))
+        self._key = None if replaying is None else replaying.key
         self._known: tuple[int, Identity] | None = None  # version of the weights, and the identity with them
 
     def identity(self) -> tuple[int, Identity]:
@@ -45,28 +43,30 @@ class LLMReceipts:
 
     def maker(self) -> "ReceiptMaker":
         """Return the maker of one call's receipts."""
-        return ReceiptMaker(*self.identity(), self._key)
+        return ReceiptMaker(*self.identity(), self._key, model=self._llm.config.model_name)
 
-    def verify(self, receipt: Mapping[str, Any]) -> Verdict:
-        """Verify a receipt in one pass over its tokens.
 
-        Raises InvalidRequestError if the receipt is malformed or of another model.
-        """
-        read = Receipt.read(receipt)
-        self.identity()[1].check(read.identity)
-        llm, comparison = self._llm, Comparison(read.outputs)
-        params = params_of(read, llm.adapters)
-        if params.adapter is not None:
-            params = llm.adapters.load(params.adapter).params(params)
-        expected = _Expected(llm._replays, read)
-        with llm._begin([list(read.prompt_token_ids)], [params], expected) as stream:
-            while not comparison.ended.is_set():
-                llm.step(stream)
-                while stream.deltas:
-                    comparison.sink(stream.deltas.popleft())
-        if comparison.error is not None:
-            raise comparison.error
-        return verdict_of(read, comparison.mismatch)
+def verify(llm: LLM, receipt: Mapping[str, Any]) -> Verdict:
+    """Check an answer's receipt in one pass over its tokens, and return its Verdict.
+
+    `valid` says if the hash, the signature and every token are right, `mismatch` names the first token that does not
+    follow; `to_dict()` is the body of POST /verify. Raises InvalidRequestError if the receipt is malformed or of
+    another model, ConfigError if it is signed and the package `cryptography` is missing.
+    """
+    read = Receipt.read(receipt)
+    llm.state(LLMReceipts).identity()[1].check(read.identity)
+    comparison = Comparison(read.outputs)
+    replaying = llm.part(Replaying)
+    assert replaying is not None
+    expected = _Expected(replaying.replays, read)
+    with llm.begin([list(read.prompt_token_ids)], [params_of(read, llm.variants)], [expected]) as stream:
+        while not comparison.ended.is_set():
+            llm.step(stream)
+            while stream.deltas:
+                comparison.sink(stream.deltas.popleft())
+    if comparison.error is not None:
+        raise comparison.error
+    return verdict_of(read, comparison.mismatch)
 
 
 @dataclass
@@ -77,13 +77,13 @@ class _Served:
     config: ResolvedConfig
     loaded: LoadedModel
     weights_version: int
-    control: Any
+    weights_path: Path | None
 
     @classmethod
-    def of(cls, llm: "LLM") -> "_Served":
+    def of(cls, llm: LLM) -> "_Served":
         """Return what the LLM serves now."""
-        with llm._between_steps():
-            return cls(llm.tokenizer, llm.config, llm._runner.loaded, llm.weights_version, llm._live)
+        with llm.between_steps():
+            return cls(llm.tokenizer, llm.config, llm.runner.loaded, llm.weights_version, llm.weights_path)
 
 
 class _Expected(NamedTuple):
@@ -93,15 +93,18 @@ class _Expected(NamedTuple):
     receipt: Receipt
 
     def note(self, requests: list[Request]) -> None:
-        """Like ReceiptMaker."""
+        """Like CallObserver."""
         self.replays.expect(requests, [output.token_ids for output in self.receipt.outputs])
+
+    def ended(self, outputs: Sequence[RequestOutput]) -> None:
+        """Like CallObserver."""
 
 
 class ReceiptMaker:
     """Maker of the receipts of one call's answers."""
 
-    def __init__(self, version: int, identity: Identity, key: ReceiptKey | None) -> None:
-        self._version, self._identity, self._key = version, identity, key
+    def __init__(self, version: int, identity: Identity, key: ReceiptKey | None, *, model: str) -> None:
+        self._version, self._identity, self._key, self._model = version, identity, key, model
         self._submitted: dict[str, SubmittedRequest] = {}
         self._created = int(time.time())
 
@@ -110,7 +113,7 @@ class ReceiptMaker:
         if requests[0].params.wants_receipt:
             self._submitted[requests[0].request_id] = SubmittedRequest(requests[0].request_id, None, requests)
 
-    def add_to(self, answers: "Sequence[RequestOutput]", *, model: str) -> None:
+    def ended(self, answers: Sequence[RequestOutput]) -> None:
         """Give each complete answer its receipt; None if its tokens come from several weight versions."""
         for answer in answers:
             request = self._submitted.get(answer.request_id)
@@ -118,7 +121,7 @@ class ReceiptMaker:
                 continue
             receipt = Receipt.of(
                 request.params,
-                model=model,
+                model=self._model,
                 created=self._created,
                 identity=self._identity,
                 seed=request.seed,

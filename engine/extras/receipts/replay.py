@@ -6,28 +6,46 @@ an expected output is verified by the steps of the scheduler, in chunks beside o
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ...core.batch import Batch, RowOutput
 from ...core.ports import Drafted, Speculator
 from ...core.request import Request
+from ...serving.engine_part import Assembly, EnginePart, ServedModel
+from . import ReceiptSettings
+from .signing import ReceiptKey
 
 # Logits of one request and step: 64 MiB of float32, as for prompt logprobs.
 _NUM_LOGITS = 2**24
+
+
+class Replaying(EnginePart):
+    """Part of an engine: the outputs that its verifications expect, and the key that signs receipts."""
+
+    def __init__(self, model: ServedModel) -> None:
+        """Raise ConfigError if the key cannot be read."""
+        super().__init__(model)
+        key_file = model.config.section(ReceiptSettings).receipt_key_file
+        self.key = None if key_file is None else ReceiptKey.read(Path(key_file))
+        self.replays = Replays(vocab_size=model.runner.loaded.model_config.vocab_size)
+
+    def speculator(self, speculator: Speculator, assembly: Assembly) -> Speculator:
+        return self.replays.over(speculator)
 
 
 class Replays(Speculator):
     """Speculator whose drafts are the outputs that requests are expected to have. Other steps are `inner`'s."""
 
     def __init__(self, *, vocab_size: int) -> None:
-        self.inner: Speculator | None = None
+        self.inner = Speculator()
         self._vocab_size = vocab_size
         self._max_drafts = max(1, _NUM_LOGITS // vocab_size)
         self._expected: dict[Request, Sequence[int]] = {}
         self._inner_skips = True
         self._drafts_here = False  # True if the step in flight has drafts of ours
 
-    def over(self, inner: Speculator | None) -> "Replays":
+    def over(self, inner: Speculator) -> "Replays":
         """Return this object, with the speculator of all other steps."""
         self.inner = inner
         return self
@@ -39,14 +57,14 @@ class Replays(Speculator):
 
     def skips_step(self) -> bool:
         """Like Speculator."""
-        self._inner_skips = self.inner is None or self.inner.skips_step()
+        self._inner_skips = self.inner.skips_step()
         return self._inner_skips and not self._expected
 
     def choose(self, running: Sequence[Request]) -> dict[Request, int]:
         """Like Speculator, but the inner one drafts only in steps without expected outputs."""
         chosen = {request: num for request in running if (num := self._num_drafts(request))} if self._expected else {}
         self._drafts_here = bool(chosen) or self._inner_skips
-        if self._drafts_here or self.inner is None:
+        if self._drafts_here:
             return chosen
         return self.inner.choose(running)
 
@@ -59,7 +77,7 @@ class Replays(Speculator):
 
     def draft(self, batch: Batch) -> Batch:
         """Like Speculator."""
-        if not self._drafts_here and self.inner is not None:
+        if not self._drafts_here:
             return self.inner.draft(batch)
         planned = ((row.request, row.num_drafts) for row in batch.rows if row.num_drafts)
         return batch.with_drafts({request: self._next(request, count) for request, count in planned})
@@ -73,21 +91,19 @@ class Replays(Speculator):
 
     def observe(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
         """Like Speculator."""
-        if not self._drafts_here and self.inner is not None:
+        if not self._drafts_here:
             return self.inner.observe(batch, outputs, seconds)
         return [Drafted(output.num_drafts, len(output.token_ids) - 1) for output in outputs if output.num_drafts]
 
     def forget(self, request: Request) -> None:
         """Like Speculator."""
         self._expected.pop(request, None)
-        if self.inner is not None:
-            self.inner.forget(request)
+        self.inner.forget(request)
 
     def forget_ended(self) -> None:
         """Like Speculator."""
-        if self.inner is not None:
-            self.inner.forget_ended()
+        self.inner.forget_ended()
 
     def to_dict(self) -> dict[str, Any] | None:
         """Return the counts of the inner speculator; None without one."""
-        return None if self.inner is None else self.inner.to_dict()
+        return self.inner.to_dict()

@@ -11,6 +11,7 @@ from ...core.sampling_params import SamplingParams
 from ...errors import ConstraintError, InvalidRequestError, SplitfuseError, UnavailableError
 from .identity import Identity
 from .receipt import Receipt, ReceiptOutput
+from .replay import Replaying
 from .signing import is_signed
 
 if TYPE_CHECKING:
@@ -84,10 +85,12 @@ def verdict_of(receipt: Receipt, mismatch: Mismatch | None) -> Verdict:
 async def find_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str = "") -> Mismatch | None:
     """Return the first place at which the answer does not follow from its request; None if all of it follows."""
     comparison = Comparison(receipt.outputs)
-    params, prompt = params_of(receipt, engine.adapters), list(receipt.prompt_token_ids)
+    params, prompt = params_of(receipt, engine.variants), list(receipt.prompt_token_ids)
+    replaying = engine.part(Replaying)
+    assert replaying is not None
     handle = await engine.submit(prompt, params, comparison.sink, tenant=tenant)
     # No step has been scheduled since: the event loop has not run.
-    engine.replays.expect(handle.requests, [output.token_ids for output in receipt.outputs])
+    replaying.replays.expect(handle.requests, [output.token_ids for output in receipt.outputs])
     try:
         await comparison.ended.wait()
     finally:
@@ -97,20 +100,20 @@ async def find_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str 
     return comparison.mismatch
 
 
-def params_of(receipt: Receipt, adapters: Any) -> SamplingParams:
-    """Return the parameters of a verification, with the name of the adapter. `adapters`: Adapters of the engine, or
-    None. Raises InvalidRequestError if the receipt's adapter is not among them.
+def params_of(receipt: Receipt, variants: Sequence[Any]) -> SamplingParams:
+    """Return the parameters of a verification, with the name of the adapter.
+
+    Raises InvalidRequestError if the receipt's adapter is not among the engine's `variants`.
     """
     # A salt of its own: nothing of the answer's own pass is taken from the prefix cache.
     salt = secrets.token_hex(16)
-    return replace(receipt.params, max_tokens=receipt.max_tokens, cache_salt=salt, adapter=_adapter(receipt, adapters))
+    return replace(receipt.params, max_tokens=receipt.max_tokens, cache_salt=salt, adapter=_adapter(receipt, variants))
 
 
-def _adapter(receipt: Receipt, adapters: Any) -> str | None:
+def _adapter(receipt: Receipt, variants: Sequence[Any]) -> str | None:
     if receipt.adapter is None:
         return None
-    named = () if adapters is None else adapters.named
-    name: str | None = next((item.name for item in named if f"sha256:{item.digest}" == receipt.adapter), None)
+    name: str | None = next((item.name for item in variants if f"sha256:{item.digest}" == receipt.adapter), None)
     if name is None:
         raise InvalidRequestError(
             f"the receipt is of the adapter {receipt.adapter}, which is not loaded here; "

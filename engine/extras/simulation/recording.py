@@ -29,8 +29,10 @@ from ...core.block_manager import CacheSpec
 from ...core.pace import Pace
 from ...core.ports import Decision, SchedulerListener, SchedulerState
 from ...core.request import Request, Status
-from ...core.state_places import StateSpec
+from ...execution.models.state_places import StateSpec
 from ...private_file import create_private
+from ...serving.engine_part import Assembly, EnginePart
+from . import RecordSettings
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -47,13 +49,14 @@ def decided(scheduler: SchedulerState, batch: Batch | None, ran_before: Sequence
         return {}
     before = set(ran_before)
     preempted = sorted(request.arrival_order for request in before if request.status is Status.PREEMPTED)
-    num_moves = list(map(len, batch.moves))
+    num_moves = [len(pairs) for pairs in batch.moves[:3]]
+    if (beside := batch.moves.beside) is not None:  # without them as in recordings from before there were any
+        num_moves += [len(beside.swap_out), len(beside.swap_in)]
     decision = {
         "rows": [[row.request.arrival_order, row.start, row.num_tokens] for row in batch.rows],
         "admitted": [request.arrival_order for request in scheduler.running if request not in before],
         "preempted": preempted,
-        # Without states as in recordings from before there were moves of states.
-        "moves": num_moves[: None if any(num_moves[3:]) else 3] if any(num_moves) else [],
+        "moves": num_moves if any(num_moves) else [],
         "blocks": scheduler.blocks.device.num_used_blocks,
         "running": len(scheduler.running),
         "waiting": len(scheduler.waiting),
@@ -71,6 +74,14 @@ def _is_ended_by_token(request: Request) -> bool:
     return request.finish_reason == "stop" or (
         request.finish_reason == "length" and request.num_tokens < request.max_num_tokens
     )
+
+
+class Recording(EnginePart):
+    """Part of an engine: its recorder."""
+
+    def listener(self, listener: SchedulerListener | None, assembly: Assembly) -> SchedulerListener:
+        loaded = self.model.runner.loaded
+        return Recorder.open(assembly.config, loaded.cache, assembly.max_steps_in_flight, loaded.states)
 
 
 class Recorder(SchedulerListener):
@@ -113,8 +124,9 @@ class Recorder(SchedulerListener):
         cls, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int, states: StateSpec | None = None
     ) -> "Recorder":
         """Open a recorder to the file `config.record`. Raises ConfigError if it cannot be written."""
-        assert config.record is not None
-        descriptor = create_private(Path(config.record), setting="--record")
+        path = config.section(RecordSettings).record
+        assert path is not None
+        descriptor = create_private(Path(path), setting="--record")
         stream = os.fdopen(descriptor, "w", encoding="utf-8")  # the recorder closes it
         return cls(stream, config, cache, max_steps_in_flight, states)
 

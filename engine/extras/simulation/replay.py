@@ -19,8 +19,8 @@ from ...core.pace import Pace
 from ...core.request import Request
 from ...core.sampling_params import SamplingParams
 from ...core.scheduler import Scheduler
-from ...core.state_places import StateSpec
 from ...errors import ConfigError
+from ...execution.models.state_places import StateSpec
 from ...extension import load_extra
 from ..inspection.histories import Histories
 from .recording import DECIDING_FIELDS, FORMAT, decided, outcome
@@ -126,13 +126,17 @@ class _Replay:
             "max_steps_in_flight": header.get("steps_in_flight", 1),
             "observer": Histories.of(config),
         }
+        companions = []
         if "states" in header:
-            hybrid = load_extra("hybrid.scheduler", needed_for="a recording of a model with recurrent layers")
-            self._scheduler: Scheduler = hybrid.HybridScheduler(config, cache, StateSpec(**header["states"]), **options)
-        else:
-            caching, weights = config.enable_prefix_caching, config.tenant_weights
-            blocks = BlockManager(cache, prefix_caching=caching, tenant_weights=weights)
-            self._scheduler = Scheduler(config, blocks, **options)
+            hybrid = load_extra("hybrid.request_states", needed_for="a recording of a model with recurrent layers")
+            companions = [hybrid.companion(StateSpec(**header["states"]), config.tenant_weights)]
+        blocks = BlockManager(
+            cache,
+            prefix_caching=config.enable_prefix_caching,
+            tenant_weights=config.tenant_weights,
+            companions=companions,
+        )
+        self._scheduler = Scheduler(config, blocks, **options)
         self._requests: dict[int, Request] = {}
         self._in_flight: deque[Batch] = deque()
         self.num_steps = 0

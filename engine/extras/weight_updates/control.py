@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
+from ...core.engine_core import EngineCore
 from ...errors import ConfigError, InvalidRequestError
 from ...serving.async_engine import AsyncEngine
 from .live_model import LEVELS, MODES, LiveModel, NewWeights
@@ -27,25 +27,10 @@ class EngineControl:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._model: LiveModel | None = None
         self._lock = asyncio.Lock()  # one change at a time
         self._is_paused = False  # by `pause`; sleep pauses too
+        self.sleep_level = 0  # 0: awake
         self.last_hold_s = 0.0  # seconds for which the last change held the steps
-
-    @property
-    def version(self) -> int:
-        """Number of updates so far."""
-        return 0 if self._model is None else self._model.version
-
-    @property
-    def path(self) -> Path | None:
-        """Folder or GGUF file of the weights; None if they came as tensors."""
-        return self._live().path
-
-    @property
-    def sleep_level(self) -> int:
-        """Level of the sleep; 0 while awake."""
-        return 0 if self._model is None else self._model.sleep_level
 
     @property
     def reason(self) -> str | None:
@@ -58,17 +43,13 @@ class EngineControl:
         `mode` is for running requests: "keep" continues them after the pause, "wait" lets them finish first, "abort"
         ends them.
         """
-        async with self._lock:
-            await self._hold(mode)
-            async with self._engine.between_steps() as pipeline:
-                pipeline.is_paused = self._is_paused = True
-            self._engine.admits.set()
+        async with self._lock, self._hold_steps(mode):
+            self._is_paused = True
 
     async def resume(self) -> None:
         """Take steps again, unless the engine sleeps."""
-        async with self._lock:
+        async with self._lock, self._hold_steps():
             self._is_paused = False
-            await self._settle()
 
     async def sleep(self, level: int = 1, *, mode: str = "keep") -> None:
         """Pause, and give back the memory of the cache; at level 2 also the weights' memory.
@@ -78,12 +59,10 @@ class EngineControl:
         if level not in LEVELS:
             raise InvalidRequestError(f"level must be 1 or 2, not {level!r}", param="level")
         async with self._lock:
-            model = self._live()
-            await self._hold(mode)
-            async with self._hold_steps() as pipeline:
-                model.sleep(level, pipeline.core)
-                pipeline.is_paused = True
-            self._engine.admits.set()
+            model = self._engine.state(LiveModel)
+            async with self._hold_steps(mode) as core:
+                model.sleep(level, core)
+                self.sleep_level = model.sleep_level
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """End the sleep; with the tag "weights" only the weights wake up. Raises InvalidRequestError.
@@ -91,11 +70,11 @@ class EngineControl:
         Weights that were given back are read again.
         """
         async with self._lock:
-            model = self._live()
+            model = self._engine.state(LiveModel)
             weights = None if tags and "weights" not in tags else await self._prepared(model.restored)
             async with self._hold_steps():
                 model.wake_up(weights, is_whole=not tags or "kv_cache" in tags)
-            await self._settle()
+                self.sleep_level = model.sleep_level
 
     async def update(
         self,
@@ -108,18 +87,30 @@ class EngineControl:
         A sleeping engine goes on sleeping. Raises InvalidRequestError; then nothing has changed.
         """
         async with self._lock:
-            model = self._live()
+            model = self._engine.state(LiveModel)
             prepare = model.load if isinstance(source, Path) else model.build
             weights: NewWeights = await self._prepared(partial(prepare, source))  # type: ignore[arg-type]
-            await self._hold(mode)
-            async with self._hold_steps() as pipeline:
-                version = model.take(weights, pipeline.core)
-                self._engine.config = replace(self._engine.config, fingerprint=weights.fingerprint)
-            self._engine.admits.set()
+            async with self._hold_steps(mode) as core:
+                version = model.take(weights, core)
+                self.sleep_level = model.sleep_level
             return version
 
+    @contextlib.asynccontextmanager
+    async def _hold_steps(self, mode: str = "keep") -> AsyncIterator[EngineCore]:
+        """Hold the steps for a block, and measure the time. New requests wait meanwhile if `mode` is "wait"."""
+        try:
+            await self._hold(mode)
+            async with self._engine.between_steps() as pipeline:
+                begin = time.perf_counter()
+                yield pipeline.core
+                self._engine.paused = self.reason
+                pipeline.is_paused = self.reason is not None
+                self.last_hold_s = time.perf_counter() - begin
+        finally:
+            self._engine.admits.set()
+
     async def _hold(self, mode: str) -> None:
-        """Wait for running requests, or end them. After "wait", new requests wait until `admits` is set."""
+        """Wait for running requests, or end them. With "wait", new requests wait until `admits` is set."""
         if mode not in MODES:
             raise InvalidRequestError(f"mode must be one of {', '.join(MODES)}", param="mode")
         if mode == "abort":
@@ -128,28 +119,7 @@ class EngineControl:
             raise InvalidRequestError(f"the engine is {self.reason}, so no request can finish", param="mode")
         if mode == "wait":
             self._engine.admits.clear()
-            try:
-                await self._engine.wait_idle()
-            except BaseException:
-                self._engine.admits.set()
-                raise
-
-    @contextlib.asynccontextmanager
-    async def _hold_steps(self) -> AsyncIterator[Any]:
-        """Hold the steps for a block, and measure the time."""
-        async with self._engine.between_steps() as pipeline:
-            begin = time.perf_counter()
-            yield pipeline
-            self.last_hold_s = time.perf_counter() - begin
-
-    async def _settle(self) -> None:
-        async with self._engine.between_steps() as pipeline:
-            pipeline.is_paused = self.reason is not None
-
-    def _live(self) -> LiveModel:
-        if self._model is None:
-            self._model = LiveModel(self._engine.config, self._engine.runner)
-        return self._model
+            await self._engine.wait_idle()
 
     async def _prepared(self, prepare: Callable[[], T]) -> T:
         """Prepare weights beside the steps, in a thread of lower priority. Raises InvalidRequestError."""

@@ -11,11 +11,10 @@ import gc
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ...config import EngineConfig
 from ...config.host_memory import available_memory
 from ...core.engine_core import EngineCore
 from ...errors import ConfigError, InvalidRequestError
@@ -24,13 +23,15 @@ from ...execution.models.fingerprint import fingerprint
 from ...execution.models.model_builder import build_model
 from ...execution.models.planned_weights import WeightLayout, planned_weight_bytes
 from ...execution.models.registry import read_model_config
-from ...execution.runner.model_runner import ModelRunner
-from ...formats.checkpoint import model_folder
 from ...formats.weights import WeightSource
 from ...language.workers.heap import return_freed_memory
 from .memory import discard
 from .restart import restart
 from .sources import FiniteSource, TensorSource
+
+if TYPE_CHECKING:
+    from ...serving.async_engine import AsyncEngine
+    from ...serving.llm import LLM
 
 # Fields in which an update's config.json may differ from the served model's.
 _FREE = {"quantization", "dtype", "eos_token_ids", "description", "hf_config", "max_position_embeddings"}
@@ -49,21 +50,20 @@ class NewWeights:
 
 
 class LiveModel:
-    """Weights of one runner: their version, their updates, and their absence while the model sleeps."""
+    """Weights of one engine: their updates, and their absence while the model sleeps."""
 
-    def __init__(self, config: EngineConfig, runner: ModelRunner) -> None:
+    def __init__(self, engine: "LLM | AsyncEngine") -> None:
         """Raise InvalidRequestError where weights cannot change."""
+        config, runner = engine.config, engine.runner
         if runner.loaded.device.type != "cpu":
             raise InvalidRequestError("weights can change and models can sleep on --device cpu only so far")
         if runner.ranks is not None:
             raise InvalidRequestError("weights cannot change with --tensor-parallel-size or slices so far")
-        if config.enable_lora:
+        if getattr(config, "enable_lora", False):
             raise InvalidRequestError("weights cannot change and models cannot sleep with --enable-lora so far")
-        self.version = 0
         self.sleep_level = 0  # 0: awake
-        self._config, self._runner, self._loaded = config, runner, runner.loaded
+        self._engine, self._config, self._runner, self._loaded = engine, config, runner, runner.loaded
         self._load_format = config.load_format
-        self.path: Path | None = model_folder(config, config.model)
 
     @property
     def has_weights(self) -> bool:
@@ -72,7 +72,7 @@ class LiveModel:
 
     def load(self, path: Path) -> NewWeights:
         """Read weights from a folder of safetensors, or from a GGUF file. Raises ConfigError; nothing has changed."""
-        if self._config.record:
+        if getattr(self._config, "record", None):
             raise ConfigError("--record cannot record a change of weights; start without it")
         config = self._config_of(path)
         self._check_memory(path, config)
@@ -80,7 +80,7 @@ class LiveModel:
 
     def build(self, tensors: Iterable[tuple[str, Tensor]]) -> NewWeights:
         """Copy weights from named tensors. Raises ConfigError; nothing has changed."""
-        if self._config.record:
+        if getattr(self._config, "record", None):
             raise ConfigError("--record cannot record a change of weights; start without it")
         source = TensorSource(tensors, dtype=self._loaded.dtype)
         config = replace(self._loaded.model_config, quantization=None)
@@ -92,18 +92,16 @@ class LiveModel:
         Every unfinished request computes all its tokens again, so no token follows from two versions' keys and values.
         """
         self._runner.model.replace_weights(weights.decoder)
-        self.path, self._load_format = weights.path, "auto"
-        self.version += 1
+        self._load_format = "auto"
         self.sleep_level = min(self.sleep_level, 1)
         restart(core.scheduler)
-        if (disk := getattr(core.blocks, "disk", None)) is not None:
-            disk.change(weights.path, weights.fingerprint)
-        return self.version
+        self._engine.take_weights(weights.path, weights.fingerprint)
+        return self._engine.weights_version
 
     def sleep(self, level: int, core: EngineCore) -> None:
         """Give the cache's memory back to the system, at level 2 the weights' too. No step may be in flight.
 
-        Raises InvalidRequestError if the weights could not be read again.
+        Weights that came as tensors have to be updated before the model wakes up. Raises InvalidRequestError.
         """
         if level not in LEVELS:
             raise InvalidRequestError(f"level must be 1 or 2, not {level!r}", param="level")
@@ -119,9 +117,9 @@ class LiveModel:
         """Read the weights that were given back; None if they are there. Raises ConfigError."""
         if self.has_weights:
             return None
-        if self.path is None:
+        if (path := self._engine.weights_path) is None:
             raise ConfigError("the weights came as tensors and were given back; update them before waking up")
-        return self._read(self.path, self._config_of(self.path), load_format=self._load_format)
+        return self._read(path, self._config_of(path), load_format=self._load_format)
 
     def wake_up(self, weights: NewWeights | None, *, is_whole: bool = True) -> None:
         """End the sleep with the weights of `restored`, unless a part is missing. No step may be in flight."""

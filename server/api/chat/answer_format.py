@@ -91,7 +91,7 @@ async def chat_prompt(service: Service, chat: Chat) -> tuple[str, AnswerFormat]:
     Raises InvalidRequestError, QueueFullError, UnavailableError.
     """
     _ = service.tokenizer  # raises if the model has no tokenizer
-    if service.engine.pooler is not None and not service.engine.pooler.generates:
+    if not service.engine.generates:
         raise InvalidRequestError("this model generates no text; POST /v1/embeddings, /score or /classify")
     return await model_prompt(service.engine, service.settings, chat, name="messages")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 def may_pool(settings: Any) -> bool:
     """False if the model's files say that it makes text alone. If this cannot be known, routes answer 404 by name."""
-    if settings.pooler_config is not None or getattr(settings, "embedding_model", None) is not None:
+    if any(getattr(settings, name, None) is not None for name in ("pooler_config", "embedding_model")):
         return True
     if settings.is_demo or settings.model == "smollm2" or str(settings.model).endswith(".gguf"):
         return False

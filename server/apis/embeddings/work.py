@@ -39,11 +39,13 @@ def pooler_of(service: Service) -> Any:
     """Return the model's pooler. Raises a 404 that names the way out, and NotReadyError."""
     if service.state != "ready":
         raise service.lifecycle.not_ready()
-    if service.engine.pooler is None:
-        from ....engine.extras.pooling.refusal import NO_POOLING  # here: a server without the extra has no route
+    # Here: a server without the extra has no route, and both import torch.
+    from ....engine.extras.pooling.pooler import Pooler
+    from ....engine.extras.pooling.refusal import NO_POOLING
 
+    if (pooler := service.engine.part(Pooler)) is None:
         raise HTTPException(404, NO_POOLING)
-    return service.engine.pooler
+    return pooler
 
 
 async def pooled(request: Request, read: Read, *, length: int, user: str = "") -> tuple[list[Any], Usage]:

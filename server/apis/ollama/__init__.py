@@ -16,7 +16,7 @@ class OllamaSettings(ServerSettings):
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("server/api/chat",),
+    requires=("server/api/chat", "engine/extras/pooling"),
     settings=OllamaSettings,
     is_used=lambda settings: settings.ollama_api,
     paths=("/api",),

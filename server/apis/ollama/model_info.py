@@ -38,9 +38,11 @@ def show_model(service: Service) -> dict[str, Any]:
     info = {"general.architecture": family, f"{family}.context_length": service.engine.max_model_len}
     tokenizer = service.engine.tokenizer
     template = tokenizer.chat_template if tokenizer is not None and tokenizer.has_chat_template else None
-    pooler = service.engine.pooler
+    from ....engine.extras.pooling.pooler import Pooler  # imports torch
+
+    pooler = service.engine.part(Pooler)
     capabilities = {
-        "completion": pooler is None or pooler.generates,
+        "completion": service.engine.generates,
         "embedding": pooler is not None and not pooler.classifies,
         "tools": template is not None and service.settings.section(ChatSettings).tool_call_parser != "none",
         "thinking": template is not None and reasoning_format(template, service.settings) is not None,

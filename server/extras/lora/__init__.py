@@ -20,7 +20,7 @@ EXTENSION = Extension(
     package=__name__,
     requires=("engine/extras/lora",),
     settings=LoraSettings,
-    is_used=lambda settings: settings.enable_lora,
+    is_used=lambda settings: getattr(settings, "enable_lora", False),
     paths=("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
     router="routes:router",
 )

@@ -1,7 +1,7 @@
 """Routes for adapters, for admins: load and unload, while requests run."""
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
@@ -10,9 +10,12 @@ from starlette.responses import PlainTextResponse, Response
 from ....engine.errors import ConfigError, InvalidRequestError
 from ...api.openapi import BODY, errors
 from ...api.rights import require_changing_admin
-from ...service import service_of
+from ...service import Service, service_of
 from . import LoraSettings
 from .request import LoadRequest, UnloadRequest
+
+if TYPE_CHECKING:
+    from ....engine.extras.lora.adapters import Adapters
 
 router = APIRouter(prefix="/v1", tags=["adapters"], dependencies=[Depends(require_changing_admin)])
 _CHANGE = errors(*BODY)
@@ -24,7 +27,7 @@ async def load_lora_adapter(
 ) -> Response:
     """Load an adapter. Its files are read and checked beside the running steps."""
     service = service_of(request)
-    adapters = service.engine.adapters
+    adapters = _adapters(service)
     path = body.folder(service.settings.section(LoraSettings).lora_dir)
     if not body.load_inplace and adapters.has(body.lora_name):
         raise InvalidRequestError(
@@ -43,5 +46,13 @@ async def unload_lora_adapter(
     request: Request, body: Annotated[UnloadRequest, Depends(UnloadRequest.from_request)]
 ) -> Response:
     """Unload an adapter. Unfinished requests keep it to their end."""
-    service_of(request).engine.adapters.remove(body.lora_name)
+    _adapters(service_of(request)).remove(body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+
+def _adapters(service: Service) -> "Adapters":
+    from ....engine.extras.lora.adapters import Adapters  # imports torch
+
+    adapters = service.engine.part(Adapters)
+    assert adapters is not None, "the routes are there with --enable-lora alone"
+    return adapters

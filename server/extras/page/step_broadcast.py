@@ -10,13 +10,15 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import QueueFullError
+from ....engine.extras.inspection.block_map import block_map
+from ....engine.extras.inspection.step_watcher import StepWatcher
 from ...http.json_response import dumps
 from ...http.sse import frame
 from .own_steps import own_steps
 
 if TYPE_CHECKING:
     from ....engine.core.request import Request
-    from ....engine.extras.inspection.step_watcher import StepWatcher
+    from ....engine.core.scheduler import Scheduler
     from ....engine.serving.async_engine import AsyncEngine
 
 BATCH_S = 0.05
@@ -109,7 +111,9 @@ class StepBroadcast:
                 self._task = None
 
     async def _send(self, engine: "AsyncEngine") -> None:
-        watcher = engine.view.watch()
+        most = engine.config.max_num_batched_tokens
+        watcher = StepWatcher(engine.view.scheduler, max_num_batched_tokens=most)
+        end = engine.view.listen(watcher)
         self._blocks, self._tenants = b"", {}
         try:
             self._send_requests(engine.view.current_requests(), self._viewers)
@@ -121,9 +125,9 @@ class StepBroadcast:
                 count += 1
                 await asyncio.sleep(BATCH_S)
         finally:
-            engine.view.unwatch()
+            end()
 
-    def _send_batch(self, watcher: "StepWatcher") -> None:
+    def _send_batch(self, watcher: StepWatcher) -> None:
         requests, steps, ended = watcher.take()
         self._send_requests(requests, self._viewers)
         for owner in {viewer.limited_to for viewer in self._viewers}:
@@ -140,7 +144,7 @@ class StepBroadcast:
         _put((viewer for viewer in self._viewers if viewer.limited_to == owner), chunk)
 
     def _send_blocks(self, engine: "AsyncEngine") -> None:
-        before, self._blocks = self._blocks, _event("blocks", engine.view.block_map())
+        before, self._blocks = self._blocks, _event("blocks", _blocks(engine.view.scheduler))
         if self._blocks != before:
             _put((viewer for viewer in self._viewers if viewer.limited_to is None), self._blocks)
 
@@ -203,5 +207,9 @@ def _hello(engine: "AsyncEngine") -> dict[str, Any]:
         "max_num_seqs": config.max_num_seqs,
         "block_size": stats["block_size"],
         "num_blocks": stats["num_blocks"],
-        "target_itl_ms": config.target_itl_ms,
+        "target_itl_ms": getattr(config, "target_itl_ms", None),
     }
+
+
+def _blocks(scheduler: "Scheduler") -> dict[str, Any]:
+    return block_map(scheduler.blocks, scheduler.running, scheduler.waiting)

@@ -23,7 +23,7 @@ class PoolingModelSettings(ServerSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.embedding_model is not None and self.pooler_config is not None:
+        if self.embedding_model is not None and getattr(self, "pooler_config", None) is not None:
             raise ConfigError("--embedding-model stands beside a model that makes text: leave out --pooler-config")
 
 

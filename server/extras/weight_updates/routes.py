@@ -1,7 +1,7 @@
 """Routes of an admin that change a running engine. The paths other than /weights are vLLM's."""
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
@@ -13,6 +13,9 @@ from ...http.json_response import JsonResponse
 from ...service import Service, service_of
 from . import WeightSettings
 from .request import Level, Mode, Tags, WeightsRequest
+
+if TYPE_CHECKING:
+    from ....engine.extras.weight_updates.control import EngineControl
 
 router = APIRouter(tags=["weights"], dependencies=[Depends(require_changing_admin)])
 _CHANGE = errors(*BODY)
@@ -27,7 +30,7 @@ async def weights(request: Request, body: Annotated[WeightsRequest, Depends(Weig
     """
     service, begin = service_of(request), time.monotonic()
     path = body.folder(service.settings.section(WeightSettings).weights_dir)
-    control = service.engine.control
+    control = _control(service)
     version = await control.update(path, mode=body.mode)
     seconds = {"seconds": time.monotonic() - begin, "hold_s": control.last_hold_s}
     return JsonResponse({"weights_version": version, **{name: round(value, 4) for name, value in seconds.items()}})
@@ -37,7 +40,7 @@ async def weights(request: Request, body: Annotated[WeightsRequest, Depends(Weig
 async def pause(request: Request, mode: Mode = "keep") -> Response:
     """Take no further step until /resume; requests wait."""
     service = service_of(request)
-    await service.engine.control.pause(mode=mode)
+    await _control(service).pause(mode=mode)
     return _state(service)
 
 
@@ -45,7 +48,7 @@ async def pause(request: Request, mode: Mode = "keep") -> Response:
 async def resume(request: Request) -> Response:
     """End a pause."""
     service = service_of(request)
-    await service.engine.control.resume()
+    await _control(service).resume()
     return _state(service)
 
 
@@ -53,7 +56,7 @@ async def resume(request: Request) -> Response:
 async def sleep(request: Request, level: Level = 1, mode: Mode = "keep") -> Response:
     """Pause, and give back the memory of the cache (level 1), and of the weights (level 2); requests wait."""
     service = service_of(request)
-    await service.engine.control.sleep(level, mode=mode)
+    await _control(service).sleep(level, mode=mode)
     return _state(service)
 
 
@@ -61,7 +64,7 @@ async def sleep(request: Request, level: Level = 1, mode: Mode = "keep") -> Resp
 async def wake_up(request: Request, tags: Tags = None) -> Response:
     """End the sleep. Weights that were given back are read again."""
     service = service_of(request)
-    await service.engine.control.wake_up(tags)
+    await _control(service).wake_up(tags)
     return _state(service)
 
 
@@ -80,3 +83,9 @@ async def is_paused(request: Request) -> Response:
 def _state(service: Service) -> Response:
     engine = service.engine
     return JsonResponse({"paused": engine.paused, "weights_version": engine.weights_version})
+
+
+def _control(service: Service) -> "EngineControl":
+    from ....engine.extras.weight_updates.control import EngineControl  # imports torch
+
+    return service.engine.state(EngineControl)

@@ -72,7 +72,7 @@ class Resumption:
 
     async def _submit(self, unfinished: UnfinishedJob) -> None:
         adapter = _adapter_of(unfinished)
-        if adapter is not None and not (self._engine.adapters is not None and self._engine.adapters.has(adapter)):
+        if adapter is not None and adapter not in [variant.name for variant in self._engine.variants]:
             reason = f"interrupted: its adapter {adapter[:100]!r} is not loaded; name it in --lora-modules"
             self._backend.fail(unfinished, reason=reason)
             return

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from ....engine.config import EngineConfig
 from ....engine.config.setting import setting
@@ -44,11 +45,11 @@ class DurableSettings(ServerSettings):
         super().__post_init__()
         if self.webhooks.urls and self.results == "memory":
             raise ConfigError("--webhook-targets needs --results FILE or postgresql://…, which keeps unsent messages")
-        if self.results_key_file is not None and self.results == "memory" and self.prefix_cache_dir is None:
+        if self.results_key_file is not None and self.results == "memory" and not self._has_disk_cache:
             raise ConfigError(
                 "--results-key-file needs --results FILE or postgresql://…, or --prefix-cache-dir, which it encrypts"
             )
-        if self.results_key_file is not None and self.record is not None:
+        if self.results_key_file is not None and getattr(self, "record", None) is not None:
             raise ConfigError(
                 "--record writes every prompt unencrypted, also beside --results-key-file; leave one of the two out"
             )
@@ -58,9 +59,14 @@ class DurableSettings(ServerSettings):
     def engine_config(self) -> EngineConfig:
         """The engine's share. One key encrypts all that is on disk, unless the prefix cache has its own."""
         config = super().engine_config()
-        if config.prefix_cache_dir is None or config.prefix_cache_key_file is not None:
+        if not self._has_disk_cache or getattr(config, "prefix_cache_key_file", None) is not None:
             return config
-        return replace(config, prefix_cache_key_file=self.results_key_file)
+        more: Any = {"prefix_cache_key_file": self.results_key_file}
+        return replace(config, **more)
+
+    @property
+    def _has_disk_cache(self) -> bool:
+        return getattr(self, "prefix_cache_dir", None) is not None
 
     @property
     def has_durable_results(self) -> bool:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import UnavailableError
+from ....engine.extras.receipts import ReceiptSettings
 from ....engine.extras.receipts.identity import Identity
 from ....engine.extras.receipts.receipt import Receipt, ReceiptOutput
 from ....engine.extras.receipts.signing import ReceiptKey
 from ...extension import Part
 from ...jobs.job import Job
-from . import ReceiptSettings
 
 if TYPE_CHECKING:
     from ....engine.serving.async_engine import AsyncEngine

@@ -21,6 +21,7 @@ from tiny_models import save_model
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.extras.disk_cache import disk_cache
+from splitfuse.engine.extras.disk_cache.disk_cache import DiskCache
 from splitfuse.engine.extras.weight_updates.restart import restart
 
 _MODELS = ("llama-gqa-tied", "qwen3-next")
@@ -49,8 +50,7 @@ class Subject:
             prefix_cache_dir=str(folder / "cache"),
             **settings,
         )
-        blocks: Any = self._llm.core.blocks
-        self._disk = blocks.disk
+        self._disk: Any = self._llm.part(DiskCache)
         self._expected = self._answer()
         self._files = SavedFiles(folder / "cache")
         self.is_hit = self._answer() == self._expected and self._num_cached >= _NUM_PROMPT - 32

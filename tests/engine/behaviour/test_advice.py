@@ -12,6 +12,7 @@ from engines import Collector, running_engine
 from splitfuse.engine import AsyncEngine, SamplingParams
 from splitfuse.engine.core import ports
 from splitfuse.engine.core.cost_model import CostModel
+from splitfuse.engine.extras.inspection.step_watcher import StepWatcher
 from splitfuse.engine.serving.delta_dispatch import EngineObserver
 from splitfuse.engine.serving.guarded_hook import GuardedHook
 
@@ -51,7 +52,7 @@ async def engine(tiny_folder: str, tmp_path: Path) -> AsyncIterator[AsyncEngine]
     }
     async with running_engine(tiny_folder, **settings) as engine:
         engine.observe(EngineObserver())
-        engine.view.watch()
+        engine.view.listen(StepWatcher(engine.view.scheduler, max_num_batched_tokens=24))
         yield engine
 
 

@@ -60,8 +60,8 @@ def test_further_outputs_of_a_prompt_begin_at_its_last_token(caching: bool) -> N
     requests = engine.request(tokens(random.Random(4), 203), 20, n=4)
     engine.run()
     assert [request.num_cached_tokens for request in requests] == [0, 202, 202, 202]
-    assert engine.blocks.slots.num_used == len({c.slot for c in engine.blocks.slots.checkpoints})
-    assert not any(hasattr(checkpoint.key, "parent") for checkpoint in engine.blocks.slots.checkpoints)
+    assert engine.states.slots.num_used == len({c.slot for c in engine.states.slots.checkpoints})
+    assert not any(hasattr(checkpoint.key, "parent") for checkpoint in engine.states.slots.checkpoints)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -75,9 +75,9 @@ def test_random_traffic_stays_within_its_slots(seed: int) -> None:
             prompt = rng.choice(starts)[: rng.randint(1, 400)] + tokens(rng, rng.randint(1, 200))
             engine.request(prompt, rng.randint(1, 30), tenant=rng.choice("abc"), n=rng.choice([1, 1, 1, 3]))
         engine.run()
-        kept = {checkpoint.slot for checkpoint in engine.blocks.slots.checkpoints}
-        assert engine.blocks.slots.num_used == len(kept) <= engine.spec.num_slots
-    assert engine.blocks.slots.checkpoints.num_evictions > 0
+        kept = {checkpoint.slot for checkpoint in engine.states.slots.checkpoints}
+        assert engine.states.slots.num_used == len(kept) <= engine.spec.num_slots
+    assert engine.states.slots.checkpoints.num_evictions > 0
     assert engine.blocks.num_prefix_hits > 0
 
 
@@ -88,7 +88,7 @@ def test_a_flood_of_one_tenant_leaves_the_chats_of_another() -> None:
     engine.answer(text, 20, tenant="regular")
     for _ in range(200):
         engine.answer(tokens(rng, 60), 2, tenant="flood")
-    assert engine.blocks.slots.checkpoints.num_evictions > 100
+    assert engine.states.slots.checkpoints.num_evictions > 100
     assert engine.answer(text, 2, tenant="regular").num_cached_tokens == 496
 
 
@@ -96,7 +96,7 @@ def test_states_within_a_prompt_are_evicted_before_the_end_of_a_shorter_chat() -
     rng = random.Random(7)
     engine = HybridEngine()
     engine.answer(tokens(rng, 150), 20)
-    checkpoints = engine.blocks.slots.checkpoints
+    checkpoints = engine.states.slots.checkpoints
     ends = [checkpoint for checkpoint in checkpoints if checkpoint.gain > 150]
     engine.answer(tokens(rng, 3000), 2)
     evicted = []

@@ -44,8 +44,8 @@ def test_everything_happens_somewhere() -> None:
         world = HybridWorld(seed)
         world.run(400)
         seen += world.seen
-        blocks: Any = world._core.blocks
-        seen["evicted checkpoints"] += blocks.slots.checkpoints.num_evictions
+        states: Any = world._core.blocks.companions[-1]
+        seen["evicted checkpoints"] += states.slots.checkpoints.num_evictions
     swaps = ("swapped in", "states swapped in")
     for what in (*swaps, "prefix hit", "copied", "checkpoints", "replayed", "culprit", "evicted checkpoints"):
         assert seen[what] >= 10, f"{what} happened {seen[what]} times"

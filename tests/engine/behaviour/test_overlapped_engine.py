@@ -202,7 +202,7 @@ def test_it_goes_with_recording_and_speculation(tiny_folder: str, tmp_path: Path
     path = tmp_path / "recording.jsonl"
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True, record=str(path), **other)
     assert results(llm.generate(PROMPTS, params)) == expected
-    assert (llm._replays.inner is not None) == bool(other)
+    assert (llm.core.speculation.inner is not None) == bool(other)
     llm.core.scheduler.listeners[0]._stream.flush()  # type: ignore[attr-defined]
     replayed = replay(path)
     assert replayed.difference is None, replayed.difference

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError, ContextLengthError, InvalidRequestError
 from splitfuse.engine.extras.pooling.params import PoolingParams
+from splitfuse.engine.extras.pooling.pooler import Pooler
 from splitfuse.engine.serving.memory_plan import plan_memory
 from splitfuse.server.cli import main
 
@@ -140,8 +141,9 @@ def test_no_schedule_changes_a_bit(name: str, pooling: str, seed: int, tmp_path:
     alone = [alone_llm.embed([prompt])[0].outputs.embedding for prompt in inputs]
     budget = {"max_num_batched_tokens": rng.randint(200, 600)} if name in ENCODERS else {}  # its rows are not cut
     llm = random_llm(rng, str(tmp_path), max_tokens_of_one=220, block_sizes=(1, 4, 16), **budget)
-    assert llm.pooler is not None
-    made = llm.pooler.embedding_prompts([*inputs, *inputs[:3]], PoolingParams())
+    pooler = llm.part(Pooler)
+    assert pooler is not None
+    made = pooler.embedding_prompts([*inputs, *inputs[:3]], PoolingParams())
     arrivals = [Arrival(item.token_ids, item.params, at_step=rng.randint(0, 20)) for item in made]
     for victim in rng.sample(arrivals, 2):
         victim.abort_after = rng.randint(0, 3)
@@ -168,8 +170,9 @@ def test_a_chat_model_pools_beside_its_tokens(
     greedy = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     texts = [output.outputs[0].token_ids for output in llm.generate(inputs, greedy)]
     vectors = [output.outputs.embedding for output in llm.embed(inputs)]
-    assert llm.pooler is not None
-    made = llm.pooler.embedding_prompts(inputs, PoolingParams())
+    pooler = llm.part(Pooler)
+    assert pooler is not None
+    made = pooler.embedding_prompts(inputs, PoolingParams())
     chats = [Arrival(prompt, greedy) for prompt in inputs]
     run_schedule(llm, [*chats, *(Arrival(item.token_ids, item.params, at_step=3) for item in made)])
     assert [chat.output.token_ids for chat in chats] == texts

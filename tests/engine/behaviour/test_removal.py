@@ -12,14 +12,14 @@ ROOT = Path(__file__).parents[3]
 EXTRAS = sorted(path.parent.name for path in (ROOT / "engine/extras").glob("*/__init__.py"))
 NEEDED_FOR = {
     "deadlines": "ttft_ms",
-    "disk_cache": "--prefix-cache-dir",
-    "lora": "--enable-lora",
+    "disk_cache": "prefix_cache_dir",
+    "lora": "enable_lora",
     "parallel": "--tensor-parallel-size",
-    "pooling": "--pooler-config",
-    "simulation": "--record",
-    "spec_decode": "--speculative-config",
+    "pooling": "pooler_config",
+    "simulation": "record",
+    "spec_decode": "speculative_config",
     "transformers_impl": "--model-impl transformers",
-    "weight_updates": "changing weights",
+    "weight_updates": "sleep",
 }
 
 

@@ -109,12 +109,12 @@ def test_what_was_answered_before_takes_few_steps(tiny_folder: str, params: dict
         llm = make(tiny_folder, speculative_config={"method": method, "adaptive": False})
         for _ in range(3):
             for prompt, tokens in zip(prompts, expected, strict=True):
-                before = llm._replays.inner.num_accepted_tokens
+                before = llm.core.speculation.inner.num_accepted_tokens
                 assert generate(llm, sampling, [prompt])[0].token_ids == tokens
-                num_accepted = llm._replays.inner.num_accepted_tokens - before
+                num_accepted = llm.core.speculation.inner.num_accepted_tokens - before
                 num_steps.setdefault(method, []).append(len(tokens) / (len(tokens) - num_accepted))
         if method == "suffix":
-            llm._replays.inner._drafter.check()
+            llm.core.speculation.inner._drafter.check()
     again = {method: sum(found[3:]) for method, found in num_steps.items()}
     assert again["suffix"] > 3 * again["ngram"]
 
@@ -215,7 +215,7 @@ class Waiting(Forgetful):
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_a_wait_for_a_processor_is_not_charged(tiny_folder: str, method: str) -> None:
     llm = make(tiny_folder, speculative_config={"method": method, "adaptive": False})
-    speculation: Any = llm._replays.inner
+    speculation: Any = llm.core.speculation.inner
     speculation._drafter = drafter = Waiting(VOCAB_SIZE)
     generate(llm, SamplingParams(max_tokens=10, temperature=0, ignore_eos=True), PROMPTS[:1])
     assert drafter.num_calls >= 8

@@ -340,8 +340,8 @@ async def test_an_aborted_request_does_not_hide_a_hung_step(tiny_folder: str, mo
         engine.abort(handle.request_id)
         assert (engine.num_unfinished, engine.has_work) == (0, True)
         assert engine.is_healthy
-        monkeypatch.setattr("splitfuse.engine.serving.engine_state.STALL_S", 0.0)
-        monkeypatch.setattr("splitfuse.engine.serving.engine_state._FIRST_STALL_S", 0.0)
+        monkeypatch.setattr("splitfuse.engine.serving.async_engine.STALL_S", 0.0)
+        monkeypatch.setattr("splitfuse.engine.serving.async_engine._FIRST_STALL_S", 0.0)
         assert not engine.is_healthy
         hung.may_end.set()
         await settle(engine)
@@ -361,7 +361,7 @@ async def test_only_time_in_which_the_process_runs_counts_as_a_hang(
         for _ in range(3):  # until the timers that became due meanwhile have gone off
             assert engine.is_healthy
             await asyncio.sleep(0)
-        monkeypatch.setattr("splitfuse.engine.serving.engine_state._REST_S", 60.0)
+        monkeypatch.setattr("splitfuse.engine.serving.async_engine._REST_S", 60.0)
         assert not engine.is_healthy
         hung.may_end.set()
         await sink.ended.wait()

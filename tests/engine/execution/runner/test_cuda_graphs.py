@@ -367,7 +367,7 @@ def test_drafts_are_verified_by_graphs(tiny_folder: str) -> None:
             capturer.num_replayed = 0
         params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
         outputs = llm.generate([[30] * 9, [40, 50] * 6, [60, 61, 62] * 5], params)
-        return [output.outputs[0].token_ids for output in outputs], llm._replays.inner.num_draft_tokens
+        return [output.outputs[0].token_ids for output in outputs], llm.core.speculation.inner.num_draft_tokens
 
     capturer = FakeCapturer()
     assert answers(capturer) == answers(None)

@@ -13,6 +13,7 @@ from tiny_models import greedy, make_model, save_model
 
 from splitfuse.engine import LLM, LoRARequest, SamplingParams
 from splitfuse.engine.errors import ConfigError, InvalidRequestError
+from splitfuse.engine.extras.lora.adapters import Adapters
 from splitfuse.engine.extras.lora.peft_folder import read_folder
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -155,7 +156,7 @@ def test_a_damaged_adapter_is_one_line_and_changes_nothing(kind: str, fault: str
     with pytest.raises(InvalidRequestError, match=fault) as caught:
         llm.generate(PROMPT, GREEDY, lora_request=LoRARequest(f"bad {kind}", 1, str(folder)))
     assert "\n" not in str(caught.value)
-    assert not llm.adapters.has(f"bad {kind}")
+    assert not llm.part(Adapters).has(f"bad {kind}")
     assert llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids == before
 
 

@@ -42,7 +42,7 @@ def speculative(folder: str, draft: str, **settings: Any) -> LLM:
 
 
 def speculation_of(llm: LLM) -> Speculation:
-    speculation: Speculation = llm._replays.inner
+    speculation: Speculation = llm.core.speculation.inner
     return speculation
 
 

@@ -142,7 +142,7 @@ def anonymous_bytes() -> int:
 def test_sleep_gives_memory_back_and_waking_up_changes_no_token(tiny_folder: str) -> None:
     llm = new_llm(tiny_folder, num_kv_blocks=4096)  # 32 MiB
     expected = token_ids(llm)
-    for tensor in llm._runner.cache.memory():
+    for tensor in llm.runner.cache.memory():
         tensor.fill_(1.0)
     awake = anonymous_bytes()
     llm.sleep(level=1)

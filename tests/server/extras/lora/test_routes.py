@@ -12,6 +12,7 @@ from serving import parse_events, serving
 from tiny_adapters import merged, random_adapter, save_adapter
 from tiny_models import greedy, save_model
 
+from splitfuse.engine.extras.lora.adapters import Adapters
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 
@@ -182,7 +183,7 @@ async def test_more_adapters_than_room_wait_for_each_other(world: World) -> None
     found = await asyncio.gather(*(tokens(world.client, model=name) for name in names))
     assert found == [world.answers[name] for name in names]
     gc.collect()
-    assert world.service.engine.adapters.num_loaded <= 2
+    assert world.service.engine.part(Adapters).num_loaded <= 2
     for name in ("a", "b", "c"):
         await world.client.post("/v1/unload_lora_adapter", json={"lora_name": name})
     gc.collect()

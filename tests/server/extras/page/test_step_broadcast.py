@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
@@ -10,9 +10,8 @@ from scheduler_bench import Bench, request
 
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.errors import QueueFullError
-from splitfuse.engine.extras.inspection.block_map import block_map
-from splitfuse.engine.extras.inspection.step_watcher import StepWatcher
 from splitfuse.server.extras.page import step_broadcast
 from splitfuse.server.extras.page.step_broadcast import StepBroadcast, Viewer
 
@@ -25,20 +24,16 @@ class Engine:
         self.config = ResolvedConfig.of(EngineConfig(), device="cpu")
         self.view = self
 
-    def watch(self) -> StepWatcher:
-        watcher = StepWatcher(self.bench.scheduler, max_num_batched_tokens=512)
-        self.bench.scheduler.listeners.append(watcher)
-        return watcher
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.bench.scheduler
 
-    def unwatch(self) -> None:
-        self.bench.scheduler.listeners.clear()
+    def listen(self, listener: Any) -> Callable[[], None]:
+        self.bench.scheduler.listeners.append(listener)
+        return self.bench.scheduler.listeners.clear
 
     def current_requests(self) -> list[Request]:
         return [*self.bench.scheduler.running, *self.bench.scheduler.waiting]
-
-    def block_map(self) -> dict[str, Any]:
-        scheduler = self.bench.scheduler
-        return block_map(scheduler.blocks, scheduler.running, scheduler.waiting)
 
     def stats(self) -> dict[str, Any]:
         return {"model": "m", "max_model_len": 64, "block_size": 4, "num_blocks": 1000, "cost_model": {}}

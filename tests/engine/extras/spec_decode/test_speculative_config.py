@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.config.speculative_config import SpeculativeConfig
 from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.extras.spec_decode.speculative_config import SpeculativeConfig
 
 
 @pytest.mark.parametrize(

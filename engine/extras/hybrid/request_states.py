@@ -1,4 +1,4 @@
-"""HybridBlockManager: blocks of a model's attention layers, and beside them slots for the states of its other layers.
+"""RequestStates: slots for the states of a model's recurrent layers, beside the blocks of its attention layers.
 
     token_ids:  [0, position) in the state | [position, num_computed) in the slot's tail | not yet computed
 
@@ -7,17 +7,17 @@ and a kept slot is a checkpoint, to which any later request with the same beginn
 blocks of a prompt are of use up to the last one with a checkpoint.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from ...core.batch import BatchRow
-from ...core.block_allocator import BlockAllocator
-from ...core.block_manager import BlockManager, CacheSpec, Prefix
-from ...core.cache_shares import CacheShares
-from ...core.prefix_cache import PrefixCache
+from ...core.batch import BatchRow, Moves
+from ...core.block_manager import BlockManager
+from ...core.block_ports import BlockCompanion, Prefix
+from ...core.prefix_cache import Entry
 from ...core.request import Request, Status
-from ...core.state_places import StatePlaces, StateSpec
+from ...execution.models.state_places import StatePlaces, StateSpec
 from .checkpoint_positions import CheckpointPositions, Position
 from .checkpoints import Checkpoint, worth_to_branches
 from .state_slots import StateSlots
@@ -25,9 +25,13 @@ from .state_slots import StateSlots
 
 @dataclass(frozen=True, slots=True)
 class StatePrefix(Prefix):
-    """Prefix with the state after it. `num_in_chain`: tokens in cached blocks, with a state behind them or without."""
+    """Prefix with the state after it: a checkpoint, or the staged contents of a state.
+
+    `num_in_chain`: tokens in cached blocks, with a state behind them or without.
+    """
 
     checkpoint: Checkpoint | None = None
+    state: Any = None
     num_in_chain: int = 0
 
 
@@ -67,58 +71,69 @@ class _RowInFlight(NamedTuple):
     pending: list[_Pending]
 
 
-class _Cache(PrefixCache):
-    """PrefixCache that drops a block's checkpoint with the block."""
+@runtime_checkable
+class StateTier(Protocol):
+    """Companion that keeps states elsewhere, each with the block that it follows."""
 
-    def __init__(self, block_size: int, shares: CacheShares, slots: StateSlots) -> None:
-        super().__init__(block_size, shares)
-        self._slots = slots
+    @property
+    def has_staged(self) -> bool:
+        """True if there are contents at hand."""
 
-    def forget(self, block: int) -> None:
-        super().forget(block)
-        self._slots.forget(block)
+    def staged_state(self, block_hash: bytes) -> Any:
+        """Return the contents at hand of the state behind a block, or None."""
+
+    def load_state(self, slot: int, contents: Any, block_hash: bytes) -> None:
+        """Fill a slot before the next step computes."""
+
+    def keep_state(self, entry: Entry, slot: int, *, tenant: str, gain: int, is_kept: Callable[[], bool]) -> None:
+        """Keep the state of a slot, as long as `is_kept` is true."""
 
 
-class HybridBlockManager(BlockManager):
-    """BlockManager that hands out state slots, too, and keeps states as checkpoints."""
+class RequestStates(BlockCompanion):
+    """BlockCompanion that hands out state slots, and keeps states as checkpoints."""
 
-    def __init__(
-        self,
-        spec: CacheSpec,
-        states: StateSpec,
-        *,
-        prefix_caching: bool,
-        tenant_weights: Mapping[str, float] | None = None,
-    ) -> None:
-        super().__init__(spec, prefix_caching=prefix_caching, tenant_weights=tenant_weights)
-        self.slots = StateSlots(states, tenant_weights)
-        if self.cache is not None:
-            self.cache = _Cache(spec.block_size, self.cache.shares, self.slots)
-            self.device = BlockAllocator(spec.num_blocks, spec.block_size, self.cache)
-        self._positions = CheckpointPositions(spec.block_size, states.grid, states.num_checkpoints)
+    def __init__(self, spec: StateSpec, tenant_weights: Mapping[str, float] | None, blocks: BlockManager) -> None:
+        self.slots = StateSlots(spec, tenant_weights)
+        self.max_drafts = spec.max_drafts
+        self.num_blocks = spec.slot_blocks
+        self._blocks = blocks
+        self._tier = next((other for other in blocks.companions if isinstance(other, StateTier)), None)
+        self._swaps = Moves([], [], [])
+        block_size = blocks.device.block_size
+        self._positions = CheckpointPositions(block_size, spec.grid, spec.num_checkpoints)
         self._states: dict[Request, _State] = {}
         self._in_flight: dict[int, _RowInFlight] = {}  # by the row's target
 
     # A waiting request.
 
-    def find_prefix(self, request: Request) -> StatePrefix:
+    def find_prefix(self, request: Request, prefix: Prefix) -> StatePrefix:
         parent = None if request.num_output_tokens else request.parent
-        fork = self.slots.checkpoints.get(Fork(parent)) if parent and parent.status is Status.RUNNING else None
-        if parent is not None and fork is not None:
-            prefix = self._forked(parent)
-            return StatePrefix(prefix.num_tokens, prefix.blocks, prefix.copied, fork)
-        prefix, size = self._cached(request), self.device.block_size
-        for num_blocks in range(len(prefix.blocks), 0, -1):
-            checkpoint = self.slots.checkpoints.get(prefix.blocks[num_blocks - 1])
-            if checkpoint is not None:
-                return StatePrefix(num_blocks * size, prefix.blocks[:num_blocks], None, checkpoint, prefix.num_tokens)
-        return StatePrefix(num_in_chain=prefix.num_tokens)
+        if parent is not None and parent.status is Status.RUNNING:
+            if (fork := self.slots.checkpoints.get(Fork(parent))) is not None:
+                prefix = self._blocks.forked(parent)
+                return StatePrefix(prefix.num_tokens, prefix.blocks, prefix.copied, checkpoint=fork)
+            prefix = self._blocks.cached(request)
+        num_cached, size = len(prefix.blocks), self._blocks.device.block_size
+        for end in range(num_cached + len(prefix.staged), 0, -1):
+            checkpoint = self.slots.checkpoints.get(prefix.blocks[end - 1]) if end <= num_cached else None
+            state = self._staged(request, end) if checkpoint is None else None
+            if checkpoint is not None or state is not None:
+                blocks, staged = prefix.blocks[:end], prefix.staged[: max(0, end - num_cached)]
+                num_in_chain = max(num_cached, end) * size
+                return StatePrefix(end * size, blocks, None, staged, checkpoint, state, num_in_chain)
+        return StatePrefix(num_in_chain=num_cached * size)
 
-    def admit(self, request: Request, prefix: Prefix) -> None:
+    def _staged(self, request: Request, num_blocks: int) -> Any:
+        if self._tier is None or not self._tier.has_staged:
+            return None
+        return self._tier.staged_state(request.block_hashes[num_blocks - 1])
+
+    def can_go_on(self, block: int) -> bool:
+        return block in self.slots.checkpoints
+
+    def admit(self, request: Request, prefix: Prefix, *, is_swapped: bool) -> None:
         assert isinstance(prefix, StatePrefix)
-        is_swapped_in = request.num_computed_tokens > prefix.num_tokens
-        super().admit(request, prefix)
-        if is_swapped_in:
+        if is_swapped:
             return  # its state gets a slot in `restore`: now that could be the slot of a prefix which is not shared yet
         self._drop_state(request)
         slot = -1
@@ -135,7 +150,6 @@ class HybridBlockManager(BlockManager):
         )
 
     def release(self, request: Request) -> None:
-        super().release(request)
         self._drop_state(request)
         self.slots.forget(Fork(request))
 
@@ -148,28 +162,36 @@ class HybridBlockManager(BlockManager):
 
     # Swapping.
 
-    def can_swap_out(self, request: Request, swapped: Sequence[Request]) -> bool:
-        host = self.slots.host
-        has_slot = host is not None and host.num_free_blocks > len(swapped)
-        return has_slot and super().can_swap_out(request, swapped)
+    def can_swap_out(self, num_swapped: int) -> bool:
+        return self.slots.host is not None and self.slots.host.num_free_blocks > num_swapped
 
     def swap_out(self, request: Request) -> None:
-        """Move the computed tokens of a request to the host, and its state."""
-        super().swap_out(request)
         assert self.slots.host is not None
         state = self._states[request]
         (state.host_slot,) = self.slots.host.allocate(1)
-        self._moves.state_swap_out.append((state.slot, state.host_slot))
+        self._swaps.swap_out.append((state.slot, state.host_slot))
         self.slots.free(state.slot)
         state.slot = -1
 
     def restore(self, request: Request, prefix: Prefix) -> None:
-        super().restore(request, prefix)
+        assert isinstance(prefix, StatePrefix)
         state = self._states[request]
         if state.host_slot >= 0:
             state.slot = self.slots.allocate()
-            self._moves.state_swap_in.append((state.host_slot, state.slot))
+            self._swaps.swap_in.append((state.host_slot, state.slot))
             self._free_host_slot(state)
+        elif prefix.state is not None:
+            assert self._tier is not None
+            state.slot = self.slots.allocate()
+            num_blocks = prefix.num_tokens // self._blocks.device.block_size
+            self._tier.load_state(state.slot, prefix.state, request.block_hashes[num_blocks - 1])
+            block = self._cached_block(request, request.block_table[num_blocks - 1], prefix.num_tokens)
+            if block is not None and self._kept(block, state.slot, request, prefix.num_tokens) is not None:
+                self.slots.share(state.slot)
+
+    def take_moves(self, moves: Moves) -> Moves:
+        swaps, self._swaps = self._swaps, Moves([], [], [])
+        return moves._replace(beside=swaps) if any(swaps) else moves
 
     def _free_host_slot(self, state: _State) -> None:
         if state.host_slot >= 0:
@@ -182,7 +204,7 @@ class HybridBlockManager(BlockManager):
     def place(self, rows: Sequence[BatchRow]) -> list[BatchRow]:
         """Return the rows of a step with their slots. Checkpoints get the slots that states leave."""
         targets = [self.slots.allocate() for _ in rows]
-        return [row._replace(states=self._places(row, target)) for row, target in zip(rows, targets, strict=True)]
+        return [row._replace(beside=self._places(row, target)) for row, target in zip(rows, targets, strict=True)]
 
     def _places(self, row: BatchRow, target: int) -> StatePlaces:
         request, state = row.request, self._states[row.request]
@@ -200,7 +222,8 @@ class HybridBlockManager(BlockManager):
                 filled.append((position.num_tokens - state.position, slot))
             else:
                 break
-            block = request.block_table[position.num_tokens // self.device.block_size - 1] if position.is_edge else None
+            index = position.num_tokens // self._blocks.device.block_size - 1
+            block = request.block_table[index] if position.is_edge else None
             pending.append(_Pending(position, slot, block, state))
         self._in_flight[target] = _RowInFlight(state.slot, pending)
         places = StatePlaces(state.slot, target, num_replayed, tuple(filled))
@@ -209,13 +232,18 @@ class HybridBlockManager(BlockManager):
 
     def _wanted(self, request: Request, state: _State, end: int) -> list[Position]:
         positions = self._positions.wanted(request, begin=state.position, end=end, num_in_chain=state.num_in_chain)
-        return positions if self.cache is not None else [position for position in positions if not position.is_edge]
+        has_cache = self._blocks.cache is not None
+        return positions if has_cache else [position for position in positions if not position.is_edge]
 
-    def end_row(self, row: BatchRow, *, is_good: bool) -> None:
-        """Free the slot that a row has read, and keep its checkpoints if they are good."""
-        assert row.states is not None
-        source, pending = self._in_flight.pop(row.states.target)
-        self.slots.end_pending(len(row.states.checkpoints))
+    def end_rows(self, rows: Sequence[BatchRow], are_good: Sequence[bool]) -> None:
+        """Free the slots that rows have read, and keep their checkpoints if they are good."""
+        for row, is_good in zip(rows, are_good, strict=True):
+            self._end_row(row, is_good=is_good)
+
+    def _end_row(self, row: BatchRow, *, is_good: bool) -> None:
+        assert row.beside is not None
+        source, pending = self._in_flight.pop(row.beside.target)
+        self.slots.end_pending(len(row.beside.checkpoints))
         for checkpoint in pending:
             if not (is_good and self._keep(row.request, checkpoint)):
                 self.slots.free(checkpoint.slot)
@@ -234,6 +262,9 @@ class HybridBlockManager(BlockManager):
         kept = None if block is None else self._kept(block, slot, request, gain)
         if kept is None:
             return False
+        if self._tier is not None and block is not None and (entry := self._entry(block)) is not None:
+            is_kept = partial(self._is_kept, kept)
+            self._tier.keep_state(entry, slot, tenant=kept.tenant, gain=kept.gain, is_kept=is_kept)
         if block != own_block:
             state.elsewhere.append(kept)
         if is_trail:
@@ -252,28 +283,35 @@ class HybridBlockManager(BlockManager):
 
     def _cached_block(self, request: Request, own_block: int | None, num_tokens: int) -> int | None:
         """Return the cached block that ends behind these tokens: the request's own, or an equal one."""
-        assert self.cache is not None
-        if own_block is not None and own_block in self.cache:
+        cache = self._blocks.cache
+        assert cache is not None
+        if own_block is not None and own_block in cache:
             return own_block
-        hashes, limit = request.block_hashes, num_tokens // self.device.block_size
+        hashes, limit = request.block_hashes, num_tokens // self._blocks.device.block_size
         salt = request.params.cache_salt
-        blocks = self.cache.find(hashes, request.token_ids, tenant=request.tenant, salt=salt, limit=limit)
+        blocks = cache.find(hashes, request.token_ids, tenant=request.tenant, salt=salt, limit=limit)
         return blocks[-1] if len(blocks) == limit else None
 
     def forget(self, request: Request) -> None:
-        """Take the blocks of a request out of the prefix cache, and its checkpoints: their contents are wrong."""
-        super().forget(request)
+        """Forget the request's checkpoints behind equal blocks; those behind its own went with the blocks."""
         for checkpoint in self._states[request].elsewhere if request in self._states else ():
             self._forget(checkpoint)
 
+    def forget_block(self, block: int) -> None:
+        self.slots.forget(block)
+
     def _forget(self, checkpoint: Checkpoint) -> None:
-        if self.slots.checkpoints.get(checkpoint.key) is checkpoint:
+        if self._is_kept(checkpoint):
             self.slots.forget(checkpoint.key)
 
-    def check(self, running: Iterable[Request], waiting: Iterable[Request]) -> None:
-        """Prove the invariants of blocks, slots and checkpoints."""
-        running, waiting = list(running), list(waiting)
-        super().check(running, waiting)
+    def _is_kept(self, checkpoint: Checkpoint) -> bool:
+        return self.slots.checkpoints.get(checkpoint.key) is checkpoint
+
+    def _entry(self, block: int) -> Entry | None:
+        return None if self._blocks.cache is None else self._blocks.cache.entry(block)
+
+    def check(self, running: Sequence[Request], waiting: Sequence[Request]) -> None:
+        """Prove the invariants of slots and checkpoints."""
         held = [state.slot for state in self._states.values() if state.slot >= 0]
         for row in self._in_flight.values():
             held += [row.source] if row.source >= 0 else []
@@ -290,5 +328,11 @@ class HybridBlockManager(BlockManager):
                 case Fork(parent):
                     assert parent in self._states
                 case int(block):
-                    assert self.cache is not None
-                    assert block in self.cache, "a checkpoint that is never found"
+                    assert self._entry(block) is not None, "a checkpoint that is never found"
+
+
+def companion(
+    spec: StateSpec, tenant_weights: Mapping[str, float] | None = None
+) -> Callable[[BlockManager], RequestStates]:
+    """Return the maker of a block manager's companion."""
+    return partial(RequestStates, spec, tenant_weights)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ConfigError
-from .setting import check, setting
+from ...config.setting import check, setting
+from ...errors import ConfigError
 
 # Names of the model that mean a method: short, and for older versions of vLLM.
 _METHOD_NAMES = {"ngram": "ngram", "[ngram]": "ngram", "suffix": "suffix"}

@@ -1,4 +1,4 @@
-"""StatePlaces and StateSpec: slots of recurrent states, of a row and in all. The core only carries them along."""
+"""StatePlaces and StateSpec: slots of recurrent states, of a row and in all. Imports no torch."""
 
 from typing import NamedTuple
 
