@@ -105,7 +105,7 @@ class ObjectCache:
         _write_checked(self._path(key), path.read_bytes(), scratch=path.parent)
 
     def drop_others(self, keys: Collection[str]) -> None:
-        """Remove all object files but those of the keys, if the digest beside a file proves that it was built here."""
+        """Remove all object files except the keys', if the digest beside a file proves that it was built here."""
         kept = {self._path(key).name for key in keys}
         for path in self._folder.glob("object-*.o"):
             with contextlib.suppress(OSError):

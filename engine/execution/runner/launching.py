@@ -57,7 +57,7 @@ def measured_budget(
 ) -> tuple[int, int]:
     """Measure the bytes of a GPU's largest step, and return the bytes for its cache, too. Raises ConfigError.
 
-    `cached` has the KV heads of this process. With `ranks` the cache is that of the GPU with the least memory.
+    `cached` has the KV heads of this process. With `ranks` the GPU with the least memory decides the cache's size.
     """
     with nullcontext() if ranks is None else ranks.together("measure"):
         step_bytes = _measure_step_bytes(model, memory, resolved, cached=cached)
