@@ -62,6 +62,7 @@ def test_soft_caps(softcap: float, num_splits: int) -> None:
     check(case, num_splits=num_splits)
 
 
+@pytest.mark.sampled(1)  # bytes are read in two ways
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_caches_of_e4m3(dtype: torch.dtype, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
