@@ -21,7 +21,7 @@ from splitfuse.engine.formats.weights import SafetensorsSource
 from splitfuse.kernels import ops
 from splitfuse.server.cli import main
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(3)
 
 NUM_NEW = 12
 CHUNKS = [50, 1, 3, 26]
