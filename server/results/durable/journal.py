@@ -284,6 +284,8 @@ class Journal:
         except StoreError as exc:
             if self._failure is None:
                 _log.warning("results: expired results cannot be deleted: %s", exc)
+        except Exception:  # a bug of ours: without this thread nothing would be written
+            _log.exception("results: expired results cannot be deleted")
         self._swept_at = time.monotonic()
         self._sweep_interval_s = _SWEEP_S if num_swept < _SWEPT_JOBS else _SWEEP_S / 50
 

@@ -34,11 +34,12 @@ class SharedKeyLocks(KeyLocks):
         digest = hashlib.sha256(owner.encode() + key.digest).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)
         async with super().hold(owner, key):
+            await self._lock(number)
             try:
-                await self._lock(number)
                 yield
             finally:
-                await self._call(lambda store: store.unlock(number))
+                with contextlib.suppress(StoreUnavailableError):  # the end of the session gives the lock back
+                    await self._call(lambda store: store.unlock(number))
 
     async def _lock(self, number: int) -> None:
         for _ in range(_NUM_RETRIES):

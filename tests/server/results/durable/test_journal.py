@@ -257,3 +257,14 @@ async def test_a_read_that_is_cancelled_ends_nothing_else(kept: Kept) -> None:
     kept.store.gate.set()
     assert await asyncio.wait_for(reads[2], 60) == (0, 0)
     assert await asyncio.wait_for(kept.journal.read(lambda store: store.last_numbers()), 60) == (0, 0)
+
+
+async def test_a_sweep_that_raises_does_not_end_the_writer(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kept.store, "sweep", Mock(side_effect=ZeroDivisionError))
+    kept.journal._swept_at = float("-inf")  # due after the next commit
+    async with asyncio.timeout(30):
+        await kept.journal.read(lambda store: None)
+        await kept.accept(kept.job())
+    assert "expired results cannot be deleted" in caplog.text
