@@ -109,7 +109,8 @@ class ObjectCache:
         kept = {self._path(key).name for key in keys}
         for path in self._folder.glob("object-*.o"):
             with contextlib.suppress(OSError):
-                if path.name not in kept and _read_checked(path):
+                if path.name not in kept:
+                    _read_checked(path)
                     path.unlink()
                     _digest_path(path).unlink()
 
