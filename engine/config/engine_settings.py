@@ -116,7 +116,7 @@ class EngineSettings:
     )
     seed: int = setting(0, decides=True, help="seed of requests without one")
     num_threads: int | None = setting(
-        None, at_least=1, help="CPU threads of the model; nothing = the cores of this process"
+        None, at_least=1, help="CPU threads of the model; nothing = the cores, or the CPU quota, of this process"
     )
     log_steps: bool = setting(False, help="print one line per step")
     chat_template: str | None = setting(

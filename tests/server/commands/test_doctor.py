@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from serving import run_cli
 
+from splitfuse.engine.config import cores
 from splitfuse.kernels.cpu import compilation
 from splitfuse.server.cli import main
+from splitfuse.server.commands import doctor
 from splitfuse.server.commands.checks.network import hub, port
 from splitfuse.server.commands.checks.processor import processor
 from splitfuse.server.commands.checks.storage import cache, disk, hub_folder
@@ -41,6 +43,17 @@ def test_doctor_says_what_serve_would_say_of_the_model(capfd, tmp_path):
     assert main(["doctor", str(tmp_path)]) == 1, "an architecture that is not supported"
     assert main(["doctor", "some/name"]) == 0
     assert "would ask the Hugging Face hub" in capfd.readouterr().out
+
+
+def test_doctor_says_the_limits_of_a_container(capfd, monkeypatch):
+    monkeypatch.setattr(doctor, "memory_room", lambda: 2**30)
+    monkeypatch.setattr(doctor, "cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(cores, "cpu_quota", lambda: 1.5)
+    main(["doctor", "some/name", "--json"])
+    found = {finding["name"]: finding for finding in json.loads(capfd.readouterr().out)}
+    assert found["memory"]["text"].endswith("GiB, of which its control group leaves this process 1.0 GiB")
+    assert not found["memory"]["ok"], "too little, whatever the machine has"
+    assert found["cores"]["text"] == f"1 usable of {os.cpu_count()}, with a CPU quota of 1.5"
 
 
 def doctors_line(name, **env):
