@@ -79,3 +79,21 @@ def test_it_serves_its_route_with_its_setting_and_its_part(site: Path) -> None:
 def test_its_code_is_not_imported_while_no_setting_asks_for_it(site: Path) -> None:
     is_imported, status, _, is_documented = answer(site, {})
     assert (is_imported, status, is_documented) == ([True, False, False], 404, False)
+
+
+def test_the_engine_has_its_extension_too(site: Path) -> None:
+    program = """
+from splitfuse.engine import LLM
+from tally_steps.part import Steps
+llm = LLM("demo", device="cpu", num_threads=1, tally_steps=True)
+llm.generate("Once", max_tokens=3, ignore_eos=True)
+print(llm.part(Steps).num_steps, llm.extensions.stats()["num_steps"])
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(site)},
+    )
+    assert process.stdout.split() == ["3", "3"], process.stderr
