@@ -15,6 +15,7 @@ from tiny_adapters import random_adapter, save_adapter
 from tiny_models import save_model
 
 from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.engine.extras.weight_updates.control import EngineControl
 from splitfuse.server.app import build_app
 from splitfuse.server.service import Service
 from splitfuse.server.settings import Settings
@@ -90,7 +91,7 @@ async def test_an_update_of_weights_changes_the_fingerprint(folders: list[Path])
     tensors = load_file(new / "model.safetensors")
     small_change = {**tensors, "model.norm.weight": tensors["model.norm.weight"] + 0.5}
     async with served(model=str(old)) as (client, service):
-        update, found = service.engine.control.update, [await fingerprint(client)]
+        update, found = service.engine.state(EngineControl).update, [await fingerprint(client)]
         for source in (new, tensors.items(), small_change.items(), tensors.items(), new, old):
             await update(source)
             found.append(await fingerprint(client))
@@ -100,7 +101,9 @@ async def test_an_update_of_weights_changes_the_fingerprint(folders: list[Path])
     async with served(model=str(new)) as (client, _):
         assert await fingerprint(client) == by_path
     async with served(model=str(old)) as (client, service):
-        await service.engine.control.update((name, torch.clone(tensor)) for name, tensor in tensors.items())
+        await service.engine.state(EngineControl).update(
+            (name, torch.clone(tensor)) for name, tensor in tensors.items()
+        )
         assert await fingerprint(client) == by_tensors
 
 

@@ -366,5 +366,7 @@ async def test_a_prompt_that_comes_while_the_cache_closes_is_read_from_nowhere(
     tiny_folder: str, tmp_path: Path
 ) -> None:
     async with running_engine(tiny_folder, num_kv_blocks=128, prefix_cache_dir=str(tmp_path)) as engine:
-        engine.disk_cache.close()
-        await engine.disk_cache.fetch(PROMPT, tenant="", salt="")
+        disk = engine.part(DiskCache)
+        assert disk is not None
+        disk.close()
+        await disk.fetch(PROMPT, PARAMS, tenant="")
