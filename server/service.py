@@ -13,6 +13,7 @@ from .extension import Extensions, Part
 from .http.auth import KeyRing
 from .http.json_writer import JsonWriter
 from .jobs.job import Check, Job, JobObserver, raise_failure
+from .jobs.result_size import most_bytes
 from .jobs.result_store import ResultStore
 from .jobs.saved_request import SavedRequest
 from .lifecycle import EngineLifecycle
@@ -115,6 +116,7 @@ class Service(JobObserver):
             weights_version=self._weights_version,
             **fields,
         )
+        job.num_bytes_due = most_bytes(params, max_model_len=self.engine.max_model_len)
         for part in self.extensions.parts:
             part.job_created(job)
         return job

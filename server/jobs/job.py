@@ -112,6 +112,7 @@ class Job:
         self.outputs = [CompletionOutput(index=index) for index in range(num_outputs)]
         self.events: list[OutputDelta] = []
         self.num_bytes = JOB_BYTES
+        self.num_bytes_due = 0  # that its answer may take, about
         self.num_prompt_tokens = 0
         # The whole text, and its ids: kept only if `keeps_prompt`, for they can be long.
         self.prompt: str | None = None

@@ -26,6 +26,13 @@ def bounded(params: SamplingParams, *, max_bytes: int) -> SamplingParams:
     return dataclasses.replace(params, default_max_tokens=most)
 
 
+def most_bytes(params: SamplingParams, *, max_model_len: int) -> int:
+    """Return the bytes that an answer may take, about."""
+    num_tokens = min(filter(None, (params.max_tokens, params.max_length, params.default_max_tokens, max_model_len)))
+    num_logprobs = 0 if params.logprobs is None else 1 + params.logprobs
+    return params.n * num_tokens * (_TOKEN_BYTES + LOGPROB_BYTES * num_logprobs)
+
+
 def _refusal(params: SamplingParams, field: str, num_tokens: int, most: int) -> InvalidRequestError:
     name, logprobs = params.name_of(field), f"{params.name_of('logprobs')} {params.logprobs}"
     return InvalidRequestError(

@@ -103,11 +103,17 @@ class ResultStore:
             yield job
 
     async def check_quota(self, owner: str) -> None:
-        """Raise QuotaExceededError where the owner's results take all the bytes that one owner may have."""
-        most = self.limits.max_owner_bytes
-        if most is not None and (num_bytes := await self.num_bytes_of(owner)) >= most:
+        """Raise QuotaExceededError where the owner's results may take all the bytes that one owner may have.
+
+        Those that run count as what they may become. A job that is added without an `await` in between has its room.
+        """
+        if (most := self.limits.max_owner_bytes) is None:
+            return
+        num_bytes = await self.num_bytes_of(owner)
+        num_bytes += sum(max(0, job.num_bytes_due - job.num_bytes) for job in self.unfinished(owner=owner))
+        if num_bytes >= most:
             raise QuotaExceededError(
-                f"your results take {num_bytes} bytes, and --max-result-bytes-per-key is {most}; delete some "
+                f"your results take {num_bytes} bytes or will, and --max-result-bytes-per-key is {most}; delete some "
                 "(DELETE /result/ID, DELETE /results), or wait until they expire",
                 retry_after_s=_FULL_RETRY_S,
             )

@@ -1,5 +1,6 @@
 """Quota of a key: a number of bytes kept in memory or on disk; beyond it new work is refused until some are gone."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,16 @@ MOST = 16_000
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     results = "memory" if request.param == "memory" else str(tmp_path / "results.db")
     return Settings(results=results, max_result_bytes_per_key=MOST, api_key=("mine", "yours"))
+
+
+async def test_requests_at_once_share_the_bytes(served) -> None:
+    answers = await asyncio.gather(*(served.client.post("/generate", json=BODY, headers=MINE) for _ in range(40)))
+    urls = [answer.json()["result_url"] for answer in answers if answer.status_code == 202]
+    assert {answer.status_code for answer in answers} == {202, 429}
+    for url in urls:
+        await served.client.get(f"{url}?wait=60", headers=MINE)
+    owner = next(iter(served.service.results.index._jobs.values())).owner
+    assert await served.service.results.num_bytes_of(owner) < 1.5 * MOST
 
 
 async def test_one_key_has_so_many_bytes(served) -> None:
