@@ -82,7 +82,7 @@ def declarations(extras: str, entry_point_group: str) -> list[Any]:
 
 
 def joined(base: type, extensions: "tuple[Any, ...]", *, name: str, module: str) -> Any:
-    """Return the frozen dataclass of a base's settings and those of all extensions."""
+    """Return the frozen dataclass of a base's settings and all extensions' settings."""
     sections = tuple(extension.settings for extension in extensions if extension.settings is not None)
     # A section that another one derives from may not stand before it.
     bases = [kind for kind in sections if not any(other is not kind and issubclass(other, kind) for other in sections)]

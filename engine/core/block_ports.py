@@ -72,7 +72,7 @@ class BlockCompanion:
         """Note that rows were computed. A row that is not good leaves nothing behind."""
 
     def take_moves(self, moves: Moves) -> Moves:
-        """Return the step's moves with those of this memory."""
+        """Return the step's moves, this memory's included."""
         return moves
 
     def check(self, running: Sequence[Request], waiting: Sequence[Request]) -> None:

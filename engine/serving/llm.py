@@ -188,7 +188,7 @@ class LLM(ExtendedEngine):
 
         Prompts are made like in /v1/chat/completions, by `chat_template` or the model's own. The template decides
         whether a prompt shows the tools. `chat_template_content_format` is vLLM's and not read. `fields`:
-        SamplingParams' own and those of extensions; they and the errors are those of `generate`.
+        SamplingParams' own and the extensions'; fields and errors are `generate`'s.
         """
         prompts = self._rendered(
             messages,

@@ -24,11 +24,11 @@ class States(EnginePart):
         spec, weights = self.model.runner.loaded.states, assembly.config.tenant_weights
         assert spec is not None
 
-        def made(blocks: BlockManager) -> RequestStates:
+        def new_states(blocks: BlockManager) -> RequestStates:
             self._states = RequestStates(spec, weights, blocks)
             return self._states
 
-        return [*companions, made]
+        return [*companions, new_states]
 
     def stats(self) -> dict[str, Any]:
         return {} if self._states is None else self._states.slots.stats()

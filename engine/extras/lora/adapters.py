@@ -69,7 +69,7 @@ class Adapters(EnginePart):
 
     @classmethod
     def of(cls, model: ServedModel) -> "Adapters":
-        """Make the adapters of an engine, with those of --lora-modules. Raises ConfigError."""
+        """Make the adapters of an engine, --lora-modules' included. Raises ConfigError."""
         adapters = cls(model.config, model.runner.model)
         adapters.add_configured()
         return adapters
