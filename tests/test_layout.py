@@ -65,7 +65,7 @@ ASK_FIRST = {
     "splitfuse.server.apis.ollama.embedding",
 }
 CORE_FLOOR = {"core", "config", "errors", "checks"}  # rooms of engine/ that the core may import
-ROOMS = {"engine": (14, 48), "server": (25, 99)}  # most rooms, and most arrows between them
+ROOMS = {"engine": (14, 48), "server": (24, 90)}  # most rooms, and most arrows between them
 MAX_LAYERS = 10  # most rooms of the engine on one way down
 
 

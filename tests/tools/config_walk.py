@@ -161,9 +161,7 @@ def walk(start: str = START) -> list[Place]:
     """Return the functions that the value enters. `start`: file, function, parameter."""
     file, function, parameter = start.split(":")
     path = ROOT / file
-    config_class = resolve(path, "EngineConfig")
-    assert config_class is not None, f"{file} does not import EngineConfig"
-    found = Walk(config_class)
+    found = Walk(Place(ROOT / "engine/config/engine_config.py", ("EngineConfig",)))
     found.enter(Place(path, tuple(function.split("."))), parameter)
     return found.entered
 
