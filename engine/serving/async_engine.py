@@ -62,6 +62,7 @@ class AsyncEngine(ExtendedEngine):
         self.max_model_len = 0
         self.default_sampling_params: Mapping[str, Any] = {}  # values of fields that a request lacks
         self.lost: RankLostError | None = None  # the reason why the engine died, if a rank was lost
+        self._fault: Exception | None = None  # error of a step outside the loop, which ends the loop
         self.is_loaded = False
         self.is_draining = False
         self.admits = asyncio.Event()  # cleared while new requests have to wait before they are queued
@@ -309,13 +310,20 @@ class AsyncEngine(ExtendedEngine):
 
     @contextlib.asynccontextmanager
     async def between_steps(self) -> AsyncIterator[StepPipeline]:
-        """Hold the steps for a block that begins when none is in flight. The block may pause or resume the pipeline."""
+        """Hold the steps for a block that begins when none is in flight. The block may pause or resume the pipeline.
+
+        Raises UnavailableError if the step in flight fails, which ends the engine.
+        """
         async with self._turn:
             pipeline = self._pipeline
             was_paused, pipeline.is_paused = pipeline.is_paused, True
             try:
                 while pipeline.is_busy:
                     await self._step()
+            except Exception as exc:  # no step can be trusted any more
+                self._fault = exc
+                self._work.set()
+                raise UnavailableError("the engine has stopped; see the server's log") from exc
             finally:
                 pipeline.is_paused = was_paused
             yield pipeline
@@ -341,8 +349,8 @@ class AsyncEngine(ExtendedEngine):
         try:
             while True:
                 self._work.clear()
-                if self.lost is not None:
-                    raise self.lost
+                if (fault := self.lost or self._fault) is not None:
+                    raise fault
                 if self._pipeline.has_work:
                     await (self._rest() if self._pipeline.is_paused else self._take_turn())
                     continue

@@ -3,7 +3,8 @@
 import pytest
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.extension import importing_for, load_extra
+from splitfuse.engine.extension import declared, importing_for, load_extra
+from splitfuse.engine.extras import NAMES
 
 
 def test_a_missing_extra_is_named_with_the_setting_that_needs_it() -> None:
@@ -20,3 +21,12 @@ def test_an_import_of_a_missing_extra_is_named_too() -> None:
 def test_another_missing_module_is_its_own_error() -> None:
     with pytest.raises(ModuleNotFoundError), importing_for("--present"):
         raise ModuleNotFoundError("No module named 'other'", name="other")
+
+
+def test_the_table_of_names_is_what_the_folders_declare() -> None:
+    names = {
+        extension.name: {*getattr(extension.settings, "__annotations__", {}), *extension.calls, *extension.keywords}
+        for extension in declared()
+        if extension.package.startswith("splitfuse.engine.extras.")
+    }
+    assert {name: found for name, found in names.items() if found} == {key: set(NAMES[key].split()) for key in NAMES}

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from splitfuse.engine.errors import (
     RequestFailedError,
     UnavailableError,
 )
+from splitfuse.engine.extras.weight_updates.control import EngineControl
 from splitfuse.engine.language.workers.input_threads import LONG_CHARS
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -317,6 +319,27 @@ async def test_a_broken_loop_is_unhealthy_and_ends_every_request(tiny_folder: st
         assert not engine.is_healthy
         with pytest.raises(UnavailableError):
             await engine.submit([30], GREEDY, Collector())
+
+
+async def test_a_step_that_fails_between_steps_ends_the_engine(
+    tiny_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_engine(tiny_folder) as engine:
+        monkeypatch.setattr(type(engine._pipeline), "is_busy", True)
+        monkeypatch.setattr(engine, "_step", Mock(side_effect=ZeroDivisionError))
+        with pytest.raises(UnavailableError, match="has stopped"):
+            async with engine.between_steps():
+                raise AssertionError("the step in flight has failed")
+        await engine._dead.wait()
+        assert not engine.is_healthy
+
+
+async def test_a_hold_that_fails_lets_later_requests_in(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_engine(tiny_folder) as engine:
+        monkeypatch.setattr(engine, "between_steps", Mock(side_effect=ZeroDivisionError))
+        with pytest.raises(ZeroDivisionError):
+            await EngineControl(engine).pause(mode="wait")
+        assert engine.admits.is_set()
 
 
 class Hung(Sabotage):
