@@ -1,11 +1,13 @@
 """States: the part of an engine whose model has recurrent layers."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.block_manager import BlockManager
 from ...serving.engine_part import Assembly, EnginePart, NewCompanion, ServedModel
-from .request_states import RequestStates
+
+if TYPE_CHECKING:
+    from .request_states import RequestStates
 
 
 class States(EnginePart):
@@ -21,6 +23,8 @@ class States(EnginePart):
         return None if model.runner.loaded.states is None else cls(model)
 
     def companions(self, companions: Sequence[NewCompanion], assembly: Assembly) -> Sequence[NewCompanion]:
+        from .request_states import RequestStates  # here: most models have no states
+
         spec, weights = self.model.runner.loaded.states, assembly.config.tenant_weights
         assert spec is not None
 

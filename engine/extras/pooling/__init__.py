@@ -20,7 +20,7 @@ class PoolingSettings(EngineSettings):
 EXTENSION = EngineExtension(
     package=__name__,
     settings=PoolingSettings,
-    part="pooler:Pooler.of",
+    part="part:pooler_for",
     decoder="families:pooling_class",
     calls={
         "embed": "llm_calls:embed",

@@ -17,7 +17,7 @@ from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, ContextLengthError, InvalidRequestError
 from ...execution.runner.model_runner import ModelRunner
 from ...language.text.tokenizer import Tokenizer
-from ...serving.engine_part import EnginePart, ServedModel
+from ...serving.engine_part import EnginePart
 from . import PoolingSettings
 from .heads import Head, chain, normalized, sigmoid, softmax
 from .model_files import ModelFiles, read_model_files
@@ -67,18 +67,6 @@ class Pooler(EnginePart):
             longest, self._too_long_hint = budget, "--max-num-batched-tokens, because an encoder takes it in one step"
         self.max_input_tokens = longest
         self._prefers_identity = _is_identity(model_config.hf_config)
-
-    @classmethod
-    def of(cls, model: ServedModel) -> "Pooler | None":
-        """Build the pooler of a model that pools by its files, by its class or by the setting; None for all others."""
-        is_pooled_by_files = (model.folder / "modules.json").exists() or not getattr(
-            model.runner.model, "generates", True
-        )
-        if model.wishes.section(PoolingSettings).pooler_config is None and not is_pooled_by_files:
-            return None
-        if getattr(model.wishes, "enable_lora", False):
-            raise ConfigError("--enable-lora is not built for models that pool; leave it out, or merge the adapter")
-        return cls(model.wishes, model.folder, model.runner, model.tokenizer)
 
     @property
     def classifies(self) -> bool:

@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[3]
 # 20,755, and 2,100 for layers of several kinds, experts, rows that are pooled, prebuilt kernels, adapters, Gemma 4's
 # caches, 490 of them for gaps and deadlines; 22 for one heap, torch's OpenMP on Arm and the door to the documentation;
 # 15 for the choice of another package's attention; 20 for the dtype of the weights where a config names none.
-MAX_LINES = 23_000
+# 1,250 for proofs of what may be deleted, limits of containers, a build that says how far it is, the boundary around
+# advice, and the engine's declarations of its extensions.
+MAX_LINES = 24_250
 # Parts of the package that two requests of /generate on a CPU must not load.
 FOREIGN = (
     "client",
@@ -19,14 +21,16 @@ FOREIGN = (
     "engine.formats.weight_reader",
     "engine.execution.runner.async_runner",
     "engine.execution.runner.cuda_graphs",
-    "engine.extras.bench",
+    "engine.extras.bench.offline",
     "engine.language.chat.renderer",
     "engine.language.chat.tool_parsers",
     "engine.formats.gguf",
-    "engine.extras.parallel",
+    "engine.extras.parallel.parallel_model",
+    "engine.extras.hybrid.request_states",
+    "engine.extras.pooling.pooler",
     "engine.formats.quantization",
-    "engine.extras.simulation",
-    "engine.extras.spec_decode",
+    "engine.extras.simulation.recording",
+    "engine.extras.spec_decode.manager",
     "engine.language.structured_output.grammar",
     "engine.language.structured_output.sandbox",
     "kernels.cpu.quantized_linear",
