@@ -46,7 +46,7 @@ LARGER = {
     "engine/extras/inspection": (650, "words for each decision of the scheduler"),
     "engine/extras/lora": (610, "adapters come, go and are read again while requests run"),
     "engine/extras/pooling": (950, "encoders are models of their own"),
-    "engine/extras/receipts": (800, "a canonical form, signatures and a verifier"),
+    "engine/extras/receipts": (810, "a canonical form, signatures and a verifier"),
     "engine/extras/simulation": (870, "recordings, their replay and their pictures"),
     "engine/extras/spec_decode": (1150, "four drafters and their settings"),
     "server/api/chat": (900, "conversations, tools and checks of answers, for all dialects"),

@@ -60,6 +60,7 @@ class RankModel:
         self._model = model
         self._group = parallel.group
         self.config: ModelConfig = model.config
+        self.pads_rows: bool = model.pads_rows
 
     @property
     def plan(self) -> Any:

@@ -78,6 +78,7 @@ class TransformersModel:
     """Model of any architecture whose layers call transformers' attention interface. For one thread."""
 
     names: ClassVar[WeightNames] = WeightNames()
+    pads_rows: ClassVar[bool] = True
     unrounded: ClassVar[tuple[str, ...]] = ()
     inexact: ClassVar[str | None] = "transformers' modules run in torch, whose ops depend on the batch"
 

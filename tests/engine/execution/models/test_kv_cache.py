@@ -6,6 +6,7 @@ import pytest
 import torch
 from real_configs import REAL_CONFIGS
 
+from splitfuse.engine.core.batch import Moves
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool
 from splitfuse.engine.execution.models.layer_states import (
@@ -147,10 +148,10 @@ def test_swapped_states_come_back_with_convolution_and_drafts() -> None:
         tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape))
     before = [tensor[[1, 3]].clone() for tensor in cache.state_tensors]
     none: dict[str, list[tuple[int, int]]] = {"swap_out": [], "swap_in": [], "copies": []}
-    cache.copy_blocks(**none, state_swap_out=[(1, 1), (3, 0)])
+    cache.copy_blocks(**none, beside=Moves([(1, 1), (3, 0)], [], []))
     for tensor in cache.state_tensors:
         tensor.zero_()
-    cache.copy_blocks(**none, state_swap_in=[(1, 4), (0, 2)])
+    cache.copy_blocks(**none, beside=Moves([], [(1, 4), (0, 2)], []))
     for tensor, numbers in zip(cache.state_tensors, before, strict=True):
         assert torch.equal(tensor[[4, 2]], numbers)
         assert not tensor[[0, 1, 3]].any()
