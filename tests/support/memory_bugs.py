@@ -160,7 +160,7 @@ def failed_blocks_are_still_found(right: Method) -> Method:
 # Copies and swaps.
 
 
-@plant(BUGS, BlockManager, "_forked", shows_in_tokens=True)
+@plant(BUGS, BlockManager, "forked", shows_in_tokens=True)
 def copy_on_write_is_skipped(right: Method) -> Method:
     def wrong(self: Any, parent: Any) -> Prefix:
         prefix = right(self, parent)

@@ -264,9 +264,12 @@ def one_culprit_fails_all(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, IsolatingRunner, "_run_last_time")
+@plant(BUGS, IsolatingRunner, "_run_isolated")
 def a_row_is_tried_once(right: Method) -> Method:
-    return lambda self, batch: RowOutput(failure=RowFailure("tried once"))
+    def wrong(self: Any, batch: Any, *, is_last_try: bool = False) -> Any:
+        return [RowOutput(failure=RowFailure("tried once"))] if is_last_try else right(self, batch)
+
+    return wrong
 
 
 @plant(BUGS, Scheduler, "_append")
