@@ -15,6 +15,8 @@ from ..http.response_middleware import answer_headers, listed
 from ..service import Service, service_of
 from .known_fields import FOREIGN, HARMLESS, asks_for_nothing
 
+_MAX_IGNORED = 100  # fields of a body that have no effect; each is compared with all known names
+
 # Sentences by type of pydantic's errors; "{…}" is from the error's context.
 _SENTENCES = {
     "missing": "is missing",
@@ -41,10 +43,14 @@ class ParseContext:
     ignored: dict[str, None] = field(default_factory=dict)  # set in order of insertion
 
     def ignore(self, path: str) -> None:
-        """Note a known field that has no effect here. Raises InvalidRequestError if reading is strict."""
+        """Note a field that has no effect here. Raises InvalidRequestError if reading is strict, or there are many."""
         if self.is_strict:
             raise InvalidRequestError(f"{path} {_SENTENCES['no_effect']}", param=path)
         self.ignored[path] = None
+        if len(self.ignored) > _MAX_IGNORED:
+            raise InvalidRequestError(
+                f"more than {_MAX_IGNORED} fields have no effect here; leave them out", param=path
+            )
 
 
 def _complete_schema(schema: Schema, model: "type[RequestModel]") -> None:

@@ -5,6 +5,7 @@ Refused: names one or two letters away from a known name, and names that speak o
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 from ...engine.checks import unknown_field
@@ -34,6 +35,7 @@ _WEIGHTY = frozenset(
 # Words that say that the field serves something else than the answer.
 _LIGHT = frozenset({"cache", "metadata", "telemetry", "trace"})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_LONGEST = 64  # letters of a name that can be near to another
 _SHORT = 6  # letters of a known name from which two letters may differ
 
 
@@ -68,10 +70,13 @@ def _check(name: str, known: Collection[str], *, at: str) -> None:
         )
 
 
+@lru_cache(maxsize=2**14)
 def _is_near(name: str, known: str) -> bool:
     """True if the names differ in one letter, or in two letters of a long name."""
     most = 1 if len(known) < _SHORT else 2
-    return len(known) > most + 1 and abs(len(name) - len(known)) <= most and _distance(name, known) <= most
+    if len(known) <= most + 1 or abs(len(name) - len(known)) > most or len(known) > _LONGEST:
+        return False
+    return len({*name} ^ {*known}) <= 2 * most and _distance(name, known) <= most
 
 
 def _distance(a: str, b: str) -> int:

@@ -1,6 +1,7 @@
 """Fields that clients of other servers send: acted on, accepted if they ask for nothing, ignored by name or refused."""
 
 import json
+import time
 
 import pytest
 from fake_engine import answer_text
@@ -59,6 +60,17 @@ async def test_what_would_change_the_answer_is_refused(served, route):
     for name, value in [("use_beam_search", True), ("length_penalty", 2), ("prompt_embeds", [[0.5]]), ("echo", 1)]:
         refused(await post(served, route, **{name: value}), name)
     assert served.engine.num_submitted == 0
+
+
+@pytest.mark.parametrize("name", ["k{}", "client_metadata_{:07}", "x" * 60 + "{:05}"])
+@pytest.mark.parametrize("route", ROUTES)
+async def test_many_unknown_fields_are_refused_soon(served, route, name):
+    """A MiB of fields took a minute of the event loop: each name was compared with all known names."""
+    fields = {name.format(number): 1 for number in range(2**20 // (len(name.format(0)) + 6))}
+    begin = time.process_time()
+    response = await post(served, route, **fields)
+    assert response.status_code == 400, response.text
+    assert time.process_time() - begin < 2  # most of it the test's own client
 
 
 async def test_nested_objects_are_read_the_same_way(served):
