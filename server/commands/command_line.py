@@ -5,13 +5,14 @@ import difflib
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 
 from ...engine.config.foreign_options import translated
 from ...engine.errors import ConfigError, InvalidRequestError, RankLostError, SplitfuseError
 from ..process.build_report import report_builds
-from ..process.exit import INTERRUPTED, RANK_LOST_EXIT, ending_at_ctrl_c
+from ..process.exit import INTERRUPTED, RANK_LOST_EXIT
 from ..process.log_format import as_line, one_line
 from ..process.stop_signals import StopSignals
 from .parsers.parser import Parser
@@ -111,7 +112,7 @@ def _bench(argv: list[str]) -> int:
         raise ConfigError(f"bench {argv[0]} is not in this installation ({exc.name} is missing)") from exc
     if argv[0] == "serve":
         return module.main(argv[1:], parser_class=Parser) or 0
-    with ending_at_ctrl_c():
+    with StopSignals(signal.SIGINT):
         return module.main(argv[1:], parser_class=Parser) or 0
 
 

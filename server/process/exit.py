@@ -1,8 +1,6 @@
 """Exits for a process whose threads cannot be waited for: Python's own exit joins them, even if they hang."""
 
-import contextlib
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,16 +20,6 @@ def end_now(code: int) -> NoReturn:
         wait_written()
     finally:
         os._exit(code)
-
-
-@contextlib.contextmanager
-def ending_at_ctrl_c() -> Iterator[None]:
-    """End the process at once at Ctrl-C: threads that load weights or wait for the CPU library cannot be stopped."""
-    handler = signal.signal(signal.SIGINT, lambda *_: end_now(INTERRUPTED))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 def end_hung(code: int, why: str) -> NoReturn:

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -27,9 +27,11 @@ class StopSignals:
     """Context in which the first signal stops the server, and a second one ends it at once.
 
     Before `on_stop` there is nothing to finish: the first signal ends the process, SIGINT with 130 and others with 0.
+    `numbers`: the signals; by default all that stop a server.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._numbers = numbers or _numbers()
         self._stop: Callable[[], object] | None = None
         self._limit_s = 0.0
         self._last_resort: Any = None
@@ -41,7 +43,7 @@ class StopSignals:
         self._wakeup_fd = -1
 
     def __enter__(self) -> "StopSignals":
-        self._handlers = {number: signal.signal(number, self._on_signal) for number in _numbers()}
+        self._handlers = {number: signal.signal(number, self._on_signal) for number in self._numbers}
         self._unused = {number: signal.signal(number, _ignore) for number in _unused_numbers()}
         if os.name != "nt":
             self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -109,7 +111,7 @@ class StopSignals:
         raise TimeoutError
 
 
-def _numbers() -> list[signal.Signals]:
+def _numbers() -> Sequence[signal.Signals]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGQUIT"):
         numbers.append(signal.SIGQUIT)

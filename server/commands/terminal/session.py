@@ -9,7 +9,7 @@ from typing import Any, cast
 from ....engine.core.outputs import OutputDelta, RequestMetrics
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.execution.build_announcement import announce_build
-from ...process.exit import ending_at_ctrl_c
+from ...process.stop_signals import StopSignals
 from ...server_settings import ServerSettings
 
 
@@ -19,15 +19,16 @@ class Session:
     def __init__(self, settings: ServerSettings) -> None:
         config = settings.engine_config()
         announce_build(config.device, config.model)
-        from ....engine.serving.async_engine import AsyncEngine
-
         self.metrics: RequestMetrics | None = None  # last answer's, once it has ended
-        self.engine: AsyncEngine = AsyncEngine(config)
+        with StopSignals(signal.SIGINT):  # imports, too: some of them drop a KeyboardInterrupt
+            from ....engine.serving.async_engine import AsyncEngine
+
+            self.engine: AsyncEngine = AsyncEngine(config)
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> "Session":
         try:
-            with ending_at_ctrl_c():
+            with StopSignals(signal.SIGINT):
                 self._runner.run(self.engine.start())
         except BaseException:
             self._runner.close()

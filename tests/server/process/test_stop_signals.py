@@ -57,6 +57,13 @@ def test_a_signal_before_there_is_something_to_finish_ends_at_once(number, code)
         assert process.wait(60) == code
 
 
+def test_ctrl_c_ends_a_command_whose_main_thread_is_in_native_code():
+    program = BLOCKED.replace("queued_output(), StopSignals() as signals", "StopSignals(signal.SIGINT)")
+    with running("import signal" + program + REST) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_that_asks_other_programs_for_new_logs_changes_nothing(number):
     with running(BLOCKED + SERVING.format(limit_s=60) + REST) as process:
