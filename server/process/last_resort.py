@@ -23,12 +23,16 @@ def start(signals: int, *, limit_s: float) -> Any:
     import subprocess  # not in the small process
 
     command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(signals), str(limit_s)]
-    # A session of its own, so that Ctrl-C reaches the server alone.
-    return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[signals], start_new_session=True, bufsize=0)
+    # A supervisor may send a signal to all processes: they are blocked before the program's first instruction. And a
+    # session of its own, so that Ctrl-C reaches the server alone.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[signals], start_new_session=True, bufsize=0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _main(parent: int, signals: int, limit_s: float) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # a supervisor may send them to all processes
     end, is_stopping = float("inf"), False
     while os.getppid() == parent and (now := time.monotonic()) < end:
         if select.select([0], [], [], _TICK_S)[0]:

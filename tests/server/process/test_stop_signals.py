@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from splitfuse.server.process import last_resort
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs POSIX signals and mutexes that begin as zeros")
 
 # The main thread is for ever in a call that signals do not interrupt: it locks a mutex twice.
@@ -147,6 +149,17 @@ def test_the_last_resort_ends_with_the_process(number):
         process.send_signal(number)
         process.wait(30)
         wait_until_gone(helper)
+
+
+def test_the_last_resort_is_never_without_its_mask():
+    reader, writer = os.pipe()
+    with last_resort.start(reader, limit_s=60) as helper:
+        status = Path(f"/proc/{helper.pid}/status").read_text()
+        blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+        assert blocked & 1 << signal.SIGTERM - 1
+        helper.stdin.close()
+    os.close(reader)
+    os.close(writer)
 
 
 def test_another_end_is_held_to_the_limit_too():
