@@ -32,12 +32,19 @@ def dumps_list(items: list[object]) -> str:
 
     Like dumps, but small floats and DEL may be spelled differently: 0.00001 instead of 1e-05.
     """
+    return f"[{''.join(_item_texts(items))}]"
+
+
+def _item_texts(items: list[object]) -> Iterator[str]:
     try:
         data = orjson.dumps(items)
     except TypeError:  # a lone surrogate, an integer of more than 64 bits, a long list
-        return dumps(items)
+        for number, item in enumerate(items):
+            yield "," if number else ""
+            yield from _texts(item)
+        return
     # orjson writes NaN as null and does not escape characters beyond ASCII.
-    return data.decode("ascii") if data.isascii() and b"null" not in data else dumps(items)
+    yield (data.decode("ascii") if data.isascii() and b"null" not in data else dumps(items))[1:-1]
 
 
 def json_slices(value: object) -> Iterator[bytes]:
@@ -78,7 +85,8 @@ def _texts(value: object) -> Iterator[str]:
 def _list_texts(items: Iterator[object]) -> Iterator[str]:
     opening = "["
     while batch := list(islice(items, ITEMS_AT_ONCE)):
-        yield opening + dumps_list(batch)[1:-1]
+        yield opening
+        yield from _item_texts(batch)
         opening = ","
     yield "]" if opening == "," else "[]"
 

@@ -35,6 +35,7 @@ class PooledPrompt:
     token_ids: list[int]
     task: PoolingTask
     params: SamplingParams
+    num_numbers: int  # of the result, at most
 
 
 class Pooler(EnginePart):
@@ -95,8 +96,7 @@ class Pooler(EnginePart):
                 f"dimensions {params.dimensions} is more than the {size} of this model's embeddings; ask for fewer",
                 param="dimensions",
             )
-        prefix = self._prefix(params.prompt_name)
-        rows = self._encoded(inputs, params, prefix=prefix)
+        rows = self._encoded(inputs, params, prefix=self._prefix(params.prompt_name))
         finish = partial(self._embedding, params=params)
         return [self._prompt(row, params, finish) for row in rows]
 
@@ -141,7 +141,9 @@ class Pooler(EnginePart):
     ) -> PooledPrompt:
         task = PoolingTask(pooling_type or self.pooling_type, finish)
         salt = uuid.uuid4().hex if task.needs_all else ""  # no cached prefix may stand in for its tokens
-        return PooledPrompt(token_ids, task, params.sampling_params(salt=salt, pooling=task))
+        num_rows = len(token_ids) if pooling_type == "ALL" else 1
+        num_numbers = num_rows * (params.dimensions or self._model_config.hidden_size)
+        return PooledPrompt(token_ids, task, params.sampling_params(salt=salt, pooling=task), num_numbers)
 
     def _need(self, *, classifies: bool) -> None:
         if self.classifies and not classifies:
@@ -202,13 +204,11 @@ class Pooler(EnginePart):
         if tokenizer is None:
             raise InvalidRequestError("this model has no tokenizer; send token ids", param="input")
         # A text that is too long by its length alone is refused, or cut, before it is tokenized.
-        kept = []
         for text in texts:
             longest = text if isinstance(text, str) else text[1]
             if (least := tokenizer.length_bound.min_tokens(longest)) > limit and params.truncate_prompt_tokens is None:
                 raise self._too_long(least, "at least ")
-            kept.append(text)
-        encodings = tokenizer.encode_batch(kept, add_special_tokens=params.add_special_tokens)
+        encodings = tokenizer.encode_batch(texts, add_special_tokens=params.add_special_tokens)
         num_words = int(self._model_config.hf_config.get("num_words") or 0)
         rows = []
         for text, encoding in zip(texts, encodings, strict=True):

@@ -3,7 +3,7 @@
 import base64
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...service import Service
@@ -13,9 +13,9 @@ from .work import Usage
 def embedding_list(service: Service, vectors: Sequence[Any], usage: Usage, *, encoding_format: str) -> dict[str, Any]:
     """Return OpenAI's list of embeddings. base64: little-endian float32, four bytes a number."""
     encode = _base64 if encoding_format == "base64" else _floats
-    data = [
+    data = (
         {"object": "embedding", "index": index, "embedding": encode(vector)} for index, vector in enumerate(vectors)
-    ]
+    )
     return {**head(service, "embd-"), "data": data, "usage": usage.to_dict()}
 
 
@@ -27,8 +27,8 @@ def head(service: Service, prefix: str) -> dict[str, Any]:
 
 def pooling_list(service: Service, results: Sequence[Any], usage: Usage, *, encoding_format: str) -> dict[str, Any]:
     """Return vLLM's list of states, a vector for each token."""
-    encode = _base64 if encoding_format == "base64" else _floats
-    data = [{"object": "pooling", "index": index, "data": encode(result)} for index, result in enumerate(results)]
+    encode = _base64 if encoding_format == "base64" else _rows
+    data = ({"object": "pooling", "index": index, "data": encode(result)} for index, result in enumerate(results))
     return {**head(service, "pool-"), "data": data, "usage": usage.to_dict()}
 
 
@@ -67,6 +67,12 @@ def ranking(
 
 def _floats(vector: Any) -> Any:
     return vector.tolist()
+
+
+def _rows(result: Any) -> Any:
+    """Return a vector, or one vector after the other: all tokens of a prompt together would hold the loop."""
+    rows: Iterator[Any] = map(_floats, result)
+    return rows if result.ndim > 1 else result.tolist()
 
 
 def _base64(vector: Any) -> str:

@@ -30,7 +30,7 @@ async def embeddings(request: Request, body: Body) -> Response:
         request, lambda pooler: pooler.embedding_prompts(inputs, params), length=length_of(inputs), user=body.user
     )
     answer = embedding_list(service_of(request), vectors, usage, encoding_format=body.encoding_format)
-    return await _json_response(request, answer)
+    return _json_response(request, answer)
 
 
 @router.post("/rerank", include_in_schema=False)
@@ -43,7 +43,7 @@ async def rerank(request: Request, body: Documents) -> Response:
     # Cohere's second version returns no documents, and vLLM's answer of either path has them unless they are declined.
     is_wanted = body.return_documents is not False
     service = service_of(request)
-    return await _json_response(
+    return _json_response(
         request, ranking(service, scores, usage, texts=texts if is_wanted else None, top_n=body.top_n)
     )
 
@@ -53,7 +53,7 @@ async def rerank(request: Request, body: Documents) -> Response:
 async def score(request: Request, body: Pairs) -> Response:
     """Score pairs of texts."""
     scores, usage = await scored(request, body.pairs(), body.params(), user=body.user)
-    return await _json_response(request, score_list(service_of(request), scores, usage))
+    return _json_response(request, score_list(service_of(request), scores, usage))
 
 
 @router.post("/v1/classify", include_in_schema=False)
@@ -65,7 +65,7 @@ async def classify(request: Request, body: Texts) -> Response:
         request, lambda pooler: pooler.class_prompts(inputs, params), length=length_of(inputs), user=body.user
     )
     service = service_of(request)
-    return await _json_response(request, class_list(service, pooler_of(service).labels, rows, usage))
+    return _json_response(request, class_list(service, pooler_of(service).labels, rows, usage))
 
 
 @router.post("/v1/pooling", include_in_schema=False)
@@ -80,8 +80,8 @@ async def pooling(request: Request, body: Texts) -> Response:
 
     results, usage = await pooled(request, read, length=length_of(inputs), user=body.user)
     answer = pooling_list(service_of(request), results, usage, encoding_format=body.encoding_format)
-    return await _json_response(request, answer)
+    return _json_response(request, answer)
 
 
-async def _json_response(request: Request, answer: dict[str, Any]) -> Response:
-    return SlicedResponse.of(await service_of(request).json.write(answer))
+def _json_response(request: Request, answer: dict[str, Any]) -> Response:
+    return SlicedResponse(service_of(request).json.slices(answer))

@@ -19,6 +19,7 @@ from ...http.errors import NotReadyError
 from ...service import Service, service_of
 
 _MANY = 32  # inputs of one request, from which on it is background work
+MAX_NUMBERS = 8 * 2**20  # in one answer: 2,048 embeddings of 4,096 dimensions; 32 MiB until they are sent
 _STEPS_AHEAD = 3  # steps for which a request has tokens in the queue
 
 Read = Callable[[Any], Sequence[Any]]  # from the Pooler to PooledPrompts, in a thread
@@ -51,7 +52,7 @@ def pooler_of(service: Service) -> Any:
 async def pooled(request: Request, read: Read, *, length: int, user: str = "") -> tuple[list[Any], Usage]:
     """Return the results of `read`'s prompts, as arrays, for a client that waits. `length`: characters to be read.
 
-    Raises InvalidRequestError, QueueFullError, UnavailableError, RequestFailedError, ClientDisconnect.
+    Raises InvalidRequestError, HTTPException, QueueFullError, UnavailableError, RequestFailedError, ClientDisconnect.
     """
     work = complete(service_of(request), read, length=length, owner=owner_of(request), user=user)
     return await unless_disconnected(request.receive, work)
@@ -63,6 +64,10 @@ async def complete(
     """Like `pooled`, without a connection. If this is cancelled, the requests are aborted."""
     pooler = pooler_of(service)
     prompts = await service.engine.prompts.run(lambda: read(pooler), length=length)
+    if (num_numbers := sum(prompt.num_numbers for prompt in prompts)) > MAX_NUMBERS:
+        raise HTTPException(
+            413, f"the answer would have {num_numbers} numbers, more than {MAX_NUMBERS}; send fewer or shorter inputs"
+        )
     run = _Run(service, prompts, tenant=owner or user, is_background=is_background or len(prompts) >= _MANY)
     try:
         await run.finish()

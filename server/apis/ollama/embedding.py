@@ -1,7 +1,7 @@
 """Ollama's /api/embed and /api/embeddings, for a model that pools. Inputs that are too long are cut, as Ollama does."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from pydantic import SkipValidation
@@ -56,15 +56,15 @@ async def embed(request: Request, body: OllamaEmbedRequest) -> dict[str, Any]:
 
 async def embeddings(request: Request, body: OllamaEmbeddingsRequest) -> dict[str, Any]:
     """Embed a text; an empty one, by which clients load a model, has no numbers. Raises like `pooled`."""
-    vectors = (await _embedded(request, [body.prompt], truncate=True))[0] if body.prompt else [[]]
-    return {"embedding": vectors[0]}
+    vectors = (await _embedded(request, [body.prompt], truncate=True))[0] if body.prompt else iter([[]])
+    return {"embedding": next(vectors)}
 
 
 async def _embedded(
     request: Request, texts: Sequence[str], *, truncate: bool, dimensions: int | None = None
-) -> tuple[list[list[float]], int]:
+) -> tuple[Iterator[list[float]], int]:
     params = PoolingParams(truncate_prompt_tokens=-1 if truncate else None, dimensions=dimensions)
     vectors, usage = await pooled(
         request, lambda pooler: pooler.embedding_prompts(texts, params), length=length_of(texts)
     )
-    return [vector.tolist() for vector in vectors], usage.num_tokens
+    return (vector.tolist() for vector in vectors), usage.num_tokens

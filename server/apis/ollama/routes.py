@@ -115,7 +115,7 @@ async def embed(request: Request) -> Response:
         answer = await embedding.embed(request, await embedding.OllamaEmbedRequest.from_request(request))
     else:
         answer = await embedding.embeddings(request, await embedding.OllamaEmbeddingsRequest.from_request(request))
-    return SlicedResponse.of(await service.json.write(answer))
+    return SlicedResponse(service.json.slices(answer))
 
 
 async def unsupported(request: Request) -> Response:

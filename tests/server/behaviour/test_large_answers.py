@@ -279,8 +279,14 @@ def test_an_iterator_is_a_list():
         dumps({1})
 
 
+def rows():
+    """Long lists in the items of a long list, like the states of all tokens of all inputs."""
+    return ({"number": number, "rows": ({"text": "x" * 100} for _ in range(5000))} for number in range(10))
+
+
 def test_slices_are_bounded():
-    items = ({"number": number, "text": "x" * 100} for number in range(50_000))
-    sizes = [len(part) for part in json_slices({"items": items})]
-    assert len(sizes) > 50
-    assert max(sizes) < SLICE_BYTES + ITEMS_AT_ONCE * 200
+    for items in (({"number": number, "text": "x" * 100} for number in range(50_000)), rows()):
+        sizes = [len(part) for part in json_slices({"items": items})]
+        assert len(sizes) > 50
+        assert max(sizes) < SLICE_BYTES + ITEMS_AT_ONCE * 200
+    assert json.loads(dumps({"items": rows()}))["items"][9] == {"number": 9, "rows": [{"text": "x" * 100}] * 5000}

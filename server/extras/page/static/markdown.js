@@ -12,7 +12,7 @@ const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+|$)/;
 const QUOTE = /^ {0,3}>\s?/;
-const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const DIVIDER = /^(?=.*-)[\s|:-]+$/;
 
 // Shows a text that grows: only its last blocks are made again.
 export class MarkdownView {
@@ -91,7 +91,7 @@ function beginsBlock(lines, at) {
 }
 
 function startsTable(lines, at) {
-  return lines[at].includes("|") && DIVIDER.test(lines[at + 1] ?? "") && lines[at + 1].includes("-") && lines[at + 1].includes("|");
+  return lines[at].includes("|") && DIVIDER.test(lines[at + 1] ?? "") && lines[at + 1].includes("|");
 }
 
 function indentOf(line) {
@@ -113,7 +113,8 @@ function blockElement(source, depth) {
   if (RULE.test(first)) return element("hr");
   if (ITEM.test(first)) return listElement(lines, depth);
   if (QUOTE.test(first)) return element("blockquote", {}, ...nested(lines.map((line) => line.replace(QUOTE, "")).join("\n"), depth));
-  if (startsTable(lines, 0)) return tableElement(lines);
+  // At most some 50,000 cells.
+  if (startsTable(lines, 0) && lines[1].length * lines.length < 1e5) return tableElement(lines);
   return element("p", {}, ...inlineNodes(source.trim()));
 }
 
@@ -145,8 +146,8 @@ function itemElement(text, depth) {
 
 function tableElement([head, divider, ...rows]) {
   const sides = cellsOf(divider).map((cell) => (cell.endsWith(":") ? (cell.startsWith(":") ? "middle" : "right") : ""));
-  const row = (line, kind) => element("tr", {}, ...sides.map((side, index) =>
-    element(kind, {className: side}, ...inlineNodes(cellsOf(line)[index] ?? ""))));
+  const row = (line, kind, cells = cellsOf(line)) => element("tr", {}, ...sides.map((side, index) =>
+    element(kind, {className: side}, ...inlineNodes(cells[index] ?? ""))));
   return element("div", {className: "wide", tabIndex: 0, role: "region", ariaLabel: "Table"}, element("table", {},
     element("thead", {}, row(head, "th")), element("tbody", {}, ...rows.map((line) => row(line, "td")))));
 }

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,15 @@ async def test_every_form_of_input_is_the_same_text(embedder: Path) -> None:
         num_tokens = len(ids) + len(app.state.service.tokenizer.encode("bread"))
         assert whole["usage"] == {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
         assert (whole["object"], whole["model"]) == ("list", "tiny")
+
+
+@pytest.mark.parametrize("route", ["/pooling", "/v1/embeddings", "/api/embed"])
+async def test_an_answer_of_too_many_numbers_is_refused(embedder: Path, route: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("splitfuse.server.apis.embeddings.work.MAX_NUMBERS", 640)
+    async with served(embedder) as (client, _):
+        few, many = [await client.post(route, json={"input": ["a"] * num}) for num in (1, 11)]
+        assert (few.status_code, many.status_code) == (200, 413)
+        assert re.search(r"would have \d+ numbers, more than 640", many.text)
 
 
 async def test_dimensions_base64_and_prompts(embedder: Path) -> None:
