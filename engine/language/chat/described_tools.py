@@ -18,31 +18,26 @@ To call one, answer with its name and its arguments as JSON:
 {closing}"""
 
 
-def described(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, has_system: bool = True
-) -> list[Message]:
-    """Return the conversation with tools, calls and results as text.
-
-    The tools are in the system message, or in the first message without `has_system`. Earlier calls are in the text of
-    their messages, and their results in messages of the user. Roles alternate as before.
-    """
-    turns = _as_texts(messages)
-    if not tools:
-        return turns
-    text = _introduction(tools)
-    if has_system and (not turns or turns[0]["role"] != "system"):
-        return [{"role": "system", "content": text}, *turns]
-    first = f"{turns[0].get('content') or ''}\n\n{text}" if has_system else f"{text}\n\n{turns[0].get('content') or ''}"
-    return [{**turns[0], "content": first.strip()}, *turns[1:]]
-
-
-def _introduction(tools: Sequence[Mapping[str, Any]]) -> str:
+def introduction(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Describe the tools and the form of a call."""
     functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     return _INTRODUCTION.format(functions=functions, opening=OPENING, closing=CLOSING)
 
 
-def _as_texts(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Join the results of several tools and the user's text that follows them into one message."""
+def with_system(messages: Sequence[Mapping[str, Any]], text: str) -> list[Message]:
+    """Return the conversation with this text at the end of its system message."""
+    if not messages or messages[0]["role"] != "system":
+        return [{"role": "system", "content": text}, *map(dict, messages)]
+    before = messages[0].get("content") or ""
+    return [{**messages[0], "content": f"{before}\n\n{text}".strip()}, *map(dict, messages[1:])]
+
+
+def calls_as_text(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return the conversation with calls and results as text; roles alternate as before.
+
+    Earlier calls are in the text of their messages. The results of several tools and the user's text that follows them
+    are one message of the user.
+    """
     turns: list[Message] = []
     is_joined = False
     for message in messages:

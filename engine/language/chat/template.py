@@ -1,13 +1,15 @@
 """Chat template of a model: a conversation becomes the text of a prompt, by the rules of transformers.
 
 Sandboxed and immutable, with trimmed blocks, loop controls and generation marks, `tojson`, `raise_exception` and
-`strftime_now`; keys set to null are left out. Knows no tokens.
+`strftime_now`. What a template does not take is brought into a form that it takes (shapes.py). Knows no tokens.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from ...errors import ConfigError, InvalidRequestError
+from .shapes import Shapes, without_nulls
 
 # Names that a request's chat_template_kwargs may not set: the conversation itself and options of rendering.
 RESERVED_NAMES = frozenset(
@@ -54,29 +57,36 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         describes_tools: bool = False,
+        repairs: bool = True,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the prompt's text. `continue_final_message`: it ends within the last message, which the model goes on
-        with. `describes_tools`: the template knows no tools, so tools and calls become text of the messages. Raises
-        InvalidRequestError, with the template's own message if the template refuses the conversation.
+        with. `describes_tools`: tools and calls become text of the messages, as they do for a template that shows none.
+        Without `repairs` the text is transformers', whatever the template leaves out. Raises InvalidRequestError, with
+        the template's own message if the template refuses the conversation.
         """
         options: dict[str, Any] = {
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
             "variables": variables,
         }
-        if not describes_tools:
-            return self._render(messages, tools=tools, **options)
-        from .described_tools import described  # here: only the process that renders needs it
+        if not repairs:
+            return self._render(without_nulls(messages), tools=tools, **options)
+        shapes = self.shapes
+        if describes_tools:
+            shapes = replace(shapes, shows_tools=False, shows_calls=False)
+        turns, shown_tools = shapes.fit(messages, tools)
+        return self._render(turns, tools=shown_tools, **options)
 
-        try:
-            return self._render(described(messages, tools or ()), tools=None, **options)
-        except InvalidRequestError:  # some templates take no system message
-            if not tools or messages[0]["role"] == "system":
-                raise
-            return self._render(described(messages, tools, has_system=False), tools=None, **options)
+    @cached_property
+    def shapes(self) -> Shapes:
+        """Shapes that the template takes."""
+        options: dict[str, Any] = {"continue_final_message": False, "variables": None}
+        return Shapes.found(
+            lambda messages, tools: self._render(messages, tools=tools, add_generation_prompt=True, **options)
+        )
 
     def _render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         if _READS_THINKING.search(self.source):
@@ -160,8 +170,8 @@ def _with_thinking(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _template_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message in the form that templates read: without nulls, and with _Arguments in its calls."""
-    shown = {key: value for key, value in message.items() if value is not None}
+    """Return the message in the form that templates read: with _Arguments in its calls."""
+    shown = dict(message)
     if "tool_calls" in shown:
         shown["tool_calls"] = [_shown_call(call) for call in shown["tool_calls"]]
     return shown
@@ -205,7 +215,7 @@ def _compiled(environment: Environment, source: str) -> Template:
 
 
 def _environment() -> Environment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationMark, loopcontrols], optimized=False
     )
     environment.code_generator_class = _CodeGenerator
@@ -236,6 +246,14 @@ def _tojson(
 ) -> str:
     """Dump JSON without escaping HTML, unlike Jinja's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Sandbox in which a template may fill and empty its own lists: Kimi K2's queue of ids would be an error."""
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """True if a template may read this attribute."""
+        return (isinstance(obj, list) and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
 
 
 class _CodeGenerator(CodeGenerator):

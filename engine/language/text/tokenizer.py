@@ -139,7 +139,7 @@ class Tokenizer:
     ) -> str | list[int]:
         """Like render_chat, but with the signature of transformers' tokenizers: returns the text or its ids."""
         options = {"tools": tools, "add_generation_prompt": add_generation_prompt, "variables": variables}
-        text = self.render_chat(conversation, template=chat_template, **options)
+        text = self.render_chat(conversation, template=chat_template, repairs=False, **options)
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
     def _read_template(self, setting: str | None) -> Any:

@@ -349,8 +349,7 @@ async def test_tools_go_into_the_first_message_where_the_template_takes_no_syste
     assert text.startswith("user: You can call these functions:\n")
     assert text.endswith("</tool_call>\n\nWeather in Rome and Oslo?\nassistant: ")
     with_system = [{"role": "system", "content": "Be brief."}, *MESSAGES]
-    response = await served.client.post("/tokenize", json={"messages": with_system, "tools": TOOLS})
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
+    assert (await prompt_text(served, messages=with_system, tools=TOOLS)).startswith("user: Be brief.\n\nYou can call")
 
 
 async def params_of(served, **body):

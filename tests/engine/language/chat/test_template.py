@@ -125,7 +125,7 @@ def test_renders_as_transformers_does(both: tuple[Tokenizer, PreTrainedTokenizer
         expected = outcome(
             lambda: theirs.apply_chat_template(read, tools=tools, tokenize=False, **options, **variables)  # noqa: B023
         )
-        got = outcome(lambda: ours.render_chat(read, tools=tools, variables=variables, **options))  # noqa: B023
+        got = outcome(lambda: ours.render_chat(read, tools=tools, repairs=False, variables=variables, **options))  # noqa: B023
         assert got == expected
         if expected != "refused":
             num_texts += 1
@@ -148,7 +148,7 @@ def test_a_template_for_tools_beside_the_plain_one(tmp_path: Path) -> None:
     for tools in (None, TOOLS):
         expected = theirs.apply_chat_template(CONVERSATIONS[0], tools=tools, tokenize=False)
         for ours in (in_files, in_config):
-            assert ours.render_chat(CONVERSATIONS[0], tools=tools) == expected
+            assert ours.apply_chat_template(CONVERSATIONS[0], tools=tools, tokenize=False) == expected
 
 
 def template(source: str) -> ChatTemplate:
@@ -182,7 +182,7 @@ def test_the_templates_own_words_reach_the_user() -> None:
         "{{ self.__init__.__globals__ }}",
         "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
         "{{ lipsum.__globals__ }}",
-        "{% set _ = messages.append({}) %}",
+        "{% set _ = messages.clear() %}",
         "{% set _ = messages[0].update(role='x') %}",
         "{{ '{0.__class__}'.format(1) }}",
         "{% include '/etc/passwd' %}",
@@ -284,10 +284,10 @@ def test_arguments_of_a_call_that_was_cut_stay_text(arguments: str) -> None:
     messages = read_messages([{"role": "assistant", "tool_calls": [call]}])
     assert messages[0]["tool_calls"][0]["function"]["arguments"] == arguments
     added = "{% for c in messages[0].tool_calls %}{{ '>' + c.function.arguments }}{% endfor %}"
-    assert ChatTemplate(added, special_tokens={}).render(messages) == ">" + arguments
+    assert template(added).render(messages, repairs=False) == ">" + arguments
     listed = "{% for c in messages[0].tool_calls %}{% for k, v in c.function.arguments|items %}{{ v }}{% endfor %}"
     listed += "{% endfor %}"
-    assert ChatTemplate(listed, special_tokens={}).render(messages) == arguments
+    assert template(listed).render(messages, repairs=False) == arguments
 
 
 @pytest.mark.parametrize("arguments", [5, [1]])
@@ -302,7 +302,7 @@ def test_arguments_are_text_where_a_template_adds_them_to_text() -> None:
     """Render a template like DeepSeek's, where transformers' own rendering raises."""
     source = "{% for c in messages[0].tool_calls %}{{ '```json\n' + c.function.arguments + '\n```' }}{% endfor %}"
     call = {"function": {"name": "f", "arguments": {"town": "Köln", "n": None}}}
-    text = ChatTemplate(source, special_tokens={}).render([{"role": "assistant", "tool_calls": [call]}])
+    text = template(source).render([{"role": "assistant", "tool_calls": [call]}], repairs=False)
     assert text == '```json\n{"town": "Köln", "n": null}\n```'
 
 
@@ -318,4 +318,4 @@ def test_reasoning_under_the_name_that_gpt_oss_reads() -> None:
         ({"content": None, "reasoning_content": "hm", "tool_calls": [call]}, "[hm|]"),
         ({"content": "wait", "reasoning_content": "hm", "tool_calls": [call]}, "[|wait]"),
     ):
-        assert template.render(read_messages([{"role": "assistant", **fields}])) == expected
+        assert template.render(read_messages([{"role": "assistant", **fields}]), repairs=False) == expected

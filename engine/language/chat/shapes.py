@@ -1,0 +1,249 @@
+"""Shapes: the conversations that a chat template takes, found out by trials, and the repair of all others.
+
+A client may send back any answer of this server. Templates differ in what they take: no content beside a call, ids of
+nine letters, one call a message, a system message at the beginning only. A trial shows more than the source does.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal
+
+from ...errors import InvalidRequestError
+from .described_tools import calls_as_text, introduction, with_system
+from .messages import Message
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
+Content = Literal["absent", "empty", "null"]
+Render = Callable[[Messages, Tools | None], str]
+_NAME, _OTHER, _KEY, _VALUE, _RESULT, _TEXT = "mark_tool", "mark_other", "mark_key", "mark_value", "mark_result", "Mark"
+_SHORT_ID_CHARS = 9  # Mistral's templates take ids of nine letters or digits only
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Repairs that a template needs. By default none; `content`: what stands for the text beside a call without text.
+
+    `shows_tools`, `shows_calls`: the template prints them; if not, they become text of the messages.
+    """
+
+    content: Content = "absent"
+    has_short_ids: bool = False
+    has_whole_tools: bool = False  # each tool has a description and parameters
+    has_named_results: bool = False
+    has_one_call: bool = False  # a message has one call
+    has_text_or_calls: bool = False  # a message has no text beside calls
+    has_first_system: bool = False  # a system message is the first one
+    has_no_system: bool = False  # a system message is text of the first user's message
+    shows_tools: bool = True
+    shows_calls: bool = True
+
+    @classmethod
+    def found(cls, render: Render) -> "Shapes":
+        """Try out a template. `render` raises InvalidRequestError for a conversation that the template refuses."""
+        shapes = cls()
+        for trial in _TRIALS:
+            shapes = next((s for s in trial.choices(shapes) if trial.works(s, render)), trial.fallback(shapes))
+        return shapes
+
+    def fit(self, messages: Messages, tools: Tools | None) -> tuple[list[Message], list[Message] | None]:
+        """Return the conversation and the tools in a form that the template takes and shows."""
+        turns = without_nulls(messages)
+        if tools and not self.shows_tools:
+            turns, tools = with_system(turns, introduction(tools)), None
+        turns = self._with_systems(turns)
+        turns = self._with_calls(turns) if self.shows_calls else calls_as_text(turns)
+        return turns, None if tools is None else [self._tool(tool) for tool in tools]
+
+    def _with_systems(self, turns: list[Message]) -> list[Message]:
+        first = next((n for n, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
+        if self.has_first_system or self.has_no_system:
+            late = [{**turn, "role": "user"} if turn["role"] == "system" else turn for turn in turns[first:]]
+            moved = [turn is not before for turn, before in zip(late, turns[first:], strict=True)]
+            turns = [*_merged(turns[:first], [True] * first), *_merged(late, moved)]
+        if self.has_no_system and len(turns) > 1 and turns[0]["role"] == "system":
+            text = f"{turns[0]['content']}\n\n{turns[1].get('content', '')}".strip()
+            turns = [{**turns[1], "content": text}, *turns[2:]]
+        return turns
+
+    def _with_calls(self, turns: list[Message]) -> list[Message]:
+        if self.has_one_call:
+            turns = _with_one_call(turns)
+        if self.has_text_or_calls:
+            turns = [part for turn in turns for part in _text_then_calls(turn)]
+        names = {call.get("id"): call["function"]["name"] for turn in turns for call in turn.get("tool_calls", ())}
+        for turn in turns:
+            if turn.get("tool_calls") and not turn.get("content"):
+                turn.pop("content", None)
+                turn.update({} if self.content == "absent" else {"content": "" if self.content == "empty" else None})
+            if self.has_named_results and turn["role"] == "tool":
+                turn.setdefault("name", names.get(turn.get("tool_call_id"), "tool"))
+            if self.has_short_ids:
+                _shorten_ids(turn)
+        return turns
+
+    def _tool(self, tool: Mapping[str, Any]) -> Message:
+        if not self.has_whole_tools:
+            return dict(tool)
+        function = {"description": "", "parameters": _NO_ARGUMENTS, **tool["function"]}
+        function["parameters"] = {**_NO_ARGUMENTS, **function["parameters"]}
+        return {**tool, "function": function}
+
+
+def without_nulls(messages: Messages) -> list[Message]:
+    """Leave out keys whose value is null: many templates test for the key alone."""
+    return [{name: value for name, value in message.items() if value is not None} for message in messages]
+
+
+def _merged(turns: Sequence[Message], may_join: Sequence[bool]) -> list[Message]:
+    """Join neighbours of one role if one of them may be joined."""
+    merged: list[Message] = []
+    could = False
+    for turn, can in zip(turns, may_join, strict=True):
+        if merged and merged[-1]["role"] == turn["role"] and (can or could):
+            merged[-1] = {**merged[-1], "content": f"{merged[-1].get('content', '')}\n\n{turn.get('content', '')}"}
+        else:
+            merged.append(turn)
+        could = can
+    return merged
+
+
+def _with_one_call(turns: Sequence[Message]) -> list[Message]:
+    """Give each call a message of its own, and its result after it."""
+    split: list[Message] = []
+    waiting: list[Message] = []  # calls whose results are still to come, each in its message
+    for turn in turns:
+        calls = turn.get("tool_calls") or ()
+        if turn["role"] == "tool" and waiting:
+            ids = [call["tool_calls"][0].get("id") for call in waiting]
+            own = ids.index(turn.get("tool_call_id")) if turn.get("tool_call_id") in ids else 0
+            split += [waiting.pop(own), turn]
+            continue
+        split, waiting = [*split, *waiting], []
+        if len(calls) < 2:
+            split.append(turn)
+        else:
+            waiting = [{**(turn if n == 0 else {"role": "assistant"}), "tool_calls": [c]} for n, c in enumerate(calls)]
+    return [*split, *waiting]
+
+
+def _text_then_calls(turn: Message) -> list[Message]:
+    if not turn.get("tool_calls") or not turn.get("content"):
+        return [turn]
+    text = {name: value for name, value in turn.items() if name != "tool_calls"}
+    return [text, {"role": "assistant", "tool_calls": turn["tool_calls"]}]
+
+
+def _shorten_ids(turn: Message) -> None:
+    if turn.get("tool_calls"):
+        turn["tool_calls"] = [{**call, "id": _short_id(call.get("id", ""))} for call in turn["tool_calls"]]
+    if turn["role"] == "tool":
+        turn["tool_call_id"] = _short_id(turn.get("tool_call_id", ""))
+
+
+def _short_id(call_id: str) -> str:
+    if len(call_id) == _SHORT_ID_CHARS and call_id.isalnum():
+        return call_id
+    return hashlib.sha256(call_id.encode()).hexdigest()[:_SHORT_ID_CHARS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """Conversation whose marks must be in the prompt, the repairs to try one after the other, and the last resort."""
+
+    messages: Messages
+    marks: Sequence[str]
+    choices: Callable[[Shapes], Iterable[Shapes]]
+    tools: Tools | None = None
+    fallback: Callable[[Shapes], Shapes] = lambda shapes: shapes
+
+    def works(self, shapes: Shapes, render: Render) -> bool:
+        """True if the template shows all marks."""
+        try:
+            text = render(*shapes.fit(self.messages, self.tools))
+        except InvalidRequestError:
+            return False
+        return all(mark in text for mark in self.marks)
+
+
+def _either(**fields: Any) -> Callable[[Shapes], Iterable[Shapes]]:
+    """Return the choice between the shapes as they are and those with these fields."""
+    return lambda shapes: (shapes, replace(shapes, **fields))
+
+
+def _call_shapes(shapes: Shapes) -> Iterable[Shapes]:
+    flags = product((False, True), repeat=3)
+    contents: tuple[Content, ...] = ("absent", "empty", "null")
+    for (has_text_or_calls, has_named_results, has_short_ids), content in product(flags, contents):
+        yield replace(
+            shapes,
+            content=content,
+            has_text_or_calls=has_text_or_calls,
+            has_named_results=has_named_results,
+            has_short_ids=has_short_ids,
+        )
+
+
+def _call(number: int, name: str, value: str) -> Message:
+    return {"type": "function", "id": f"call_{number:024}", "function": {"name": name, "arguments": {_KEY: value}}}
+
+
+def _result(number: int, text: str) -> Message:
+    return {"role": "tool", "tool_call_id": f"call_{number:024}", "content": text}
+
+
+def _system(text: str) -> Message:
+    return {"role": "system", "content": text}
+
+
+def _tool(name: str, **fields: Any) -> Message:
+    return {"type": "function", "function": {"name": name, **fields}}
+
+
+_ASK: Message = {"role": "user", "content": "Mark 0"}
+_SAY: Message = {"role": "assistant", "content": "Mark 1"}
+_MORE: Message = {"role": "user", "content": "Mark 2"}
+_ONE: Message = {"role": "assistant", "tool_calls": [_call(1, _NAME, _VALUE)]}
+_TWO: Message = {"role": "assistant", "tool_calls": [_call(1, _NAME, _VALUE), _call(2, _OTHER, "value_2")]}
+_SCHEMA = {"type": "object", "properties": {_KEY: {"type": "string", "description": "Text"}}, "required": [_KEY]}
+_TOOLS = [_tool(name, description="Does it.", parameters=_SCHEMA) for name in (_NAME, _OTHER)]
+_TRIALS = (
+    _Trial(messages=[_system("Mark 5"), _ASK], marks=["Mark 5", "Mark 0"], choices=_either(has_no_system=True)),
+    _Trial(
+        messages=[_system("Mark 5"), _system("Mark 6"), _ASK, _SAY, _system("Mark 7"), _MORE],
+        marks=["Mark 5", "Mark 6", "Mark 0", "Mark 1", "Mark 7", "Mark 2"],
+        choices=_either(has_first_system=True),
+    ),
+    _Trial(
+        messages=[_ASK],
+        tools=_TOOLS,
+        marks=[_NAME, _KEY, _OTHER],
+        choices=_either(),
+        fallback=lambda shapes: replace(shapes, shows_tools=False),
+    ),
+    _Trial(messages=[_ASK], tools=[_tool(_NAME)], marks=[_NAME], choices=_either(has_whole_tools=True)),
+    _Trial(
+        messages=[_ASK, _ONE, _result(1, _RESULT), _SAY, _MORE],
+        tools=_TOOLS,
+        marks=["Mark 0", _NAME, _VALUE, _RESULT, "Mark 1", "Mark 2"],
+        choices=_call_shapes,
+        fallback=lambda shapes: replace(shapes, shows_calls=False),
+    ),
+    _Trial(
+        messages=[_ASK, {**_ONE, "content": "Mark 8"}, _result(1, _RESULT)],
+        tools=_TOOLS,
+        marks=["Mark 0", "Mark 8", _VALUE, _RESULT],
+        choices=_either(has_text_or_calls=True),
+        fallback=lambda shapes: replace(shapes, shows_calls=False),
+    ),
+    _Trial(
+        messages=[_ASK, _TWO, _result(1, _RESULT), _result(2, "result_2")],
+        tools=_TOOLS,
+        marks=["Mark 0", _VALUE, "value_2"],
+        choices=_either(has_one_call=True),
+        fallback=lambda shapes: replace(shapes, shows_calls=False),
+    ),
+)
