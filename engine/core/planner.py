@@ -27,8 +27,7 @@ class Planner:
         self._max_seqs_per_key = config.max_seqs_per_key or math.inf
         self._limits_tenants = counters is not None or config.max_seqs_per_key is not None
         self._policy = BATCHING_POLICIES[config.batching_policy]
-        limit = config.long_prefill_token_threshold
-        self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31
+        self._max_chunk = 2**31 if self._policy.whole_prompts else config.long_prefill_token_threshold or 2**31
         self._max_drafts = min([companion.max_drafts for companion in blocks.companions], default=2**31)
         # Admission leaves 1 % of the pool free, so that running requests do not need to preempt at once.
         self._watermark = blocks.device.num_blocks // 100
@@ -78,7 +77,8 @@ class Planner:
         plan, waiting = budget.plan, [] if budget.plan.preempted else budget.pace.ahead
         num_promised = sum(self._blocks.blocks_to_add(request, request.num_tokens) for request in begun)
         self._plan_waiting(budget, waiting if begun else [], num_promised=num_promised)
-        plan.stops, plan.over_limit, plan.behind_parent = [], [], []  # these requests are looked at again
+        if not plan.preempted:  # these requests are looked at again
+            plan.stops, plan.over_limit, plan.behind_parent = [], [], []
 
     def _plan_beside(self, budget: StepBudget, background: Queues) -> None:
         """Plan background requests beside interactive ones, which are planned already."""

@@ -59,7 +59,7 @@ class Audit:
         if not CORE_ALONE:
             self._core.pacer.check()  # type: ignore[attr-defined]
         if self._fairness is not None:
-            self._fairness.check(self._core.scheduler.waiting)
+            self._fairness.check(self._core.scheduler.waiting, self._core.scheduler.running)
 
     def look_up(self, stream: Stream) -> None:
         """Check that the prefix cache finds all cached blocks of this request."""

@@ -1,5 +1,7 @@
 """Audit of a fair queue: the service it owes to tenants, derived from the service they got."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
@@ -20,6 +22,7 @@ class FairnessAudit:
         running = OUTPUT_WEIGHT * longest * config.max_num_seqs
         self._bound = 2 * max(PROMPT_WEIGHT * longest, running) + 2 * longest
         self._weights = config.tenant_weights or {}
+        self._most = config.max_seqs_per_key or math.inf
         self._served: dict[str, float] = {}  # service divided by weight
         self._ahead: dict[tuple[str, str], float] = {}  # lead of the first when both began to wait
 
@@ -30,9 +33,11 @@ class FairnessAudit:
         for request in with_tokens:
             self._serve(request.tenant, OUTPUT_WEIGHT)
 
-    def check(self, waiting: Sequence[Request]) -> None:
-        """Check after a step."""
+    def check(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:
+        """Check after a step. A tenant that runs as many sequences as a key may run is owed nothing."""
+        num_running = Counter(request.tenant for request in running)
         tenants = {r.tenant for r in waiting if r.status is Status.WAITING and r.parent is None}
+        tenants = {tenant for tenant in tenants if num_running[tenant] < self._most}
         ahead = {
             (one, other): self._served.get(one, 0) - self._served.get(other, 0)
             for one, other in combinations(sorted(tenants), 2)

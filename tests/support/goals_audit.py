@@ -23,6 +23,7 @@ class GoalsAudit:
             core.config.scheduling_policy, lambda r: None
         )
         self._behind = 0.0  # tokens of the share since requests without a goal wait
+        self._late: set[Request] = set()  # late once is late for good, even if the clock jumps back
         self.num_reorderings = 0
 
     def before(self, pace: Pace, now: float) -> None:
@@ -49,9 +50,8 @@ class GoalsAudit:
         decodes = [r for r in running if r.num_uncomputed_tokens == 1]
         begun = [r for r in running if r.num_uncomputed_tokens > 1][:1]
         context = sum(r.num_computed_tokens for r in (*decodes, *begun))
-        budget = pace.budget if decodes else None
         jobs = [
-            (due, times.prompt_s(request, budget, len(decodes), context))
+            (due, times.prompt_s(request, pace.budget, len(decodes), context))
             for request in order
             if (due := self._due(request)) is not None
         ]
@@ -86,7 +86,9 @@ class GoalsAudit:
         if milliseconds is None or request.first_token_time is not None or request.is_background:
             return None
         due = request.arrival_time + milliseconds / 1000
-        return None if due < self._now else due
+        if due < self._now:
+            self._late.add(request)
+        return None if request in self._late else due
 
 
 def most_on_time(jobs: Iterable[tuple[float, float]], now: float) -> int:

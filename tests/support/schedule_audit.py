@@ -28,6 +28,7 @@ class ScheduleAudit:
         most = self._config.max_num_batched_tokens
         self._budget = min(pace.budget or most, most)
         self._places_in_order = {request: place for place, request in enumerate(pace.order)}
+        self._ahead = pace.ahead
         self._running = list(self._scheduler._continuing())
         self._ending = [request for request in self._scheduler.running if request not in self._running]
         self._waiting = list(self._scheduler.waiting)
@@ -161,7 +162,8 @@ class ScheduleAudit:
             if not self._waits_for_its_parent(waits) and waits not in self._places.plan.over_limit:
                 for admitted in self.admitted:
                     is_earlier = self._admission_position(admitted) < self._admission_position(waits)
-                    is_next = is_earlier or self._is_a_tenants_turn(admitted, waits)
+                    is_ahead = admitted in self._ahead and waits not in self._ahead
+                    is_next = is_earlier or is_ahead or self._is_a_tenants_turn(admitted, waits)
                     assert is_next, f"{admitted} overtook {waits}"
         spare = self._spare_blocks()
         kept = self._pool.num_blocks // 100 if self._running or len(self.admitted) > 1 else 0
