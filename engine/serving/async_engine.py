@@ -3,24 +3,29 @@
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from ..config import EngineConfig
+from ..config import EngineConfig, ResolvedConfig
+from ..core.batch import RowOutput
+from ..core.engine_core import EngineCore
 from ..core.outputs import OutputDelta, StepStats
 from ..core.sampling_params import SamplingParams
-from ..core.step_pipeline import StepPipeline
+from ..core.step_pipeline import StepPipeline, Work
 from ..errors import RankLostError, SplitfuseError, UnavailableError
 from ..execution.models.config import ModelConfig
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..language.text.tokenizer import Tokenizer
 from ..language.workers.input_threads import InputThreads
 from .delta_dispatch import DeltaDispatch, DeltaSink
-from .engine_part import ExtendedEngine
+from .engine_part import ExtensionParts, P, T
 from .engine_view import EngineView
 from .guarded_hook import failures_of
 from .input_processor import InputProcessor, Prompt
@@ -28,9 +33,6 @@ from .prompt_reader import PromptReader
 from .queue_limits import QueueLimits
 from .submitted_request import Resumed, SubmittedRequest
 from .wait_prediction import WaitPrediction
-
-if TYPE_CHECKING:
-    from .builder import EngineParts
 
 _log = logging.getLogger("splitfuse.engine")
 # A longer time without a step counts as hung; more if steps have been seen to take long, or no step has been seen.
@@ -40,24 +42,31 @@ _REST_S = 1.0  # time between looks at the clock while paused, and a tick of the
 _NUM_STEPS_KEPT = 100
 
 
-class AsyncEngine(ExtendedEngine):
+class AsyncEngine:
     """Engine that serves many requests at once on one asyncio loop.
 
     Use: construct, `await start()`, then `submit` or `generate`; `await stop()` at the end. After start `config`,
     `model_config`, `tokenizer` and `loaded` hold what was decided, `prompts` reads prompts, `view` looks inside.
+    LLM's engine is offline: it has no loop task and no threads, and its queue no limits. LLM calls `load` and `step`.
     """
 
+    config: ResolvedConfig
     model_config: ModelConfig
     prompts: PromptReader
     runner: ModelRunner
     view: EngineView
     loaded: LoadedModel
-    _pipeline: StepPipeline
+    pipeline: StepPipeline
     _input_processor: InputProcessor
 
-    def __init__(self, config: EngineConfig) -> None:
-        super().__init__()
-        self._wishes = config
+    def __init__(self, config: EngineConfig, *, is_offline: bool = False) -> None:
+        self._wishes, self._is_offline = config, is_offline
+        self.extensions = ExtensionParts()
+        self.weights_version = 0  # number of updates so far
+        self.weights_path: Path | None = None  # folder or GGUF file; None if the weights came as tensors
+        self.paused: str | None = None  # reason why no step is taken: paused or sleeping
+        self._states: dict[type, Any] = {}
+        self._making_state = threading.RLock()
         self.tokenizer: Tokenizer | None = None
         self.max_model_len = 0
         self.default_sampling_params: Mapping[str, Any] = {}  # values of fields that a request lacks
@@ -76,10 +85,10 @@ class AsyncEngine(ExtendedEngine):
         self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
         self._num_stalled_ticks = 0  # a clock would count the time for which the process was stopped
         self._queue_limits = QueueLimits(config)
-        self._dispatch = DeltaDispatch(self._queue_limits.note_end, on_failures=self._probe)
+        self._dispatch = DeltaDispatch(self._queue_limits.note_end, on_failures=None if is_offline else self._probe)
         self.observe = self._dispatch.observe
         self._ranks: Any = None  # other processes of a tensor-parallel model
-        self._input_threads = InputThreads(max_length=config.max_queue_chars)
+        self._input_threads = InputThreads(max_length=config.max_queue_chars, is_direct=is_offline)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-step")
 
     # Start and end.
@@ -87,18 +96,8 @@ class AsyncEngine(ExtendedEngine):
     async def start(self) -> None:
         """Load the model in the step's thread and begin stepping. Raises ConfigError."""
         loop = asyncio.get_running_loop()
-        parts, self._pipeline = await loop.run_in_executor(self._executor, self._load)
-        core = self._pipeline.core
-        self.config, self.runner, self.loaded = parts.config, parts.runner, parts.runner.loaded
-        self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
-        self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
-        self.default_sampling_params = parts.default_sampling_params
-        self.extensions, self.weights_path = parts.extensions, parts.path
-        self.prompts = PromptReader(
-            core, parts.input_processor, parts.tokenizer, self._queue_limits, self._input_threads
-        )
-        self.view = EngineView(self._pipeline)
-        self._ranks = parts.runner.ranks
+        await loop.run_in_executor(self._executor, self.load)
+        self._ranks = self.runner.ranks
         if self._ranks is not None:
             self._ranks.on_lost(lambda error: loop.call_soon_threadsafe(self._lose, error))
         self.is_loaded = True
@@ -106,11 +105,22 @@ class AsyncEngine(ExtendedEngine):
             self._loop_task = asyncio.create_task(self._loop(), name="splitfuse-engine")
             self._tick()
 
-    def _load(self) -> "tuple[EngineParts, StepPipeline]":
+    def load(self) -> None:
+        """Load the model in this thread. Raises ConfigError."""
         from .builder import load  # imports torch
 
-        parts = load(self._wishes, for_streams=True)
-        return parts, parts.pipeline()
+        parts = load(self._wishes, for_streams=not self._is_offline)
+        self.pipeline = parts.pipeline()
+        self.config, self.runner, self.loaded = parts.config, parts.runner, parts.runner.loaded
+        self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
+        self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
+        self.default_sampling_params = parts.default_sampling_params
+        self.extensions, self.weights_path = parts.extensions, parts.path
+        self.prompts = PromptReader(
+            self.core, parts.input_processor, parts.tokenizer, self._queue_limits, self._input_threads
+        )
+        self.view = EngineView(self.pipeline)
+        self.is_loaded = self._is_offline
 
     async def prepare(self) -> None:
         """Prepare structured output, which start leaves to the first request for it. Best while no request runs."""
@@ -141,8 +151,13 @@ class AsyncEngine(ExtendedEngine):
     # State.
 
     @property
+    def core(self) -> EngineCore:
+        """Requests and their scheduler."""
+        return self.pipeline.core
+
+    @property
     def _is_stepping(self) -> bool:
-        return self._loop_task is not None and not self._loop_task.done()
+        return self._is_offline if self._loop_task is None else not self._loop_task.done()
 
     @property
     def has_died(self) -> bool:
@@ -166,7 +181,7 @@ class AsyncEngine(ExtendedEngine):
         if not self._is_stepping and not self.is_draining:
             return False
         longest = max((step.duration for step in self._steps), default=_FIRST_STALL_S / 5)
-        if not self.has_work or self._pipeline.is_paused:
+        if not self.has_work or self.pipeline.is_paused:
             return True
         return self._num_stalled_ticks * _REST_S < max(STALL_S, 5 * longest)
 
@@ -184,12 +199,12 @@ class AsyncEngine(ExtendedEngine):
     @property
     def has_work(self) -> bool:
         """True if a request is unfinished or a step is in flight. Any thread may ask."""
-        return self.is_loaded and self._pipeline.has_work
+        return self.is_loaded and self.pipeline.has_work
 
     @property
     def num_unfinished(self) -> int:
         """Number of requests that have not ended."""
-        return self._pipeline.core.num_unfinished if self.is_loaded else 0
+        return self.core.num_unfinished if self.is_loaded else 0
 
     def stats(self) -> dict[str, Any]:
         """Return a snapshot for JSON: queue, blocks, the last steps and the rate over them."""
@@ -209,6 +224,48 @@ class AsyncEngine(ExtendedEngine):
             **self.view.stats(self._steps),
         }
 
+    # Extensions, and what changes with the weights.
+
+    def part(self, kind: type[P]) -> P | None:
+        """Return an extension's part of this class; None if the engine has none."""
+        return self.extensions.find(kind)
+
+    def state(self, kind: type[T]) -> T:
+        """Return an extension's state of this class, made of the engine when first asked for."""
+        with self._making_state:
+            if kind not in self._states:
+                self._states[kind] = kind(self)  # type: ignore[call-arg]
+        found: T = self._states[kind]
+        return found
+
+    @property
+    def generates(self) -> bool:
+        """False if the model only computes states."""
+        return self.extensions.generate
+
+    @property
+    def variants(self) -> list[Any]:
+        """Variants of the model that requests can name."""
+        return [variant for part in self.extensions for variant in part.variants]
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the weights; with others a resumed request could go on to other tokens."""
+        return self.config.fingerprint
+
+    def fingerprint_of(self, variant: str | None) -> str:
+        """Return the fingerprint of the model's variant of this name: another one could go on differently."""
+        if variant is None:
+            return self.config.fingerprint
+        return f"{self.config.fingerprint}+{''.join(part.variant_digest(variant) for part in self.extensions)}"
+
+    def take_weights(self, path: Path | None, fingerprint: str) -> None:
+        """Note that the model has other weights from now on."""
+        self.weights_version += 1
+        self.weights_path, self.config = path, replace(self.config, fingerprint=fingerprint)
+        for part in self.extensions:
+            part.weights_changed(path, fingerprint)
+
     # Requests.
 
     async def submit(
@@ -227,7 +284,7 @@ class AsyncEngine(ExtendedEngine):
         Deltas reach `sink` on the event loop, in order. The last delta of each of the n outputs has a finish_reason,
         also after an abort. Raises InvalidRequestError, QueueFullError, UnavailableError; ValueError for an id in use.
         """
-        is_new = resumed is None
+        is_new = resumed is None and not self._is_offline
         self._check_admission(params, is_new=is_new)
         await self.admits.wait()
         for part in self.extensions:
@@ -236,7 +293,7 @@ class AsyncEngine(ExtendedEngine):
         for part in self.extensions:
             await part.fetch(tokenized.token_ids, params, tenant=tenant)
         self._check_admission(params, is_new=is_new)  # again: the queue may have filled meanwhile
-        request_id, core = request_id or uuid.uuid4().hex, self._pipeline.core
+        request_id, core = request_id or uuid.uuid4().hex, self.core
         if core.has(request_id):
             raise ValueError(f"request_id {request_id!r} is in use")
         now = time.monotonic()
@@ -281,13 +338,13 @@ class AsyncEngine(ExtendedEngine):
 
     def abort_all(self) -> None:
         """End every request; its outputs get the finish_reason "abort"."""
-        self._dispatch.send(self._pipeline.core.abort_all())
+        self._dispatch.send(self.core.abort_all())
         self._work.set()
 
     def abort(self, request_id: str) -> None:
         """End a request; unknown or finished ids are ignored. Its blocks are free within one step."""
         if self._is_stepping:
-            self._dispatch.send(self._pipeline.core.abort(request_id))
+            self._dispatch.send(self.core.abort(request_id))
 
     def _probe(self) -> None:
         self._probe_task = asyncio.create_task(self._ask_itself())
@@ -315,7 +372,7 @@ class AsyncEngine(ExtendedEngine):
         Raises UnavailableError if the step in flight fails, which ends the engine.
         """
         async with self._turn:
-            pipeline = self._pipeline
+            pipeline = self.pipeline
             was_paused, pipeline.is_paused = pipeline.is_paused, True
             try:
                 while pipeline.is_busy:
@@ -338,7 +395,7 @@ class AsyncEngine(ExtendedEngine):
         """Wait for work or some time. Requests that have run out of time end meanwhile."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._work.wait(), _REST_S)
-        self._dispatch.send(self._pipeline.core.expire())
+        self._dispatch.send(self.core.expire())
 
     def _lose(self, error: RankLostError) -> None:
         """End the loop, also if it is idle."""
@@ -351,11 +408,11 @@ class AsyncEngine(ExtendedEngine):
                 self._work.clear()
                 if (fault := self.lost or self._fault) is not None:
                     raise fault
-                if self._pipeline.has_work:
-                    await (self._rest() if self._pipeline.is_paused else self._take_turn())
+                if self.pipeline.has_work:
+                    await (self._rest() if self.pipeline.is_paused else self._take_turn())
                     continue
                 self._idle.set()
-                launcher = self._pipeline.launcher
+                launcher = self.pipeline.launcher
                 if launcher is not None and launcher.has_idle_work:
                     await asyncio.get_running_loop().run_in_executor(self._executor, launcher.do_idle_work)
                 else:
@@ -375,14 +432,25 @@ class AsyncEngine(ExtendedEngine):
                 raise
 
     async def _step(self) -> None:
-        pipeline = self._pipeline
-        self._dispatch.send(pipeline.core.expire())
-        work = pipeline.schedule()
-        if work is None:
+        if self._is_offline:
+            self.step()
+        elif (work := self._schedule()) is None:
             await asyncio.sleep(0)
-            return
-        outputs = await asyncio.get_running_loop().run_in_executor(self._executor, pipeline.run, work)
-        output = pipeline.update(work, outputs)
+        else:
+            run = asyncio.get_running_loop().run_in_executor(self._executor, self.pipeline.run, work)
+            self._update(work, await run)
+
+    def step(self) -> None:
+        """Take a step of an offline engine in this thread."""
+        if (work := self._schedule()) is not None:
+            self._update(work, self.pipeline.run(work))
+
+    def _schedule(self) -> Work | None:
+        self._dispatch.send(self.core.expire())
+        return self.pipeline.schedule()
+
+    def _update(self, work: Work, outputs: Sequence[RowOutput]) -> None:
+        output = self.pipeline.update(work, outputs)
         if output is None:
             return  # the first step is in flight
         assert output.stats is not None

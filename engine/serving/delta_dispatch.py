@@ -31,7 +31,7 @@ class EngineObserver:
 class DeltaDispatch:
     """Sinks of the unfinished requests. Sinks and observers are the caller's code: if one fails, no other notices."""
 
-    def __init__(self, on_end: Callable[[], None], *, on_failures: Callable[[], None]) -> None:
+    def __init__(self, on_end: Callable[[], None], *, on_failures: Callable[[], None] | None) -> None:
         """`on_end` is called at the end of each output, `on_failures` after ten failures in a row."""
         self.is_failing = False  # True from a failure of the engine's own request until a request succeeds
         self.observers: list[Any] = []
@@ -92,5 +92,5 @@ class DeltaDispatch:
             self._num_failures_in_a_row, self.is_failing = 0, False
         elif delta.finish_reason == "error" and delta.index == 0 and not isinstance(delta.error, ConstraintError):
             self._num_failures_in_a_row += 1
-            if self._num_failures_in_a_row % _MAX_FAILURES_IN_A_ROW == 0:
+            if self._on_failures is not None and self._num_failures_in_a_row % _MAX_FAILURES_IN_A_ROW == 0:
                 self._on_failures()

@@ -4,9 +4,8 @@ A hook that gets a value returns what the engine uses in its place: the value, o
 hook gets that.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -102,9 +101,6 @@ class EnginePart:
     async def fetch(self, token_ids: Sequence[int], params: SamplingParams, *, tenant: str) -> None:
         """Prepare for a prompt before it is queued."""
 
-    def fetch_now(self, token_ids: Sequence[int], params: SamplingParams) -> None:
-        """Like `fetch`, and wait here."""
-
     # The model has variants.
 
     @property
@@ -165,57 +161,3 @@ class ExtensionParts:
         """Close every part."""
         for part in self._parts:
             part.close()
-
-
-class ExtendedEngine:
-    """Base of the engine's entries: the parts of extensions, and what changes with the weights."""
-
-    config: ResolvedConfig  # once the model is loaded
-
-    def __init__(self) -> None:
-        self.extensions = ExtensionParts()
-        self.weights_version = 0  # number of updates so far
-        self.weights_path: Path | None = None  # folder or GGUF file; None if the weights came as tensors
-        self.paused: str | None = None  # reason why no step is taken: paused or sleeping
-        self._states: dict[type, Any] = {}
-        self._making_state = threading.RLock()
-
-    def part(self, kind: type[P]) -> P | None:
-        """Return an extension's part of this class; None if the engine has none."""
-        return self.extensions.find(kind)
-
-    def state(self, kind: type[T]) -> T:
-        """Return an extension's state of this class, made of the engine when first asked for."""
-        with self._making_state:
-            if kind not in self._states:
-                self._states[kind] = kind(self)  # type: ignore[call-arg]
-        found: T = self._states[kind]
-        return found
-
-    @property
-    def generates(self) -> bool:
-        """False if the model only computes states."""
-        return self.extensions.generate
-
-    @property
-    def variants(self) -> list[Any]:
-        """Variants of the model that requests can name."""
-        return [variant for part in self.extensions for variant in part.variants]
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the weights; with others a resumed request could go on to other tokens."""
-        return self.config.fingerprint
-
-    def fingerprint_of(self, variant: str | None) -> str:
-        """Return the fingerprint of the model's variant of this name: another one could go on differently."""
-        if variant is None:
-            return self.config.fingerprint
-        return f"{self.config.fingerprint}+{''.join(part.variant_digest(variant) for part in self.extensions)}"
-
-    def take_weights(self, path: Path | None, fingerprint: str) -> None:
-        """Note that the model has other weights from now on."""
-        self.weights_version += 1
-        self.weights_path, self.config = path, replace(self.config, fingerprint=fingerprint)
-        for part in self.extensions:
-            part.weights_changed(path, fingerprint)

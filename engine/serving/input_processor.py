@@ -112,8 +112,11 @@ class InputProcessor:
             if self._grammars is not None:
                 await asyncio.shield(asyncio.wrap_future(self._grammars.prepare()))
 
-    async def tokenize_async(self, prompt: Prompt, params: SamplingParams, *, threads: InputThreads) -> TokenizedPrompt:
-        """Like `tokenize`, but in `threads`. A prompt that is too long by its length alone is refused before."""
+    async def tokenize(self, prompt: Prompt, params: SamplingParams, *, threads: InputThreads) -> TokenizedPrompt:
+        """Tokenize a prompt in `threads`, and compile its grammar. Raises InvalidRequestError.
+
+        A prompt that is too long by its length alone is refused before.
+        """
         self._check_length(prompt, params)
         compiling = self._compile(params)
         if (
@@ -130,15 +133,6 @@ class InputProcessor:
             # Other requests may wait for the same grammar: cancelling one of them must not cancel it.
             grammar = await asyncio.shield(asyncio.wrap_future(compiling))
             return replace(tokenized, grammar=grammar)
-        return tokenized
-
-    def tokenize(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
-        """Tokenize a prompt and compile its grammar. Blocks, so not for an event loop. Raises InvalidRequestError."""
-        self._check_length(prompt, params)
-        compiling = self._compile(params)
-        tokenized = self._tokenize(prompt, params)
-        with _ignore_if_optional(params):
-            return tokenized if compiling is None else replace(tokenized, grammar=compiling.result())
         return tokenized
 
     def requests(
@@ -314,6 +308,12 @@ def length_of(prompt: Prompt) -> int:
     """Return the number of characters or ids; 0 for a value that is no prompt."""
     content = _content(prompt)
     return len(content) if isinstance(content, (str, list, tuple)) else 0
+
+
+def text_of(prompt: Prompt) -> str | None:
+    """Return the text of a prompt; None if it came as ids."""
+    content = _content(prompt)
+    return content if isinstance(content, str) else None
 
 
 def _content(prompt: Prompt) -> Any:

@@ -1,71 +1,65 @@
 """LLM, with vLLM's interface: prompts in, finished outputs out, in this thread, at once or as a stream."""
 
+import asyncio
 import dataclasses
 import itertools
 import threading
-import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MethodType
-from typing import Any, Protocol, cast
-from weakref import WeakValueDictionary
+from typing import Any, Protocol, TypeVar, cast
 
-from ..config import EngineConfig
+from ..config import EngineConfig, ResolvedConfig
 from ..config.foreign_options import supported_keywords
 from ..core.outputs import OutputDelta
-from ..core.request import Request
 from ..core.sampling_params import SamplingParams
 from ..errors import InvalidRequestError
 from ..extension import declared, refuse_absent
 from ..language.text.tokenizer import Tokenizer
-from .builder import load
-from .engine_part import ExtendedEngine, P, T
-from .input_processor import Prompt
+from .async_engine import AsyncEngine
+from .delta_dispatch import DeltaSink
+from .input_processor import Prompt, text_of
 from .output_processor import TokenTexts
-from .request_output import CompletionOutput, RequestOutput
-from .wait_prediction import WaitPrediction
+from .request_output import RequestOutput
+from .submitted_request import SubmittedRequest
 
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
 OnDelta = Callable[[OutputDelta], None]
 Params = SamplingParams | Sequence[SamplingParams] | None
+T = TypeVar("T")
 
 
 class CallObserver(Protocol):
     """Observer of the requests of one call."""
 
-    def note(self, requests: list[Request]) -> None:
-        """Note the outputs of a prompt, before a step runs them."""
+    def note(self, submitted: SubmittedRequest) -> None:
+        """Note the request of a prompt, before a step runs it."""
 
     def ended(self, outputs: Sequence[RequestOutput]) -> None:
         """Complete the outputs of a call that has ended."""
 
 
-class LLM(ExtendedEngine):
-    """Engine for scripts, and a context manager.
+class LLM:
+    """Engine for scripts, and a context manager: an offline AsyncEngine whose steps are taken while a call waits.
 
     Keyword arguments: EngineConfig's, and vLLM's that change nothing here. Extensions add methods, and keywords of
     `generate` and `chat`: server/docs/python.md lists them. Raises ConfigError.
     """
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:
-        super().__init__()
         refuse_absent(settings)
-        parts = load(EngineConfig(**supported_keywords({"model": model, **settings}, _SETTINGS)))
-        self.config = parts.config
-        self._input_processor = parts.input_processor
+        config = EngineConfig(**supported_keywords({"model": model, **settings}, _SETTINGS))
+        self._engine: AsyncEngine | None = AsyncEngine(config, is_offline=True)
+        self._engine.load()
+        self._loop = asyncio.new_event_loop()  # runs while a prompt is read, and while weights change
+        weakref.finalize(self, self._loop.close)
         self._ids = itertools.count()
-        self._lock = threading.Lock()  # held for a step, and while requests are added or aborted
-        self._streams: WeakValueDictionary[str, LLMStream] = WeakValueDictionary()  # by request id
+        self._lock = threading.RLock()  # held for a step, and while requests are added or aborted
         self._dropped: deque[str] = deque()  # requests to abort whose stream nobody holds any more
-        self.runner, self.extensions = parts.runner, parts.extensions
-        self.weights_path = parts.path
-        self.tokenizer = parts.tokenizer
-        self._texts = TokenTexts(parts.tokenizer)
-        self._defaults = parts.default_sampling_params
-        self.pipeline = parts.pipeline()
-        self.core = self.pipeline.core
-        self._is_closed = False
+        self.tokenizer = self._engine.tokenizer
+        self._texts = TokenTexts(self.tokenizer)
 
     def __enter__(self) -> "LLM":
         return self
@@ -76,12 +70,12 @@ class LLM(ExtendedEngine):
     def close(self) -> None:
         """Free the model's memory and the cache's. Later prompts are refused."""
         with self._lock:
-            if not self._is_closed:
-                self.extensions.close()
-                self.runner.close()
-            self._is_closed = True
-            for name in ("pipeline", "core", "_input_processor", "runner", "extensions", "_states"):
-                self.__dict__.pop(name, None)
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                engine.extensions.close()
+                engine.runner.close()
+                vars(engine).clear()  # extensions' states, which know the engine, would keep its memory
+                self._loop.close()
 
     def __getattr__(self, name: str) -> Any:
         """Return a method that an extension declares."""
@@ -91,36 +85,43 @@ class LLM(ExtendedEngine):
         refuse_absent([name])
         raise AttributeError(f"LLM has no attribute {name!r}", name=name, obj=self)
 
-    def part(self, kind: type[P]) -> P | None:
-        """Like ExtendedEngine. Raises InvalidRequestError if the LLM is closed."""
-        self._check_open()
-        return super().part(kind)
-
-    def state(self, kind: type[T]) -> T:
-        """Like ExtendedEngine. Raises InvalidRequestError if the LLM is closed."""
-        self._check_open()
-        return super().state(kind)
-
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(name for extension in declared() for name in extension.calls)]
 
     @property
+    def engine(self) -> AsyncEngine:
+        """Engine that answers. Raises InvalidRequestError if the LLM is closed."""
+        if self._engine is None:
+            raise InvalidRequestError("this LLM is closed; make another one")
+        return self._engine
+
+    @property
+    def config(self) -> ResolvedConfig:
+        """Settings that were decided, and facts about the model."""
+        return self.engine.config
+
+    @property
+    def weights_version(self) -> int:
+        """Number of updates of the weights so far."""
+        return self.engine.weights_version
+
+    @property
     def is_sleeping(self) -> bool:
         """True between `sleep` and `wake_up`."""
-        return self.paused is not None
+        return self.engine.paused is not None
 
-    @contextmanager
-    def between_steps(self) -> Iterator[None]:
-        """Hold the steps for a block that begins when none is in flight."""
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call of the engine to its end, between two steps."""
         with self._lock:
-            self._check_open()
-            self.pipeline.is_paused = True
+            task = self._loop.create_task(call)
             try:
-                while self.pipeline.is_busy:
-                    self._step()
-                yield
-            finally:
-                self.pipeline.is_paused = False
+                if asyncio._get_running_loop() is None:
+                    return self._loop.run_until_complete(task)
+                with ThreadPoolExecutor(1) as beside:  # a notebook's loop runs in this thread
+                    return beside.submit(self._loop.run_until_complete, task).result()
+            except BaseException:
+                task.cancel()  # Ctrl-C: its next run ends it
+                raise
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer. Raises InvalidRequestError if it has none."""
@@ -134,7 +135,7 @@ class LLM(ExtendedEngine):
 
     def sampling_params(self, fields: Mapping[str, Any]) -> SamplingParams:
         """Build parameters, with the model's values of absent fields. Raises InvalidRequestError."""
-        return SamplingParams.from_fields(fields, defaults=self._defaults)
+        return SamplingParams.from_fields(fields, defaults=self.engine.default_sampling_params)
 
     def generate(
         self,
@@ -276,77 +277,56 @@ class LLM(ExtendedEngine):
 
         Raises InvalidRequestError, and then adds none.
         """
-        outputs: list[RequestOutput] = []
+        stream = LLMStream(self, self._texts)
         with self._lock:
-            self._check_open()
             try:
-                outputs.extend(self._add(*item, observers) for item in zip(prompts, params, strict=True))
+                self.run(self._submit(stream, prompts, params, observers))
             except BaseException:
-                self._dropped.extend(output.request_id for output in outputs)
-                self._abort_dropped()
+                stream.close()
                 raise
-            stream = LLMStream(self, outputs, self._texts)
-            self._streams.update((output.request_id, stream) for output in outputs)
-            return stream
+        return stream
 
-    def _add(self, prompt: Prompt, params: SamplingParams, observers: Sequence[CallObserver]) -> RequestOutput:
-        request_id = str(next(self._ids))
-        for part in self.extensions:
-            params = part.params_now(params)
-        tokenized = self._input_processor.tokenize(prompt, params)
-        requests = self._input_processor.requests(request_id, tokenized, now=time.monotonic())
-        for part in self.extensions:
-            part.fetch_now(tokenized.token_ids, params)
-        self.core.add(requests, predicted_ttft=WaitPrediction(self.core).predicted_ttft(requests[0]))
-        for observer in observers:
-            observer.note(requests)
-        return RequestOutput(
-            request_id=request_id,
-            prompt=prompt.get("prompt") if isinstance(prompt, Mapping) else prompt if isinstance(prompt, str) else None,
-            prompt_token_ids=requests[0].token_ids[: requests[0].num_prompt_tokens],
-            outputs=[CompletionOutput(index) for index in range(params.n)],
-        )
+    async def _submit(
+        self,
+        stream: "LLMStream",
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams],
+        observers: Sequence[CallObserver],
+    ) -> None:
+        for prompt, own in zip(prompts, params, strict=True):
+            for part in self.engine.extensions:
+                own = part.params_now(own)
+            submitted = await self.engine.submit(prompt, own, stream.sink, request_id=str(next(self._ids)))
+            stream.add(submitted, prompt)
+            for observer in observers:
+                observer.note(submitted)
 
     def step(self, stream: "LLMStream | None" = None) -> None:
         """Take a step for all streams, unless this stream has deltas by now. Raises InvalidRequestError."""
         with self._lock:
-            self._check_open()
             self._abort_dropped()
-            if self.paused is not None:
+            if self.is_sleeping:
                 raise InvalidRequestError("this LLM sleeps; call wake_up first")
-            if self.pipeline.has_work and not (stream and stream.deltas):
-                self._step()
+            if self.engine.has_work and not (stream and stream.deltas):
+                self.engine.step()
                 self._land()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise InvalidRequestError("this LLM is closed; make another one")
 
     def _land(self) -> None:
         """Take the steps in flight to their end if no request is left."""
-        while self.pipeline.is_busy and not self.core.num_unfinished:
-            self._step()
+        while self.engine.pipeline.is_busy and not self.engine.num_unfinished:
+            self.engine.step()
 
-    def _step(self) -> None:
-        for delta in self.pipeline.step().deltas:
-            stream = self._streams.get(delta.request_id)
-            if stream is not None:
-                stream.deltas.append(delta)
-                if delta.token_ids:
-                    stream.output_of(delta).note_weights(self.weights_version)
-
-    def _abort(self, request_ids: Sequence[str]) -> None:
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests; unknown or finished ids are ignored."""
         self._dropped.extend(request_ids)
         with self._lock:
-            if not self._is_closed:
+            if self._engine is not None:
                 self._abort_dropped()
 
     def _abort_dropped(self) -> None:
-        if not self._dropped:
-            return
         while self._dropped:
-            self.core.abort(self._dropped.popleft())
-        self._land()
+            self.engine.abort(self._dropped.popleft())
+            self._land()
 
 
 class LLMStream:
@@ -356,13 +336,32 @@ class LLMStream:
     RequestFailedError if a request failed. Leaving a `with` block, `close`, and dropping the stream abort its requests.
     """
 
-    def __init__(self, llm: LLM, outputs: list[RequestOutput], texts: TokenTexts) -> None:
-        self.outputs = outputs
+    def __init__(self, llm: LLM, texts: TokenTexts) -> None:
+        self.outputs: list[RequestOutput] = []
         self.deltas: deque[OutputDelta] = deque()  # deltas that nobody has read yet
-        self._by_id = {output.request_id: output for output in outputs}
-        self._num_unfinished = sum(len(output.outputs) for output in outputs)
-        self._llm = llm
-        self._texts = texts
+        self._by_id: dict[str, RequestOutput] = {}
+        self._num_unfinished = 0
+        self._llm, self._texts = llm, texts
+
+    def add(self, submitted: SubmittedRequest, prompt: Prompt) -> None:
+        """Add an accepted request."""
+        output = self._by_id[submitted.request_id] = submitted.output()
+        output.prompt = text_of(prompt)
+        self.outputs.append(output)
+        self._num_unfinished += len(output.outputs)
+
+    @property
+    def sink(self) -> DeltaSink:
+        """Sink of its requests' deltas, which does not keep a dropped stream."""
+        reference = weakref.ref(self)
+
+        def put(delta: OutputDelta) -> None:
+            if (stream := reference()) is not None:
+                stream.deltas.append(delta)
+                if delta.token_ids:
+                    stream.output_of(delta).note_weights(stream._llm.weights_version)
+
+        return put
 
     def __iter__(self) -> Iterator[OutputDelta]:
         return self
@@ -400,7 +399,7 @@ class LLMStream:
         """Abort the requests that have not finished, and end the iteration."""
         if self._num_unfinished:
             self._num_unfinished = 0
-            self._llm._abort(list(self._by_id))
+            self._llm.abort(list(self._by_id))
 
     def __enter__(self) -> "LLMStream":
         return self

@@ -47,7 +47,7 @@ class PromptReader:
         """Tokenize a prompt, whose length counts against the queue if it is new. Raises InvalidRequestError, too."""
         threads = self._threads
         with threads.hold(num_requests=params.n, length=length_of(prompt)) if is_new else contextlib.nullcontext():
-            return await self._input_processor.tokenize_async(prompt, params, threads=threads)
+            return await self._input_processor.tokenize(prompt, params, threads=threads)
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from ..core.outputs import KnownOutput
 from ..core.request import Request
 from ..core.sampling_params import SamplingParams
+from .request_output import CompletionOutput, RequestOutput
 
 
 class SubmittedRequest:
@@ -18,6 +19,11 @@ class SubmittedRequest:
         self.arrival_time = requests[0].arrival_time
         self.seed = requests[0].seed  # the first output's; the seeds of the others follow from it
         self.requests = requests
+
+    def output(self) -> RequestOutput:
+        """Return its outputs before the first delta."""
+        outputs = [CompletionOutput(index) for index in range(self.params.n)]
+        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs)
 
     @property
     def lasting_params(self) -> SamplingParams:

@@ -134,7 +134,7 @@ class Run:
         params = replace(params, max_tokens=output_len)
         vocab_size = self._parts.runner.loaded.model_config.vocab_size
         prompt = [self._random.randrange(vocab_size) for _ in range(prompt_len)]
-        tokenized = self._parts.input_processor.tokenize({"prompt_token_ids": prompt}, params)
+        tokenized = self._parts.input_processor._tokenize({"prompt_token_ids": prompt}, params)
         self._num_added += 1
         request_id = str(self._num_added)
         self._core.add(self._parts.input_processor.requests(request_id, tokenized, now=time.monotonic()))

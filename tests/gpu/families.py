@@ -80,7 +80,7 @@ def answers(case: Any, path: str, device: str, **settings: Any) -> tuple[list[An
         if case.pools:
             outputs = [output.outputs for output in getattr(llm, case.pools)(prompts)]
             return [getattr(output, "embedding", None) or output.probs for output in outputs], 0
-        replays = Replays(llm.pipeline, llm.config) if case.has_graphs and _has_graphs(llm, device) else None
+        replays = Replays(llm.engine.pipeline, llm.config) if case.has_graphs and _has_graphs(llm, device) else None
         params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, logprobs=2)
         found = [list(output.outputs[0].logprobs or ()) for output in llm.generate(prompts, params)]
         return found, replays.count if replays else 0
@@ -113,7 +113,7 @@ def _interpreted_kernels() -> Iterator[None]:
 
 
 def _has_graphs(llm: Any, device: str) -> bool:
-    launcher = llm.pipeline.launcher
+    launcher = llm.engine.pipeline.launcher
     if launcher is None or llm.config.enforce_eager or device == "interpreted":
         return False
     return launcher.graphs.mixed is not None if device == "cuda" else not launcher._model.config.is_recurrent

@@ -63,7 +63,7 @@ def answers(settings: dict[str, Any], params: SamplingParams, *, graphs: bool = 
     choose = random.Random(1)
     prompts = [[choose.randrange(1, 250) for _ in range(length)] for length in (1, 2, 5, 17, 33, 64, 100, 150, 200, 31)]
     llm = LLM(max_num_batched_tokens=96, max_num_seqs=6, max_model_len=256, num_kv_blocks=96, **settings)
-    replays = Replays(llm.pipeline, llm.config) if graphs else None
+    replays = Replays(llm.engine.pipeline, llm.config) if graphs else None
     outputs = [output.outputs[0] for output in llm.generate([{"prompt_token_ids": p} for p in prompts], params)]
     found = [(list(output.token_ids), [entry.logprob for entry in output.logprobs or ()]) for output in outputs]
     return found, replays.count if replays else 0

@@ -101,7 +101,7 @@ def lose_a_rank(options: argparse.Namespace) -> Iterator[Row]:
     with LLM(device=options.device, dtype="float32", tensor_parallel_size=options.size, max_num_seqs=4) as llm:
         prompts, params = [{"prompt_token_ids": [5] * 40}], SamplingParams(max_tokens=400, ignore_eos=True)
         llm.generate(prompts, SamplingParams(max_tokens=2))
-        process = llm.pipeline._runner._runner.ranks._state._processes[-1]  # type: ignore[attr-defined]
+        process = llm.engine.pipeline._runner._runner.ranks._state._processes[-1]  # type: ignore[attr-defined]
         killed: list[float] = []
 
         def kill() -> None:

@@ -155,7 +155,7 @@ def num_different(some: Sequence[Answer], others: Sequence[Answer]) -> int:
 def reference_answers(path: str, combination: Combination, asked: Sequence[Question]) -> list[Answer]:
     """Return each question's answers when it is alone and its prompt is one chunk."""
     llm = LLM(path, device="cpu", enable_prefix_caching=False, num_kv_blocks=64, **combination.options)
-    assert llm.runner.loaded.inexact is None
+    assert llm.engine.runner.loaded.inexact is None
     return [answer for question in asked for answer in answers(llm, [question])]
 
 

@@ -122,7 +122,7 @@ def speculate(llm: LLM, drafter: object, *, max_drafts: int = 5, adaptive: bool 
     speculation = Speculation(
         drafter,  # type: ignore[arg-type]
         max_drafts=max_drafts,
-        vocab_size=llm._input_processor._vocab_size,
+        vocab_size=llm.engine._input_processor._vocab_size,
         adaptive=adaptive,
     )
     use_speculation(llm, speculation)
@@ -131,5 +131,5 @@ def speculate(llm: LLM, drafter: object, *, max_drafts: int = 5, adaptive: bool 
 
 def use_speculation(llm: LLM, speculation: Speculation) -> None:
     """Replace the speculation with which the LLM was built."""
-    llm.core.speculation = speculation
-    llm.pipeline._runner._draft = speculation.draft
+    llm.engine.core.speculation = speculation
+    llm.engine.pipeline._runner._draft = speculation.draft

@@ -86,7 +86,7 @@ def same_logprobs(ours: CompletionOutput, theirs: CompletionOutput) -> bool:
 
 
 def launcher_of(llm: LLM) -> AsyncRunner:
-    launcher = llm.pipeline.launcher
+    launcher = llm.engine.pipeline.launcher
     assert isinstance(launcher, AsyncRunner)
     return launcher
 
@@ -97,7 +97,7 @@ def overlapped_llm(folder: str, stream: SimulatedStream, **settings: Any) -> LLM
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("splitfuse.engine.execution.runner.model_runner.stream_of", lambda device: stream)
         llm = LLM(folder, async_scheduling=True, **settings)
-    runner = llm.pipeline._runner
+    runner = llm.engine.pipeline._runner
     runner._runner = InOrder(runner._runner, stream)
     return llm
 

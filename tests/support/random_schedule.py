@@ -35,7 +35,7 @@ class Arrival:
 
 def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
     """Run all arrivals to their end; their outputs are filled in. Returns the number of preemptions."""
-    core, pipeline = llm.core, llm.pipeline
+    core, pipeline = llm.engine.core, llm.engine.pipeline
     allocator = core.blocks.device
     waiting = sorted(arrivals, key=lambda arrival: arrival.at_step)
     by_id: dict[str, Arrival] = {}
@@ -45,8 +45,8 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
             arrival = waiting.pop(0)
             request_id = f"{id(llm)}-{len(by_id)}"
             by_id[request_id] = arrival
-            tokenized = llm._input_processor.tokenize(arrival.prompt, arrival.params)
-            core.add(llm._input_processor.requests(request_id, tokenized, now=float(step)))
+            tokenized = llm.run(llm.engine.prompts.tokenize(arrival.prompt, arrival.params, is_new=False))
+            core.add(llm.engine._input_processor.requests(request_id, tokenized, now=float(step)))
         for request_id, arrival in by_id.items():
             if arrival.abort_after is not None and step >= arrival.at_step + arrival.abort_after:
                 for delta in core.abort(request_id):

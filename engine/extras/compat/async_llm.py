@@ -13,7 +13,7 @@ from ...language.text.tokenizer import Tokenizer
 from ...serving.async_engine import AsyncEngine
 from ...serving.input_processor import Prompt
 from ...serving.output_processor import TokenTexts
-from ...serving.request_output import CompletionOutput, RequestOutput
+from ...serving.request_output import RequestOutput
 
 
 class AsyncLLM:
@@ -62,12 +62,7 @@ class AsyncLLM:
         await self.start()
         deltas: asyncio.Queue[Any] = asyncio.Queue()
         submitted = await self.engine.submit(prompt, params, deltas.put_nowait, request_id=request_id)
-        output = RequestOutput(
-            request_id,
-            submitted.prompt,
-            submitted.prompt_token_ids,
-            [CompletionOutput(index) for index in range(params.n)],
-        )
+        output = submitted.output()
         try:
             while not output.finished:
                 delta = await deltas.get()

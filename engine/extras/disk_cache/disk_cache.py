@@ -168,11 +168,6 @@ class DiskCache(EnginePart):
                 _log.warning("prefix cache on disk: no answer for %g s; not read for %g s", _READ_S, _PAUSE_S)
                 self._next_read = time.monotonic() + _PAUSE_S
 
-    def fetch_now(self, token_ids: Sequence[int], params: SamplingParams) -> None:
-        """Like `fetch`, and wait here."""
-        if (read := self._reading(token_ids, tenant="", salt=params.cache_salt)) is not None:
-            self._stage(read(), self._generation)
-
     def _reading(self, token_ids: Sequence[int], *, tenant: str, salt: str) -> Callable[[], list[Found]] | None:
         """Return the reading of the blocks that are not in the cache; None if there is nothing to look for."""
         if self.blocks is None or self.blocks.cache is None:

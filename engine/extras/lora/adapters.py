@@ -188,7 +188,7 @@ class Adapters(EnginePart):
 
         Raises InvalidRequestError, ModelNotFoundError.
         """
-        if (name := params.adapter) is None:
+        if not isinstance(name := params.adapter, str):
             return params
         with self._lock:
             named = self._named.get(name)

@@ -11,7 +11,7 @@ from .adapters import Adapters
 
 def with_adapters(llm: LLM, params: Sequence[SamplingParams], lora_request: Any) -> list[SamplingParams]:
     """Return the parameters with the adapters of a LoRARequest, or of one or None per prompt."""
-    if (adapters := llm.part(Adapters)) is None:
+    if (adapters := llm.engine.part(Adapters)) is None:
         raise InvalidRequestError("lora_request needs LLM(enable_lora=True)", param="lora_request")
     requests = list(lora_request) if isinstance(lora_request, (list, tuple)) else [lora_request] * len(params)
     check_one_each(params, requests, "LoRA requests")

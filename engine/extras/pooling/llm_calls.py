@@ -86,7 +86,7 @@ def score(
 
 def pooler_of(llm: "LLM") -> Pooler:
     """Return the pooler of an LLM. Raises InvalidRequestError for a model that does not pool."""
-    pooler = llm.part(Pooler)
+    pooler = llm.engine.part(Pooler)
     if pooler is None:
         raise InvalidRequestError(NO_POOLING)
     return pooler

@@ -22,4 +22,4 @@ def maker(llm: "LLM", params: Sequence[SamplingParams]) -> "ReceiptMaker | None"
         return None
     from .llm_receipts import LLMReceipts
 
-    return llm.state(LLMReceipts).maker()
+    return llm.engine.state(LLMReceipts).maker()

@@ -3,14 +3,9 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...config import ResolvedConfig
-from ...core.request import Request
-from ...execution.runner.model_runner import LoadedModel
-from ...language.text.tokenizer import Tokenizer
+from ...serving.async_engine import AsyncEngine
 from ...serving.llm import LLM
 from ...serving.request_output import RequestOutput
 from ...serving.submitted_request import SubmittedRequest
@@ -24,9 +19,9 @@ from .verification import Comparison, Verdict, params_of, verdict_of
 class LLMReceipts:
     """Identity of an LLM's model and the key that signs."""
 
-    def __init__(self, llm: LLM) -> None:
-        replaying = llm.part(Replaying)
-        self._llm, self._lock = llm, threading.Lock()
+    def __init__(self, engine: AsyncEngine) -> None:
+        replaying = engine.part(Replaying)
+        self._engine, self._lock = engine, threading.Lock()
         self._key = None if replaying is None else replaying.key
         self._known: tuple[int, Identity] | None = None  # version of the weights, and the identity with them
 
@@ -36,14 +31,13 @@ class LLMReceipts:
         Raises UnavailableError if the files have changed since they were loaded, or if there are none.
         """
         with self._lock:
-            if self._known is None or self._known[0] != self._llm.weights_version:
-                served = _Served.of(self._llm)
-                self._known = served.weights_version, Identity.of(served)
+            while self._known is None or self._known[0] != self._engine.weights_version:
+                self._known = self._engine.weights_version, Identity.of(self._engine)
             return self._known
 
     def maker(self) -> "ReceiptMaker":
         """Return the maker of one call's receipts."""
-        return ReceiptMaker(*self.identity(), self._key, model=self._llm.config.model_name)
+        return ReceiptMaker(*self.identity(), self._key, model=self._engine.config.model_name)
 
 
 def verify(llm: LLM, receipt: Mapping[str, Any]) -> Verdict:
@@ -54,12 +48,12 @@ def verify(llm: LLM, receipt: Mapping[str, Any]) -> Verdict:
     another model, ConfigError if it is signed and the package `cryptography` is missing.
     """
     read = Receipt.read(receipt)
-    llm.state(LLMReceipts).identity()[1].check(read.identity)
+    llm.engine.state(LLMReceipts).identity()[1].check(read.identity)
     comparison = Comparison(read.outputs)
-    replaying = llm.part(Replaying)
+    replaying = llm.engine.part(Replaying)
     assert replaying is not None
     expected = _Expected(replaying.replays, read)
-    with llm.begin([list(read.prompt_token_ids)], [params_of(read, llm.variants)], [expected]) as stream:
+    with llm.begin([list(read.prompt_token_ids)], [params_of(read, llm.engine.variants)], [expected]) as stream:
         while not comparison.ended.is_set():
             llm.step(stream)
             while stream.deltas:
@@ -69,32 +63,15 @@ def verify(llm: LLM, receipt: Mapping[str, Any]) -> Verdict:
     return verdict_of(read, comparison.mismatch)
 
 
-@dataclass
-class _Served:
-    """Model of an LLM, as Identity reads it."""
-
-    tokenizer: Tokenizer | None
-    config: ResolvedConfig
-    loaded: LoadedModel
-    weights_version: int
-    weights_path: Path | None
-
-    @classmethod
-    def of(cls, llm: LLM) -> "_Served":
-        """Return what the LLM serves now."""
-        with llm.between_steps():
-            return cls(llm.tokenizer, llm.config, llm.runner.loaded, llm.weights_version, llm.weights_path)
-
-
 class _Expected(NamedTuple):
     """Observer of a verification's requests, before a step runs them."""
 
     replays: Replays
     receipt: Receipt
 
-    def note(self, requests: list[Request]) -> None:
+    def note(self, submitted: SubmittedRequest) -> None:
         """Like CallObserver."""
-        self.replays.expect(requests, [output.token_ids for output in self.receipt.outputs])
+        self.replays.expect(submitted.requests, [output.token_ids for output in self.receipt.outputs])
 
     def ended(self, outputs: Sequence[RequestOutput]) -> None:
         """Like CallObserver."""
@@ -108,10 +85,10 @@ class ReceiptMaker:
         self._submitted: dict[str, SubmittedRequest] = {}
         self._created = int(time.time())
 
-    def note(self, requests: list[Request]) -> None:
-        """Note the requests of a prompt, if they want a receipt."""
-        if requests[0].params.wants_receipt:
-            self._submitted[requests[0].request_id] = SubmittedRequest(requests[0].request_id, None, requests)
+    def note(self, submitted: SubmittedRequest) -> None:
+        """Note the request of a prompt, if it wants a receipt."""
+        if submitted.params.wants_receipt:
+            self._submitted[submitted.request_id] = submitted
 
     def ended(self, answers: Sequence[RequestOutput]) -> None:
         """Give each complete answer its receipt; None if its tokens come from several weight versions."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from ...core.engine_core import EngineCore
-from ...errors import ConfigError, InvalidRequestError
+from ...errors import InvalidRequestError
 from ...serving.async_engine import AsyncEngine
 from .live_model import LEVELS, MODES, LiveModel, NewWeights
 
@@ -65,7 +65,7 @@ class EngineControl:
                 self.sleep_level = model.sleep_level
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """End the sleep; with the tag "weights" only the weights wake up. Raises InvalidRequestError.
+        """End the sleep; with the tag "weights" only the weights wake up. Raises InvalidRequestError, ConfigError.
 
         Weights that were given back are read again.
         """
@@ -84,7 +84,7 @@ class EngineControl:
     ) -> int:
         """Change to the weights of a folder or of named tensors, and return their version.
 
-        A sleeping engine goes on sleeping. Raises InvalidRequestError; then nothing has changed.
+        A sleeping engine goes on sleeping. Raises InvalidRequestError, ConfigError; then nothing has changed.
         """
         async with self._lock:
             model = self._engine.state(LiveModel)
@@ -122,12 +122,10 @@ class EngineControl:
             await self._engine.wait_idle()
 
     async def _prepared(self, prepare: Callable[[], T]) -> T:
-        """Prepare weights beside the steps, in a thread of lower priority. Raises InvalidRequestError."""
+        """Prepare weights beside the steps, in a thread of lower priority. Raises ConfigError."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="splitfuse-weights", initializer=_be_nice)
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, prepare)
-        except ConfigError as exc:
-            raise InvalidRequestError(str(exc), param="path") from exc
         finally:
             thread.shutdown(wait=False)
 

@@ -31,7 +31,6 @@ from .sources import FiniteSource, TensorSource
 
 if TYPE_CHECKING:
     from ...serving.async_engine import AsyncEngine
-    from ...serving.llm import LLM
 
 # Fields in which an update's config.json may differ from the served model's.
 _FREE = {"quantization", "dtype", "eos_token_ids", "description", "hf_config", "max_position_embeddings"}
@@ -52,7 +51,7 @@ class NewWeights:
 class LiveModel:
     """Weights of one engine: their updates, and their absence while the model sleeps."""
 
-    def __init__(self, engine: "LLM | AsyncEngine") -> None:
+    def __init__(self, engine: "AsyncEngine") -> None:
         """Raise InvalidRequestError where weights cannot change."""
         config, runner = engine.config, engine.runner
         if runner.loaded.device.type != "cpu":

@@ -20,8 +20,9 @@ _CHARS_PER_S = 2**20  # lowest speed of a tokenizer
 class InputThreads:
     """Thread pools for prompts. `num_requests` and `length` (characters or ids): the sums over work that is held."""
 
-    def __init__(self, *, max_length: int) -> None:
-        self._max_length = max_length
+    def __init__(self, *, max_length: int, is_direct: bool = False) -> None:
+        """`is_direct`: the caller's thread does all work itself."""
+        self._max_length, self._is_direct = max_length, is_direct
         self._short = ThreadPoolExecutor(_NUM_SHORT_THREADS, thread_name_prefix="splitfuse-input")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="splitfuse-long-input")
         self._is_stopped = False
@@ -49,6 +50,8 @@ class InputThreads:
     async def run(self, work: Callable[[], _T], *, length: int) -> _T:
         """Run `work` in a thread and return its result. Raises its exceptions, and UnavailableError after `stop`."""
         self._check_running()
+        if self._is_direct:
+            return work()
         threads = self._long if length > LONG_CHARS else self._short
         return await asyncio.get_running_loop().run_in_executor(threads, self._run, work)
 

@@ -1,12 +1,15 @@
 """Routes of an admin that change a running engine. The paths other than /weights are vLLM's."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ....engine.errors import ConfigError, InvalidRequestError
 from ...api.openapi import BODY, KEYED, errors
 from ...api.rights import require_changing_admin
 from ...http.json_response import JsonResponse
@@ -31,7 +34,8 @@ async def weights(request: Request, body: Annotated[WeightsRequest, Depends(Weig
     service, begin = service_of(request), time.monotonic()
     path = body.folder(service.settings.section(WeightSettings).weights_dir)
     control = _control(service)
-    version = await control.update(path, mode=body.mode)
+    with _refusing():
+        version = await control.update(path, mode=body.mode)
     seconds = {"seconds": time.monotonic() - begin, "hold_s": control.last_hold_s}
     return JsonResponse({"weights_version": version, **{name: round(value, 4) for name, value in seconds.items()}})
 
@@ -64,7 +68,8 @@ async def sleep(request: Request, level: Level = 1, mode: Mode = "keep") -> Resp
 async def wake_up(request: Request, tags: Tags = None) -> Response:
     """End the sleep. Weights that were given back are read again."""
     service = service_of(request)
-    await _control(service).wake_up(tags)
+    with _refusing():
+        await _control(service).wake_up(tags)
     return _state(service)
 
 
@@ -78,6 +83,14 @@ async def is_sleeping(request: Request) -> Response:
 async def is_paused(request: Request) -> Response:
     """Tell if the engine takes no steps, asleep or not."""
     return JsonResponse({"is_paused": service_of(request).engine.paused is not None})
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as exc:
+        raise InvalidRequestError(str(exc), param="path") from exc
 
 
 def _state(service: Service) -> Response:

@@ -50,19 +50,19 @@ class Subject:
             prefix_cache_dir=str(folder / "cache"),
             **settings,
         )
-        self._disk: Any = self._llm.part(DiskCache)
+        self._disk: Any = self._llm.engine.part(DiskCache)
         self._expected = self._answer()
         self._files = SavedFiles(folder / "cache")
         self.is_hit = self._answer() == self._expected and self._num_cached >= _NUM_PROMPT - 32
 
     def _answer(self) -> tuple[object, ...]:
-        restart(self._llm.core.scheduler)  # forgets the cache in memory
+        restart(self._llm.engine.core.scheduler)  # forgets the cache in memory
         self._disk._staged.clear()
         self._disk._num_staged_bytes = 0
         (output,) = self._llm.generate([self._prompt], _PARAMS)
         self._num_cached = output.num_cached_tokens or 0
         self._disk.flush()
-        self._llm.core.scheduler.check()
+        self._llm.engine.core.scheduler.check()
         return output.outputs[0].token_ids, output.outputs[0].logprobs
 
     def fault(self, seed: int) -> str | None:

@@ -95,7 +95,7 @@ def test_eight_adapters_and_the_model_under_random_schedules(case: Case, seed: i
         enable_lora=True,
         enable_prefix_caching=bool(seed),
     )
-    adapters = [llm.part(Adapters).request(LoRARequest(path.name, str(path))) for path in paths]
+    adapters = [llm.engine.part(Adapters).request(LoRARequest(path.name, str(path))) for path in paths]
     arrivals = {
         key: Arrival(
             prompts[key[0]],
@@ -136,7 +136,7 @@ def test_bits_are_equal_alone_and_in_company(case: Case, options: dict[str, Any]
 
     pairs = [(prompt, path) for prompt in prompts[:3] for path in (*paths[:4], None)]
     together = LLM(folder, enable_lora=True, max_num_batched_tokens=512, **options)
-    assert together.pipeline.core.config.enable_lora
+    assert together.engine.core.config.enable_lora
     in_company = logprobs(together, pairs)
     alone = LLM(folder, enable_lora=True, max_num_batched_tokens=7, max_num_seqs=1, **options)
     assert [logprobs(alone, [pair])[0] for pair in pairs] == in_company
@@ -146,13 +146,13 @@ def test_bits_are_equal_alone_and_in_company(case: Case, options: dict[str, Any]
 def test_the_plan_equals_the_ops_and_a_server_without_adapters_has_no_part_of_them(case: Case) -> None:
     folder, paths, prompts, _ = case
     plain = LLM(folder, dtype="bfloat16")
-    assert plain.part(Adapters) is None
-    assert not hasattr(plain.runner.model, "sites")
+    assert plain.engine.part(Adapters) is None
+    assert not hasattr(plain.engine.runner.model, "sites")
     llm = LLM(folder, dtype="bfloat16", enable_lora=True)
-    assert llm.runner.loaded.op_by_op is None
+    assert llm.engine.runner.loaded.op_by_op is None
     request = LoRARequest("a", str(paths[0]))
     planned = llm.generate(prompts, PARAMS, lora_request=request)
-    model = llm.runner.model
+    model = llm.engine.runner.model
     model.plan.run = lambda x, inputs, cache: model._run_layers(x, inputs, cache)  # op by op
     assert [o.outputs[0].token_ids for o in llm.generate(prompts, PARAMS, lora_request=request)] == [
         o.outputs[0].token_ids for o in planned
@@ -167,8 +167,8 @@ def test_an_adapter_leaves_memory_and_comes_back(case: Case) -> None:
     for index in (0, 1, 2, 0, 3, 0):
         output = llm.generate(prompts[0], PARAMS, lora_request=LoRARequest(paths[index].name, str(paths[index])))
         assert list(output[0].outputs[0].token_ids) == answers[0, index]
-        assert llm.part(Adapters).num_loaded <= 2
-    assert llm.part(Adapters).num_loaded == 2
+        assert llm.engine.part(Adapters).num_loaded <= 2
+    assert llm.engine.part(Adapters).num_loaded == 2
 
 
 def test_an_adapters_answer_verifies_with_its_files_alone(case: Case) -> None:
@@ -198,4 +198,4 @@ def test_an_adapter_of_experts_is_refused_in_one_line(name: str, tmp_path: Path)
     llm = LLM(str(tmp_path / "model"), dtype="float32", enable_lora=True)
     with pytest.raises(InvalidRequestError, match=r"cannot change .*experts.* of this model; .*they can. Merge it"):
         llm.generate([[1, 2, 3]], PARAMS, lora_request=LoRARequest("a", str(path)))
-    assert llm.part(Adapters).named == []
+    assert llm.engine.part(Adapters).named == []

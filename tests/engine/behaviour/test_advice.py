@@ -126,4 +126,4 @@ async def test_all_hooks_may_raise_at_once(engine: AsyncEngine) -> None:
     for _ in range(3):
         assert await tokens_of(engine) == expected
     assert engine.is_healthy
-    engine._pipeline.core.scheduler.check()
+    engine.core.scheduler.check()

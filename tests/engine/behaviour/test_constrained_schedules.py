@@ -99,10 +99,10 @@ class Stumbling:
     """Runner that computes and samples a whole step and then often fails, so that the step is retried by halves."""
 
     def __init__(self, llm: LLM) -> None:
-        self._runner = llm.pipeline._runner._runner
+        self._runner = llm.engine.pipeline._runner._runner
         self._rng = random.Random(0)
         self.num_failures = 0
-        llm.pipeline._runner._runner = self
+        llm.engine.pipeline._runner._runner = self
 
     def move(self, moves: Moves) -> None:
         self._runner.move(moves)
@@ -162,13 +162,15 @@ def test_a_grammar_that_breaks_costs_its_own_request_alone(tiny_folder: str) -> 
     expected = llm.generate("abc", params)[0].outputs[0].text
     made = {}
     for name in ("good", "bad"):
-        made[name] = llm._input_processor.requests(name, llm._input_processor.tokenize("abc", params), now=0.0)
-        llm.core.add(made[name])
-    llm.pipeline.step()
+        made[name] = llm.engine._input_processor.requests(
+            name, llm.run(llm.engine.prompts.tokenize("abc", params, is_new=False)), now=0.0
+        )
+        llm.engine.core.add(made[name])
+    llm.engine.pipeline.step()
     made["bad"][0].token_ids[-1] = 98
     outputs = {name: CompletionOutput(0) for name in made}
-    while llm.core.num_unfinished:
-        for delta in llm.pipeline.step().deltas:
+    while llm.engine.core.num_unfinished:
+        for delta in llm.engine.pipeline.step().deltas:
             outputs[delta.request_id].add(delta)
     assert outputs["bad"].finish_reason == "error"
     assert isinstance(outputs["bad"].error, ConstraintError)

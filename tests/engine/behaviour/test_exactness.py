@@ -105,7 +105,7 @@ def test_the_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_without_exactness_nothing_is_claimed(options: dict[str, Any], inexact: str | None) -> None:
     with LLM("demo", device="cpu", **{"dtype": "float32", **options}) as llm:
-        assert llm.runner.loaded.inexact == inexact
+        assert llm.engine.runner.loaded.inexact == inexact
 
 
 @pytest.mark.skipif(not IS_WHOLE or default_model() != "smollm2", reason=f"make exact, and SmolLM2: {GET_SMOLLM2}")

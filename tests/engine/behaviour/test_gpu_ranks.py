@@ -75,7 +75,7 @@ def test_a_lost_rank_is_named(sent: int, words: str, folder: Path, monkeypatch: 
     use_gloo_ranks(monkeypatch)
     with LLM(str(folder), device="cpu", dtype="float32", tensor_parallel_size=2, async_scheduling=True) as llm:
         llm.generate([PROMPTS[0]], PARAMS[0])
-        (process,) = llm.pipeline._runner._runner.ranks._state._processes  # type: ignore[attr-defined]
+        (process,) = llm.engine.pipeline._runner._runner.ranks._state._processes  # type: ignore[attr-defined]
         os.kill(process.pid, sent)
         with pytest.raises(RankLostError, match=f"rank 1 {words}"):
             llm.generate([PROMPTS[0]], PARAMS[0])
@@ -193,7 +193,7 @@ def test_the_gpu_with_the_least_memory_decides(folder: Path, monkeypatch: pytest
         monkeypatch.setattr(rank_process, "memory_of", lambda device, others=others: FakeMemory(others))
         options: dict[str, Any] = {"max_num_seqs": 200, "enforce_eager": True}
         with LLM(str(folder), device="cpu", dtype="float32", tensor_parallel_size=2, **options) as llm:
-            blocks.append(llm.core.blocks.device.num_blocks)
+            blocks.append(llm.engine.core.blocks.device.num_blocks)
             assert llm.generate([PROMPTS[2]], PARAMS[0])[0].outputs[0].token_ids
     assert blocks[0] == pytest.approx(blocks[1] / 2, rel=0.01)
 

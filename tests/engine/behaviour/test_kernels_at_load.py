@@ -37,7 +37,7 @@ largest = ops.max_logits
 ops.max_logits = lambda logits: tuple(map(torch.zeros_like, largest(logits)))
 llm = LLM(sys.argv[2], dtype=sys.argv[4], device="cpu", async_scheduling=True, max_num_seqs=40,
           max_num_batched_tokens=256, load_format="dummy")
-launcher = llm.pipeline.launcher
+launcher = llm.engine.pipeline.launcher
 if sys.argv[3] == "graphs":
     dtype = getattr(torch, sys.argv[4])
     launcher.use_graphs(Repeater(), sizes=cuda_graphs.graph_sizes(40), hidden_size=64, dtype=dtype)

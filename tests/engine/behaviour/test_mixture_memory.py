@@ -20,7 +20,7 @@ def memory(key):
 from splitfuse.engine import LLM, SamplingParams
 before = memory("VmRSS")
 llm = LLM(sys.argv[1], num_kv_blocks=16, max_model_len=64)
-print(memory("VmHWM") - before, memory("VmRSS") - before, llm.runner.loaded.op_by_op)
+print(memory("VmHWM") - before, memory("VmRSS") - before, llm.engine.runner.loaded.op_by_op)
 [output] = llm.generate([[1, 2, 3]], SamplingParams(max_tokens=4, temperature=0, ignore_eos=True))
 assert len(output.outputs[0].token_ids) == 4
 """

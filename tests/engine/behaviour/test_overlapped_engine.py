@@ -55,8 +55,8 @@ def test_llm(tiny_folder: str, settings: dict[str, Any], seed: int) -> None:
     expected = results(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True, **settings)
     assert results(llm.generate(PROMPTS, params)) == expected
-    assert llm.core.blocks.device.num_used_blocks == 0
-    assert not llm.pipeline.is_busy
+    assert llm.engine.core.blocks.device.num_used_blocks == 0
+    assert not llm.engine.pipeline.is_busy
 
 
 class Repeater:
@@ -72,7 +72,7 @@ class Launches:
 
     def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         self.num_launched = self.num_steps = 0
-        launch, update = launcher_of(llm).launch, llm.core.update
+        launch, update = launcher_of(llm).launch, llm.engine.core.update
 
         def launched(batch: Batch) -> PendingOutputs | None:
             pending = launch(batch)
@@ -84,7 +84,7 @@ class Launches:
             return update(*args)
 
         monkeypatch.setattr(launcher_of(llm), "launch", launched)
-        monkeypatch.setattr(llm.core, "update", updated)
+        monkeypatch.setattr(llm.engine.core, "update", updated)
 
 
 def overlapped(folder: str, *, graphs: bool = False, **settings: Any) -> LLM:
@@ -203,8 +203,8 @@ def test_it_goes_with_recording_and_speculation(tiny_folder: str, tmp_path: Path
     path = tmp_path / "recording.jsonl"
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True, record=str(path), **other)
     assert results(llm.generate(PROMPTS, params)) == expected
-    assert (type(llm.core.speculation.inner) is not Speculator) == bool(other)
-    llm.core.scheduler.listeners[0]._stream.flush()  # type: ignore[attr-defined]
+    assert (type(llm.engine.core.speculation.inner) is not Speculator) == bool(other)
+    llm.engine.core.scheduler.listeners[0]._stream.flush()  # type: ignore[attr-defined]
     replayed = replay(path)
     assert replayed.difference is None, replayed.difference
     assert replayed.num_steps > 20

@@ -141,7 +141,7 @@ def test_no_schedule_changes_a_bit(name: str, pooling: str, seed: int, tmp_path:
     alone = [alone_llm.embed([prompt])[0].outputs.embedding for prompt in inputs]
     budget = {"max_num_batched_tokens": rng.randint(200, 600)} if name in ENCODERS else {}  # its rows are not cut
     llm = random_llm(rng, str(tmp_path), max_tokens_of_one=220, block_sizes=(1, 4, 16), **budget)
-    pooler = llm.part(Pooler)
+    pooler = llm.engine.part(Pooler)
     assert pooler is not None
     made = pooler.embedding_prompts([*inputs, *inputs[:3]], PoolingParams())
     arrivals = [Arrival(item.token_ids, item.params, at_step=rng.randint(0, 20)) for item in made]
@@ -170,7 +170,7 @@ def test_a_chat_model_pools_beside_its_tokens(
     greedy = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     texts = [output.outputs[0].token_ids for output in llm.generate(inputs, greedy)]
     vectors = [output.outputs.embedding for output in llm.embed(inputs)]
-    pooler = llm.part(Pooler)
+    pooler = llm.engine.part(Pooler)
     assert pooler is not None
     made = pooler.embedding_prompts(inputs, PoolingParams())
     chats = [Arrival(prompt, greedy) for prompt in inputs]

@@ -124,9 +124,9 @@ def test_no_more_logits_at_once_than_a_piece(
 ) -> None:
     folder, _ = model
     llm = LLM(folder, dtype="float32", max_num_batched_tokens=512)
-    inner, sizes = llm.pipeline._runner._runner.model.logits, []  # type: ignore[attr-defined]
+    inner, sizes = llm.engine.pipeline._runner._runner.model.logits, []  # type: ignore[attr-defined]
     monkeypatch.setattr(
-        llm.pipeline._runner._runner.model, "logits", lambda hidden: sizes.append(len(hidden)) or inner(hidden)
+        llm.engine.pipeline._runner._runner.model, "logits", lambda hidden: sizes.append(len(hidden)) or inner(hidden)
     )  # type: ignore[attr-defined]
     monkeypatch.setattr(prompt_logprobs, "_NUM_LOGITS", VOCAB_SIZE * 16)
     prompt = {"prompt_token_ids": [7] * 300}
@@ -141,7 +141,7 @@ def test_a_prompt_of_one_token_has_nothing_to_score(model: tuple[str, PreTrained
 
 def test_scores_that_are_not_finite_fail_the_request(model: tuple[str, PreTrainedModel]) -> None:
     llm = LLM(model[0], dtype="float32", max_num_batched_tokens=8)
-    runner = llm.pipeline._runner._runner
+    runner = llm.engine.pipeline._runner._runner
     inner = runner.model.logits  # type: ignore[attr-defined]
     calls = itertools.count()
     runner.model.logits = lambda hidden: inner(hidden) * (float("nan") if next(calls) == 3 else 1.0)  # type: ignore[attr-defined]

@@ -50,12 +50,12 @@ def llm(request: pytest.FixtureRequest) -> LLM:
 
 def run(llm: LLM, params: SamplingParams, resumed: dict[str, Resumed | None]) -> dict[str, list[OutputDelta]]:
     """Return the deltas of one request per name."""
-    tokenized = llm._input_processor.tokenize(PROMPT, params)
+    tokenized = llm.run(llm.engine.prompts.tokenize(PROMPT, params, is_new=False))
     for name, resumption in resumed.items():
-        llm.core.add(llm._input_processor.requests(name, tokenized, now=0.0, resumed=resumption))
+        llm.engine.core.add(llm.engine._input_processor.requests(name, tokenized, now=0.0, resumed=resumption))
     deltas = defaultdict(list)
-    while llm.pipeline.has_work:
-        for delta in llm.pipeline.step().deltas:
+    while llm.engine.pipeline.has_work:
+        for delta in llm.engine.pipeline.step().deltas:
             deltas[delta.request_id].append(delta)
     return deltas
 

@@ -126,7 +126,7 @@ def test_bad_words_that_no_logit_can_make_are_no_words() -> None:
         max_cache_tokens=64,
         seed=0,
     )
-    assert input_processor.tokenize([1], SamplingParams(bad_words=["bad", "worse"])).bad_words == ((2,),)
+    assert input_processor._tokenize([1], SamplingParams(bad_words=["bad", "worse"])).bad_words == ((2,),)
 
 
 def test_allowed_token_ids_and_logit_bias(llm: LLM) -> None:

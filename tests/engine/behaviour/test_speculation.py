@@ -87,8 +87,8 @@ def test_same_answer_whatever_the_parameters(tiny_folder: str, params: dict[str,
     llm = with_prophet(tiny_folder, known, asked.n)
     speculated = generate(llm, asked)
     assert facts(speculated) == facts(plain)
-    assert llm.core.speculation is not None
-    assert llm.core.speculation.num_accepted_tokens > 0
+    assert llm.engine.core.speculation is not None
+    assert llm.engine.core.speculation.num_accepted_tokens > 0
     if asked.logprobs:
         for one, other in zip(plain, speculated, strict=True):
             assert one.logprobs
@@ -109,12 +109,12 @@ def test_what_was_answered_before_takes_few_steps(tiny_folder: str, params: dict
         llm = make(tiny_folder, speculative_config={"method": method, "adaptive": False})
         for _ in range(3):
             for prompt, tokens in zip(prompts, expected, strict=True):
-                before = llm.core.speculation.inner.num_accepted_tokens
+                before = llm.engine.core.speculation.inner.num_accepted_tokens
                 assert generate(llm, sampling, [prompt])[0].token_ids == tokens
-                num_accepted = llm.core.speculation.inner.num_accepted_tokens - before
+                num_accepted = llm.engine.core.speculation.inner.num_accepted_tokens - before
                 num_steps.setdefault(method, []).append(len(tokens) / (len(tokens) - num_accepted))
         if method == "suffix":
-            llm.core.speculation.inner._drafter.check()
+            llm.engine.core.speculation.inner._drafter.check()
     again = {method: sum(found[3:]) for method, found in num_steps.items()}
     assert again["suffix"] > 3 * again["ngram"]
 
@@ -163,9 +163,13 @@ def test_accepted_tokens_come_in_fewer_steps(tiny_folder: str) -> None:
             return known[tuple(PROMPTS[0]), 0][request.num_output_tokens :][:count]
 
     speculation = speculate(llm, Perfect(VOCAB_SIZE), max_drafts=4)
-    llm.core.add(llm._input_processor.requests("r", llm._input_processor.tokenize(PROMPTS[0], params), now=0.0))
-    steps = [llm.pipeline.step() for _ in range(9)]
-    assert not llm.core.num_unfinished
+    llm.engine.core.add(
+        llm.engine._input_processor.requests(
+            "r", llm.run(llm.engine.prompts.tokenize(PROMPTS[0], params, is_new=False)), now=0.0
+        )
+    )
+    steps = [llm.engine.pipeline.step() for _ in range(9)]
+    assert not llm.engine.core.num_unfinished
     assert [len(step.deltas[0].token_ids) for step in steps] == [1] + 8 * [5]
     assert (speculation.num_drafts, speculation.num_draft_tokens) == (8, 32)
     assert speculation.num_accepted_tokens_per_pos == [8, 8, 8, 8]
@@ -215,7 +219,7 @@ class Waiting(Forgetful):
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_a_wait_for_a_processor_is_not_charged(tiny_folder: str, method: str) -> None:
     llm = make(tiny_folder, speculative_config={"method": method, "adaptive": False})
-    speculation: Any = llm.core.speculation.inner
+    speculation: Any = llm.engine.core.speculation.inner
     speculation._drafter = drafter = Waiting(VOCAB_SIZE)
     generate(llm, SamplingParams(max_tokens=10, temperature=0, ignore_eos=True), PROMPTS[:1])
     assert drafter.num_calls >= 8
@@ -374,19 +378,23 @@ def test_only_the_row_at_fault_fails(tiny_folder: str) -> None:
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     plain = generate(make(tiny_folder), params)
     llm = with_prophet(tiny_folder, plain)
-    run = llm.pipeline._runner._runner.run
+    run = llm.engine.pipeline._runner._runner.run
 
     def run_unless_it_is_the_second(batch: Batch) -> Any:
         if any(row.request.request_id == "1" and row.request.num_output_tokens > 5 for row in batch.rows):
             raise RuntimeError("boom")
         return run(batch)
 
-    llm.pipeline._runner._runner.run = run_unless_it_is_the_second  # type: ignore[method-assign]
+    llm.engine.pipeline._runner._runner.run = run_unless_it_is_the_second  # type: ignore[method-assign]
     outputs = [CompletionOutput(0) for _ in PROMPTS]
     for i, prompt in enumerate(PROMPTS):
-        llm.core.add(llm._input_processor.requests(str(i), llm._input_processor.tokenize(prompt, params), now=0.0))
-    while llm.core.num_unfinished:
-        for delta in llm.pipeline.step().deltas:
+        llm.engine.core.add(
+            llm.engine._input_processor.requests(
+                str(i), llm.run(llm.engine.prompts.tokenize(prompt, params, is_new=False)), now=0.0
+            )
+        )
+    while llm.engine.core.num_unfinished:
+        for delta in llm.engine.pipeline.step().deltas:
             outputs[int(delta.request_id)].add(delta)
     assert outputs[1].finish_reason == "error"
     assert [outputs[0].token_ids, outputs[2].token_ids] == [plain[0].token_ids, plain[2].token_ids]

@@ -159,7 +159,7 @@ def test_parameters_that_leave_no_token_are_an_error_that_names_them(demo: LLM, 
     with pytest.raises(ConstraintError, match="no token is left that it and allowed_token_ids, bad_words") as info:
         generate(demo, regex="yes", **fields)
     assert info.value.param == "structured_outputs.regex"
-    assert demo.core.blocks.device.num_used_blocks == 0
+    assert demo.engine.core.blocks.device.num_used_blocks == 0
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -259,7 +259,7 @@ def test_fields_that_make_no_sense_are_named(fields: dict[str, Any], param: str)
 
 
 def test_what_has_been_compiled_is_kept_within_bounds(demo: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = demo._input_processor._grammars
+    compiler = demo.engine._input_processor._grammars
     assert compiler is not None
     first = compiler.compile(StructuredOutputs(regex="first"))
     assert compiler.compile(StructuredOutputs(regex="first")) is first

@@ -122,7 +122,7 @@ def test_swaps_and_forks_reach_all_ranks(cache_dtype: str, tmp_path: Path) -> No
             **options,
         ) as llm:
             outputs = llm.generate([prompt[:30] for prompt in PROMPTS], params)
-            assert llm.core.scheduler.num_preemptions > 0, "the test is meant to swap"
+            assert llm.engine.core.scheduler.num_preemptions > 0, "the test is meant to swap"
         found.append([output.token_ids for request_output in outputs for output in request_output.outputs])
     pairs = [pair for tokens in zip(*found, strict=True) for pair in zip(*tokens, strict=True)]
     # Sums over ranks differ in their last bits, so a number may be rounded to the next int8.
@@ -189,7 +189,7 @@ def test_a_step_that_fails_on_rank_0_ends_all(tmp_path: Path, monkeypatch: pytes
     """Do not retry: the other ranks are within the step, and a retry would sum numbers of another try."""
     save_model("llama-mha", tmp_path)
     with LLM(str(tmp_path), device="cpu", dtype="float32", tensor_parallel_size=2) as llm:
-        model = llm.pipeline._runner._runner.model._model  # type: ignore[attr-defined]
+        model = llm.engine.pipeline._runner._runner.model._model  # type: ignore[attr-defined]
 
         def fail(*_: object) -> torch.Tensor:
             raise RuntimeError("planted")

@@ -73,7 +73,7 @@ def without_loops(stays: list[str]) -> list[str]:
 
 def walk_of_a_mixed_batch(llm: LLM) -> list[str]:
     """Walk of `ModelRunner.run` for a decode under a grammar, one that is sampled, and a part of a prompt."""
-    runner, walks = llm.pipeline._runner._runner, []
+    runner, walks = llm.engine.pipeline._runner._runner, []
     run = runner.run
 
     def watched(batch: Batch) -> Any:
@@ -96,7 +96,7 @@ def walk_of_a_mixed_batch(llm: LLM) -> list[str]:
 @pytest.fixture
 def llm() -> LLM:
     llm = LLM(dtype="float32", device="cpu", max_num_batched_tokens=24, enable_prefix_caching=False)
-    if llm.pipeline._runner._runner.loaded.op_by_op is not None:  # type: ignore[attr-defined]
+    if llm.engine.pipeline._runner._runner.loaded.op_by_op is not None:  # type: ignore[attr-defined]
         pytest.skip("needs a C++ compiler: op by op, the layers walk on their own")
     return llm
 
@@ -109,7 +109,7 @@ def test_a_batch_comes_back_to_few_files(llm: LLM) -> None:
 
 
 def test_a_batch_that_a_graph_serves_comes_back_to_few_files(llm: LLM) -> None:
-    runner = llm.pipeline._runner._runner
+    runner = llm.engine.pipeline._runner._runner
     launcher = runner.new_launcher(max_num_tokens=24, max_num_seqs=8, max_model_len=512)  # type: ignore[attr-defined]
     hidden_size = runner.loaded.model_config.hidden_size  # type: ignore[attr-defined]
     launcher.use_graphs(Repeater(), sizes=graph_sizes(8), hidden_size=hidden_size, dtype=torch.float32)

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 def test_a_model_maps_no_file(name: str, tmp_path: Path) -> None:
     save_model(name, tmp_path)
     llm = LLM(str(tmp_path), dtype="float32", device="cpu", speculative_config={"model": str(tmp_path)})
-    assert llm.core.speculation.inner is not None
+    assert llm.engine.core.speculation.inner is not None
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 

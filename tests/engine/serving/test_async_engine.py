@@ -139,11 +139,11 @@ class Sabotage:
         self, engine: AsyncEngine, *, mark: int, spoil: bool = False, fail: Callable[[], object] = fault
     ) -> None:
         assert engine.is_loaded
-        self._runner = engine._pipeline._runner._runner
+        self._runner = engine.pipeline._runner._runner
         self._mark = mark
         self._spoil = spoil
         self._fail = fail
-        engine._pipeline._runner._runner = self
+        engine.pipeline._runner._runner = self
 
     def move(self, moves: Moves) -> None:
         self._runner.move(moves)
@@ -254,7 +254,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(tiny_folder: str) -
 async def test_before_any_request_has_ended_the_time_to_come_back_is_predicted(tiny_folder: str) -> None:
     async with running_engine(tiny_folder, max_num_seqs=2, max_queue_size=4) as engine:
         assert engine.is_loaded
-        engine._pipeline.core.cost_model = CostModel.fixed(0.01, 0.0, 0.0)
+        engine.core.cost_model = CostModel.fixed(0.01, 0.0, 0.0)
         params = SamplingParams(max_tokens=400, ignore_eos=True)
         running, waiting = Collector(n=2), Collector(n=4)
         await engine.submit([30], replace(params, n=2), running)
@@ -312,7 +312,7 @@ async def test_a_broken_loop_is_unhealthy_and_ends_every_request(tiny_folder: st
             raise RuntimeError("a bug of ours")
 
         assert engine.is_loaded
-        engine._pipeline.core.schedule = broken  # type: ignore[assignment]
+        engine.core.schedule = broken  # type: ignore[assignment]
         await engine.submit([30], GREEDY, sink)
         await sink.ended.wait()
         assert sink.deltas[-1].error is not None
@@ -325,7 +325,7 @@ async def test_a_step_that_fails_between_steps_ends_the_engine(
     tiny_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_engine(tiny_folder) as engine:
-        monkeypatch.setattr(type(engine._pipeline), "is_busy", True)
+        monkeypatch.setattr(type(engine.pipeline), "is_busy", True)
         monkeypatch.setattr(engine, "_step", Mock(side_effect=ZeroDivisionError))
         with pytest.raises(UnavailableError, match="has stopped"):
             async with engine.between_steps():

@@ -81,4 +81,4 @@ async def test_nothing_is_left_of_it(tiny_folder: str, overlapped: bool, tmp_pat
     ids=str,
 )
 def test_it_fits_engines_that_are_small(tiny_folder: str, settings: dict[str, Any]) -> None:
-    assert LLM(tiny_folder, device="cpu", dtype="float32", **settings).core.num_unfinished == 0
+    assert LLM(tiny_folder, device="cpu", dtype="float32", **settings).engine.core.num_unfinished == 0

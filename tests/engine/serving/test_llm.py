@@ -1,8 +1,11 @@
 """LLM and pipeline: the shapes that scripts written for vLLM and MII expect."""
 
+import gc
 import pickle
 import threading
+import weakref
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -38,8 +41,8 @@ def test_a_refused_prompt_leaves_nothing_behind(tiny_folder: str) -> None:
     llm = LLM(tiny_folder, dtype="float32")
     with pytest.raises(InvalidRequestError):
         llm.generate(["fine", ""])
-    assert llm.core.num_unfinished == 0
-    assert llm.core.blocks.device.num_used_blocks == 0
+    assert llm.engine.core.num_unfinished == 0
+    assert llm.engine.core.blocks.device.num_used_blocks == 0
 
 
 def test_the_same_seed_gives_the_same_draws_in_a_new_engine(tiny_folder: str) -> None:
@@ -295,9 +298,41 @@ def test_leaving_a_stream_aborts_its_requests(tiny_folder: str, leave: str) -> N
     elif leave == "close":
         stream.close()
     if leave != "drop":
-        assert llm.core.num_unfinished == 0
+        assert llm.engine.core.num_unfinished == 0
         assert list(stream) == []
     del stream
     llm.generate("c", max_tokens=1)
-    assert llm.core.num_unfinished == 0
-    assert llm.core.blocks.device.num_used_blocks == 0
+    assert llm.engine.core.num_unfinished == 0
+    assert llm.engine.core.blocks.device.num_used_blocks == 0
+
+
+async def test_a_notebooks_loop_does_not_stand_in_the_way(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    assert len(llm.generate("hello", max_tokens=3, ignore_eos=True)[0].outputs[0].token_ids) == 3
+
+
+@pytest.mark.parametrize("place", ["submit", "step"])
+def test_an_interrupt_costs_one_call(tiny_folder: str, place: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(llm.engine, place, Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(["a", "b"], max_tokens=3)
+    assert llm.engine.num_unfinished == 0
+    assert len(llm.generate("a", max_tokens=3, ignore_eos=True)[0].outputs[0].token_ids) == 3
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_an_llm_that_goes_keeps_no_memory(tiny_folder: str, is_closed: bool) -> None:
+    gc.disable()
+    try:
+        llm = LLM(tiny_folder, dtype="float32")
+        llm.generate("a", max_tokens=3)
+        runner = weakref.ref(llm.engine.runner)
+        if is_closed:
+            llm.close()
+        else:
+            del llm
+        assert runner() is None, "without the garbage collector"
+    finally:
+        gc.enable()

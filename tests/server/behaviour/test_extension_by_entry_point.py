@@ -81,7 +81,7 @@ from splitfuse.engine import LLM
 from tally_steps.part import Steps
 llm = LLM("demo", device="cpu", num_threads=1, tally_steps=True)
 llm.generate("Once", max_tokens=3, ignore_eos=True)
-print(llm.part(Steps).num_steps, llm.extensions.stats()["num_steps"])
+print(llm.engine.part(Steps).num_steps, llm.engine.extensions.stats()["num_steps"])
 """
     process = subprocess.run(
         [sys.executable, "-c", program],

@@ -37,7 +37,7 @@ async def answer(served: Any, **fields: Any) -> httpx.Response:
 
 def slow_down(served: Any) -> None:
     """Let the cost model believe that a token takes a second."""
-    model = served.service.engine._pipeline.core.cost_model._hook
+    model = served.service.engine.core.cost_model._hook
     model.learns, model._coefficients = False, [1.0, 1.0, 0.0]
 
 
@@ -57,7 +57,7 @@ async def test_what_cannot_be_met_is_refused_with_the_figure(served: Any, route:
 
 async def test_goals_of_the_server_and_of_keys_refuse_nothing(served: Any) -> None:
     slow_down(served)
-    table = served.service.engine._pipeline.core.pacer._goals
+    table = served.service.engine.core.pacer._goals
     table._server = {"ttft_ms": 1.0, "itl_ms": 1.0}
     assert (await answer(served)).status_code == 200
 

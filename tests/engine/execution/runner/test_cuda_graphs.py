@@ -367,7 +367,7 @@ def test_drafts_are_verified_by_graphs(tiny_folder: str) -> None:
             capturer.num_replayed = 0
         params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
         outputs = llm.generate([[30] * 9, [40, 50] * 6, [60, 61, 62] * 5], params)
-        return [output.outputs[0].token_ids for output in outputs], llm.core.speculation.inner.num_draft_tokens
+        return [output.outputs[0].token_ids for output in outputs], llm.engine.core.speculation.inner.num_draft_tokens
 
     capturer = FakeCapturer()
     assert answers(capturer) == answers(None)
@@ -394,8 +394,8 @@ async def test_an_idle_engine_captures_after_its_first_request(tiny_folder: str)
     async with running_engine(tiny_folder, async_scheduling=True, max_num_seqs=4) as engine:
         loop, all_captured = asyncio.get_running_loop(), asyncio.Event()
         capturer = FakeCapturer(lambda count: count == 3 and loop.call_soon_threadsafe(all_captured.set))
-        engine._pipeline.launcher.use_graphs(capturer, sizes=graph_sizes(4), hidden_size=64, dtype=torch.float32)  # type: ignore[attr-defined]
-        assert not engine._pipeline.launcher.has_idle_work
+        engine.pipeline.launcher.use_graphs(capturer, sizes=graph_sizes(4), hidden_size=64, dtype=torch.float32)  # type: ignore[attr-defined]
+        assert not engine.pipeline.launcher.has_idle_work
         params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
         first = await collect(engine, [30, 40], params)
         assert capturer.num_replayed == 0

@@ -51,6 +51,6 @@ def test_leaving_an_iteration_aborts(tiny_folder: str) -> None:
             await anext(answer)
             await answer.aclose()  # type: ignore[attr-defined]
             await engine.abort("unknown")
-            return engine.engine._pipeline.core.num_unfinished
+            return engine.engine.core.num_unfinished
 
     assert asyncio.run(leave()) == 0

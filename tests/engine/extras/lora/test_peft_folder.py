@@ -156,7 +156,7 @@ def test_a_damaged_adapter_is_one_line_and_changes_nothing(kind: str, fault: str
     with pytest.raises(InvalidRequestError, match=fault) as caught:
         llm.generate(PROMPT, GREEDY, lora_request=LoRARequest(f"bad {kind}", 1, str(folder)))
     assert "\n" not in str(caught.value)
-    assert not llm.part(Adapters).has(f"bad {kind}")
+    assert not llm.engine.part(Adapters).has(f"bad {kind}")
     assert llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids == before
 
 

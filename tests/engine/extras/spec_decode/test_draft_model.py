@@ -42,7 +42,7 @@ def speculative(folder: str, draft: str, **settings: Any) -> LLM:
 
 
 def speculation_of(llm: LLM) -> Speculation:
-    speculation: Speculation = llm.core.speculation.inner
+    speculation: Speculation = llm.engine.core.speculation.inner
     return speculation
 
 
@@ -74,7 +74,7 @@ def test_it_agrees_with_itself_under_random_schedules(tiny_folder: str, seed: in
     expected = plain.generate(prompts(12, seed), params)
     llm = random_llm(rng, tiny_folder, max_tokens_of_one=240, block_sizes=(4, 16))
     config = dataclasses.replace(llm.config, speculative_config=None)
-    drafter = DraftModel(config, Path(tiny_folder), llm.pipeline._runner._runner.loaded)  # type: ignore[attr-defined]
+    drafter = DraftModel(config, Path(tiny_folder), llm.engine.pipeline._runner._runner.loaded)  # type: ignore[attr-defined]
     speculation = Speculation(drafter, max_drafts=rng.randint(1, 6), vocab_size=VOCAB_SIZE, adaptive=False)
     use_speculation(llm, speculation)
     arrivals = [
@@ -144,24 +144,28 @@ def test_a_shared_beginning_is_read_once(tiny_folder: str) -> None:
     assert isinstance(drafter, DraftModel)
     beginning = list(range(20, 100))
     llm.generate([[*beginning, 5]], GREEDY)
-    (again,) = llm._input_processor.requests("r", llm._input_processor.tokenize([*beginning, 6], GREEDY), now=0.0)
-    llm.core.add([again])
-    llm.pipeline.step()
+    (again,) = llm.engine._input_processor.requests(
+        "r", llm.run(llm.engine.prompts.tokenize([*beginning, 6], GREEDY, is_new=False)), now=0.0
+    )
+    llm.engine.core.add([again])
+    llm.engine.pipeline.step()
     assert again.num_cached_tokens == 80
     assert drafter.num_unread_tokens(again) == 1, "the 81st token; the last one is always read"
-    while llm.core.num_unfinished:
-        llm.pipeline.step()
+    while llm.engine.core.num_unfinished:
+        llm.engine.pipeline.step()
     assert speculation_of(llm).num_accepted_tokens == speculation_of(llm).num_draft_tokens
 
 
 def test_a_long_prompt_is_read_over_several_steps(tiny_folder: str) -> None:
     llm = speculative(tiny_folder, tiny_folder, enable_prefix_caching=False)
     drafter = speculation_of(llm)._drafter
-    (one,) = llm._input_processor.requests("r", llm._input_processor.tokenize([7] * 400, GREEDY), now=0.0)
-    llm.core.add([one])
+    (one,) = llm.engine._input_processor.requests(
+        "r", llm.run(llm.engine.prompts.tokenize([7] * 400, GREEDY, is_new=False)), now=0.0
+    )
+    llm.engine.core.add([one])
     unread = []
     while speculation_of(llm).num_drafts < 2:
-        llm.pipeline.step()
+        llm.engine.pipeline.step()
         unread.append(drafter.num_unread_tokens(one))
     assert unread[:3] == [400, 145, 1], "256 at a time"
 
@@ -174,7 +178,7 @@ def test_another_vocabulary_costs_no_token(tiny_folder: str, tmp_path: Path, voc
     plain = LLM(model=tiny_folder, dtype="float32", device="cpu").generate(prompts(), SAMPLED)
     config = EngineConfig(model=tiny_folder, dtype="float32", device="cpu", load_format="dummy")
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu")
-    drafter = DraftModel(config, draft, llm.pipeline._runner._runner.loaded)  # type: ignore[attr-defined]
+    drafter = DraftModel(config, draft, llm.engine.pipeline._runner._runner.loaded)  # type: ignore[attr-defined]
     speculation = Speculation(drafter, max_drafts=4, vocab_size=VOCAB_SIZE, adaptive=False)
     use_speculation(llm, speculation)
     outputs = llm.generate(prompts(), SAMPLED)
@@ -195,7 +199,7 @@ def test_a_short_draft_model_stops_at_its_end(tiny_folder: str, tmp_path: Path) 
 def test_memory_is_shared_by_both_caches(tiny_folder: str) -> None:
     alone = LLM(model=tiny_folder, dtype="float32", device="cpu", kv_cache_memory_bytes=2**20)
     both = speculative(tiny_folder, tiny_folder, kv_cache_memory_bytes=2**20)
-    assert both.core.blocks.device.num_blocks == alone.core.blocks.device.num_blocks // 2
+    assert both.engine.core.blocks.device.num_blocks == alone.engine.core.blocks.device.num_blocks // 2
 
 
 def test_a_draft_model_that_is_not_there_is_refused(tiny_folder: str) -> None:

@@ -61,10 +61,10 @@ def test_a_stream_goes_on_with_the_new_weights_alone(tiny_folder: str, other_fol
     stream = llm.generate_stream(PROMPTS, GREEDY)
     for _ in range(20):
         next(stream)
-    running = sorted(llm.core.scheduler.running, key=lambda request: request.arrival_order)
+    running = sorted(llm.engine.core.scheduler.running, key=lambda request: request.arrival_order)
     known = [request.token_ids[request.num_prompt_tokens :] for request in running]
     llm.update_weights(other_folder)
-    llm.core.scheduler.check()
+    llm.engine.core.scheduler.check()
     list(stream)
     for prompt, begun, old, output in zip(PROMPTS, known, before, stream.outputs, strict=True):
         assert begun == old[: len(begun)] != []
@@ -142,7 +142,7 @@ def anonymous_bytes() -> int:
 def test_sleep_gives_memory_back_and_waking_up_changes_no_token(tiny_folder: str) -> None:
     llm = new_llm(tiny_folder, num_kv_blocks=4096)  # 32 MiB
     expected = token_ids(llm)
-    for tensor in llm.runner.cache.memory():
+    for tensor in llm.engine.runner.cache.memory():
         tensor.fill_(1.0)
     awake = anonymous_bytes()
     llm.sleep(level=1)
@@ -173,9 +173,9 @@ def test_a_restart_keeps_tokens_and_empties_the_prefix_cache(tiny_folder: str) -
     expected = token_ids(llm)
     stream = llm.generate_stream(PROMPTS, GREEDY)
     next(stream)
-    restart(llm.core.scheduler)
-    llm.core.scheduler.check()
-    assert llm.core.blocks.cache is not None
-    assert not llm.core.blocks.cache.blocks
+    restart(llm.engine.core.scheduler)
+    llm.engine.core.scheduler.check()
+    assert llm.engine.core.blocks.cache is not None
+    assert not llm.engine.core.blocks.cache.blocks
     list(stream)
     assert [output.outputs[0].token_ids for output in stream.outputs] == expected

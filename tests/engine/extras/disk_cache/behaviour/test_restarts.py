@@ -68,7 +68,7 @@ def engine(model: str, cache: Path, **settings: Any) -> Iterator[LLM]:
 
 def answer(llm: LLM, prompt: list[int] = PROMPT, **fields: Any) -> RequestOutput:
     (output,) = llm.generate([prompt], PARAMS if not fields else SamplingParams(**{**PARAMS.to_dict(), **fields}))
-    llm.core.scheduler.check()
+    llm.engine.core.scheduler.check()
     return output
 
 
@@ -92,16 +92,18 @@ def test_a_known_prompt_is_not_computed_again(model: str, dtype: str, is_encrypt
     settings = {"prefix_cache_key_file": write_key(tmp_path / "key")} if is_encrypted else {}
     with engine(model, tmp_path / "cache", dtype=dtype, **settings) as llm:
         cold = answer(llm)
-        tensors = [tensor.clone() for tensor in llm.runner.cache.block_tensors]
-        tables = list(llm.core.blocks.cache._block_of)
+        tensors = [tensor.clone() for tensor in llm.engine.runner.cache.block_tensors]
+        tables = list(llm.engine.core.blocks.cache._block_of)
     with engine(model, tmp_path / "cache", dtype=dtype, **settings) as llm:
         warm = answer(llm)
-        known = llm.core.blocks.cache._block_of
+        known = llm.engine.core.blocks.cache._block_of
         assert same(cold, warm)
         assert (cold.num_cached_tokens, warm.num_cached_tokens) == (0, 192)
         assert set(tables) <= set(known)
-        assert len(tensors) == len(llm.runner.cache.block_tensors)
-        counts = [llm.part(DiskCache).stats()[f"prefix_cache_disk_{name}"] for name in ("hits", "damaged", "failure")]
+        assert len(tensors) == len(llm.engine.runner.cache.block_tensors)
+        counts = [
+            llm.engine.part(DiskCache).stats()[f"prefix_cache_disk_{name}"] for name in ("hits", "damaged", "failure")
+        ]
         assert counts == [192, 0, None]
         further = answer(llm, [*PROMPT, *warm.outputs[0].token_ids, 30, 31])
     assert further.num_cached_tokens >= 192
@@ -112,8 +114,8 @@ def test_blocks_come_back_to_the_bit(tiny_folder: str, tmp_path: Path) -> None:
     for _ in range(2):
         with engine(tiny_folder, tmp_path) as llm:
             answer(llm)
-            caches = llm.runner.cache.block_tensors
-            blocks = llm.core.blocks.cache._block_of
+            caches = llm.engine.runner.cache.block_tensors
+            blocks = llm.engine.core.blocks.cache._block_of
             found.append({key: [cache[block].clone() for cache in caches] for key, block in blocks.items()})
     cold, warm = found
     assert cold.keys() == warm.keys()
@@ -138,7 +140,7 @@ def test_other_weights_and_settings_are_a_miss(tiny_folder: str, tmp_path: Path)
     ):
         with engine(model, tmp_path / "cache", **settings) as llm:
             assert answer(llm).num_cached_tokens == 0, settings
-            assert llm.part(DiskCache).num_damaged == 0
+            assert llm.engine.part(DiskCache).num_damaged == 0
 
 
 def test_an_update_of_the_weights_changes_what_is_found(tiny_folder: str, tmp_path: Path) -> None:
@@ -150,25 +152,25 @@ def test_an_update_of_the_weights_changes_what_is_found(tiny_folder: str, tmp_pa
     def changed(llm: LLM, source: Any) -> RequestOutput:
         llm.update_weights(source)
         for _ in range(100):
-            if llm.part(DiskCache)._namespace is not None or not isinstance(source, Path):
+            if llm.engine.part(DiskCache)._namespace is not None or not isinstance(source, Path):
                 break
             time.sleep(0.01)  # a thread hashes the weights
         return answer(llm)
 
     with engine(tiny_folder, tmp_path / "cache") as llm:
         first = answer(llm)
-        llm.part(DiskCache).flush()
+        llm.engine.part(DiskCache).flush()
         second = changed(llm, other)
         assert second.num_cached_tokens == 0
         assert not same(first, second)
-        llm.part(DiskCache).flush()
+        llm.engine.part(DiskCache).flush()
         back = changed(llm, Path(tiny_folder))
         assert same(first, back)
         assert back.num_cached_tokens == 192  # from disk: the cache in memory was emptied
-        num_entries = len(llm.part(DiskCache)._writes.index)
+        num_entries = len(llm.engine.part(DiskCache)._writes.index)
         assert changed(llm, tensors.items()).num_cached_tokens == 0
-        llm.part(DiskCache).flush()
-        assert len(llm.part(DiskCache)._writes.index) == num_entries  # tensors have no name to find them by
+        llm.engine.part(DiskCache).flush()
+        assert len(llm.engine.part(DiskCache)._writes.index) == num_entries  # tensors have no name to find them by
 
 
 def test_tenants_and_salts_find_nothing_of_each_other(tiny_folder: str, tmp_path: Path) -> None:
@@ -195,18 +197,20 @@ def test_no_file_changes_an_answer(model: str, is_encrypted: bool, tmp_path: Pat
     """A sample; `make cache-files` tries 10,000."""
     settings = {"prefix_cache_key_file": write_key(tmp_path / "key")} if is_encrypted else {}
     with engine(model, tmp_path / "cache", **settings) as llm:
-        disk, expected = llm.part(DiskCache), answer(llm)
+        disk, expected = llm.engine.part(DiskCache), answer(llm)
         disk.flush()
         files, num_cached = SavedFiles(tmp_path / "cache"), []
         for seed in range(3 * len(MUTATIONS)):
             files.restore()
             done = files.mutate(random.Random(seed))
-            restart(llm.core.scheduler)
+            restart(llm.engine.core.scheduler)
             found = answer(llm)
             assert same(found, expected), done
             num_cached.append(found.num_cached_tokens)
             disk.flush()
-        assert len(set(num_cached)) > 3 or len(llm.core.blocks.companions) > 1  # one state, behind the last block
+        assert (
+            len(set(num_cached)) > 3 or len(llm.engine.core.blocks.companions) > 1
+        )  # one state, behind the last block
         assert disk.num_damaged > len(MUTATIONS)
 
 
@@ -221,10 +225,10 @@ def test_a_full_disk_ends_writing_with_a_line(
     monkeypatch.setattr(EntryFolder, "write", full)
     with caplog.at_level(logging.WARNING), engine(tiny_folder, tmp_path) as llm:
         first = answer(llm)
-        llm.part(DiskCache).flush()
+        llm.engine.part(DiskCache).flush()
         assert same(first, answer(llm))
-        llm.part(DiskCache).flush()
-        assert llm.part(DiskCache).stats()["prefix_cache_disk_failure"]
+        llm.engine.part(DiskCache).flush()
+        assert llm.engine.part(DiskCache).stats()["prefix_cache_disk_failure"]
     assert [record.message for record in caplog.records if "the disk is full" in record.message]
     assert len(num_tries) == 1
 
@@ -232,14 +236,14 @@ def test_a_full_disk_ends_writing_with_a_line(
 def test_the_disk_holds_no_more_than_it_may(tiny_folder: str, tmp_path: Path) -> None:
     with engine(tiny_folder, tmp_path) as llm:
         answer(llm)
-        llm.part(DiskCache).flush()
-        entry_bytes = llm.part(DiskCache)._writes.index.num_bytes // 12
+        llm.engine.part(DiskCache).flush()
+        entry_bytes = llm.engine.part(DiskCache)._writes.index.num_bytes // 12
     most = 20 * entry_bytes
     for seed in range(4):
         with engine(tiny_folder, tmp_path, prefix_cache_disk_bytes=most) as llm:
             answer(llm, tokens(seed))
-            llm.part(DiskCache).flush()
-            llm.part(DiskCache)._writes.index.check()
+            llm.engine.part(DiskCache).flush()
+            llm.engine.part(DiskCache)._writes.index.check()
         sizes = [path.stat().st_size for path in tmp_path.glob("*/*/*")]
         assert sum(sizes) <= most
         assert len(sizes) == min(20, 12 * (seed + 2))
@@ -248,13 +252,13 @@ def test_the_disk_holds_no_more_than_it_may(tiny_folder: str, tmp_path: Path) ->
 def test_a_second_engine_reads_what_the_first_writes(tiny_folder: str, tmp_path: Path) -> None:
     with engine(tiny_folder, tmp_path) as first, engine(tiny_folder, tmp_path) as second:
         expected = answer(first)
-        first.part(DiskCache).flush()
+        first.engine.part(DiskCache).flush()
         found = answer(second)
         assert same(found, expected)
         assert found.num_cached_tokens == 192
         answer(second, PROMPT[::-1])
-        second.part(DiskCache).flush()
-        writers = [llm.part(DiskCache).stats()["prefix_cache_disk_is_writer"] for llm in (first, second)]
+        second.engine.part(DiskCache).flush()
+        writers = [llm.engine.part(DiskCache).stats()["prefix_cache_disk_is_writer"] for llm in (first, second)]
         assert writers == [True, False]
         assert answer(first, PROMPT[::-1]).num_cached_tokens == 0
 
@@ -270,7 +274,7 @@ llm = LLM(sys.argv[1], dtype="float32", device="cpu", num_kv_blocks=128, max_num
 for seed in range(10**6):
     llm.generate([[20 + (seed * 31 + i * i) % 180 for i in range(200)]], SamplingParams(temperature=0, max_tokens=1))
     print(seed, flush=True)
-    llm.part(DiskCache).flush()
+    llm.engine.part(DiskCache).flush()
 """
 
 
@@ -285,9 +289,9 @@ def test_kill_9_while_writing_leaves_only_whole_entries(tiny_folder: str, tmp_pa
     prompt = [20 + (i * i) % 180 for i in range(200)]
     with engine(tiny_folder, tmp_path) as llm:
         found = answer(llm, prompt)
-        assert llm.part(DiskCache).num_damaged == 0
+        assert llm.engine.part(DiskCache).num_damaged == 0
         assert found.num_cached_tokens == 192
-        llm.part(DiskCache).flush()
+        llm.engine.part(DiskCache).flush()
     assert not list(tmp_path.glob("*/*/*.draft"))
     with engine(tiny_folder, tmp_path / "empty") as llm:
         assert same(found, answer(llm, prompt))
@@ -302,9 +306,9 @@ def test_preemption_and_many_requests_agree_with_a_cold_engine(model: str, tmp_p
     def answers(cache: Path) -> list[tuple[Any, Any]]:
         with engine(model, cache, **sizes) as llm:
             outputs = llm.generate(prompts, PARAMS)
-            llm.core.scheduler.check()
+            llm.engine.core.scheduler.check()
             if cache == tmp_path / "warm":
-                hits.append(llm.part(DiskCache).num_hit_tokens)
+                hits.append(llm.engine.part(DiskCache).num_hit_tokens)
             return [(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs]
 
     hits: list[int] = []
@@ -317,11 +321,11 @@ def test_preemption_and_many_requests_agree_with_a_cold_engine(model: str, tmp_p
 def test_a_failed_row_is_not_kept(tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine(tiny_folder, tmp_path) as llm:
         answer(llm)
-        llm.part(DiskCache).flush()
-        request_hashes = list(llm.core.blocks.cache._block_of)
+        llm.engine.part(DiskCache).flush()
+        request_hashes = list(llm.engine.core.blocks.cache._block_of)
         assert len(list(tmp_path.glob("*/*/*"))) == len(request_hashes)
-        llm.part(DiskCache).forget(request_hashes, "")
-        llm.part(DiskCache).flush()
+        llm.engine.part(DiskCache).forget(request_hashes, "")
+        llm.engine.part(DiskCache).flush()
     assert not list(tmp_path.glob("*/*/*"))
 
 
