@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .extras.lora.request import LoRARequest
     from .extras.pooling.outputs import PoolingRequestOutput
     from .extras.pooling.params import PoolingParams
+    from .formats.gguf.blocks import gguf_dequantize
     from .language.structured_output.params import StructuredOutputs, StructuredOutputsParams
     from .serving.async_engine import AsyncEngine
     from .serving.input_processor import TextPrompt, TokensPrompt
@@ -43,6 +44,7 @@ __all__ = [
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
+    "gguf_dequantize",
     "pipeline",
 ]
 
@@ -63,6 +65,7 @@ _HOME = {
     "StructuredOutputsParams": ".language.structured_output.params",
     "TextPrompt": ".serving.input_processor",
     "TokensPrompt": ".serving.input_processor",
+    "gguf_dequantize": ".formats.gguf.blocks",
     "pipeline": ".extras.compat.pipeline",
 }
 

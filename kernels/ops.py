@@ -32,6 +32,7 @@ from .arguments import StateView as StateView
 from .arguments import StepArrays as StepArrays
 from .backend import Backend
 from .int8_cache import token_width as token_width
+from .quantize import E2M1 as E2M1
 from .quantize import QuantizedWeight as QuantizedWeight
 from .quantize import can_quantize as can_quantize
 from .quantize import powers_of_two as powers_of_two

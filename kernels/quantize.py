@@ -15,7 +15,8 @@ from torch import Tensor
 
 GROUPS = (128, 64, 32)  # numbers of inputs that share a scale in int4: the first divisor of the number of inputs
 E4M3_MAX = 448.0
-_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+# Doubled values of e2m1's codes (OCP Microscaling Formats 1.0).
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
 # Quantizing needs some five float32 copies of the values; for billions of values these would fill a GPU.
 _VALUES_AT_ONCE = 2**25
@@ -28,37 +29,53 @@ class QuantizedWeight(NamedTuple):
     super_offset · offset. Then the lower level is integers, and S divides G.
     """
 
-    # [N, K] int8 (-2^(bits-1) to 2^(bits-1) - 1), uint8 (0 to 2^bits - 1) or float8_e4m3fn
+    # [N, K] int8 (-2^(bits-1) to 2^(bits-1) - 1), uint8 (0 to 2^bits - 1) or float8_e4m3fn; uint8 with a codebook
     values: Tensor
     scales: Tensor  # [G, N] float32 or float16; below super_scales int8 or uint8
     offsets: Tensor | None  # [G, N] of the dtypes of scales; None: 0
-    bits: int  # 4, 5, 6 or 8
+    bits: int  # 2, 3, 4, 5, 6 or 8
     super_scales: Tensor | None = None  # [S, N] float32 or float16
     super_offsets: Tensor | None = None  # [S, N] float32 or float16; set if super_scales and offsets are
     order: Tensor | None = None  # [K] int64: values[:, j] belongs to input order[j] (GPTQ's act-order); None: to j
     # True: inputs are rounded too (W8A8), a row to int8 with its largest at ±127; the values are int8 without offsets
     rounds_inputs: bool = False
-    is_float4: bool = False  # True: values are codes of e2m1 (OCP Microscaling Formats 1.0), without offsets
+    # Integers u of which the values are indices, at most 2^bits and of 8 bits each; then without offsets
+    codebook: tuple[int, ...] | None = None
 
     @property
     def group(self) -> int:
         """Number of inputs that share a scale."""
         return self.values.shape[1] // len(self.scales)
 
+    @property
+    def is_float4(self) -> bool:
+        """True if the values are codes of e2m1."""
+        return self.codebook == E2M1
+
     def packed_bits(self, *, is_gpu: bool) -> float:
         """Return the bits of a value with its share of scales and offsets, as a CPU or a GPU stores them.
 
-        A GPU stores 5 and 6 bits as 8, and one level of float32 scales instead of two levels. Scales of float4 are
-        exponents.
+        A GPU stores 2 and 3 bits as 4, 5 and 6 as 8, numbers instead of their indices, and one level of float32 scales
+        instead of two levels. Scales of MXFP4 are exponents; a CPU's upper level is halves.
         """
         parts = (self.scales, self.offsets, self.super_scales, self.super_offsets)
-        sizes = [8 * len(part) * part.element_size() for part in parts if part is not None]
-        if self.is_float4:
+        sizes = [8 * len(part) * part.element_size() for part in parts[:2] if part is not None]
+        if self.is_float4 and self.scales.dtype == torch.float32:
             sizes = [8 * len(self.scales)]
         elif is_gpu and self.super_scales is not None:
             sizes = [32 * len(part) for part in parts[:2] if part is not None]
-        bits = 8 if is_gpu and self.bits in (5, 6) else self.bits
+        else:
+            sizes += [16 * len(part) for part in parts[2:] if part is not None]
+        bits = self.bits if not is_gpu else 4 if self.without_codebook().bits <= 4 else 8
         return bits + sum(sizes) / self.values.shape[1]
+
+    def without_codebook(self) -> "QuantizedWeight":
+        """Return the weight with numbers for indices, in 4 bits if these hold all numbers; float4 stays as it is."""
+        if self.codebook is None or self.is_float4:
+            return self
+        numbers = torch.tensor(self.codebook, dtype=torch.int8, device=self.values.device)
+        bits = 4 if max(map(abs, self.codebook)) < 8 else 8
+        return self._replace(values=numbers[self.values.int()], bits=bits, codebook=None)
 
     def to(self, device: torch.device) -> "QuantizedWeight":
         """Copy the weight to another device."""
@@ -123,7 +140,9 @@ class QuantizedWeight(NamedTuple):
     def dequantized(self) -> Tensor:
         """Return the weight as [N, K] float32, columns in the order of the inputs."""
         num_outputs, num_inputs = self.values.shape
-        values = _E2M1.to(self.values.device)[self.values.int()] if self.is_float4 else self.values.float()
+        values = self.values.float()
+        if self.codebook is not None:
+            values = torch.tensor(self.codebook, dtype=torch.float32, device=values.device)[self.values.int()]
         grouped = values.view(num_outputs, -1, self.group)
         grouped = grouped * multiplied(self.scales, self.super_scales).T[:, :, None]
         if self.offsets is not None:
@@ -158,7 +177,7 @@ def _kind(part: QuantizedWeight) -> tuple[object, ...]:
     tensors = (part.scales, part.offsets, part.super_scales, part.super_offsets)
     shapes = tuple(None if part is None else (part.dtype, len(part)) for part in tensors)
     order = None if part.order is None else tuple(part.order.tolist())
-    return part.values.dtype, part.bits, part.rounds_inputs, part.is_float4, shapes, order
+    return part.values.dtype, part.bits, part.rounds_inputs, part.codebook, shapes, order
 
 
 def _stack(parts: list[QuantizedWeight]) -> QuantizedWeight:

@@ -182,6 +182,8 @@ def _input_rounding(weight: QuantizedWeight, input_bits: int) -> dict[str, int]:
 
 def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
     """Return the weight as fields of quantized.h."""
+    weight = weight.without_codebook()
+    weight = weight._replace(bits=max(4, weight.bits))
     padded, group = _num_padded(weight), _padded_group(weight)
     zero = 2 ** (weight.bits - 1) if weight.values.dtype == torch.int8 else 0
     values, high = _values(weight, padded, zero, library)
@@ -231,8 +233,9 @@ _Pair = tuple[Tensor | None, Tensor | None]
 
 def _levels(weight: QuantizedWeight) -> tuple[_Pair, _Pair]:
     """Return two levels of scales and offsets: int8 under float16, else one level, in float16 if that is exact."""
-    if weight.is_float4:
-        return _float4_scales(weight.scales), (None, None)
+    exponents = _exponents(weight.scales) if weight.is_float4 else None
+    if exponents is not None:
+        return (exponents, None), (None, None)
     lowers, uppers = (weight.scales, weight.offsets), (weight.super_scales, weight.super_offsets)
     if weight.super_scales is not None and all(map(_fits_int8, lowers)) and all(map(_fits_half, uppers)):
         return _as(lowers, torch.int8), _as(uppers, torch.float16)
@@ -240,13 +243,12 @@ def _levels(weight: QuantizedWeight) -> tuple[_Pair, _Pair]:
     return _as(wide, torch.float16 if all(map(_fits_half, wide)) else torch.float32), (None, None)
 
 
-def _float4_scales(scales: Tensor) -> _Pair:
-    """Return halved scales, because values are doubled: as exponents where all are powers of two."""
-    halved = scales.float() / 2
-    exponents = halved.view(torch.int32) >> 23
-    if torch.equal(exponents << 23, halved.view(torch.int32)) and bool(((exponents > 0) & (exponents < 255)).all()):
-        return exponents.to(torch.uint8), None
-    return halved, None
+def _exponents(scales: Tensor) -> Tensor | None:
+    """Return powers of two as the exponents of floats, uint8; None if others are among them."""
+    bits = scales.float().view(torch.int32)
+    exponents = bits >> 23
+    is_power = torch.equal(exponents << 23, bits) and bool(((exponents > 0) & (exponents < 255)).all())
+    return exponents.to(torch.uint8) if is_power else None
 
 
 def _fits_int8(part: Tensor | None) -> bool:

@@ -129,7 +129,7 @@ def choose_num_splits(num_outputs: int, num_steps: int, config: Config, gpu: Dev
 
 
 def has_layout(weight: QuantizedWeight) -> bool:
-    """True if a group of the weight fits a dot's groups; 5 and 6 bits are stored in 8."""
+    """True if a group of the weight fits a dot's groups; 2 and 3 bits are stored in 4, 5 and 6 in 8."""
     return _is_plain(weight) or _dot_group(weight) in _GROUPS
 
 
@@ -144,8 +144,9 @@ def _dot_group(weight: QuantizedWeight) -> int:
 
 def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
     """Pack weight.values [N, K] into words. `order` is dropped."""
+    weight = weight.without_codebook()
     is_float = weight.is_float4 or weight.values.dtype == torch.float8_e4m3fn
-    bits = 4 if weight.bits == 4 else 8
+    bits = 4 if weight.bits <= 4 else 8
     (num_outputs, num_inputs), is_plain = weight.values.shape, _is_plain(weight)
     group = 0 if is_plain else _dot_group(weight)
     per_step = 32 // bits
@@ -161,6 +162,8 @@ def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
     assert scales is not None
     scale_rows = _SCALE_ROWS if is_float and _is_shared(scales) else 1
     scales = scales[:, ::scale_rows].contiguous()
+    if weight.is_float4:
+        scales = scales * 2  # the codebook's numbers are doubled
     if weight.is_float4 and per_step * block == 4 * group:
         scales = _exponents(scales)
     zero = 2 ** (bits - 1) if weight.values.dtype == torch.int8 else 0

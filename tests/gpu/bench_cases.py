@@ -385,7 +385,7 @@ def in_mxfp4(weight: Tensor) -> quantize.QuantizedWeight:
     num_outputs, num_inputs = weight.shape
     codes = torch.randint(0, 16, weight.shape, dtype=torch.uint8, device=DEVICE)
     scales = torch.full((num_inputs // 32, num_outputs), 2.0**-8, device=DEVICE)
-    return quantize.QuantizedWeight(codes, scales, None, 4, is_float4=True)
+    return quantize.QuantizedWeight(codes, scales, None, 4, codebook=quantize.E2M1)
 
 
 FORMATS: dict[str, tuple[Callable[[Tensor], quantize.QuantizedWeight], float]] = {  # with the bytes of a weight

@@ -3,7 +3,7 @@
 The package knows the tensors' names; this file has the converter's changes of values (convert_hf_to_gguf.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,46 @@ _SHARED_KV = ("gemma3n", "gemma4")
 _INTERLEAVING = ("arcee", "granite", "granitehybrid", "granitemoe", "llama")
 
 
+# Types that the package does not quantize -> bytes of a block's scales, halves, and a size that makes values some
+# tenths wide. Other bytes of a block are drawn from the values.
+_DRAWN = {
+    "Q2_K": ((80, 82), 1 / 200),
+    "Q3_K": ((108,), 1 / 500),
+    "Q4_K": ((0, 2), 1 / 4000),
+    "Q5_K": ((0, 2), 1 / 8000),
+    "Q6_K": ((208,), 1 / 16000),
+    "IQ1_S": ((0,), 1 / 64),
+    "IQ1_M": ((), 0),
+    "IQ2_XXS": ((0,), 1 / 640),
+    "IQ2_XS": ((0,), 1 / 640),
+    "IQ2_S": ((0,), 1 / 640),
+    "IQ3_XXS": ((0,), 1 / 2000),
+    "IQ3_S": ((0,), 1 / 2000),
+    "IQ4_NL": ((0,), 1 / 500),
+    "IQ4_XS": ((0,), 1 / 16000),
+    "NVFP4": ((), 0),
+}
+Kinds = Callable[[str], Type]  # type of a tensor with this name in transformers
+
+
+def quantized(values: np.ndarray, kind: Type) -> np.ndarray:
+    """Quantize rows; where the package cannot, return blocks that depend on a block's values and nothing else."""
+    if kind.name not in _DRAWN:
+        return gguf.quantize(values, kind)
+    size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+    drawn = np.ascontiguousarray(values, dtype=np.float32).reshape(-1, size).view(np.uint8)
+    blocks = drawn.reshape(len(drawn), size, 4)[:, :, :2].reshape(len(drawn), -1)[:, :num_bytes].copy()
+    places, scale = _DRAWN[kind.name]
+    for at in places:
+        blocks[:, at : at + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+    if kind is Type.IQ1_M:  # its half is in the upper digits of the scales
+        digits = np.frombuffer(np.float16(1 / 64).tobytes(), np.uint16)[0] >> np.arange(0, 16, 4) & 15
+        blocks[:, 49::2] = blocks[:, 49::2] & 15 | (digits << 4).astype(np.uint8)
+    if kind is Type.NVFP4:
+        blocks[:, :4] = blocks[:, :4] & 15 | 16
+    return blocks.reshape(*values.shape[:-1], -1)
+
+
 def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int | None = None) -> PreTrainedModel:
     """Write a model of CONFIGS and the tests' tokenizer; its matrices as `kind` where their rows have whole blocks.
 
@@ -53,9 +93,10 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int |
 
 
 def write_model(
-    path: Path, model: PreTrainedModel, *, is_hybrid: bool, kind: Type, alignment: int | None = None
+    path: Path, model: PreTrainedModel, *, is_hybrid: bool, kind: Type | Kinds, alignment: int | None = None
 ) -> None:
     """Write a model and the tests' tokenizer, like `write_gguf`. The model gets the values of the file."""
+    kind_of: Kinds = (lambda _: kind) if isinstance(kind, Type) else kind
     if is_hybrid:
         architecture = gguf_hybrids.architecture_of(model.config)
     else:
@@ -94,16 +135,16 @@ def write_model(
             pieces = _parts(key, parameter.data, model.config)
         for part, values in pieces:
             if part.startswith("="):  # already the file's name
-                _add_tensor(writer, part[1:], values, kind)
+                _add_tensor(writer, part[1:], values, kind_of(key))
                 continue
             suffixes = (".weight", ".bias")
             written = names.get_name(part, try_suffixes=suffixes) or dense.get_name(part, try_suffixes=suffixes)
             assert written is not None, part
-            _add_tensor(writer, written, _converted(part, values, model.config, architecture), kind)
+            _add_tensor(writer, written, _converted(part, values, model.config, architecture), kind_of(key))
     for key, values in model.named_buffers():
         if key.endswith(("e_score_correction_bias", "expert_bias")):
             _add_tensor(writer, f"blk.{key.split('.')[2]}.exp_probs_b.bias", values, Type.F32)
-    _round(model, kind)  # before tensors that are not quantized are written: they share the model's memory
+    _round(model, kind_of)  # before tensors that are not quantized are written: they share the model's memory
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -115,20 +156,20 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: 
     is_plain = array.ndim < 2 or "_norm" in name or name.endswith(".bias")
     if is_plain or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
         kind = Type.F32
-    writer.add_tensor(name, gguf.quantize(array, kind), raw_dtype=kind)
+    writer.add_tensor(name, quantized(array, kind), raw_dtype=kind)
 
 
-def _round(model: PreTrainedModel, kind: Type) -> None:
+def _round(model: PreTrainedModel, kind_of: Kinds) -> None:
     """Round the model's values like quantization. (Rows are permuted, never mixed, before it.)"""
     is_transposed = model.config.model_type in ("gpt_oss", "llama4_text")
     for key, parameter in model.named_parameters():
         values = parameter.data.T if _is_transposed(key) else parameter.data
-        is_bias = key.endswith("_bias")
+        is_bias, kind = key.endswith("_bias"), kind_of(key)
         if values.ndim > 2 and is_transposed:
             values = values.transpose(1, 2)
         if values.ndim > 1 and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0 and not is_bias:
-            quantized = gguf.quantize(values.contiguous().numpy(), kind)
-            rounded = torch.from_numpy(np.array(gguf.dequantize(quantized, kind))).view(values.shape)
+            blocks = quantized(values.contiguous().numpy(), kind)
+            rounded = torch.from_numpy(np.array(gguf.dequantize(blocks, kind))).view(values.shape)
             rounded = rounded.transpose(1, 2) if values.ndim > 2 and is_transposed else rounded
             parameter.data.copy_(rounded.T if _is_transposed(key) else rounded)
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from splitfuse.kernels.quantize import QuantizedWeight, powers_of_two
+from splitfuse.kernels.quantize import E2M1, QuantizedWeight, powers_of_two
 
 
 class Form(NamedTuple):
@@ -57,7 +57,7 @@ def random_weight(form: Form, num_outputs: int, num_inputs: int, *, seed: int = 
 
     if form.is_float4:
         exponents = torch.randint(120, 126, (num_groups, num_outputs), generator=generator, dtype=torch.uint8)
-        return QuantizedWeight(codes, powers_of_two(exponents), None, 4, is_float4=True)
+        return QuantizedWeight(codes, powers_of_two(exponents), None, 4, codebook=E2M1)
     if not form.super_group:
         num_blocks = -(-num_outputs // form.block_rows)
         scales = positive(num_groups, num_blocks).to(form.scale_dtype)

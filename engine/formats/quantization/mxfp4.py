@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....kernels.ops import QuantizedWeight, powers_of_two
+from ....kernels.ops import E2M1, QuantizedWeight, powers_of_two
 from ...errors import ConfigError
 from ..checkpoint_format import LinearTensors
 
@@ -44,7 +44,7 @@ class MXFP4:
         if half != "gate" and int(number) == self._num_experts(stem) - 1:
             del self._stacks[f"{stem}_blocks"], self._stacks[f"{stem}_scales"]
         codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).view(num_rows, num_inputs)
-        return QuantizedWeight(codes, powers_of_two(scales).T.contiguous(), None, 4, is_float4=True)
+        return QuantizedWeight(codes, powers_of_two(scales).T / 2, None, 4, codebook=E2M1)
 
     def _num_experts(self, stem: str) -> int:
         return len(self._stacks[f"{stem}_blocks"])

@@ -3,15 +3,18 @@
 import random
 from itertools import product
 from pathlib import Path
+from zlib import crc32
 
 import pytest
+import torch
 from gguf import GGMLQuantizationType as Type
-from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, write_gguf
+from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, write_gguf, write_model
 from tiny_models import VARIANTS, VOCAB_SIZE, greedy
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.formats.gguf.tensor_types import TENSOR_TYPES
 
 NUM_NEW = 24
 PARAMS = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
@@ -61,6 +64,23 @@ def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
 def test_quantized_ones_equal_what_their_values_are(name: str, kind: Type, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.gguf"
     assert_equal_answers(path, write_gguf(path, name, kind=kind, alignment=64))
+
+
+# Types of which a model of a single type, and a mix like those that Unsloth publishes, is compared.
+TYPES = [kind.name for kind in TENSOR_TYPES.values() if kind.is_quantized and kind.name not in ("Q1_0", "Q2_0")]
+
+
+@pytest.mark.parametrize("name", [*TYPES, "mix"])
+def test_every_type_is_served_as_its_values_are(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE, hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.2,
+    )  # fmt: skip
+    model, types = LlamaForCausalLM(config).eval(), [Type[kind] for kind in (TYPES if name == "mix" else [name])]
+    path = tmp_path / f"{name}.gguf"
+    write_model(path, model, is_hybrid=False, kind=lambda key: types[crc32(key.encode()) % len(types)])
+    assert_equal_answers(path, model)
 
 
 def test_text_goes_in_and_out_by_the_files_own_tokenizer(tmp_path: Path) -> None:
