@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .extras.pooling.outputs import PoolingRequestOutput
     from .extras.pooling.params import PoolingParams
     from .formats.gguf.blocks import gguf_dequantize
+    from .formats.gguf.gguf_tokenizer import gguf_tokenizer
     from .language.structured_output.params import StructuredOutputs, StructuredOutputsParams
     from .serving.async_engine import AsyncEngine
     from .serving.input_processor import TextPrompt, TokensPrompt
@@ -45,6 +46,7 @@ __all__ = [
     "TextPrompt",
     "TokensPrompt",
     "gguf_dequantize",
+    "gguf_tokenizer",
     "pipeline",
 ]
 
@@ -66,6 +68,7 @@ _HOME = {
     "TextPrompt": ".serving.input_processor",
     "TokensPrompt": ".serving.input_processor",
     "gguf_dequantize": ".formats.gguf.blocks",
+    "gguf_tokenizer": ".formats.gguf.gguf_tokenizer",
     "pipeline": ".extras.compat.pipeline",
 }
 

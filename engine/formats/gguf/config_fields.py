@@ -10,8 +10,8 @@ from ..positive_numbers import positive_int
 from .architectures import ROPE_FACTORS, Architecture, architecture_of
 from .file import GgufFile, Strings, read_gguf
 from .keys import Keys
+from .token_types import end_ids
 
-CONTROL = 3  # type of tokens that have no text of their own
 # No known model has more, and rope tables take memory for each position.
 _MAX_CONTEXT_LENGTH = 2**22
 # Fields of generation_config.json, and their keys below general.sampling.
@@ -20,10 +20,6 @@ _SAMPLING = {
     "temperature": "temp",
     "repetition_penalty": "penalty_repeat",
 }
-# Tokens that end an answer if they are control tokens: instruct models have several, but a file names only one.
-_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|endoftext|>"})
-
-_HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})
 
 
 def read_config_fields(path: Path) -> dict[str, Any]:
@@ -134,16 +130,10 @@ def _rope_scaling(keys: Keys) -> dict[str, Any]:
 
 def _end_ids(file: GgufFile) -> list[int]:
     """Return the ids of the tokens that end an answer."""
-    tokens, types = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.token_type")
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
     named_ids = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
     ids = {token_id for token_id in named_ids if isinstance(token_id, int)}
-    if isinstance(tokens, Strings) and isinstance(types, memoryview):
-        control = (token_id for token_id, kind in enumerate(types) if kind == CONTROL and token_id < len(tokens))
-        ends = {tokens[token_id]: token_id for token_id in control if tokens[token_id] in _ENDS | _HARMONY_ENDS}
-        ids |= {token_id for text, token_id in ends.items() if text in _ENDS}
-        if ends.keys() >= _HARMONY_ENDS:  # there <|end|> ends a message, not an answer
-            ids = (ids | {ends[text] for text in _HARMONY_ENDS}) - {ends.get("<|end|>", -1)}
-    return sorted(ids)
+    return end_ids(tokens, file.metadata.get("tokenizer.ggml.token_type"), ids) if isinstance(tokens, Strings) else []
 
 
 def _description(file: GgufFile) -> str:

@@ -24,7 +24,6 @@ _MAGIC = b"GGUF"
 # Headers hold the vocabulary: 1.8 MB for 49 k tokens, 9 MB for 200 k. The second size is for headers beyond the first.
 _HEADER_BYTES = (2 * 2**20, 32 * 2**20)
 _MAX_ENTRIES = 2**14  # limit for keys of metadata, and for tensors
-_MAX_STRING_BYTES = 2**20
 _MAX_DIMS = 4
 _STRING, _ARRAY = 8, 9
 # Number of a value's type -> its format.
@@ -155,10 +154,7 @@ class _Header:
         return count
 
     def _string(self) -> str:
-        length = self._number(_U64)
-        if length > _MAX_STRING_BYTES:
-            raise ValueError(f"a string of {length} bytes; at most {_MAX_STRING_BYTES} are read")
-        return self._take(length).decode()
+        return self._take(self._number(_U64)).decode()
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:

@@ -1,10 +1,11 @@
 """Tokenizer built from a GGUF file's metadata, without the model's folder.
 
-Kinds: byte-level BPE ("gpt2"), which splits words by a named pattern, and SentencePiece's BPE, which lists scores
-("llama") or merges ("gemma4"). llama.cpp's reader of both: src/llama-vocab.cpp of
-https://github.com/ggml-org/llama.cpp.
+Kinds: byte-level BPE ("gpt2"), which splits words by a named pattern (word_splits.py), SentencePiece's BPE, which
+lists scores ("llama") or merges ("gemma4"), its unigrams ("t5"), and BERT's word pieces ("bert"). llama.cpp's reader
+of all: src/llama-vocab.cpp of https://github.com/ggml-org/llama.cpp.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,43 +16,27 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from ...errors import ConfigError
 from ..tokenizer_parts import TokenizerParts
-from .config_fields import CONTROL
 from .file import GgufFile, Strings, read_gguf
+from .token_types import CONTROL, NORMAL, USER_DEFINED, token_types
+from .word_splits import GPT2, WORD_SPLITS, WordSplit
 
-_NORMAL, _USER_DEFINED = 1, 4  # types of tokens
 _PREFIX = "tokenizer.ggml."
-_SPECIAL_IDS = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
-
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}{_REST}"
-_ENGLISH = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-_GPT4O = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENGLISH}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENGLISH}"
-    rf"|\p{{N}}{{1,3}}{_REST}"
-)
-_PUNCTUATION = r"[\p{P}\$\+<=>\^~\|]+"
-# Name in `tokenizer.ggml.pre` -> the patterns that split a text into words, one after the other.
-_SPLITS: dict[str, tuple[str, ...]] = {
-    "default": (_PUNCTUATION, _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
-    **dict.fromkeys(("dbrx", "falcon3", "llama-bpe", "llama-v3", "llama3", "pixtral", "smaug-bpe"), (_LLAMA3,)),
-    **dict.fromkeys(("chatglm-bpe", "glm4"), (_LLAMA3,)),
-    **dict.fromkeys(("deepseek-r1-qwen", "hunyuan", "megrez", "qwen2", "stablelm2"), (_LLAMA3.replace("{1,3}", ""),)),
-    "tekken": (_TEKKEN,),
-    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), (_GPT4O,)),
+_SPECIAL_IDS = {
+    "bos": "bos_token",
+    "eos": "eos_token",
+    "unknown": "unk_token",
+    "padding": "pad_token",
+    "cls": "cls_token",
+    "seperator": "sep_token",  # the key is spelled so
+    "mask": "mask_token",
 }
-# Names for GPT-2's own pattern, which `tokenizers` has built in; True: each digit is split off first.
-_BUILT_IN = {
-    **dict.fromkeys(("exaone4", "gpt-2", "jais", "mpt", "olmo", "phi-2", "roberta-bpe", "trillion"), False),
-    **dict.fromkeys(("codeshell", "command-r", "exaone", "minerva-7b", "refact", "smollm", "starcoder"), True),
+# Ids of a kind's special tokens in files that do not name them.
+_DEFAULT_IDS = {
+    "llama": {"bos": 1, "eos": 2, "unknown": 0},
+    "bert": {"cls": 101, "unknown": 100, "seperator": 102, "padding": 0, "mask": 103},
+    "t5": {"eos": 1, "unknown": 2, "padding": 0},
 }
-# Names whose tokenizers keep a word that is a token whole, and add the bos token if the file does not forbid it.
-_WHOLE_WORDS = {"falcon3", "llama-bpe", "llama-v3", "llama3", "pixtral", "tekken"}
+_WAY_OUT = "give the tokenizer of the model's own folder: --tokenizer FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +52,38 @@ class _Vocabulary:
     def of(cls, file: GgufFile) -> "_Vocabulary":
         keys = {key.removeprefix(_PREFIX): value for key, value in file.metadata.items() if key.startswith(_PREFIX)}
         tokens, embedding = _strings(keys, "tokens"), file.tensors.get("token_embd.weight")
-        if embedding is None or len(tokens) > embedding.shape[0]:
+        if embedding is not None and len(tokens) > embedding.shape[0]:
             raise ConfigError(f"there are more than the embeddings' tokens: {len(tokens)}; fetch the file again")
-        types = keys.get("token_type", [_NORMAL] * len(tokens))
-        if len(types) != len(tokens):
-            raise ConfigError(f"{_PREFIX}token_type has {len(types)} entries for {len(tokens)} tokens")
+        types = token_types(tokens, keys.get("token_type"))
         return cls(str(file.metadata.get("general.architecture")), keys, list(tokens), types)
+
+    @property
+    def split(self) -> WordSplit:
+        """Way to split words. Raises ConfigError for an unknown name, whose text would be split wrongly."""
+        name = self.keys.get("pre") or "default"
+        if not isinstance(name, str) or name not in WORD_SPLITS:
+            raise ConfigError(
+                f"{_PREFIX}pre {name!r} is not known; {_WAY_OUT}; known: {', '.join(sorted(WORD_SPLITS))}"
+            )
+        return WORD_SPLITS[name]
 
     @property
     def special_tokens(self) -> dict[str, str]:
         """Special tokens by transformers' names."""
-        ids = {name: self.keys.get(f"{kind}_token_id") for kind, name in _SPECIAL_IDS.items()}
-        return {name: self.tokens[token_id] for name, token_id in ids.items() if token_id is not None}
+        default = _DEFAULT_IDS.get(self.keys["model"], {})
+        ids = {
+            name: self.keys.get(f"{kind}_token_id", default.get(kind, len(self.tokens)))
+            for kind, name in _SPECIAL_IDS.items()
+        }
+        named = {f"{kind}_token_id" for kind in _SPECIAL_IDS}
+        if wrong := [key for key in named if self.keys.get(key, 0) >= len(self.tokens)]:
+            raise ConfigError(f"{_PREFIX}{wrong[0]} is beyond the {len(self.tokens)} tokens; fetch the file again")
+        return {name: self.tokens[token_id] for name, token_id in ids.items() if token_id < len(self.tokens)}
+
+
+def gguf_tokenizer(path: str | Path) -> FastTokenizer:
+    """Return the tokenizer of a GGUF file, with or without tensors. Raises ConfigError if it cannot be built."""
+    return read_gguf_tokenizer(Path(path)).fast
 
 
 def read_gguf_tokenizer(path: Path) -> TokenizerParts:
@@ -86,7 +91,9 @@ def read_gguf_tokenizer(path: Path) -> TokenizerParts:
     file = read_gguf(path)
     kind = file.metadata.get(f"{_PREFIX}model")
     if not isinstance(kind, str) or kind not in _BUILDERS:
-        raise ConfigError(f"{path}: a tokenizer of kind {kind!r} is not known; known: {', '.join(_BUILDERS)}")
+        raise ConfigError(
+            f"{path}: a tokenizer of kind {kind!r} is not known; {_WAY_OUT}; known: {', '.join(_BUILDERS)}"
+        )
     try:
         vocabulary = _Vocabulary.of(file)
         fast = _BUILDERS[kind](vocabulary)
@@ -107,44 +114,74 @@ def _strings(keys: Mapping[str, Any], name: str) -> Strings:
 
 
 def _byte_level(vocabulary: _Vocabulary) -> FastTokenizer:
-    pre = vocabulary.keys.get("pre", "default")
-    splits = _word_splits(pre)
+    split = vocabulary.split
+    if not split.is_byte_level:
+        return _sentencepiece(vocabulary)
     vocab = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
-    merges = _listed_merges(vocabulary)
-    fast = FastTokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS))
-    if pre == "qwen2":
+    fast = FastTokenizer(models.BPE(vocab=vocab, merges=_listed_merges(vocabulary), ignore_merges=split.keeps_words))
+    if split.composes:
         fast.normalizer = normalizers.NFC()
-    fast.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    ends_built_in = split.patterns[-1] == GPT2  # twice as fast as the same pattern from here
+    patterns = split.patterns[: len(split.patterns) - ends_built_in]
+    splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=ends_built_in)
+    fast.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_])
     fast.decoder = decoders.ByteLevel()
     return fast
 
 
-def _word_splits(pre: object) -> list[Any]:
-    """Return the splitters for a name. Raises ConfigError for an unknown name, whose text would be split wrongly."""
-    if isinstance(pre, str) and pre in _BUILT_IN:
-        digits = [pre_tokenizers.Digits(individual_digits=True)] if _BUILT_IN[pre] else []
-        return [*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    if isinstance(pre, str) and pre in _SPLITS:
-        splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in _SPLITS[pre]]
-        return [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    raise ConfigError(f"{_PREFIX}pre {pre!r} is not known; known: {', '.join(sorted(_SPLITS | _BUILT_IN))}")
+def _word_pieces(vocabulary: _Vocabulary) -> FastTokenizer:
+    """Build BERT's word pieces: vocab.txt has ## before all but a word's first piece, the file ▁ before the first."""
+    tokens = [
+        token
+        if kind != NORMAL or re.fullmatch(r"\[.+\]", token)
+        else token[1:]
+        if token.startswith("▁")
+        else f"##{token}"
+        for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
+    ]
+    lowers = bool(vocabulary.keys.get("normalizer.lowercase", True))
+    vocabulary.tokens[:] = tokens
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    fast = FastTokenizer(models.WordPiece(vocab=vocab, unk_token=vocabulary.special_tokens["unk_token"]))
+    fast.normalizer = normalizers.BertNormalizer(
+        lowercase=lowers, strip_accents=bool(vocabulary.keys.get("normalizer.strip_accents", lowers))
+    )
+    fast.pre_tokenizer, fast.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    return fast
+
+
+def _unigrams(vocabulary: _Vocabulary) -> FastTokenizer:
+    """Build SentencePiece's unigrams, with the file's table of normalization."""
+    scores, unk = vocabulary.keys.get("scores", ()), vocabulary.special_tokens["unk_token"]
+    pairs = list(zip(vocabulary.tokens, map(float, scores), strict=True))
+    fast = FastTokenizer(models.Unigram(pairs, unk_id=vocabulary.tokens.index(unk)))
+    table = vocabulary.keys.get("precompiled_charsmap")
+    steps = [normalizers.Precompiled(bytes(table))] if table is not None and len(table) else []
+    strips = [normalizers.Replace(Regex(" {2,}"), " ")] if vocabulary.keys.get("remove_extra_whitespaces", True) else []
+    fast.normalizer = normalizers.Sequence([*steps, *strips])
+    scheme = "always" if vocabulary.keys.get("add_space_prefix", True) else "never"
+    fast.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    fast.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    return fast
 
 
 def _sentencepiece(vocabulary: _Vocabulary) -> FastTokenizer:
     """Build SentencePiece's BPE, with spaces as ▁ and with merges that follow from the scores."""
     # Gemma's tokens of several spaces have spaces in the file, not ▁.
     tokens = ["▁" * len(token) if token and not token.strip(" ") else token for token in vocabulary.tokens]
-    unk = vocabulary.keys.get("unknown_token_id")
     fast = FastTokenizer(
         models.BPE(
             vocab={token: token_id for token_id, token in enumerate(tokens)},
             merges=_listed_merges(vocabulary) if "merges" in vocabulary.keys else _merges(tokens, vocabulary),
-            unk_token=None if unk is None else tokens[unk],
+            unk_token=vocabulary.special_tokens.get("unk_token") if vocabulary.keys["model"] == "llama" else None,
             fuse_unk=True,
             byte_fallback=True,
         )
     )
-    has_prefix = vocabulary.keys.get("add_space_prefix", True)
+    if "▁" not in tokens:  # spaces are lost, and still part words
+        fast.pre_tokenizer = pre_tokenizers.Split("▁", behavior="removed")
+    has_prefix = vocabulary.keys.get("add_space_prefix", vocabulary.keys["model"] == "llama")
     prefix, strip = ([normalizers.Prepend("▁")], [decoders.Strip(" ", 1, 0)]) if has_prefix else ([], [])
     fast.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
     fast.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
@@ -165,7 +202,7 @@ def _merges(tokens: Sequence[str], vocabulary: _Vocabulary) -> list[tuple[str, s
     if len(scores) != len(tokens) or vocabulary.architecture.startswith("gemma"):
         scores = range(0, -len(tokens), -1)
     token_set = set(tokens)
-    token_ids = (token_id for token_id, kind in enumerate(vocabulary.types) if kind in (_NORMAL, _USER_DEFINED))
+    token_ids = (token_id for token_id, kind in enumerate(vocabulary.types) if kind in (NORMAL, USER_DEFINED))
     return [
         (token[:cut], token[cut:])
         for token in (tokens[token_id] for token_id in sorted(token_ids, key=lambda token_id: -scores[token_id]))
@@ -178,26 +215,36 @@ _BUILDERS: dict[str, Callable[[_Vocabulary], FastTokenizer]] = {
     "gpt2": _byte_level,
     "llama": _sentencepiece,
     "gemma4": _sentencepiece,  # with merges of its own
+    "t5": _unigrams,
+    "bert": _word_pieces,
 }
 
 
 def _add_tokens(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:
     """Match control tokens and user-defined tokens whole in a text. User-defined tokens count as plain text."""
-    for kind, add in ((CONTROL, fast.add_special_tokens), (_USER_DEFINED, fast.add_tokens)):
-        pairs = zip(vocabulary.tokens, vocabulary.types, strict=True)
-        texts = [token for token, type_ in pairs if type_ == kind and token and fast.token_to_id(token) is not None]
-        add([AddedToken(text, normalized=False, special=kind == CONTROL) for text in texts])
+    named = {*vocabulary.special_tokens.values()}
+    texts: dict[int, list[str]] = {CONTROL: [], USER_DEFINED: []}
+    for text, kind in zip(vocabulary.tokens, vocabulary.types, strict=True):
+        if (kind in texts or text in named) and text and fast.token_to_id(text) is not None:
+            texts[kind if kind in texts else CONTROL].append(text)
+    fast.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in texts[CONTROL]])
+    fast.add_tokens([AddedToken(text, normalized=False) for text in texts[USER_DEFINED]])
 
 
 def _add_ends(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:
     """Add the bos token before a text and the eos token after it, if the file or llama.cpp's default says so."""
-    keys, special = vocabulary.keys, vocabulary.special_tokens
-    begins = keys.get("add_bos_token", keys["model"] == "llama" or keys.get("pre") in _WHOLE_WORDS)
-    first = [special["bos_token"]] if begins and "bos_token" in special else []
-    last = [special["eos_token"]] if keys.get("add_eos_token", False) and "eos_token" in special else []
-    if first or last:
-        ids = [(text, fast.token_to_id(text)) for text in {*first, *last}]
-        fast.post_processor = processors.TemplateProcessing(single=[*first, "$A", *last], special_tokens=ids)
+    keys, special, kind = vocabulary.keys, vocabulary.special_tokens, vocabulary.keys["model"]
+    first = special.get("bos_token") or special.get("cls_token")
+    last = special.get("sep_token") if kind == "bert" else special.get("eos_token")
+    begins = keys.get("add_bos_token", kind in ("llama", "bert") or (kind == "gpt2" and vocabulary.split.adds_bos))
+    ends = keys.get("add_eos_token", kind in ("bert", "t5"))
+    before, after = [first] if begins and first else [], [last] if ends and last else []
+    if before or after:
+        ids = [(text, fast.token_to_id(text)) for text in {*before, *after}]
+        pair = [*before, "$A", *after, *(after if kind == "t5" else []), "$B:1", *(f"{text}:1" for text in after)]
+        fast.post_processor = processors.TemplateProcessing(
+            single=[*before, "$A", *after], pair=pair if kind in ("bert", "t5") else None, special_tokens=ids
+        )
 
 
 def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:

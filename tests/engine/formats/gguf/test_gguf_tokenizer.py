@@ -7,11 +7,13 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, GemmaTokenizer, GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer
 
 from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.formats.gguf.file import read_gguf
+from splitfuse.engine.formats.gguf.token_types import end_ids
 from splitfuse.engine.language.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[4]
@@ -150,12 +152,6 @@ def test_the_default_splits_as_llama_cpp_does(tmp_path: Path) -> None:
     assert words == ["a", "+", "b", "=", "c", ",", "Ġit", "'", "s", "Ġ", "123", "456", "7", "x"]
 
 
-def test_a_name_of_word_splitting_that_is_not_known_is_refused(tmp_path: Path) -> None:
-    path = write_byte_level(tmp_path / "m.gguf", trained(BYTE_LEVEL), tokenizer_pre="no-such")
-    with pytest.raises(ConfigError, match=r"pre 'no-such' is not known; known: .*smollm"):
-        Tokenizer(path)
-
-
 def sentencepiece(special: list[str]) -> tuple[FastTokenizer, dict[str, int], list[tuple[str, str]]]:
     """Return a trained BPE over ▁, its vocabulary with bytes, and its merges."""
     tokenizer = FastTokenizer(models.BPE())
@@ -222,14 +218,80 @@ def test_flags_and_templates_are_the_files_own(tmp_path: Path) -> None:
     assert not Tokenizer(write_byte_level(tmp_path / "none.gguf", tokenizer, tokenizer_pre="gpt-2")).has_chat_template
 
 
+@pytest.mark.parametrize("types", ["normal", "missing"])
+def test_a_token_that_looks_special_is_whole_whatever_its_type(types: str, tmp_path: Path) -> None:
+    """Read files of converters that type <|im_end|> as normal text: it is one token, and ends an answer."""
+    tokenizer = trained(BYTE_LEVEL)
+    vocab, merges = parts(tokenizer)
+    vocab |= {"<|im_start|>": 700, "<|im_end|>": 701, "<|no end": 702}
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(sorted(vocab, key=lambda token: vocab[token]))
+    writer.add_token_merges([" ".join(merge) for merge in merges])
+    if types == "normal":
+        writer.add_token_types([gguf.TokenType.NORMAL] * len(vocab))
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.close):
+        write()
+    ours, metadata = Tokenizer(tmp_path / "m.gguf"), read_gguf(tmp_path / "m.gguf").metadata
+    ids = ours.encode("<|im_start|>a<|im_end|><|no end")
+    assert (ids[0], ids[2]) == (700, 701)
+    assert 702 not in ids
+    named = {metadata["tokenizer.ggml.tokens"][0]: 0}
+    kinds = metadata.get("tokenizer.ggml.token_type")
+    assert end_ids(metadata["tokenizer.ggml.tokens"], kinds, set(named.values())) == [0, 701]
+
+
+def test_bert_s_word_pieces(tmp_path: Path) -> None:
+    """The file spells the pieces of vocab.txt in llama.cpp's way: ▁ before the first, nothing before the others."""
+    texts = ["Hello Wörld!", "unbelievably  good, naïve 東京 café's", "[MASK] x"]
+    fast = FastTokenizer(models.WordPiece(unk_token="[UNK]"))
+    fast.normalizer, fast.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
+    fast.train_from_iterator([(ROOT / "README.md").read_text(), *texts], trainer)
+    fast.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    vocab = {
+        token if token in special else token[2:] if token.startswith("##") else f"▁{token}": token_id
+        for token, token_id in fast.get_vocab().items()
+    }
+    path = write(
+        tmp_path / "m.gguf", vocab, architecture="bert", tokenizer_model="bert", unk_token_id=1, bos_token_id=2,
+        sep_token_id=3, pad_token_id=0, mask_token_id=4,
+    )  # fmt: skip
+    ours = Tokenizer(path)
+    for text in texts:
+        assert ours.encode(text) == fast.encode(text).ids, text
+    pair = ours.encode_batch([("a good", "text")])[0]
+    assert (pair.ids, pair.type_ids) == ((expected := fast.encode("a good", "text")).ids, expected.type_ids)
+
+
+def test_sentencepiece_s_unigrams(tmp_path: Path) -> None:
+    fast = FastTokenizer(models.Unigram())
+    fast.normalizer = normalizers.Replace(Regex(" {2,}"), " ")
+    fast.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=250, special_tokens=special, unk_token="<unk>", show_progress=False)
+    fast.train_from_iterator((ROOT / "README.md").read_text().splitlines(), trainer)
+    pairs = json.loads(fast.to_str())["model"]["vocab"]
+    path = write(
+        tmp_path / "m.gguf", {token: index for index, (token, _) in enumerate(pairs)}, architecture="bert",
+        tokenizer_model="t5", token_scores=[score for _, score in pairs], bos_token_id=0, eos_token_id=2,
+        unk_token_id=3, add_bos_token=True, add_eos_token=True,
+    )  # fmt: skip
+    ours = Tokenizer(path)
+    for text in ["a model  serves requests", "Ünïcode 東京", ""]:
+        assert ours.encode(text) == [0, *fast.encode(text, add_special_tokens=False).ids, 2]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tokenizer_model": "bert"}, "kind 'bert' is not known; known: gpt2, llama"),
+        ({"tokenizer_model": "rwkv"}, "kind 'rwkv' is not known; .*--tokenizer FOLDER; known: gpt2, llama"),
         ({"tokenizer_model": "gpt2"}, r"tokenizer\.ggml\.merges is missing"),
         ({"tokenizer_model": "gpt2", "token_merges": ["a nothing"]}, "no tokenizer that can be built"),
         ({"tokenizer_model": "gpt2", "token_merges": ["ab"]}, "no tokenizer that can be built"),
-        ({"tokenizer_model": "llama", "bos_token_id": 99}, "no tokenizer that can be built"),
+        ({"tokenizer_model": "llama", "bos_token_id": 99}, "bos_token_id is beyond the 2 tokens"),
         ({"tokenizer_model": "llama", "token_scores": ["x", "y"]}, "no tokenizer that can be built"),
     ],
 )
