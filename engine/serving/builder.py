@@ -17,7 +17,7 @@ from ..core.scheduler import Scheduler
 from ..core.step_pipeline import StepPipeline
 from ..errors import ConfigError
 from ..execution.models.config import ModelConfig
-from ..execution.models.default_sampling import default_sampling_params
+from ..execution.models.default_sampling import default_sampling
 from ..execution.models.fingerprint import fingerprint
 from ..execution.models.registry import read_model_config
 from ..execution.models.resolved_model import resolve
@@ -46,6 +46,7 @@ class EngineParts:
     runner: ModelRunner
     input_processor: InputProcessor
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)  # values of fields that a request lacks
+    default_sampling_source: str = ""  # empty: the model's own file
     extensions: ExtensionParts = field(default_factory=ExtensionParts)
     path: Path | None = None  # folder or GGUF file of the weights
 
@@ -121,7 +122,7 @@ def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
         from ..formats.gguf.file import read_gguf  # here: most models are folders
 
         _header = read_gguf(folder)  # held, so that the file is read once
-    defaults = default_sampling_params(config, folder)
+    stated = default_sampling(config, folder)  # now, so that a wrong file is refused before the weights are read
     draft = read_model_config(model_folder(config, config.draft_model)) if config.draft_model else None
     resolved = resolve(config, folder, for_streams=for_streams)
     runner = load_runner(resolved, draft=draft)
@@ -141,9 +142,14 @@ def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
         seed=config.seed,
         generates=extensions.generate,
     )
+    has_template = tokenizer is not None and tokenizer.has_chat_template
+    template = tokenizer.chat_template.source if tokenizer is not None and has_template else None
+    defaults = stated.complete(architecture=model_config.architecture, template=template)
     return_freed_memory()
     facts = extensions.wrapped("config", facts)
-    return EngineParts(facts, tokenizer, runner, input_processor, defaults, extensions, folder)
+    return EngineParts(
+        facts, tokenizer, runner, input_processor, defaults.values(), defaults.source or "", extensions, folder
+    )
 
 
 def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig) -> GrammarCompiler | None:

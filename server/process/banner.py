@@ -29,7 +29,7 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
         **({} if loaded.states is None else {"states": str(loaded.states)}),
         "policy": f"{config.batching_policy}, {config.scheduling_policy}, "
         f"{config.max_num_batched_tokens} tokens per step",
-        **({"sampling": _sampling(engine.default_sampling_params)} if engine.default_sampling_params else {}),
+        "sampling": _sampling(engine.default_sampling_params, engine.default_sampling_source),
         **({"page": f"{url}/"} if getattr(settings, "page", False) else {}),
         "API": f"{url}/generate  {url}/v1",
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
@@ -55,9 +55,10 @@ def _description(settings: ServerSettings, of_files: str) -> str:
     return f" ({of_files})" if of_files else ""
 
 
-def _sampling(defaults: Mapping[str, Any]) -> str:
-    """Show the model's sampling values in one row."""
-    return ", ".join(f"{name} {value}" for name, value in defaults.items()) + " where a request has none"
+def _sampling(defaults: Mapping[str, Any], source: str) -> str:
+    """Show the model's sampling values in one row. `source`: empty if the model's own file states them."""
+    values = ", ".join(f"{name} {value}" for name, value in defaults.items())
+    return f"{values} where a request has none{f' ({source})' if source else ''}"
 
 
 def curl(settings: ServerSettings, url: str) -> str:

@@ -1,18 +1,19 @@
 """Default sampling: values of the sampling fields that a request leaves out, from the model's files and the settings.
 
 Follows vLLM: `do_sample` is not read, and null counts as absent. Unlike vLLM's, max_new_tokens never limits a request
-that sends max_tokens. Imports no torch.
+that sends max_tokens, and a model whose files state no distribution has its family's or llama.cpp's. Imports no torch.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...config import EngineConfig
-from ...config.named_models import NAMED_SAMPLING
 from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, InvalidRequestError
 from ...formats.json_file import read_json
+from .published_sampling import GENERIC, published_sampling
 
 _FILE = "generation_config.json"
 _NEUTRAL = SamplingParams()
@@ -24,8 +25,37 @@ _FIELDS = {
 }
 
 
-def default_sampling_params(config: EngineConfig, folder: Path) -> dict[str, Any]:
-    """Return the values under the requests' names, without neutral ones. `folder`: the model's folder or GGUF file.
+# Fields of which one is enough to say that a model's files state its distribution.
+_DISTRIBUTION = ("temperature", "top_p", "top_k", "min_p")
+
+
+@dataclass(frozen=True)
+class DefaultSampling:
+    """Values of a model's files and of the settings, under the requests' names.
+
+    `source` is for people: empty if the model's own file states a distribution, None if no file does.
+    """
+
+    stated: Mapping[str, Any]
+    override: Mapping[str, Any]
+    source: str | None
+
+    def complete(self, *, architecture: str, template: str | None) -> "DefaultSampling":
+        """Return the defaults with published values, if nothing is stated. `template`: None without a chat template."""
+        if self.source is not None:
+            return self
+        row = None if template is None else published_sampling(architecture, template)
+        source = "usual values; the model states none" if row is None else f"{row.family}'s published values"
+        return DefaultSampling({**(GENERIC if row is None else row.values), **self.stated}, self.override, source)
+
+    def values(self) -> dict[str, Any]:
+        """Return the temperature, and the other values that are not neutral."""
+        found = {"temperature": _NEUTRAL.temperature, **self.stated, **self.override}
+        return {name: v for name, v in found.items() if name == "temperature" or v != getattr(_NEUTRAL, name)}
+
+
+def default_sampling(config: EngineConfig, folder: Path) -> DefaultSampling:
+    """Read the settings and the files, if a setting names them. `folder`: the model's folder or GGUF file.
 
     Raises ConfigError.
     """
@@ -34,19 +64,21 @@ def default_sampling_params(config: EngineConfig, folder: Path) -> dict[str, Any
         raise ConfigError("override_generation_config must be an object")
     if unknown := sorted(override.keys() - _FIELDS):
         raise ConfigError(f"override_generation_config: {unknown[0]!r} is not known; known are {', '.join(_FIELDS)}")
-    values = _from_files(config, folder) | _checked(override, source="override_generation_config")
-    return {name: value for name, value in values.items() if value != getattr(_NEUTRAL, name)}
+    stated, source = _from_files(config, folder)
+    return DefaultSampling(stated, _checked(override, source="override_generation_config"), source)
 
 
-def _from_files(config: EngineConfig, folder: Path) -> dict[str, Any]:
+def _from_files(config: EngineConfig, folder: Path) -> tuple[dict[str, Any], str | None]:
+    """Return the stated values, and the source as in DefaultSampling."""
     if config.generation_config == "vllm":
-        return {}
+        return {}, "--generation-config vllm"
     if config.generation_config == "auto":
-        return NAMED_SAMPLING.get(config.model or "", {}) | _from_model(folder)
+        own = _from_model(folder)
+        return own, "" if any(name in own for name in _DISTRIBUTION) else None
     path = Path(config.generation_config).expanduser() / _FILE
     if not path.exists():
         raise ConfigError(f"generation_config: {path} is missing; give auto, vllm, or a folder that has this file")
-    return _checked(read_json(path), source=str(path))
+    return _checked(_present(read_json(path)), source=str(path)), str(path)
 
 
 def _from_model(folder: Path) -> dict[str, Any]:
@@ -55,7 +87,11 @@ def _from_model(folder: Path) -> dict[str, Any]:
 
         return _checked(read_generation_fields(folder), source=f"{folder} ({_WAY_OUT})")
     path = folder / _FILE
-    return _checked(read_json(path), source=f"{path} ({_WAY_OUT})") if path.exists() else {}
+    return _checked(_present(read_json(path)), source=f"{path} ({_WAY_OUT})") if path.exists() else {}
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _checked(fields: Mapping[str, Any], *, source: str) -> dict[str, Any]:

@@ -99,7 +99,8 @@ def test_what_vllms_scripts_ask_for(tiny_folder: str) -> None:
     harmless = {"tensor_parallel_size": 1, "trust_remote_code": False, "tokenizer": tiny_folder, "revision": None}
     with LLM(tiny_folder, dtype="float", disable_log_stats=True, **harmless) as llm:  # type: ignore[arg-type]
         assert llm.get_tokenizer() is llm.tokenizer
-        assert llm.get_default_sampling_params() == SamplingParams()
+        usual = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
+        assert llm.get_default_sampling_params() == usual != SamplingParams()
         params = SamplingParams(max_tokens=3, logprobs=0, ignore_eos=True, detokenize=True, best_of=1)
         (output,) = llm.generate("hello", params)
     (completion,) = output.outputs
@@ -114,7 +115,7 @@ def test_what_vllms_scripts_ask_for(tiny_folder: str) -> None:
 
 def test_prompts_without_params_have_the_models(tiny_folder: str) -> None:
     override = {"temperature": 0.4, "top_k": 7, "max_new_tokens": 12}
-    default = SamplingParams(temperature=0.4, top_k=7, default_max_tokens=12)
+    default = SamplingParams(temperature=0.4, top_k=7, top_p=0.95, min_p=0.05, default_max_tokens=12)
     messages = [{"role": "user", "content": "hello"}]
 
     def outputs(*params: SamplingParams) -> list[list[int]]:

@@ -38,14 +38,15 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
         inexact=None,
         states=None,
     )
-    engine: Any = SimpleNamespace(config=FACTS, loaded=loaded, default_sampling_params={})
+    engine: Any = SimpleNamespace(config=FACTS, loaded=loaded, default_sampling_params={}, default_sampling_source="")
     assert f"  model     {line}" in banner(Settings(model=model), engine, port=1)
     assert "  page      http://127.0.0.1:1/\n" in banner(Settings(model=model), engine, port=1)
     assert "page" not in banner(Settings(model=model, page=False), engine, port=1)
-    assert "sampling" not in banner(Settings(model=model), engine, port=1)
     engine.default_sampling_params = {"temperature": 0.7, "top_k": 20}
     row = "  sampling  temperature 0.7, top_k 20 where a request has none\n"
     assert row in banner(Settings(model=model), engine, port=1)
+    engine.default_sampling_source = "Llama 3's published values"
+    assert f"{row[:-1]} (Llama 3's published values)\n" in banner(Settings(model=model), engine, port=1)
 
 
 def test_the_panel_says_how_weights_are_quantized() -> None:
@@ -54,7 +55,7 @@ def test_the_panel_says_how_weights_are_quantized() -> None:
     )
     loaded.cache = SimpleNamespace(num_blocks=8)
     loaded.model_config = SimpleNamespace(quantization=SimpleNamespace(name="AWQ, 4 bits"), description="")
-    engine: Any = SimpleNamespace(config=FACTS, loaded=loaded, default_sampling_params={})
+    engine: Any = SimpleNamespace(config=FACTS, loaded=loaded, default_sampling_params={}, default_sampling_source="")
     assert "cpu, bfloat16, weights AWQ, 4 bits\n" in banner(Settings(), engine, port=80)
     loaded.model_config.quantization = None
     assert "cpu, bfloat16\n" in banner(Settings(), engine, port=80)
@@ -102,6 +103,8 @@ def test_int8_activations_are_named_where_they_would_help(
         quantization=packed, description=f"A model, {quantization} (Q4_1), 1 B" * is_file
     )
     text = banner(
-        Settings(**changes), SimpleNamespace(config=FACTS, loaded=loaded, default_sampling_params={}), port=80
+        Settings(**changes),
+        SimpleNamespace(config=FACTS, loaded=loaded, default_sampling_params={}, default_sampling_source=""),
+        port=80,
     )  # type: ignore[arg-type]
     assert row in text if row else "hint" not in text

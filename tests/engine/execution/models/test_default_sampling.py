@@ -9,7 +9,9 @@ import pytest
 
 from splitfuse.engine.config import DEMO_FOLDER, EngineConfig
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.execution.models.default_sampling import default_sampling_params
+from splitfuse.engine.execution.models.default_sampling import default_sampling
+from splitfuse.engine.execution.models.published_sampling import GENERIC, table
+from splitfuse.engine.execution.models.registry import MODELS
 
 SHARED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
 OF_MODEL, READ = {**SHARED, "max_new_tokens": 300}, {**SHARED, "max_tokens": 300}
@@ -21,8 +23,11 @@ def folder_with(folder: Path, fields: dict[str, Any]) -> Path:
     return folder
 
 
-def defaults(folder: Path, **settings: Any) -> dict[str, Any]:
-    return default_sampling_params(EngineConfig(model=str(folder), **settings), folder)
+def defaults(
+    folder: Path, *, architecture: str = "OPTForCausalLM", template: str | None = None, **settings: Any
+) -> dict[str, Any]:
+    stated = default_sampling(EngineConfig(model=str(folder), **settings), folder)
+    return stated.complete(architecture=architecture, template=template).values()
 
 
 def test_the_models_file_is_read_and_the_rest_of_it_left(tmp_path: Path) -> None:
@@ -30,19 +35,60 @@ def test_the_models_file_is_read_and_the_rest_of_it_left(tmp_path: Path) -> None
     assert defaults(folder_with(tmp_path, OF_MODEL | rest)) == READ
 
 
-@pytest.mark.parametrize("fields", [{}, {"temperature": 1.0, "top_p": 1, "top_k": -1}, dict.fromkeys(OF_MODEL)])
-def test_neutral_values_are_no_defaults(tmp_path: Path, fields: dict[str, Any]) -> None:
-    assert defaults(folder_with(tmp_path, fields)) == {}
+def test_a_stated_neutral_value_is_the_models(tmp_path: Path) -> None:
+    assert defaults(folder_with(tmp_path, {"temperature": 1.0, "top_p": 1, "top_k": -1})) == {"temperature": 1.0}
 
 
-def test_a_folder_without_the_file_is_neutral(tmp_path: Path) -> None:
-    assert defaults(tmp_path) == {}
+@pytest.mark.parametrize("fields", [None, {}, dict.fromkeys(OF_MODEL), {"do_sample": False, "eos_token_id": 2}])
+def test_a_model_that_states_no_distribution_has_the_usual_one(tmp_path: Path, fields: dict[str, Any] | None) -> None:
+    if fields is not None:
+        folder_with(tmp_path, fields)
+    assert defaults(tmp_path) == {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    assert defaults(tmp_path, override_generation_config={"temperature": 0.1}) == GENERIC | {"temperature": 0.1}
+    assert defaults(tmp_path, generation_config="vllm") == {"temperature": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "template", "expected"),
+    [
+        ("LlamaForCausalLM", "<|start_header_id|>", {"temperature": 0.6, "top_p": 0.9}),
+        ("LlamaForCausalLM", "<|im_start|>You are SmolLM", {"temperature": 0.2, "top_p": 0.9}),
+        ("LlamaForCausalLM", "[INST] <<SYS>>", {"temperature": 0.6, "top_p": 0.9}),
+        ("LlamaForCausalLM", "[INST]", {"temperature": 0.3}),
+        ("LlamaForCausalLM", "<|im_start|>", GENERIC),
+        (
+            "Qwen2ForCausalLM",
+            "<|im_start|>",
+            {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05},
+        ),
+        ("Qwen2ForCausalLM", "<｜Assistant｜><think>", {"temperature": 0.6, "top_p": 0.95}),
+        ("Qwen3ForCausalLM", "<think>", {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
+        ("Gemma3ForCausalLM", "<start_of_turn>", {"temperature": 1.0, "top_p": 0.95, "top_k": 64}),
+        ("Gemma3ForCausalLM", None, GENERIC),
+        ("GraniteForCausalLM", "<|start_of_role|>", {"temperature": 0.0}),
+    ],
+)
+def test_a_chat_model_has_its_familys_values(
+    tmp_path: Path, architecture: str, template: str | None, expected: dict[str, Any]
+) -> None:
+    found = defaults(tmp_path, architecture=architecture, template=template)
+    assert found == expected
+    kept = folder_with(tmp_path, {"top_p": 0.5, "max_new_tokens": 9})
+    assert defaults(kept, architecture=architecture, template=template) == {
+        "temperature": 1.0,
+        "top_p": 0.5,
+        "max_tokens": 9,
+    }
+
+
+def test_every_row_of_the_table_is_of_a_served_family() -> None:
+    assert {name for row in table() for name in row.architectures} <= MODELS.keys()
 
 
 def test_vllm_means_neutral_and_another_folder_its_file(tmp_path: Path) -> None:
     model = folder_with(tmp_path / "model", OF_MODEL)
     other = folder_with(tmp_path / "other", {"temperature": 0.1})
-    assert defaults(model, generation_config="vllm") == {}
+    assert defaults(model, generation_config="vllm") == {"temperature": 1.0}
     assert defaults(model, generation_config=str(other)) == {"temperature": 0.1}
     with pytest.raises(ConfigError, match=r"none/generation_config.json is missing; give auto, vllm, or a folder"):
         defaults(model, generation_config=str(tmp_path / "none"))
@@ -76,7 +122,7 @@ def test_a_wrong_file_is_refused_with_the_way_out(tmp_path: Path) -> None:
     way_out = r"generation_config.json \(--generation-config vllm leaves its values out\): top_p must be"
     with pytest.raises(ConfigError, match=way_out):
         defaults(model)
-    assert defaults(model, generation_config="vllm") == {}
+    assert defaults(model, generation_config="vllm") == {"temperature": 1.0}
 
 
 def gguf_with(path: Path, **values: float) -> Path:
@@ -92,12 +138,10 @@ def gguf_with(path: Path, **values: float) -> Path:
 def test_a_gguf_file_has_keys_of_its_own(tmp_path: Path) -> None:
     path = gguf_with(tmp_path / "a.gguf", temp=0.6, top_p=0.95, top_k=20, min_p=0.05, penalty_repeat=1.1, mirostat=1)
     assert defaults(path) == SHARED
-    assert defaults(path, generation_config="vllm") == {}
+    assert defaults(path, generation_config="vllm") == {"temperature": 1.0}
+    assert defaults(gguf_with(tmp_path / "b.gguf")) == GENERIC
+    assert defaults(gguf_with(tmp_path / "c.gguf", penalty_repeat=1.1)) == GENERIC | {"repetition_penalty": 1.1}
 
 
-def test_a_named_model_has_its_authors_values_where_its_file_has_none(tmp_path: Path) -> None:
-    config = EngineConfig(model="smollm2")
-    assert default_sampling_params(config, gguf_with(tmp_path / "a.gguf")) == {"temperature": 0.2, "top_p": 0.9}
-    path = gguf_with(tmp_path / "b.gguf", temp=0.5)
-    assert default_sampling_params(config, path) == {"temperature": 0.5, "top_p": 0.9}
-    assert default_sampling_params(EngineConfig(), DEMO_FOLDER) == {"temperature": 0.7, "top_p": 0.95}
+def test_the_demo_states_its_values() -> None:
+    assert defaults(DEMO_FOLDER) == {"temperature": 0.7, "top_p": 0.95}
