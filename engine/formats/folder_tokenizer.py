@@ -1,9 +1,14 @@
-"""Tokenizer of a Hugging Face folder: tokenizer.json, tokenizer_config.json, chat_template.jinja."""
+"""Tokenizer of a Hugging Face folder: tokenizer.json, tokenizer_config.json, chat_template.jinja.
 
-from collections.abc import Mapping
+Folders of older tools have special_tokens_map.json and added_tokens.json beside them, which count like in transformers:
+only if tokenizer_config.json has no `added_tokens_decoder`.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
 from ..errors import ConfigError
@@ -25,10 +30,39 @@ def read_folder_tokenizer(folder: Path) -> TokenizerParts:
         fast = FastTokenizer.from_file(str(path))
     except Exception as exc:  # tokenizers raises plain Exception
         raise ConfigError(f"{path} cannot be read as a tokenizer ({exc}); fetch the file again") from exc
-    path = folder / "tokenizer_config.json"
-    config = read_json(path) if path.exists() else {}
-    special = {name: text for name in _SPECIAL_TOKENS if (text := _content(config.get(name)))}
+    config = _optional(folder / "tokenizer_config.json")
+    added = config.get("added_tokens_decoder")
+    is_old = not isinstance(added, dict)
+    merged = {**config, **(_optional(folder / "special_tokens_map.json") if is_old else {})}
+    special = {name: text for name in _SPECIAL_TOKENS if (text := _content(merged.get(name)))}
+    more = merged.get("extra_special_tokens") or merged.get("additional_special_tokens") or ()
+    extras = [text for token in (more.values() if isinstance(more, dict) else more) if (text := _content(token))]
+    if is_old:
+        by_id = {token_id: text for text, token_id in _optional(folder / "added_tokens.json").items()}
+        added = {key: {"content": text, "special": text in {*special.values(), *extras}} for key, text in by_id.items()}
+    try:
+        _add_tokens(fast, added, [*special.values(), *extras])
+    except (AttributeError, TypeError, ValueError) as exc:
+        raise ConfigError(f"{folder}: its added tokens cannot be read ({exc}); fetch the folder again") from exc
     return TokenizerParts(fast, special, _templates(folder, config))
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
+
+
+def _add_tokens(fast: FastTokenizer, added: Mapping[Any, Any], special: Sequence[str]) -> None:
+    """Add the tokens that tokenizer.json does not list as added, in the order of their ids. Raises TypeError."""
+    known = {token.content for token in fast.get_added_tokens_decoder().values()}
+    tokens = [
+        AddedToken(**{name: value for name, value in token.items() if name != "__type"})
+        for _, token in sorted(added.items(), key=lambda item: int(item[0]))
+    ]
+    tokens += [AddedToken(text, special=True, normalized=False) for text in special]
+    for token in tokens:
+        if token.content not in known:
+            (fast.add_special_tokens if token.special or token.content in special else fast.add_tokens)([token])
+            known.add(token.content)
 
 
 def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:

@@ -131,6 +131,9 @@ def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
         mark = beside.submit(fingerprint, folder, config, dtype=runner.loaded.dtype)
         tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
     model_config = runner.loaded.model_config
+    if tokenizer is not None:  # its own end token, which the other files may not name
+        ends = tuple(dict.fromkeys((*model_config.eos_token_ids, *tokenizer.end_ids)))
+        model_config = replace(model_config, eos_token_ids=ends)
     facts = replace(resolved.config, fingerprint=mark.result(), num_kv_blocks=runner.loaded.cache.num_blocks)
     extensions = ExtensionParts(ServedModel(config, facts, folder, runner, tokenizer))
     input_processor = InputProcessor(

@@ -62,7 +62,6 @@ class ModelConfig:
             raise ConfigError(f"head_dim {head_dim} is more than {_MAX_HEAD_DIM}")
         ropes = {kind: RopeConfig.of_layers(fields, layer_type=kind, head_dim=head_dim) for kind in set(layer_types)}
         window = min(positive_int(fields, "sliding_window"), _MAX_WINDOW) if fields.get("sliding_window") else 0
-        eos = generation.get("eos_token_id", fields.get("eos_token_id"))
         quantization = None
         if declared := fields.get("quantization_config"):
             from ...formats.quantization.registry import checkpoint_format  # here: plain weights need no format
@@ -87,7 +86,7 @@ class ModelConfig:
             quantization=quantization,
             sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
             dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
-            eos_token_ids=tuple(map(int, eos if isinstance(eos, list) else [] if eos is None else [eos])),
+            eos_token_ids=end_token_ids(fields.get("eos_token_id"), generation.get("eos_token_id")),
             description=str(fields.get("description", "")),
             hf_config=fields,
             layer_states=(PagedKV(num_kv_heads, head_dim),) * len(layer_types),
@@ -119,6 +118,12 @@ class ModelConfig:
         yarns = [rope.scaling for rope in self.ropes if rope.scaling.get("rope_type") == "yarn"]
         stretched = (int(yarn["factor"] * yarn["original_max_position_embeddings"]) for yarn in yarns)
         return max([self.max_position_embeddings, *stretched])
+
+
+def end_token_ids(*values: Any) -> tuple[int, ...]:
+    """Return the end tokens that any file names: each value is an id, a list of ids, or None."""
+    lists = [value if isinstance(value, list) else [] if value is None else [value] for value in values]
+    return tuple(dict.fromkeys(int(token_id) for ids in lists for token_id in ids))
 
 
 def _layer_types(fields: Mapping[str, Any]) -> list[str]:

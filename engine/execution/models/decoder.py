@@ -3,6 +3,7 @@
 Weights keep their checkpoint names; q, k and v become one matrix, gate and up another.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from .layers import GATED_ACTIVATIONS, MLP, Attention, Norm, RMSNorm, activation
 from .rope import rope_table
 from .tensor_parallel import SINGLE_RANK, TensorParallel, rows_of_parts, take_rows
 
+_log = logging.getLogger("splitfuse.engine")
 Parts = list[tuple[str, int]]  # matrices of one input: name, number of rows
 _MAX_LOADING = 4  # layers loaded at once: loading a layer takes more memory than the layer keeps
 
@@ -141,12 +143,26 @@ class Decoder:
         config = self.config
         table = (config.vocab_size, self._embedding_size())
         self._embed_tokens = self._load_embedding(f"{self._prefix}{self.names.embed}.weight", *table)
-        tied = config.tie_word_embeddings
-        head = self._embed_tokens if tied else self._take_vocabulary(f"{self._head_name()}.weight", *table)
+        head = self._embed_tokens if config.tie_word_embeddings else None
+        if head is None or f"{self._head_name()}.weight" in self._source.unread():
+            head = self._stored_head(head, *table)
         self._lm_head = self._pack_head(head)
         del head  # a table is in memory twice while it is packed, but before the layers
         self._layers = self._load_layers()
         self._norm = self._load_norm(f"{self._prefix}{self.names.norm}")
+
+    def _stored_head(self, tied: Any, *table: int) -> Any:
+        """Return the stored head. `tied`: the embedding, which stands for a stored head of equal values."""
+        stored = self._take_vocabulary(f"{self._head_name()}.weight", *table)
+        if isinstance(tied, Tensor) and isinstance(stored, Tensor) and torch.equal(stored, tied):
+            return tied
+        if tied is not None:
+            _log.warning(
+                "config.json ties the head to the embedding, but the files hold another head (%s.weight), which is "
+                "used, as transformers does; set tie_word_embeddings to false to silence this line",
+                self._head_name(),
+            )
+        return stored
 
     def _load_layers(self) -> list[Layer]:
         """Load all layers, on a CPU in several threads, because one waits after each small tensor operation.

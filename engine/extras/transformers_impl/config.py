@@ -8,7 +8,7 @@ from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ...errors import ConfigError
-from ...execution.models.config import ModelConfig
+from ...execution.models.config import ModelConfig, end_token_ids
 from ...execution.models.layer_states import PagedKV
 from ...formats.quantization.registry import checkpoint_format
 from .attention import PROBED
@@ -53,7 +53,6 @@ def read_shape(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> Shape:
     if not isinstance(longest, int) or longest < 1:
         raise ConfigError("config.json does not say how many positions the model was made for")
     layers = probe(build(raw, PROBED, dtype=torch.float32, experts="batched_mm"), num_positions=longest)
-    eos = generation.get("eos_token_id", theirs.eos_token_id)
     config = ModelConfig(
         architecture=_class_of(theirs).__name__,
         vocab_size=theirs.vocab_size,
@@ -73,7 +72,7 @@ def read_shape(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> Shape:
         quantization=checkpoint_format(raw.get("quantization_config")),
         sliding_windows=tuple(layer.sliding_window for layer in layers),
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
-        eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+        eos_token_ids=end_token_ids(theirs.eos_token_id, generation.get("eos_token_id")),
         description=str(raw.get("description", "")),
         hf_config=dict(raw),
         layer_states=tuple(PagedKV(layer.num_kv_heads, layer.head_dim) for layer in layers),

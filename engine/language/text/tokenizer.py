@@ -98,6 +98,12 @@ class Tokenizer:
         return {text: token_id for text, token_id in found.items() if token_id in self._special_ids}
 
     @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Id of the tokenizer's own end token, if it has one."""
+        token_id = self._fast.token_to_id(self._parts.special_tokens.get("eos_token", ""))
+        return () if token_id is None else (token_id,)
+
+    @property
     def has_chat_template(self) -> bool:
         """True if conversations can be rendered."""
         return self._chat_template is not None

@@ -1,6 +1,7 @@
 """Configs found in the wild mean the same to us and to transformers, or are refused in one line."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -392,10 +393,49 @@ def test_an_end_token_beyond_the_vocabulary_is_no_end_token(tmp_path: Path) -> N
     )
 
 
-def test_eos_comes_from_the_generation_config_first() -> None:
-    raw = json.loads((Path(__file__).parents[3] / "engine/demo_model/config.json").read_text())
-    assert parse_model_config(raw, generation={"eos_token_id": [3, 4]}).eos_token_ids == (3, 4)
-    assert parse_model_config(raw, generation={}).eos_token_ids == (raw["eos_token_id"],)
+@pytest.mark.parametrize(
+    ("config", "generation", "own", "ends"),
+    [
+        (0, {"eos_token_id": 0}, "<|end|>", {0, 5}),
+        (0, None, "<|end|>", {0, 5}),
+        (None, {}, "<|end|>", {5}),
+        (5, {"eos_token_id": None}, None, {5}),
+        ([0, 5], {"eos_token_id": [0]}, None, {0, 5}),
+    ],
+)
+def test_end_tokens_of_all_files_count(
+    config: object, generation: dict[str, Any] | None, own: str | None, ends: set[int], tmp_path: Path
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(Path(__file__).parents[3] / "engine/demo_model", folder)
+    for name, new in (("config.json", {"eos_token_id": config}), ("tokenizer_config.json", {"eos_token": own})):
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | new))
+    (folder / "generation_config.json").unlink()
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    llm = LLM(str(folder))
+    for token_id in (0, 5):
+        params = SamplingParams(max_tokens=4, logit_bias={token_id: 100})
+        output = llm.generate([[100, 200]], params)[0].outputs[0]
+        assert (output.finish_reason == "stop") == (token_id in ends), token_id
+
+
+def test_a_stored_head_beats_a_tied_one_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Compare with transformers, which uses the stored head where its values differ from the embedding's."""
+    save_model("llama-gqa-tied", tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    embedding = tensors["model.embed_tokens.weight"]
+    for stored, is_said in ((embedding.clone(), False), (embedding.roll(7, 0).contiguous(), True)):
+        save_file(tensors | {"lm_head.weight": stored}, path, {"format": "pt"})
+        caplog.clear()
+        params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+        ids = LLM(str(tmp_path), dtype="float32").generate([[20, 21, 22]], params)[0].outputs[0].token_ids
+        theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        expected = theirs.generate(torch.tensor([[20, 21, 22]]), max_new_tokens=6, do_sample=False, eos_token_id=None)
+        assert list(ids) == expected[0, 3:].tolist()
+        assert ("tie_word_embeddings" in caplog.text) == is_said
 
 
 _ENCODER = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
