@@ -119,6 +119,10 @@ class EngineSettings:
         None, at_least=1, help="CPU threads of the model; nothing = the cores, or the CPU quota, of this process"
     )
     log_steps: bool = setting(False, help="print one line per step")
+    tokenizer: str | None = setting(
+        None,
+        help="model whose tokenizer and chat template are read instead of the model's own: FOLDER, GGUF file, hub id",
+    )
     chat_template: str | None = setting(
         None, help="file with a chat template, or the template itself, instead of the model's own"
     )

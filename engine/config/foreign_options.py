@@ -12,8 +12,6 @@ from typing import Any
 
 from ..errors import ConfigError
 
-SAME_AS_MODEL = "MODEL"  # stands for the model's own name among harmless values
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForeignOption:
@@ -75,7 +73,6 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "--response-role": (("assistant",), "answers are the assistant's"),
     "--runner": (("auto", "generate"), _POOLING),
     "--task": (("auto", "generate"), _POOLING),
-    "--tokenizer": ((SAME_AS_MODEL,), "the tokenizer is the model's own; put its files into the model's folder"),
     "--tokenizer-mode": (("auto", "fast", "hf"), "the tokenizer is the tokenizer.json in the model's folder"),
     **dict.fromkeys(("--code-revision", "--tokenizer-revision"), (("main",), _REVISION)),
     **dict.fromkeys(
@@ -172,7 +169,7 @@ def translated(argv: Sequence[str]) -> list[str]:
             translation += _with_our_value(*option.words, *values)
         elif option.words is not None:
             translation += values
-        elif not _has_no_effect(option, values, argv):
+        elif not _has_no_effect(option, values):
             raise ConfigError(f"{' '.join([flag, *values])} is not taken: {option.why}")
     return translation
 
@@ -194,18 +191,13 @@ def supported_keywords(keywords: Mapping[str, Any], known: Collection[str]) -> d
             raise ConfigError(f"{name} is not known{f'; did you mean {near[0]}?' if near else ''}")
         elif option.words:
             ours |= {own_name: value for own_name in known if _flag(own_name) == option.words[0]}
-        elif (is_off or value not in (None, False)) and not _has_no_effect(
-            option, [str(value)], [str(value), str(keywords.get("model"))]
-        ):
+        elif (is_off or value not in (None, False)) and not _has_no_effect(option, [str(value)]):
             raise ConfigError(f"{name}={value!r} is not taken: {option.why}")
     return ours
 
 
-def _has_no_effect(option: ForeignOption, values: Sequence[str], argv: Sequence[str]) -> bool:
-    harmless = option.harmless
-    if harmless is None or {*values} & {*harmless}:
-        return True
-    return SAME_AS_MODEL in harmless and any(argv.count(value) > 1 for value in values)  # a second time, as MODEL
+def _has_no_effect(option: ForeignOption, values: Sequence[str]) -> bool:
+    return option.harmless is None or bool({*values} & {*option.harmless})
 
 
 def _with_our_value(flag: str, value: str = "", /) -> list[str]:

@@ -55,6 +55,14 @@ def model_folder(config: EngineConfig, model: str | None) -> Path:
     return _download(hub_id, file, revision=revision, with_weights=config.load_format != "dummy")
 
 
+def tokenizer_source(config: EngineConfig, model: Path) -> Path:
+    """Return the folder or GGUF file of --tokenizer; by default the model's own. Raises ConfigError."""
+    if config.tokenizer in (None, config.model):
+        return model
+    local = local_model(config.tokenizer)
+    return _download(str(config.tokenizer), "", revision=None, with_weights=False) if local is None else local
+
+
 def _model_in(folder: Path) -> Path:
     """Return the folder, or its only GGUF file if it has no safetensors. Raises ConfigError for several GGUF files."""
     ggufs = [path for path in sorted(folder.glob("*.gguf")) if path.is_file()]

@@ -31,18 +31,18 @@ def read_folder_tokenizer(folder: Path) -> TokenizerParts:
     except Exception as exc:  # tokenizers raises plain Exception
         raise ConfigError(f"{path} cannot be read as a tokenizer ({exc}); fetch the file again") from exc
     config = _optional(folder / "tokenizer_config.json")
-    added = config.get("added_tokens_decoder")
-    is_old = not isinstance(added, dict)
+    is_old = not isinstance(config.get("added_tokens_decoder"), dict)
     merged = {**config, **(_optional(folder / "special_tokens_map.json") if is_old else {})}
     special = {name: text for name in _SPECIAL_TOKENS if (text := _content(merged.get(name)))}
     more = merged.get("extra_special_tokens") or merged.get("additional_special_tokens") or ()
     extras = [text for token in (more.values() if isinstance(more, dict) else more) if (text := _content(token))]
+    added = config["added_tokens_decoder"] if not is_old else {}
     if is_old:
         by_id = {token_id: text for text, token_id in _optional(folder / "added_tokens.json").items()}
         added = {key: {"content": text, "special": text in {*special.values(), *extras}} for key, text in by_id.items()}
     try:
         _add_tokens(fast, added, [*special.values(), *extras])
-    except (AttributeError, TypeError, ValueError) as exc:
+    except (AttributeError, LookupError, TypeError, ValueError) as exc:
         raise ConfigError(f"{folder}: its added tokens cannot be read ({exc}); fetch the folder again") from exc
     return TokenizerParts(fast, special, _templates(folder, config))
 
@@ -55,7 +55,7 @@ def _add_tokens(fast: FastTokenizer, added: Mapping[Any, Any], special: Sequence
     """Add the tokens that tokenizer.json does not list as added, in the order of their ids. Raises TypeError."""
     known = {token.content for token in fast.get_added_tokens_decoder().values()}
     tokens = [
-        AddedToken(**{name: value for name, value in token.items() if name != "__type"})
+        AddedToken(token["content"], **{key: token[key] for key in token.keys() - {"content", "__type"}})
         for _, token in sorted(added.items(), key=lambda item: int(item[0]))
     ]
     tokens += [AddedToken(text, special=True, normalized=False) for text in special]

@@ -22,7 +22,7 @@ from ..execution.models.fingerprint import fingerprint
 from ..execution.models.registry import read_model_config
 from ..execution.models.resolved_model import resolve
 from ..execution.runner.model_runner import ModelRunner
-from ..formats.checkpoint import model_folder
+from ..formats.checkpoint import model_folder, tokenizer_source
 from ..language.structured_output.compiler import GrammarCompiler
 from ..language.text.tokenizer import Tokenizer
 from ..language.workers.heap import return_freed_memory
@@ -126,10 +126,11 @@ def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
     draft = read_model_config(model_folder(config, config.draft_model)) if config.draft_model else None
     resolved = resolve(config, folder, for_streams=for_streams)
     runner = load_runner(resolved, draft=draft)
-    has_tokenizer = config.load_format != "dummy" or folder.is_file() or (folder / "tokenizer.json").exists()
+    words = tokenizer_source(config, folder)
+    has_tokenizer = config.load_format != "dummy" or words.is_file() or (words / "tokenizer.json").exists()
     with ThreadPoolExecutor(1) as beside:  # hashing releases the GIL, a tokenizer holds it
         mark = beside.submit(fingerprint, folder, config, dtype=runner.loaded.dtype)
-        tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
+        tokenizer = Tokenizer(words, chat_template=config.chat_template) if has_tokenizer else None
     model_config = runner.loaded.model_config
     if tokenizer is not None:  # its own end token, which the other files may not name
         ends = tuple(dict.fromkeys((*model_config.eos_token_ids, *tokenizer.end_ids)))

@@ -15,7 +15,7 @@ ALL = "all"
 SECTIONS: dict[str, str] = {
     "model": "profile served_model_name revision device dtype load_format model_impl quantization "
     "quantization_activations speculative_config generation_config "
-    "override_generation_config chat_template exact pooler_config embedding_model seed num_threads "
+    "override_generation_config tokenizer chat_template exact pooler_config embedding_model seed num_threads "
     "enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices",
     "memory": "max_model_len rope_scaling kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks "
     "block_size swap_space enable_prefix_caching prefix_cache_dir prefix_cache_disk_bytes prefix_cache_key_file",
@@ -53,7 +53,7 @@ _COMMON_TEXTS = {
     "log_format": "form of the log",
 }
 _METAVARS: dict[type, str] = {int: "N", float: "NUMBER", str: "TEXT", tuple: "TEXT", dict: "JSON"}
-_FILES = ("record", "chat_template")
+_FILES = ("record", "chat_template", "tokenizer")
 _LONGEST_CHOICES = 34  # longer lists of choices stand in the text instead
 _SOURCES = "A flag is a variable, in [], and a key of the --config file too. vLLM's other flags are taken."
 _SETTINGS = settings_of(Settings)

@@ -23,7 +23,7 @@ def fingerprint(weights: "Path | Mapping[str, torch.Tensor]", config: EngineConf
     """Return the fingerprint of a model with these weights: a folder, a GGUF file, or tensors by name."""
     hashed = hashlib.sha256()
     numerics = (str(dtype), config.quantization, config.quantization_activations, config.kv_cache_dtype)
-    for part in (*numerics, config.chat_template, *([config.rope_scaling] if config.rope_scaling else [])):
+    for part in (*numerics, config.chat_template, *filter(None, (config.rope_scaling, config.tokenizer))):
         hashed.update(repr(part).encode())
     if not isinstance(weights, Path):
         for name, tensor in sorted(weights.items()):

@@ -72,7 +72,8 @@ def read_shape(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> Shape:
         quantization=checkpoint_format(raw.get("quantization_config")),
         sliding_windows=tuple(layer.sliding_window for layer in layers),
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
-        eos_token_ids=end_token_ids(theirs.eos_token_id, generation.get("eos_token_id")),
+        eos_token_ids=end_token_ids(raw.get("eos_token_id"), generation.get("eos_token_id"))
+        or end_token_ids(theirs.eos_token_id),
         description=str(raw.get("description", "")),
         hf_config=dict(raw),
         layer_states=tuple(PagedKV(layer.num_kv_heads, layer.head_dim) for layer in layers),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, write_gguf, write_model
-from tiny_models import VARIANTS, VOCAB_SIZE, greedy
+from tiny_models import VARIANTS, VOCAB_SIZE, greedy, save_model
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from splitfuse.engine import LLM, SamplingParams
@@ -88,6 +88,18 @@ def test_text_goes_in_and_out_by_the_files_own_tokenizer(tmp_path: Path) -> None
     write_gguf(path, "llama-mha")
     output = LLM(str(tmp_path), dtype="float32").generate("the end", PARAMS)[0]  # a folder with a single file
     assert len(output.prompt_token_ids) == 6  # "th" is one token
+    assert output.outputs[0].text
+
+
+def test_another_tokenizer_serves_a_file_whose_own_is_not_known(tmp_path: Path) -> None:
+    path, words = tmp_path / "llama.gguf", tmp_path / "words"
+    write_gguf(path, "llama-mha")
+    save_model("llama-mha", words)
+    path.write_bytes(path.read_bytes().replace(b"gpt-2", b"new-1"))
+    with pytest.raises(ConfigError, match=r"pre 'new-1' is not known; .*--tokenizer FOLDER"):
+        LLM(str(path), dtype="float32")
+    output = LLM(str(path), tokenizer=str(words), dtype="float32").generate("the end", PARAMS)[0]
+    assert len(output.prompt_token_ids) == 7  # no merges in the folder
     assert output.outputs[0].text
 
 

@@ -71,7 +71,7 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
         ("X --tensor-parallel-size 1 -dp 1 -pp=1", "X --tensor-parallel-size 1"),
         ("X -tp 2 --tp-size=4", "X --tensor-parallel-size 2 --tensor-parallel-size 4"),
         ("X --enable-auto-tool-choice --tool-call-parser hermes", "X --tool-call-parser hermes"),
-        ("X --tokenizer X --revision main --code-revision main", "X --revision main"),
+        ("X --tokenizer Y --revision main --code-revision main", "X --tokenizer Y --revision main"),
         ("--dtype half --dtype=float --dtype bfloat16", "--dtype float16 --dtype float32 --dtype bfloat16"),
         ("--max_num_seqs 4 --seed=a_b", "--max-num-seqs 4 --seed=a_b"),
         ("--disable-log-requests --disable-log-stats", "--no-request-log"),
@@ -96,8 +96,6 @@ def test_what_is_taken(options: str, expected: str) -> None:
         ("--pipeline-parallel-size 2", "--pipeline-parallel-size 2 is not taken: --tensor-parallel-size N"),
         ("-pp=4", "-pp 4 is not taken: --tensor-parallel-size N"),
         ("--trust-remote-code", "code of a model repository is never run"),
-        ("X --tokenizer Y", "the tokenizer is the model's own"),
-        ("--tokenizer", "the tokenizer is the model's own"),
         ("--tokenizer-revision v2", "hf download"),
         ("--hf-token x", "set HF_TOKEN"),
         ("--no-enable-chunked-prefill", "long prompts are always split over steps"),
@@ -113,7 +111,6 @@ def test_keywords_of_vllms_llm() -> None:
         "pipeline_parallel_size": 1,
         "trust_remote_code": False,
         "enable_chunked_prefill": True,
-        "tokenizer": None,
         "tokenizer_mode": "auto",
         "code_revision": None,
         "disable_log_stats": True,
@@ -123,7 +120,6 @@ def test_keywords_of_vllms_llm() -> None:
         "disable_log_requests": True,
     }
     assert supported_keywords({"model": "m", **harmless}, ENGINE_FIELDS) == {"model": "m"}
-    assert supported_keywords({"model": "m", "tokenizer": "m"}, ENGINE_FIELDS) == {"model": "m"}
     assert supported_keywords({"tensor_parallel_size": 2}, ENGINE_FIELDS) == {"tensor_parallel_size": 2}
     options = {"dtype": "half", "num_gpu_blocks_override": 9, "quantization": "awq", "enforce_eager": True}
     assert supported_keywords(options, ENGINE_FIELDS) == {"dtype": "float16", "num_kv_blocks": 9, "enforce_eager": True}
@@ -135,7 +131,6 @@ def test_keywords_of_vllms_llm() -> None:
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2 is not taken: --tensor-parallel-size N"),
         ({"trust_remote_code": True}, "trust_remote_code=True is not taken: code"),
         ({"enable_chunked_prefill": False}, "enable_chunked_prefill=False is not taken: long prompts are always split"),
-        ({"model": "m", "tokenizer": "t"}, "tokenizer='t' is not taken"),
         ({"max_num_seq": 1}, "max_num_seq is not known; did you mean max_num_seqs"),
         ({"zzz": 1}, "zzz is not known$"),
     ],

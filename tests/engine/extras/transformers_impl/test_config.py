@@ -29,7 +29,7 @@ def test_a_known_family_is_served_by_its_class_unless_transformers_is_set(impl: 
 
 def test_a_family_without_a_class_goes_through_transformers() -> None:
     config = parse_model_config(fields("phi", "PhiForCausalLM"), generation={"eos_token_id": [3, 4]}, impl="auto")
-    assert (config.impl, config.sliding_windows, config.eos_token_ids) == ("transformers", (0, 0), (3, 4))
+    assert (config.impl, config.sliding_windows, config.eos_token_ids) == ("transformers", (0, 0), (2, 3, 4))
     with pytest.raises(ConfigError, match="'PhiForCausalLM' is not known"):
         parse_model_config(fields("phi", "PhiForCausalLM"), generation={}, impl="native")
 
