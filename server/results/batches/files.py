@@ -13,7 +13,7 @@ from ...http.errors import FileTooLargeError, ResultNotFoundError, StoreUnavaila
 from ...jobs.ids import new_id
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
-from ..durable.store import BatchStore, has_id_form
+from ..durable.store import Store, has_id_form
 from . import BatchSettings
 from .lines import longest_line
 
@@ -112,7 +112,7 @@ class Files:
         await self._store.use(lambda store: store.write_batches(changes))
 
 
-def _check_total(store: BatchStore, *, num_bytes: int, most: int) -> None:
+def _check_total(store: Store, *, num_bytes: int, most: int) -> None:
     num_kept = store.num_file_bytes()
     if num_kept + num_bytes > most:
         raise FileTooLargeError(
@@ -121,11 +121,11 @@ def _check_total(store: BatchStore, *, num_bytes: int, most: int) -> None:
         )
 
 
-def _add(store: BatchStore, *, file: FileRow, most: int) -> None:
+def _add(store: Store, *, file: FileRow, most: int) -> None:
     """Write the file's row if there is room still: the lines of several uploads are counted at once."""
     _check_total(store, num_bytes=file.num_bytes, most=most)
     store.write_batches(BatchChanges(files=(file,)))
 
 
-def _parts(store: BatchStore, *, file_id: str, after: int) -> list[tuple[int, bytes]]:
+def _parts(store: Store, *, file_id: str, after: int) -> list[tuple[int, bytes]]:
     return store.parts(file_id, after=after, limit=_PARTS_AT_ONCE)

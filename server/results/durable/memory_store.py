@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from ...http.errors import NotReadyError
 from .sqlite_store import SqliteStore
-from .store import BatchStore
+from .store import Store
 
 T = TypeVar("T")
 _SWEEP_S = 5.0
@@ -16,7 +16,7 @@ _SWEEP_S = 5.0
 class StoreUser(Protocol):
     """Port to a store that runs functions one after the other in the store's thread."""
 
-    async def use(self, function: Callable[[BatchStore], T]) -> T:
+    async def use(self, function: Callable[[Store], T]) -> T:
         """Return the function's result on the store. Raises NotReadyError (StoreUnavailableError)."""
 
 
@@ -31,7 +31,7 @@ class MemoryStore:
         self._swept_at = float("-inf")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-memory-store")
 
-    async def use(self, function: Callable[[BatchStore], T]) -> T:
+    async def use(self, function: Callable[[Store], T]) -> T:
         """Like StoreUser.use, but raises NotReadyError only once it is closed."""
         if self._is_closed:
             raise NotReadyError("the server is shutting down", code="draining")
@@ -48,7 +48,7 @@ class MemoryStore:
         if self._store is not None:
             self._store.close()
 
-    def _use(self, function: Callable[[BatchStore], T]) -> T:
+    def _use(self, function: Callable[[Store], T]) -> T:
         if self._store is None:
             self._store = SqliteStore(None)
         if (now := self._clock()) - self._swept_at > _SWEEP_S:

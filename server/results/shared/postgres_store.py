@@ -3,60 +3,69 @@
 Each server is a holder: a unique number, never reused, and a lease that the server renews. Every writing transaction
 locks the holder's row and fails if the row is marked dead. Once a server's lease has run out and another server has
 marked it, none of its later writes succeed: the number fences it. All times are the database's clock.
+
+A batch, the files it writes and a running upload have a holder; writes from any other server match no row. A ready file
+has no holder, so any server may delete it. A holder is a server of `splitfuse_holders`, or 0.
 """
 
 import contextlib
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
 
 from ....engine.errors import ConfigError
-from ..durable.integrity.checksum import checksum
-from ..durable.records import Changes, JobRow, Webhook
+from ..durable.batch_rows import BatchRow, FileRow
+from ..durable.records import JobRow
 from ..durable.sealing import Sealing, new_mark
-from ..durable.store import StoreError
-from .postgres.batch_tables import BatchTables
-from .postgres.schema import SCHEMA_VERSION, migrate
+from ..durable.sql import Dialect, Session
+from ..durable.store import DELETE_FILES, JOB_COLUMNS, Store, StoreError
+from .schema import SCHEMA_VERSION, migrate
 
-_COLUMNS = ", ".join(JobRow.__slots__)
-_SELECT = f"SELECT {_COLUMNS} FROM splitfuse_jobs"
-# Whoever adds a job holds its key's lock and found no job, so one that has the key has expired.
-_FREE_KEY = "DELETE FROM splitfuse_jobs WHERE owner = %s AND idempotency_key = %s AND status IS NOT NULL"
-# A server counts only its own segments, so its next segment's number may be far too low a bound.
-_FIRST_SEGMENT = "GREATEST(%(first_segment)s, (SELECT coalesce(max(num), 0) + 1 FROM splitfuse_segments))"
-_VALUES = ", ".join(_FIRST_SEGMENT if name == "first_segment" else f"%({name})s" for name in JobRow.__slots__)
-_INSERT = f"INSERT INTO splitfuse_jobs ({_COLUMNS}, holder, model) VALUES ({_VALUES}, %(holder)s, %(model)s)"
-# A connection that breaks during a commit leaves its outcome unknown. The retried segment has the same number and
-# contains all of the first one's events.
-_INSERT_SEGMENT = """
-INSERT INTO splitfuse_segments (holder, part, body) VALUES (%s, %s, %s)
-ON CONFLICT (holder, part) DO UPDATE SET body = EXCLUDED.body"""
-_END = """
-UPDATE splitfuse_jobs SET status = %s, finished = %s, expires = %s, result = %s, result_sum = %s, is_running = FALSE
-WHERE num = %s AND holder = %s"""
+_NO_HOLDER = "NOT EXISTS (SELECT FROM splitfuse_holders AS each WHERE each.num = holder AND NOT is_dead)"
+_DIALECT = Dialect(
+    tables="splitfuse_",
+    mark="%s",
+    # A connection that breaks during a commit leaves its outcome unknown. The retried segment has the same number and
+    # contains all of the first one's events.
+    known_segment="ON CONFLICT (holder, part) DO UPDATE SET body = excluded.body",
+    # A server counts only its own segments, so its next segment's number may be far too low a bound.
+    first_segment="GREATEST(?, (SELECT coalesce(max(num), 0) + 1 FROM splitfuse_segments))",
+    num_bytes="pg_column_size(request) + coalesce(pg_column_size(result), 0)",
+    # An unfinished batch that has expired belongs to a model that no server runs any more.
+    is_out_of_use=f"(is_over OR {_NO_HOLDER})",
+)
 # Only a server with a valid lease marks others: after a database outage all leases have run out, but most servers live.
 _MARK_DEAD = """
 UPDATE splitfuse_holders SET is_dead = TRUE
-WHERE EXISTS (SELECT FROM splitfuse_holders WHERE num = %(me)s AND expires > now() AND NOT is_dead) AND num IN
-  (SELECT num FROM splitfuse_holders WHERE expires < now() AND NOT is_dead AND num <> %(me)s FOR UPDATE SKIP LOCKED)"""
+WHERE EXISTS (SELECT FROM splitfuse_holders WHERE num = ? AND expires > now() AND NOT is_dead) AND num IN
+  (SELECT num FROM splitfuse_holders WHERE expires < now() AND NOT is_dead AND num <> ? FOR UPDATE SKIP LOCKED)"""
 # "Is marked dead", not "is missing": the row of a new server may be absent from this statement's snapshot.
 _CLAIM = f"""
 UPDATE splitfuse_jobs
-SET holder = %(me)s, num_attempts = num_attempts + 1, num_crashes = num_crashes + is_running::int, is_running = FALSE
+SET holder = ?, num_attempts = num_attempts + 1, num_crashes = num_crashes + is_running::int, is_running = FALSE
 WHERE num IN (
-  SELECT num FROM splitfuse_jobs AS job WHERE status IS NULL AND model = %(model)s AND
+  SELECT num FROM splitfuse_jobs AS job WHERE status IS NULL AND model = ? AND
     EXISTS (SELECT FROM splitfuse_holders AS holder WHERE holder.num = job.holder AND is_dead)
-  ORDER BY created, num LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
-RETURNING {_COLUMNS}"""
+  ORDER BY created, num LIMIT ? FOR UPDATE SKIP LOCKED)
+RETURNING {JOB_COLUMNS}"""
 _FORGET_HOLDERS = """
 DELETE FROM splitfuse_holders AS dead WHERE is_dead AND
   NOT EXISTS (SELECT FROM splitfuse_jobs WHERE holder = dead.num AND status IS NULL)"""
-_TELL = """
-INSERT INTO splitfuse_webhooks SELECT seq_id, %s, %s, %s, 0, 0.0 FROM splitfuse_jobs WHERE num = %s AND holder = %s
-ON CONFLICT DO NOTHING"""
+# Two statements: the first locks rows. The second checks again, and sees every server that could have changed them.
+_FREE_BATCHES = f"""
+SELECT batch_id FROM splitfuse_batches WHERE NOT is_over AND model = ? AND {_NO_HOLDER}
+ORDER BY num LIMIT ? FOR UPDATE SKIP LOCKED"""
+_CLAIM_BATCHES = f"""
+UPDATE splitfuse_batches SET holder = ? WHERE batch_id = ANY(?) AND NOT is_over AND {_NO_HOLDER}
+RETURNING num, {", ".join(BatchRow.__slots__)}"""
+_CLAIM_LINES = """
+UPDATE splitfuse_begun_lines SET num_crashes = num_crashes + is_running::int, is_running = FALSE
+WHERE batch_id = ANY(?)"""
+_CUT_UPLOADS = f"{DELETE_FILES} state = 'partial' AND purpose = 'batch' AND {_NO_HOLDER}"
+_SWEEP_LOCK = 0x7377656570  # held by the one server that sweeps
 _NUMBER_BITS = 32  # width of a job's number, below the holder's number
 _CONNECT_S = 5
 
@@ -69,8 +78,8 @@ class Holder:
     url: str
 
 
-class PostgresStore(BatchTables):
-    """BatchStore for one of several servers. A server that lost its lease creates a new one."""
+class PostgresStore(Store):
+    """Store for one of several servers. A server that lost its lease creates a new one."""
 
     def __init__(
         self,
@@ -87,7 +96,7 @@ class PostgresStore(BatchTables):
         `url` is where other servers reach this one; this one takes over jobs of `model`. `sealing` encrypts files and
         batches; jobs arrive encrypted. Raises ConfigError.
         """
-        self._sealing = sealing
+        super().__init__(_DIALECT, sealing)
         self._conninfo = conninfo
         self._model = model
         self._lease_s = lease_s
@@ -126,57 +135,23 @@ class PostgresStore(BatchTables):
                     f"--results {place}: a later version of splitfuse made the tables (format {version}, this one "
                     f"knows {SCHEMA_VERSION}); use that version or another database"
                 )
-            mark = self._value("SELECT key_mark FROM splitfuse_meta")
+            (mark,) = self._session.execute("SELECT key_mark FROM splitfuse_meta").fetchone()
             if (mark := new_mark(self._sealing, mark, is_new=version == 0, results=place)) is not None:
-                self._db.execute("UPDATE splitfuse_meta SET key_mark = %s", (mark,))
+                self._session.execute("UPDATE splitfuse_meta SET key_mark = ?", mark)
 
     def _join(self, url: str) -> int:
-        insert = "INSERT INTO splitfuse_holders (url, expires) VALUES (%s, now() + make_interval(secs => %s))"
-        return int(self._value(f"{insert} RETURNING num", url, self._lease_s))
-
-    def commit(self, changes: Changes) -> None:
-        if not changes:
-            return
-        me = self.holder.num
-        with self._changing() as db, db.cursor() as cursor:
-            if changes.accepted:
-                cursor.executemany(_FREE_KEY, [(row.owner, row.idempotency_key) for row in changes.accepted])
-                cursor.executemany(_INSERT, [self._row(row) for row in changes.accepted])
-            if changes.segment is not None:
-                cursor.execute(_INSERT_SEGMENT, (me, *changes.segment))
-            if changes.endings:
-                ends = [
-                    (end.status, end.finished, end.expires, end.result, end.result_sum, end.num, me)
-                    for end in changes.endings
-                ]
-                cursor.executemany(_END, ends)
-                hooks = [(end.webhook, end.status, end.finished, end.num, me) for end in changes.endings if end.webhook]
-                cursor.executemany(_TELL, hooks)
-            if changes.begun:
-                begin = "UPDATE splitfuse_jobs SET is_running = TRUE WHERE num = ANY(%s) AND holder = %s"
-                cursor.execute(begin, (changes.begun, me))
-            if changes.renewed:
-                renew = "UPDATE splitfuse_jobs SET request = %s, request_sum = %s WHERE num = %s AND holder = %s"
-                renewed = [(request, checksum(num, request), num, me) for num, request in changes.renewed]
-                cursor.executemany(renew, renewed)
-            if changes.deleted:
-                delete = "DELETE FROM splitfuse_jobs WHERE seq_id = ANY(%s) AND (holder = %s OR status IS NOT NULL)"
-                cursor.execute(delete, (changes.deleted, me))
-                cursor.execute("DELETE FROM splitfuse_webhooks WHERE seq_id = ANY(%s)", (changes.deleted,))
+        insert = "INSERT INTO splitfuse_holders (url, expires) VALUES (?, now() + make_interval(secs => ?))"
+        return int(self._session.execute(f"{insert} RETURNING num", url, self._lease_s).fetchone()[0])
 
     def last_numbers(self) -> tuple[int, int]:
         """Like Store.last_numbers, but only this server uses job numbers above the first number."""
-        with self._connected():
-            num_segments = self._value("SELECT coalesce(max(num), 0) FROM splitfuse_segments")
-        return self.holder.num << _NUMBER_BITS, int(num_segments)
+        return self.holder.num << _NUMBER_BITS, self._int("SELECT max(num) FROM splitfuse_segments")
 
     def begin_process(self) -> bool:
         """Like Store.begin_process, but takes over the jobs and batches of dead servers."""
         self.beat()
-        mine = (self.holder.num,)
-        with self._connected() as db:
-            crashed = "SELECT FROM splitfuse_jobs WHERE status IS NULL AND is_running AND holder <> %s LIMIT 1"
-            is_clean = db.execute(crashed, mine).fetchone() is None
+        crashed = "SELECT 1 FROM splitfuse_jobs WHERE status IS NULL AND is_running AND holder <> ? LIMIT 1"
+        is_clean = not self._column(crashed, self.holder.num)
         with self.claiming(limit=None):
             return self._take_batches_over() and is_clean
 
@@ -185,75 +160,9 @@ class PostgresStore(BatchTables):
         with self._changing() as db:
             if not has_crashed:
                 self._release(db)
-                not_running = "UPDATE splitfuse_jobs SET is_running = FALSE WHERE holder = %s AND status IS NULL"
-                db.execute(not_running, (self.holder.num,))
-            db.execute("UPDATE splitfuse_holders SET is_dead = TRUE WHERE num = %s", (self.holder.num,))
-
-    def unfinished(self) -> list[JobRow]:
-        """Like Store.unfinished, for all servers."""
-        return self._rows(f"{_SELECT} WHERE status IS NULL ORDER BY created, num")
-
-    def segments(self, first: int) -> Iterable[bytes]:
-        """Like Store.segments, for all servers."""
-        with self._connected() as db:
-            for (body,) in db.execute("SELECT body FROM splitfuse_segments WHERE num >= %s ORDER BY num", (first,)):
-                yield body
-
-    def find(self, seq_id: str) -> JobRow | None:
-        return next(iter(self._rows(f"{_SELECT} WHERE seq_id = %s", seq_id)), None)
-
-    def find_key(self, owner: str, idempotency_key: bytes) -> JobRow | None:
-        rows = self._rows(f"{_SELECT} WHERE owner = %s AND idempotency_key = %s", owner, idempotency_key)
-        return next(iter(rows), None)
-
-    def page(self, owner: str, *, before: tuple[float, str] | None, limit: int, status: str | None) -> list[JobRow]:
-        created, seq_id = before or (math.inf, "")
-        where = "owner = %s AND status IS NOT NULL AND (%s::text IS NULL OR status = %s)"
-        query = f"{_SELECT} WHERE {where} AND (created, seq_id) < (%s, %s) ORDER BY created DESC, seq_id DESC LIMIT %s"
-        return self._rows(query, owner, status, status, created, seq_id, limit)
-
-    def delete_owner(self, owner: str) -> list[str]:
-        with self._changing() as db:
-            mine = "SELECT seq_id FROM splitfuse_jobs WHERE owner = %s"
-            db.execute(f"DELETE FROM splitfuse_webhooks WHERE seq_id IN ({mine})", (owner,))
-            deleted = db.execute("DELETE FROM splitfuse_jobs WHERE owner = %s RETURNING seq_id", (owner,))
-            return [seq_id for (seq_id,) in deleted]
-
-    def due_targets(self, now: float) -> list[str]:
-        query = "SELECT DISTINCT target FROM splitfuse_webhooks WHERE next_try <= %s"
-        with self._connected() as db:
-            return [target for (target,) in db.execute(query, (now,))]
-
-    def due_webhooks(self, now: float, *, limit: int, target: str | None = None) -> list[Webhook]:
-        where = "WHERE next_try <= %s AND coalesce(%s, target) = target ORDER BY next_try LIMIT %s"
-        query = f"SELECT {', '.join(Webhook._fields)} FROM splitfuse_webhooks {where}"
-        with self._connected() as db:
-            return [Webhook(*row) for row in db.execute(query, (now, target, limit))]
-
-    def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
-        begin = "UPDATE splitfuse_webhooks SET num_tries = num_tries + 1, next_try = %s"
-        with self._changing() as db:
-            values = (next_try, webhook.seq_id, webhook.num_tries)
-            return bool(db.execute(f"{begin} WHERE seq_id = %s AND num_tries = %s", values).rowcount)
-
-    def forget_webhook(self, seq_id: str) -> None:
-        with self._changing() as db:
-            db.execute("DELETE FROM splitfuse_webhooks WHERE seq_id = %s", (seq_id,))
-
-    def num_bytes_of(self, owner: str) -> int:
-        sizes = "coalesce(sum(pg_column_size(request) + coalesce(pg_column_size(result), 0)), 0)"
-        with self._connected():
-            return int(self._value(f"SELECT {sizes} FROM splitfuse_jobs WHERE owner = %s", owner))
-
-    def sweep(self, now: float, *, max_jobs: int) -> int:
-        self._sweep_batches(now)
-        with self._changing() as db:
-            oldest = "coalesce((SELECT min(first_segment) FROM splitfuse_jobs WHERE status IS NULL), 1::bigint << 62)"
-            db.execute(f"DELETE FROM splitfuse_segments WHERE num < {oldest}")
-            db.execute(_FORGET_HOLDERS)
-            expired = "SELECT num FROM splitfuse_jobs WHERE status IS NOT NULL AND expires <= %s LIMIT %s"
-            swept = db.execute(f"DELETE FROM splitfuse_jobs WHERE num IN ({expired})", (now, max_jobs))
-            return int(swept.rowcount)
+                not_running = "UPDATE splitfuse_jobs SET is_running = FALSE WHERE holder = ? AND status IS NULL"
+                db.execute(not_running, self.holder.num)
+            db.execute("UPDATE splitfuse_holders SET is_dead = TRUE WHERE num = ?", self.holder.num)
 
     def close(self) -> None:
         self._db.close()
@@ -265,11 +174,11 @@ class PostgresStore(BatchTables):
 
         Returns False if this server is marked itself.
         """
-        with self._connected() as db, db.transaction():
+        with self._connected() as db, self._db.transaction():
             db.execute("SET LOCAL synchronous_commit = off")  # losing a beat together with the database does no harm
-            db.execute(_MARK_DEAD, {"me": self.holder.num})
-            renew = "UPDATE splitfuse_holders SET expires = now() + make_interval(secs => %s)"
-            beat = db.execute(f"{renew} WHERE num = %s AND NOT is_dead", (self._lease_s, self.holder.num))
+            db.execute(_MARK_DEAD, self.holder.num, self.holder.num)
+            renew = "UPDATE splitfuse_holders SET expires = now() + make_interval(secs => ?)"
+            beat = db.execute(f"{renew} WHERE num = ? AND NOT is_dead", self._lease_s, self.holder.num)
             return bool(beat.rowcount)
 
     @contextlib.contextmanager
@@ -280,7 +189,7 @@ class PostgresStore(BatchTables):
         A job that was running when its server died counts one more crash, and is no longer marked as running.
         """
         with self._changing() as db:
-            claim = db.execute(_CLAIM, {"me": self.holder.num, "model": self._model, "limit": limit})
+            claim = db.execute(_CLAIM, self.holder.num, self._model, limit)
             yield sorted((JobRow(*found) for found in claim), key=lambda row: (row.created, row.num))
 
     def holder_of(self, seq_id: str) -> Holder | None:
@@ -293,56 +202,99 @@ class PostgresStore(BatchTables):
 
     def _living_holder(self, table: str, column: str, held_id: str) -> Holder | None:
         query = f"""SELECT holder.num, url FROM {table} JOIN splitfuse_holders AS holder ON holder.num = holder
-            WHERE {column} = %s AND NOT is_dead AND holder.expires > now()"""
-        with self._connected() as db:
-            row = db.execute(query, (held_id,)).fetchone()
-        return None if row is None else Holder(*row)
+            WHERE {column} = ? AND NOT is_dead AND holder.expires > now()"""
+        return self._row(Holder, query, held_id)
 
     def try_lock(self, number: int) -> bool:
         """Try to take a lock that only one server can hold, until the server unlocks it or its connection ends."""
-        with self._connected():
-            return bool(self._value("SELECT pg_try_advisory_lock(%s)", number))
+        return bool(self._int("SELECT pg_try_advisory_lock(?)", number))
 
     def unlock(self, number: int) -> None:
         """Release a lock of `try_lock`."""
-        with self._connected():
-            self._value("SELECT pg_advisory_unlock(%s)", number)
+        self._int("SELECT pg_advisory_unlock(?)", number)
+
+    def held_batches(self) -> set[str]:
+        """Return the unfinished batches that this server holds."""
+        query = "SELECT batch_id FROM splitfuse_batches WHERE NOT is_over AND holder = ?"
+        return set(self._column(query, self.holder.num))
+
+    def claim_batches(self, *, limit: int | None) -> list[BatchRow]:
+        """Claim the oldest unfinished batches that no living server holds.
+
+        A line that was running when its server died counts one more crash, and is no longer marked as running.
+        """
+        me = self.holder.num
+        with self._changing() as db:
+            free = [batch_id for (batch_id,) in db.execute(_FREE_BATCHES, self._model, limit)]
+            if not free:
+                return []
+            rows = [BatchRow(*columns) for _, *columns in sorted(db.execute(_CLAIM_BATCHES, me, free).fetchall())]
+            batch_ids = [row.batch_id for row in rows]
+            files = "UPDATE splitfuse_files SET holder = ? WHERE batch_id = ANY(?) AND state = 'partial'"
+            db.execute(files, me, batch_ids)
+            db.execute(_CLAIM_LINES, batch_ids)
+        return self._readable(rows)
+
+    def release_batches(self) -> None:
+        """Let other servers claim this server's batches at once."""
+        with self._changing() as db:
+            self._release(db)
+
+    def _release(self, db: Session) -> None:
+        release = "UPDATE splitfuse_batches SET holder = 0 WHERE NOT is_over AND holder = ? RETURNING batch_id"
+        batch_ids = [batch_id for (batch_id,) in db.execute(release, self.holder.num)]
+        db.execute("UPDATE splitfuse_begun_lines SET is_running = FALSE WHERE batch_id = ANY(?)", batch_ids)
+
+    def _take_batches_over(self) -> bool:
+        """Claim all free batches at the start of a process. Returns True if none of their lines was running."""
+        running = """SELECT 1 FROM splitfuse_begun_lines JOIN splitfuse_batches AS batch USING (batch_id)
+            WHERE is_running AND NOT is_over AND holder <> ? LIMIT 1"""
+        with self._changing() as db:
+            db.execute(_CUT_UPLOADS)
+            is_clean = db.execute(running, self.holder.num).fetchone() is None
+        self.claim_batches(limit=None)
+        return is_clean
+
+    def _sweep_batches(self, db: Session, now: float) -> None:
+        """Like Store._sweep_batches, and forget dead servers, unless another server is sweeping."""
+        if db.execute("SELECT pg_try_advisory_xact_lock(?)", _SWEEP_LOCK).fetchone()[0]:
+            db.execute(_FORGET_HOLDERS)
+            db.execute(_CUT_UPLOADS)
+            super()._sweep_batches(db, now)
+
+    def _mine(self, table: str) -> str:
+        return f"splitfuse_{table}.holder = {self.holder.num}"
+
+    def _more(self, row: JobRow | FileRow | BatchRow, *, batch_id: str | None = None) -> dict[str, object]:
+        more = {"batch_id": batch_id} if isinstance(row, FileRow) else {"model": self._model}
+        return {"holder": self.holder.num, **more}
+
+    def _segment(self, number: int, body: bytes) -> dict[str, object]:
+        return {"holder": self.holder.num, "part": number, "body": body}
 
     @property
-    def _me(self) -> int:
-        return self.holder.num
+    def _session(self) -> Session:
+        # Binary, because a part's text form has twice as many bytes.
+        return Session(partial(self._db.cursor, binary=True), self._dialect)
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator["psycopg.Connection[Any]"]:
-        with self._connected() as db, db.transaction():
-            is_alive = "SELECT FROM splitfuse_holders WHERE num = %s AND NOT is_dead FOR SHARE"
-            if db.execute(is_alive, (self.holder.num,)).fetchone() is None:
+    def _changing(self) -> Iterator[Session]:
+        with self._connected() as session, self._db.transaction():
+            is_alive = "SELECT FROM splitfuse_holders WHERE num = ? AND NOT is_dead FOR SHARE"
+            if session.execute(is_alive, self.holder.num).fetchone() is None:
                 raise StoreError(
                     "another server took this one's jobs over: nothing was heard of it for --results-lease"
                 )
-            yield db
+            yield session
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator["psycopg.Connection[Any]"]:
+    def _connected(self) -> Iterator[Session]:
         try:
             if self._db.closed:
                 self._db = self._connect()
-            yield self._db
+            yield self._session
         except psycopg.Error as exc:
             raise StoreError(_reason(exc)) from exc
-
-    def _rows(self, query: str, *values: object) -> list[JobRow]:
-        with self._connected() as db:
-            return [JobRow(*row) for row in db.execute(query, values)]
-
-    def _value(self, query: str, *values: object) -> Any:
-        row = self._db.execute(query, values).fetchone()
-        return None if row is None else row[0]
-
-    def _row(self, row: JobRow) -> dict[str, object]:
-        row = row.summed()
-        values = {name: getattr(row, name) for name in JobRow.__slots__}
-        return values | {"holder": self.holder.num, "model": self._model}
 
 
 def _scheme(conninfo: str) -> str:

@@ -15,9 +15,9 @@ from splitfuse.server.results.durable.batch_rows import BatchChanges, BatchRow, 
 from splitfuse.server.results.durable.records import Changes, Ending, JobRow, Webhook
 from splitfuse.server.results.durable.sealing import Sealing
 from splitfuse.server.results.durable.sqlite_store import SCHEMA_VERSION, SqliteStore
-from splitfuse.server.results.durable.store import BatchStore, StoreError
+from splitfuse.server.results.durable.store import Store, StoreError
 
-Reopen = Callable[[], BatchStore]
+Reopen = Callable[[], Store]
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def postgres_reopened(postgres: PostgresServer) -> Iterator[Reopen]:
     yield from reopening(opener(postgres.database()))
 
 
-def opener(database: str, sealing: Sealing | None = None) -> Callable[[], BatchStore]:
+def opener(database: str, sealing: Sealing | None = None) -> Callable[[], Store]:
     """Open the store in a database and let the leases of others run out."""
     import psycopg
 
     from splitfuse.server.results.shared.postgres_store import PostgresStore
 
-    def opened() -> BatchStore:
+    def opened() -> Store:
         store = PostgresStore(database, url="http://here", model="", lease_s=60, sealing=sealing)
         with psycopg.connect(database, autocommit=True) as db:
             db.execute(
@@ -72,10 +72,10 @@ def files_reopened(path: Path, request: pytest.FixtureRequest) -> Iterator[Reope
         yield from reopening(opener(request.getfixturevalue("postgres").database(), sealing))
 
 
-def reopening(open_store: Callable[[], BatchStore]) -> Iterator[Reopen]:
-    opened: list[BatchStore] = []
+def reopening(open_store: Callable[[], Store]) -> Iterator[Reopen]:
+    opened: list[Store] = []
 
-    def reopen() -> BatchStore:
+    def reopen() -> Store:
         while opened:
             opened.pop().close()
         opened.append(open_store())
@@ -329,7 +329,7 @@ def test_files_and_batches_are_there_again(files_reopened: Reopen) -> None:
     assert store.list_batches("me", Page(9), now=200.0) == [batches[1], found]
 
 
-def begun(store: BatchStore, *names: str) -> None:
+def begun(store: Store, *names: str) -> None:
     """Begin batches with files for their answers."""
     batches = tuple(dataclasses.replace(batch_row(name), batch_id=name) for name in names)
     plain = file_row("", state="partial", purpose="batch_output")

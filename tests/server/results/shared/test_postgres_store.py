@@ -17,8 +17,8 @@ from splitfuse.server.api.listing import Page  # noqa: E402
 from splitfuse.server.results.durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone  # noqa: E402
 from splitfuse.server.results.durable.records import Changes, Ending, JobRow  # noqa: E402
 from splitfuse.server.results.durable.store import StoreError  # noqa: E402
-from splitfuse.server.results.shared.postgres.schema import SCHEMA_VERSION  # noqa: E402
 from splitfuse.server.results.shared.postgres_store import PostgresStore  # noqa: E402
+from splitfuse.server.results.shared.schema import SCHEMA_VERSION  # noqa: E402
 
 Open = Callable[..., PostgresStore]
 # As it was before there were batches.

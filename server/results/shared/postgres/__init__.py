@@ -1,1 +1,0 @@
-"""Tables of the PostgreSQL database, and the queries for files and batches."""
