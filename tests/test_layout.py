@@ -55,8 +55,8 @@ LARGER = {
     "server/apis/responses": (850, "a dialect with items, events and stored answers"),
     "server/extras/replicas": (950, "HAProxy, Ray and the supervision of servers"),
     "server/results/batches": (1050, "uploads, and jobs that survive a restart"),
-    "server/results/durable": (2000, "a store that no kill -9 may cost a result"),
-    "server/results/shared": (1000, "leases and takeover between servers"),
+    "server/results/durable": (2030, "a store that no kill -9 may cost a result, and all statements of both stores"),
+    "server/results/shared": (720, "leases and takeover between servers"),
 }
 ALL_PYTHON = 55600
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
