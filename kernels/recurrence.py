@@ -106,8 +106,11 @@ def gated_delta(
     head_k_dim: int,
     num_v_heads: int,
     head_v_dim: int,
-    tiles_heads: bool,
+    tiles_heads: bool = False,
 ) -> Tensor:
+    assert gates.shape[1] == 2 * num_v_heads or (
+        gates.shape[1] == num_v_heads * (1 + head_k_dim) and num_k_heads == num_v_heads
+    )
     key_dim, group = num_k_heads * head_k_dim, num_v_heads // num_k_heads
     rates = a_log.exp()[:, None]
 
@@ -146,7 +149,7 @@ def mamba2(
     head_dim: int,
     num_groups: int,
     state_size: int,
-    dt_limits: tuple[float, float],
+    dt_limits: tuple[float, float] = (0.0, float("inf")),
 ) -> Tensor:
     num_heads = dt.shape[1]
     sizes = [num_heads * head_dim, num_groups * state_size, num_groups * state_size]
@@ -165,7 +168,14 @@ def mamba2(
 
 
 def gated_rms_norm(
-    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool, is_sigmoid: bool
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    *,
+    eps: float,
+    group_size: int,
+    norm_before_gate: bool,
+    is_sigmoid: bool = False,
 ) -> Tensor:
     wide, gated = _wide(x), (_wide(gate).sigmoid() if is_sigmoid else F.silu(_wide(gate)))
     groups = (wide if norm_before_gate else wide * gated).view(len(x), -1, group_size)

@@ -275,7 +275,7 @@ def linear_silu_mul(x: Tensor, packed: PackedLinear) -> Tensor:
     return silu_mul(linear(x, packed))
 
 
-def route(router_logits: Tensor, args: RouteArgs, slots: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = None) -> tuple[Tensor, Tensor]:
     wide = router_logits.to(_compute_dtype(router_logits))
     if args.jitter:
         return _route_by_sparsemixer(wide, args)

@@ -30,40 +30,27 @@ from .linear import pack
 from .plan import num_short
 
 if TYPE_CHECKING:
-    from .adapters import add_adapters as add_adapters
-    from .adapters import packs_adapters as packs_adapters
     from .experts import Experts
-    from .latent.queries import head_linear as head_linear
-    from .latent.queries import latent_and_cache as latent_and_cache
-    from .latent.queries import pack_heads as pack_heads
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
-    from .recurrence import altup_correct as altup_correct
-    from .recurrence import altup_predict as altup_predict
-    from .recurrence import gated_delta as gated_delta
-    from .recurrence import gated_rms_norm as gated_rms_norm
-    from .recurrence import gelu_tanh_gate as gelu_tanh_gate
-    from .recurrence import mamba2 as mamba2
-    from .recurrence import match_rms as match_rms
-    from .recurrence import short_conv as short_conv
-    from .recurrence import sigmoid_mul as sigmoid_mul
-    from .recurrence import silu_gate as silu_gate
-    from .recurrence import sparse_gelu_mul as sparse_gelu_mul
-    from .recurrence import tanh as tanh
 
-
+# Ops of adapters, latents, recurrent layers or Gemma 3n, which few models have, by the module that has them.
 _MODULES = {
     **dict.fromkeys(("add_adapters", "packs_adapters"), "adapters"),
-    **dict.fromkeys(("pack_heads", "head_linear", "latent_and_cache"), "latent.queries"),
+    **dict.fromkeys(("pack_heads", "head_linear", "latent_and_cache"), "latent"),
+    **dict.fromkeys(
+        ("short_conv", "gated_delta", "mamba2", "gated_rms_norm", "sigmoid_mul", "silu_gate"), "recurrence"
+    ),
+    **dict.fromkeys(("gelu_tanh_gate", "tanh", "sparse_gelu_mul", "match_rms"), "recurrence"),
+    **dict.fromkeys(("altup_predict", "altup_correct"), "recurrence"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Find an op of adapters, latents, recurrent layers or Gemma 3n, which few models have, when it is first used."""
-    if name.startswith("_"):
+    """Import a rare op when it is first used."""
+    if name not in _MODULES:
         raise AttributeError(name)
-    module = import_module(f".{_MODULES.get(name, 'recurrence')}", __package__)
-
-    return getattr(module, name)
+    op = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __package__), name)
+    return op
 
 
 _MAX_HEAD_DIM, _MAX_LATENT_DIM = 512, 1024  # limits in elementwise.cpp
@@ -119,7 +106,7 @@ def embedding(token_ids: Tensor, packed: "QuantizedLinear | Table") -> Tensor:
     return packed.rows(token_ids)
 
 
-def route(router_logits: Tensor, args: RouteArgs, slots: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = None) -> tuple[Tensor, Tensor]:
     run = _op("route", build.DTYPES.get(router_logits.dtype))
     if run is None:
         from .. import reference

@@ -43,7 +43,7 @@ def gated_delta(
     head_k_dim: int,
     num_v_heads: int,
     head_v_dim: int,
-    tiles_heads: bool,
+    tiles_heads: bool = False,
 ) -> Tensor:
     sizes: dict[str, Any] = {
         "num_k_heads": num_k_heads, "head_k_dim": head_k_dim, "num_v_heads": num_v_heads, "head_v_dim": head_v_dim,
@@ -76,7 +76,7 @@ def mamba2(
     head_dim: int,
     num_groups: int,
     state_size: int,
-    dt_limits: tuple[float, float],
+    dt_limits: tuple[float, float] = (0.0, float("inf")),
 ) -> Tensor:
     run = _recurrence("mamba2", view, weight, xbc, dt)
     if run is None:
@@ -116,7 +116,14 @@ def _places(view: StateView, ragged: RaggedBatch, states: StateBatch) -> Mapping
 
 
 def gated_rms_norm(
-    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool, is_sigmoid: bool
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    *,
+    eps: float,
+    group_size: int,
+    norm_before_gate: bool,
+    is_sigmoid: bool = False,
 ) -> Tensor:
     run = build.op("gated_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)))
     if run is None or gate.dtype != x.dtype or gate.stride(1) != 1:

@@ -2,7 +2,7 @@
 """Paged attention of one query token per row: softmax(q kᵀ · scale) v over the row's cached tokens.
 
 The host deals the keys of all rows to a fixed number of programs for each KV head, by their bytes
-(attention/decode_plan.py), so no program waits for a long row. The query heads that share a KV head are the rows of a
+(decode_plan.py), so no program waits for a long row. The query heads that share a KV head are the rows of a
 program's dot, padded to the 16 that a tensor core needs. A row of several pieces is merged by a second kernel
 (flash-decoding: Dao et al. 2023; work lists: Ye et al. 2025, FlashInfer; pages: Kwon et al. 2023, PagedAttention). The
 grid depends on the number of rows and heads alone and the plan is read from device memory, so a CUDA graph serves every
@@ -23,9 +23,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
+from . import decode_plan
 from . import device_info as settings
-from .attention import decode_plan
-from .attention.decode_plan import MERGE_FIELDS, PIECE_FIELDS, Array, Spans, plan_decode
 from .attention_common import (
     as_loaded,
     attend,
@@ -39,6 +38,7 @@ from .attention_common import (
     scales_of_head,
     score_scales,
 )
+from .decode_plan import MERGE_FIELDS, PIECE_FIELDS, Array, Spans, plan_decode
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .tile_configs import measured, min_tokens_per_split
 

@@ -18,9 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
+from . import decode_plan
 from . import device_info as settings
-from .attention import decode_plan
-from .attention.decode_plan import Spans
 from .attention_common import (
     as_loaded,
     attend,
@@ -35,6 +34,7 @@ from .attention_common import (
     score_scales,
 )
 from .attention_decode import exact_config
+from .decode_plan import Spans
 from .device_info import DeviceInfo, device_info
 from .tile_configs import measured
 

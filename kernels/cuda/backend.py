@@ -39,10 +39,10 @@ from .attention_decode import decode_attention
 from .attention_prefill import prefill_attention
 from .copy_blocks import copy_blocks as copy_blocks
 from .filter_logits import filter_logits as filter_logits
-from .latent.attention import latent_attention
-from .latent.queries import head_linear as head_linear
-from .latent.queries import latent_and_cache as latent_and_cache
-from .latent.queries import pack_heads as pack_heads
+from .latent_attention import latent_attention
+from .latent_queries import head_linear as head_linear
+from .latent_queries import latent_and_cache as latent_and_cache
+from .latent_queries import pack_heads as pack_heads
 from .linear import exact_linear, few_rows, fp8_linear, int8_linear, quantized_experts
 from .linear.adapters import add_adapters as add_adapters
 from .linear.fp8_linear import Fp8Linear
@@ -201,11 +201,11 @@ def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
     return silu_mul(linear(x, packed))
 
 
-def route(router_logits: Tensor, args: RouteArgs, slots: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = None) -> tuple[Tensor, Tensor]:
     if args == RouteArgs(args.top_k, args.renormalize):
-        return moe_route.route(router_logits, top_k=args.top_k, renormalize=args.renormalize, slot_mapping=slots)
+        return moe_route.route(router_logits, top_k=args.top_k, renormalize=args.renormalize, slot_mapping=slot_mapping)
     weights, ids = reference.route(router_logits, args)
-    return weights, ids if slots is None else ids.masked_fill(slots[:, None] < 0, -1)
+    return weights, ids if slot_mapping is None else ids.masked_fill(slot_mapping[:, None] < 0, -1)
 
 
 def _quantized(parts: Sequence[Tensor | QuantizedWeight], bits: int, is_fp8: bool) -> QuantizedWeight | None:

@@ -132,7 +132,8 @@ def _run(
 
 def gated_delta(
     qkv: Tensor, gates: Tensor, weight: Tensor, a_log: Tensor, dt_bias: Tensor, view: StateView, ragged: RaggedBatch,
-    states: StateBatch, *, num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int, tiles_heads: bool,
+    states: StateBatch, *, num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int,
+    tiles_heads: bool = False,
 ) -> Tensor:  # fmt: skip
     """Like ops.gated_delta → a new contiguous [T, Hv, dv]."""
     x = convolve(qkv, gates, weight, None, view, ragged, states)
@@ -147,7 +148,7 @@ def gated_delta(
 def mamba2(
     xbc: Tensor, dt: Tensor, weight: Tensor, bias: Tensor | None, a_log: Tensor, d: Tensor, dt_bias: Tensor,
     view: StateView, ragged: RaggedBatch, states: StateBatch, *, head_dim: int, num_groups: int, state_size: int,
-    dt_limits: tuple[float, float],
+    dt_limits: tuple[float, float] = (0.0, float("inf")),
 ) -> Tensor:  # fmt: skip
     """Like ops.mamba2 → a new contiguous [T, heads, P]."""
     x = convolve(xbc, dt, weight, bias, view, ragged, states)

@@ -4,7 +4,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from splitfuse.kernels.cuda.attention.decode_plan import PIECE_COST, DecodePlan, Spans, plan_decode
+from splitfuse.kernels.cuda.decode_plan import PIECE_COST, DecodePlan, Spans, plan_decode
 
 P, TILE, MIN_TOKENS, SPANS = 66, 32, 256, Spans()  # 8 KV heads on an H100
 

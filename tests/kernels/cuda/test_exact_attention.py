@@ -10,9 +10,8 @@ from ordered_dots import use_ordered_dots
 from torch import Tensor
 
 from splitfuse.kernels import ops
-from splitfuse.kernels.cuda import attention_decode, attention_prefill, device_info
-from splitfuse.kernels.cuda.attention import decode_plan
-from splitfuse.kernels.cuda.attention.decode_plan import Spans
+from splitfuse.kernels.cuda import attention_decode, attention_prefill, decode_plan, device_info
+from splitfuse.kernels.cuda.decode_plan import Spans
 from splitfuse.kernels.cuda.device_info import H100
 
 SPANS = Spans(64, 128, 128)

@@ -4,7 +4,7 @@ from kernel_cases import DOT_DTYPES, assert_near
 from latent_cases import DEEPSEEK, GLM, TINY, Sizes, World
 
 from splitfuse.kernels import reference
-from splitfuse.kernels.cuda.latent.attention import latent_attention
+from splitfuse.kernels.cuda.latent_attention import latent_attention
 
 pytestmark = pytest.mark.sampled(12)
 

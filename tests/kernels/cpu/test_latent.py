@@ -13,7 +13,7 @@ from torch import Tensor
 from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cpu import build
-from splitfuse.kernels.cpu.latent import queries
+from splitfuse.kernels.cpu import latent as queries
 
 LENGTHS = [130, 7, 65]
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 5e-2}

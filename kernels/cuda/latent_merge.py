@@ -6,9 +6,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ...arguments import RaggedBatch
-from ..attention_decode import PROGRAMS_PER_MULTIPROCESSOR
-from ..device_info import DeviceInfo, dependent_launch, device_info
+from ..arguments import RaggedBatch
+from .attention_decode import PROGRAMS_PER_MULTIPROCESSOR
+from .device_info import DeviceInfo, dependent_launch, device_info
 
 MAX_SPLITS = 64
 # Programs of a mixed step's graph, which has the largest number of rows: 4 spans for each of 257 rows, 15 for 65.

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...arguments import CacheView
-from ..attention_common import as_loaded
-from ..rope_and_cache import rotate_heads, to_stored
+from ..arguments import CacheView
+from .attention_common import as_loaded
+from .rope_and_cache import rotate_heads, to_stored
 
 
 def pack_heads(weight: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 """Attention over a latent cache: all heads read one line [latent | rotated key] a token, whose latent is the value too.
 
 One program computes BLOCK_M (token, head) pairs of one row over one of `num_splits` spans of its keys (flash-decoding:
-Dao et al. 2023); merge_splits.py merges the spans. A line of 512 + 64 numbers fits no tile of a power of two, so
+Dao et al. 2023); latent_merge.py merges the spans. A line of 512 + 64 numbers fits no tile of a power of two, so
 its two parts are loaded and multiplied apart, and the latents that were loaded as keys are the values. For BLOCK_M
 pairs, a row of L tokens reads 2·(R + r)·L bytes in 16 bits and takes 2·(2·R + r)·L·BLOCK_M operations: some 60 a byte
 with 32 pairs (DeepSeek-AI 2024, V2). Untuned on a GPU.
@@ -15,11 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...arguments import AttentionArgs, CacheView, RaggedBatch
-from ..attention_common import as_loaded, fp8_kind, load_blocks, score_scales, widen
-from ..device_info import DeviceInfo, device_info
-from ..tile_configs import min_tokens_per_split
-from .merge_splits import MAX_SPLITS, choose_num_splits, merge_splits
+from ..arguments import AttentionArgs, CacheView, RaggedBatch
+from .attention_common import as_loaded, fp8_kind, load_blocks, score_scales, widen
+from .device_info import DeviceInfo, device_info
+from .latent_merge import MAX_SPLITS, choose_num_splits, merge_splits
+from .tile_configs import min_tokens_per_split
 
 
 class Config(NamedTuple):

@@ -4,7 +4,7 @@ from kernel_cases import DTYPES, TOLERANCES, assert_near
 from latent_cases import DEEPSEEK, GLM, TINY, Sizes, World
 
 from splitfuse.kernels import reference
-from splitfuse.kernels.cuda.latent import queries
+from splitfuse.kernels.cuda import latent_queries as queries
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from ... import adapters
-from ...arguments import AdapterPlace
-from .. import build
+from .. import adapters
+from ..arguments import AdapterPlace
+from . import build
 
 
 def packs_adapters(dtype: torch.dtype) -> bool:

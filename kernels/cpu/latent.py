@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ... import reference
-from ...arguments import CacheView
-from .. import build
-from ..linear import panels
+from .. import reference
+from ..arguments import CacheView
+from . import build
+from .linear import panels
 
 
 class HeadWeights(NamedTuple):
