@@ -42,6 +42,9 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: Sequence[int]
 
 
+# A token of one character takes 190 bytes while a text is tokenized, so 2 MB of them took 400 MB.
+_MAX_CHARS = 512 * 1024
+_CHARS_PER_TOKEN = 16  # a model with a longer context takes more
 _FEW_IDS = 1024  # checked at once in 20 us; the way to a thread and back takes 100
 
 
@@ -220,6 +223,14 @@ class InputProcessor:
         if (num_tokens := self._tokenizer.length_bound.min_tokens(text)) >= largest:
             raise self._too_long(f"at least {num_tokens}", params)
 
+    def check_chars(self, text: str, *, param: str) -> None:
+        """Raise if a text is too long to be tokenized, whether or not all of it is kept."""
+        most = max(_MAX_CHARS, _CHARS_PER_TOKEN * self._capacity.num_tokens)
+        if len(text) > most:
+            raise ContextLengthError(
+                f"{param} has {len(text)} characters, and at most {most} are tokenized at once; send less", param=param
+            )
+
     def _token_ids(self, prompt: Prompt, params: SamplingParams) -> list[int]:
         name, has_special_tokens = params.name_of("prompt"), False
         if isinstance(prompt, Mapping):
@@ -245,6 +256,7 @@ class InputProcessor:
             raise InvalidRequestError("this model has no tokenizer; send token ids", param=name)
         if num_kept is not None:
             text = self._tokenizer.length_bound.tail(text, num_tokens=num_kept)
+        self.check_chars(text, param=name)
         token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         # A tokenizer wider than the logits can make ids beyond the embedding.
         check_token_ids(token_ids, vocab_size=self._vocab_size, param=name)

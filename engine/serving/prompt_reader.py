@@ -50,8 +50,9 @@ class PromptReader:
             return await self._input_processor.tokenize(prompt, params, threads=threads)
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of a text."""
+        """Return the token ids of a text. Raises InvalidRequestError, too."""
         assert self._tokenizer is not None
+        self._input_processor.check_chars(text, param="prompt")
         work = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
         return await self.run(work, length=len(text))
 

@@ -1,0 +1,143 @@
+"""Every route of /openapi.json takes the largest and nastiest bodies that its schema allows; /ready answers meanwhile.
+
+Each body is in `tests/server/nasty_bodies.py`. SPLITFUSE_TEST_ALL=1 sends all of them, which takes an hour.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from nasty_bodies import Document, Named, long_answers
+from serving import ServerProcess
+from tiny_encoders import save_pooled
+
+MAX_S, MAX_MIB = 0.25, 100
+NUM_BODIES = 10**9 if os.environ.get("SPLITFUSE_TEST_ALL") else 4  # for each route
+NUM_OUTPUTS = 64 if os.environ.get("SPLITFUSE_TEST_ALL") else 8
+SMALL = ("--max-model-len", "512", "--num-kv-blocks", "200")
+
+
+class Probe(threading.Thread):
+    """Asks /ready again and again beside a request; notes the longest answer and the most memory."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        super().__init__(daemon=True)
+        self._connection = http.client.HTTPConnection("127.0.0.1", httpx.URL(server.url).port, timeout=300)
+        self._process = Path("/proc", str(server.process.pid))
+        self._has_ended = threading.Event()
+        self.longest_s = 0.0
+        self.num_answers = 0
+        self.most_mib = self._mib()
+
+    def __enter__(self) -> "Probe":
+        self._before_mib = self.most_mib
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended.set()
+        self.join()
+        self._connection.close()
+
+    @property
+    def grown_mib(self) -> float:
+        """Memory over that before."""
+        return self.most_mib - self._before_mib
+
+    def run(self) -> None:
+        """Probe until the request has ended. Time in which threads wait for a core counts as the machine's."""
+        while not self._has_ended.wait(0.005) or not self.num_answers:
+            start, waited = time.monotonic(), self._waited_s()
+            self._connection.request("GET", "/ready")
+            answer = self._connection.getresponse()
+            answer.read()
+            self.longest_s = max(self.longest_s, time.monotonic() - start - (self._waited_s() - waited))
+            self.most_mib = max(self.most_mib, self._mib())
+            self.num_answers += answer.status == 200
+
+    def _waited_s(self) -> float:
+        waits = 0
+        for thread in (self._process / "task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has ended
+                waits += int((thread / "schedstat").read_text().split()[1])
+        return waits / 1e9
+
+    def _mib(self) -> float:
+        found = re.search(r"RssAnon:\s+(\d+) kB", (self._process / "status").read_text())
+        assert found is not None
+        return int(found[1]) / 1024
+
+
+def chosen(found: Document, path: str) -> list[Named]:
+    """Return NUM_BODIES of a route's bodies, spread over all fields, always the same ones."""
+    bodies = list(found.bodies(path))
+    step = max(1, len(bodies) // NUM_BODIES)
+    return bodies[step // 2 :: step][:NUM_BODIES]
+
+
+def check(server: ServerProcess, path: str, bodies: Iterable[Named]) -> list[str]:
+    """Send the bodies; return what was wrong. A measure that fails alone is taken a second time."""
+    faults: list[str] = []
+    with httpx.Client(base_url=server.url, timeout=300) as client:
+        for name, make in bodies:
+            content = json.dumps(make()).encode()
+            for attempt in range(2):
+                with Probe(server) as probe:
+                    status = client.post(path, content=content).status_code
+                fits = probe.longest_s < MAX_S and probe.grown_mib < MAX_MIB
+                if status < 500 and fits:
+                    break
+                if status == 503 or not attempt:  # the machine is too busy to compile a grammar, or it was noise
+                    continue
+                seen = f"{status}, /ready within {probe.longest_s:.2f} s, {probe.grown_mib:.0f} MiB more"
+                faults.append(f"{path} [{name[:80]}]: {seen}")
+    return faults
+
+
+def document(server: ServerProcess) -> Document:
+    return Document(httpx.get(server.url + "/openapi.json", timeout=60).json())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess(*SMALL, "--enable-lora") as server:
+        yield server
+
+
+def test_every_route_of_a_model_that_makes_text(server: ServerProcess) -> None:
+    found = document(server)
+    assert len(found.posts) > 20
+    assert [fault for path in found.posts for fault in check(server, path, chosen(found, path))] == []
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/generate"])
+def test_a_text_is_not_tokenized_for_nothing(server: ServerProcess, path: str) -> None:
+    body = {"prompt": "1" * 2_000_000, **({} if path == "/tokenize" else {"truncate_prompt_tokens": 5})}
+    assert check(server, path, [("long", lambda: body)]) == []
+    answer = httpx.post(server.url + path, json=body, timeout=60)
+    assert answer.status_code == 400
+    assert "2000000 characters, and at most 524288 are tokenized at once" in answer.text
+
+
+def test_every_route_of_a_model_that_pools(tmp_path: Path) -> None:
+    save_pooled("bert", tmp_path)
+    with ServerProcess(str(tmp_path)) as server:
+        found = document(server)
+        paths = [path for path in found.posts if path in ("/pooling", "/v1/embeddings", "/v1/rerank", "/score")]
+        assert len(paths) == 4
+        assert [fault for path in paths for fault in check(server, path, chosen(found, path))] == []
+        assert check(server, "/pooling", [("long", lambda: {"input": ["x" * 400] * 256})]) == []
+        assert check(server, "/v1/embeddings", [("long", lambda: {"input": ["x"] * 2048})]) == []
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses"])
+def test_long_answers(server: ServerProcess, path: str) -> None:
+    assert check(server, path, long_answers(path, n=NUM_OUTPUTS)) == []
