@@ -24,14 +24,15 @@ _PACKAGE = __name__.partition(".server.")[0] + "."  # of modules that are ours
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 # Commands whose --help has pages.
 _WITH_SETTINGS = ("serve", "generate", "chat", "embed", "plan", "config", "simulate", "verify")
-_BENCH_HELP = """usage: splitfuse bench serve|offline [flags]
+_BENCH_HELP = """usage: splitfuse bench serve|offline|quality [flags]
 
-measure speed
+measure speed, or what rounding costs
 
   serve    load on a running server, any that speaks OpenAI's API
   offline  the engine in this process, beside transformers
+  quality  divergence of a model's next tokens from those of its float32 form
 
-`splitfuse bench serve --help` and `splitfuse bench offline --help` list the flags.
+`splitfuse bench serve --help` and so on list the flags.
 """
 
 
@@ -98,14 +99,18 @@ def _prompt_hint(args: argparse.Namespace, unknown: list[str]) -> str | None:
 
 
 def _bench(argv: list[str]) -> int:
-    homes = {"serve": "...client.bench.cli", "offline": "...engine.extras.bench.command"}
+    homes = {
+        "serve": "...client.bench.cli",
+        "offline": "...engine.extras.bench.command",
+        "quality": "...engine.extras.bench.quality",
+    }
     if not argv or argv[0] in ("-h", "--help"):
         print(_BENCH_HELP, end="")
         return 0
     if argv[0] not in homes:
         near = difflib.get_close_matches(argv[0], homes, n=1)
         hint = f"; did you mean `splitfuse bench {near[0]}`?" if near else ""
-        raise ConfigError(f"bench takes `serve` (a running server) or `offline` (the engine in this process){hint}")
+        raise ConfigError(f"bench takes `serve` (a running server), `offline` (this process) or `quality`{hint}")
     try:
         module = importlib.import_module(homes[argv[0]], __package__)
     except ModuleNotFoundError as exc:

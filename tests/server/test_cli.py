@@ -75,7 +75,7 @@ def test_help_shows_the_variables():
 def test_bench_alone_prints_its_help(capfd):
     assert [main(args) for args in (["bench"], ["bench", "--help"])] == [0, 0]
     out, err = capfd.readouterr()
-    assert out.count("splitfuse bench serve|offline [flags]") == 2
+    assert out.count("splitfuse bench serve|offline|quality [flags]") == 2
     assert err == ""
 
 

@@ -1,1 +1,1 @@
-"""Offline benchmark of the engine: `splitfuse bench offline`."""
+"""Benchmarks of the engine: `splitfuse bench offline` and `splitfuse bench quality`."""

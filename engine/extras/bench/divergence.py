@@ -1,0 +1,127 @@
+"""Divergence: the distributions of two forms of a model over the next token of texts, compared position by position."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....kernels.ops import RaggedBatch, StateBatch
+from ...config import EngineConfig
+from ...errors import ConfigError
+from ...execution.models.forward_inputs import Inputs
+from ...execution.models.resolved_model import resolve
+from ...execution.runner.model_runner import ModelRunner
+from ...formats.checkpoint import model_folder
+from ...language.text.tokenizer import Tokenizer
+from ...serving.loading import load_runner
+
+BLOCK_SIZE = 16
+_CHUNK = 64  # tokens of a pass: the logits of a vocabulary of 256k take 64 MB
+# The file's weights as they are, and everything else in float32.
+_REFERENCE = {"dtype": "float32", "quantization_activations": "none", "kv_cache_dtype": "auto"}
+
+
+class Figures(NamedTuple):
+    """Figures of one text. Divergence: Kullback and Leibler's, in nats, of the model's next token from the reference's.
+
+    `equal_tokens`: share of positions at which both find the same token the likeliest.
+    """
+
+    num_tokens: int
+    divergence: float
+    divergence_p99: float
+    equal_tokens: float
+    perplexity: float
+    reference_perplexity: float
+
+
+def compare(
+    model: str,
+    texts: Mapping[str, str],
+    *,
+    reference: str,
+    num_tokens: int,
+    num_threads: int,
+    settings: Mapping[str, Any],
+) -> dict[str, Figures]:
+    """Return the figures by name of a text, and of "all". Runs on the CPU. Raises ConfigError."""
+    tokenizer = Tokenizer(model_folder(EngineConfig(model=reference), reference))
+    ids = {name: tokenizer.encode(text)[:num_tokens] for name, text in texts.items()}
+    if short := [name for name, tokens in ids.items() if len(tokens) < 2]:
+        raise ConfigError(f"{short[0]}: a text of at least two tokens")
+    longest = max(map(len, ids.values()))
+    ours = _runner(model, num_threads=num_threads, longest=longest, **settings)
+    theirs = _runner(reference, num_threads=num_threads, longest=longest, **_REFERENCE)
+    columns = {name: _columns(ours, theirs, tokens) for name, tokens in ids.items()}
+    columns["all"] = torch.cat([*columns.values()], dim=1)
+    return {name: _figures(column) for name, column in columns.items()}
+
+
+def _runner(name: str, *, num_threads: int, longest: int, **settings: Any) -> ModelRunner:
+    folder = model_folder(EngineConfig(model=name), name)
+    blocks: dict[str, Any] = {
+        "num_kv_blocks": -(-longest // BLOCK_SIZE),
+        "block_size": BLOCK_SIZE,
+        "max_model_len": longest,
+    }
+    config = EngineConfig(model=name, device="cpu", num_threads=num_threads, **blocks, **settings)
+    return load_runner(resolve(config, folder))
+
+
+def _columns(runner: ModelRunner, reference: ModelRunner, token_ids: list[int]) -> Tensor:
+    """Return four rows of a column for each position: divergence, equal, and the two log-likelihoods of its token."""
+    columns, start, num_tokens = [], 0, len(token_ids)
+    chunks = [min(_CHUNK, num_tokens - begin) for begin in range(0, num_tokens, _CHUNK)]
+    both = (all_logits(one, token_ids, chunks=chunks) for one in (runner, reference))
+    for ours, theirs in zip(*both, strict=True):
+        ours, theirs = (logits[: num_tokens - 1 - start].double().log_softmax(1) for logits in (ours, theirs))
+        start += len(ours)
+        following = torch.tensor(token_ids[start - len(ours) + 1 : start + 1])[:, None]
+        divergence = (theirs.exp() * (theirs - ours)).sum(1).clamp(min=0)
+        equal = (ours.argmax(1) == theirs.argmax(1)).double()
+        columns.append(torch.stack([divergence, equal, *(logs.gather(1, following)[:, 0] for logs in (ours, theirs))]))
+    return torch.cat(columns, dim=1)
+
+
+def _figures(columns: Tensor) -> Figures:
+    divergence, equal, ours, theirs = columns
+    return Figures(
+        num_tokens=len(divergence),
+        divergence=divergence.mean().item(),
+        divergence_p99=divergence.quantile(0.99).item(),
+        equal_tokens=equal.mean().item(),
+        perplexity=math.exp(-ours.mean().item()),
+        reference_perplexity=math.exp(-theirs.mean().item()),
+    )
+
+
+@torch.inference_mode()
+def all_logits(runner: ModelRunner, token_ids: list[int], *, chunks: Iterable[int]) -> Iterator[Tensor]:
+    """Yield the logits [chunk, vocab_size] of a sequence, pass by pass, as float32.
+
+    The runner's cache must hold the sequence; what is in it is lost.
+    """
+    num_blocks, start = -(-len(token_ids) // BLOCK_SIZE), 0
+    for number, length in enumerate(chunks):
+        end = start + length
+        ragged = RaggedBatch(
+            query_start_loc=torch.tensor([0, length], dtype=torch.int32),
+            seq_lens=torch.tensor([end], dtype=torch.int32),
+            block_tables=torch.arange(num_blocks, dtype=torch.int32)[None],
+            num_decodes=int(length == 1),
+            max_query_len=length,
+            max_seq_len=end,
+        )
+        positions = torch.arange(start, end)
+        states = None if runner.loaded.states is None else turn_about(number)
+        inputs = Inputs(torch.tensor(token_ids[start:end]), positions, positions, ragged, torch.arange(length), states)
+        yield runner.model.logits(runner.model.forward(inputs, runner.cache)).float()
+        start = end
+
+
+def turn_about(number: int) -> StateBatch:
+    """Return the slots of a sequence's pass of this number: two slots, read and written by turns."""
+    fields: tuple[list[int], ...] = ([number % 2 if number else -1], [(number + 1) % 2], [0], [0], [0, 0], [], [])
+    return StateBatch(*(torch.tensor(field, dtype=torch.int32) for field in fields))
