@@ -66,8 +66,11 @@ class QuantizedWeight(NamedTuple):
             sizes = [32 * len(part) for part in parts[:2] if part is not None]
         else:
             sizes += [16 * len(part) for part in parts[2:] if part is not None]
-        bits = self.bits if not is_gpu else 4 if self.without_codebook().bits <= 4 else 8
-        return bits + sum(sizes) / self.values.shape[1]
+        if not is_gpu:
+            return self.bits + sum(sizes) / self.values.shape[1]
+        bits = 4 if self.without_codebook().bits <= 4 else 8
+        is_cut = self.group % GROUPS[0] == 0 and (bits == 4 or len(self.scales) > 1)  # into groups of 128
+        return bits + sum(sizes) * (self.group // GROUPS[0] if is_cut else 1) / self.values.shape[1]
 
     def without_codebook(self) -> "QuantizedWeight":
         """Return the weight with numbers for indices, in 4 bits if these hold all numbers; float4 stays as it is."""

@@ -14,7 +14,7 @@ from .build import DTYPES, Library
 from .linear import BLOCK, PANEL, Linear, NativeLinear, pack
 
 _HALF_BLOCK = 16
-_FLOAT4_ZERO = 12  # in quantized.h
+_UNITS = (1.0, 1 / 8)  # an upper level of IQ2 is an eighth of a half
 _INPUT_GROUPS = (128, 64, 32, 16)
 
 
@@ -182,14 +182,11 @@ def _input_rounding(weight: QuantizedWeight, input_bits: int) -> dict[str, int]:
 
 def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
     """Return the weight as fields of quantized.h."""
-    weight = weight.without_codebook()
-    weight = weight._replace(bits=max(4, weight.bits))
     padded, group = _num_padded(weight), _padded_group(weight)
     zero = 2 ** (weight.bits - 1) if weight.values.dtype == torch.int8 else 0
     values, high = _values(weight, padded, zero, library)
-    if weight.is_float4:
-        zero = _FLOAT4_ZERO
-    lowers, uppers = _levels(weight)
+    table, zero = _table(weight, zero)
+    lowers, uppers, unit = _levels(weight)
     padded_groups = -(-padded // group)
     scales, offsets = (None if lower is None else _per_panel(lower, padded_groups) for lower in lowers)
     super_group = padded if uppers[0] is None else group * (len(weight.scales) // len(uppers[0]))
@@ -197,6 +194,7 @@ def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
     return {
         "values": values,
         "high": high,
+        "table": table,
         "scales": scales,
         "offsets": offsets,
         "super_scales": supers[0],
@@ -207,7 +205,7 @@ def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
         "super_group": super_group,
         "scale_bytes": scales.itemsize if scales is not None else 0,
         "is_float8": _is_float8(weight),
-        "is_float4": weight.is_float4,
+        "super_unit": unit,
     }
 
 
@@ -216,11 +214,12 @@ def _padded_group(weight: QuantizedWeight) -> int:
 
 
 def _values(weight: QuantizedWeight, padded: int, zero: int, library: Library) -> tuple[Tensor, Tensor | None]:
-    """Return the values in the layout of quantized.h and, for 5 or 6 bits, the bits above the lower four."""
+    """Return the values in the layout of quantized.h and, for 3, 5 or 6 bits, the upper bits."""
     bits, num_panels = weight.bits, -(-len(weight.values) // PANEL)
     num_values = num_panels * PANEL * padded
-    values = large_pages.empty(num_values * (8 if bits == 8 else 4) // 8)
-    high = large_pages.empty(num_values * (bits - 4) // 8) if bits in (5, 6) else None
+    low = 8 if bits == 8 else 2 if bits < 4 else 4
+    values = large_pages.empty(num_values * low // 8)
+    high = large_pages.empty(num_values * (bits - low) // 8) if bits > low else None
     library["quantized_values"](
         codes=weight.values.contiguous(), values=values, high=high, num_outputs=len(weight.values),
         num_inputs=weight.values.shape[1], num_padded=padded, bits=bits, zero=zero,
@@ -228,19 +227,37 @@ def _values(weight: QuantizedWeight, padded: int, zero: int, library: Library) -
     return values, high
 
 
+def _table(weight: QuantizedWeight, zero: int) -> tuple[Tensor | None, int]:
+    """Return the numbers of codes in 3 or 4 bits plus the zero, [16] uint8, and the zero."""
+    numbers = weight.codebook or (tuple(range(8)) if weight.bits == 3 else ())
+    lowest = min(numbers, default=0)
+    if numbers == tuple(range(lowest, lowest + 2**weight.bits)) and weight.bits != 3:
+        return None, -lowest
+    if not numbers:
+        return None, zero
+    table = torch.tensor([number - lowest for number in numbers], dtype=torch.uint8)
+    return F.pad(table, (0, 16 - len(numbers))), zero - lowest
+
+
 _Pair = tuple[Tensor | None, Tensor | None]
 
 
-def _levels(weight: QuantizedWeight) -> tuple[_Pair, _Pair]:
-    """Return two levels of scales and offsets: int8 under float16, else one level, in float16 if that is exact."""
+def _levels(weight: QuantizedWeight) -> tuple[_Pair, _Pair, float]:
+    """Return two levels of scales and offsets, and the upper ones' unit.
+
+    They are int8 under float16, else one level, in float16 if that is exact.
+    """
     exponents = _exponents(weight.scales) if weight.is_float4 else None
     if exponents is not None:
-        return (exponents, None), (None, None)
+        return (exponents, None), (None, None), 1.0
     lowers, uppers = (weight.scales, weight.offsets), (weight.super_scales, weight.super_offsets)
-    if weight.super_scales is not None and all(map(_fits_int8, lowers)) and all(map(_fits_half, uppers)):
-        return _as(lowers, torch.int8), _as(uppers, torch.float16)
+    if weight.super_scales is not None and all(map(_fits_int8, lowers)):
+        for unit in _UNITS:
+            units = [None if upper is None else upper.float() / unit for upper in uppers]
+            if all(map(_fits_half, units)):
+                return _as(lowers, torch.int8), _as(units, torch.float16), unit
     wide = [None if lower is None else multiplied(lower, upper) for lower, upper in zip(lowers, uppers, strict=True)]
-    return _as(wide, torch.float16 if all(map(_fits_half, wide)) else torch.float32), (None, None)
+    return _as(wide, torch.float16 if all(map(_fits_half, wide)) else torch.float32), (None, None), 1.0
 
 
 def _exponents(scales: Tensor) -> Tensor | None:

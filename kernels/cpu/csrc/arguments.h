@@ -152,13 +152,14 @@ struct Linear {
 template <typename T>
 struct QuantizedLinear {
     const T* x;
-    const uint8_t *values, *high;
+    const uint8_t *values, *high, *table;
     const void *scales, *offsets;
     const uint16_t *super_scales, *super_offsets;
     const T* bias;
     T* out;
     int64_t num_rows, num_outputs, num_inputs, out_row, input_bits, input_group;
-    int64_t bits, zero, group, super_group, scale_bytes, is_float8, is_float4;
+    int64_t bits, zero, group, super_group, scale_bytes, is_float8;
+    float super_unit;
     int64_t num_threads;
 };
 
@@ -189,12 +190,13 @@ struct GroupedQuantizedLinear {
 template <typename T>
 struct QuantizedEmbedding {
     const int64_t* ids;
-    const uint8_t *values, *high;
+    const uint8_t *values, *high, *table;
     const void *scales, *offsets;
     const uint16_t *super_scales, *super_offsets;
     T* out;
     int64_t num_rows, num_inputs;
-    int64_t bits, zero, group, super_group, scale_bytes, is_float8, is_float4;
+    int64_t bits, zero, group, super_group, scale_bytes, is_float8;
+    float super_unit;
     int64_t num_threads;
 };
 

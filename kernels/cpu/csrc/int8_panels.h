@@ -429,8 +429,9 @@ struct StoredInt8Panel {
     // Most rows that pass over a stored panel, without chunks. (4 bits, G products/s of both forms: 8 rows 187 and 146,
     // 48 rows of 2,048 inputs 194 and 183, 1,024 rows of 8,192 inputs 168 and 175. With 16 registers both forms spill.)
     static constexpr int MANY = V == 2 ? 64 : MOST;
-    static constexpr int GROUP = BITS == 6 ? 16 : 32;  // the usual group, whose loop is unrolled
-    static constexpr int64_t GROUP_BYTES = GROUP * PANEL * (BITS == 8 ? 8 : 4) / 8;
+    // The usual group, whose loop is unrolled.
+    static constexpr int GROUP = BITS == 6 || BITS == 3 || BITS == 2 ? 16 : 32;
+    static constexpr int64_t GROUP_BYTES = GROUP * PANEL * low_bits(BITS) / 8;
     // All passes multiply a chunk of the panel before the next one. Its 8 KB of values stay in the first-level cache.
     // (8 rows of 8 bits, 1,312 MB: 66 -> 28 ms. Before, every pass read the whole panel from the second-level cache and
     // fetched the next panel into it, and both wait for the first-level cache's few buffers for misses.)
@@ -447,8 +448,8 @@ struct StoredInt8Panel {
     // whole panel before it, they took a third of the time of one row (4 bits, one row: 84 -> 145 G products/s).
     enum Form { HEADERS, HALVES, BYTES };
     static Form form(const QuantizedPanels& w, int64_t group) {
-        if (group != GROUP || w.group != GROUP || BITS == FLOAT4_BITS) return HEADERS;
-        if (w.scale_bytes == 2) return BITS == 6 ? HEADERS : HALVES;
+        if (group != GROUP || w.group != GROUP) return HEADERS;
+        if (w.scale_bytes == 2) return GROUP == 16 ? HEADERS : HALVES;
         return w.super_scales && BITS != 8 ? BYTES : HEADERS;
     }
 
@@ -469,9 +470,9 @@ struct StoredInt8Panel {
         if constexpr (M > 1)
             if (num_rows < M) return multiply_some<M - 1>(num_rows, row, begin, end, ahead, totals);
         const Form form = this->form(w, x.group);
-        if constexpr (BITS != 6 && BITS != FLOAT4_BITS)
+        if constexpr (GROUP != 16)
             if (form == HALVES) return multiply<M, HALVES>(row, begin, end, ahead, totals);
-        if constexpr (BITS != 8 && BITS != FLOAT4_BITS)
+        if constexpr (BITS != 8)
             if (form == BYTES) return multiply<M, BYTES>(row, begin, end, ahead, totals);
         multiply<M, HEADERS>(row, begin, end, ahead, totals);
     }
@@ -481,8 +482,8 @@ struct StoredInt8Panel {
     template <int M, Form FORM>
     __attribute__((noinline)) void multiply(int64_t row, int64_t begin, int64_t end, Ahead ahead, float* totals) const {
         QuantizedPanels w = this->w;
-        w.values += begin * (BITS == 8 ? PANEL : PANEL / 2);
-        if (BITS == 5 || BITS == 6) w.high += begin * PANEL * (BITS - 4) / 8;
+        w.values += begin * PANEL * low_bits(BITS) / 8;
+        if (high_bits(BITS)) w.high += begin * PANEL * high_bits(BITS) / 8;
         const int64_t number = this->number, width = x.num_inputs, num_groups = x.num_groups, size = x.group;
         const int64_t first = begin / size, num_inputs = end - begin;
         const int8_t* rows = x.row(row, 0) + begin;
@@ -499,7 +500,7 @@ struct StoredInt8Panel {
         const auto level = [&](const char* from, const uint16_t* upper, int v) __attribute__((always_inline)) {
             if (FORM == HEADERS) return load_vector<sums_t>((const float*)from + v * WIDTH);
             if (FORM == HALVES) return floats_of_halves((const uint16_t*)from + v * WIDTH);
-            return floats_of_bytes((const int8_t*)from + v * WIDTH) * floats_of_halves(upper + v * WIDTH);
+            return floats_of_bytes((const int8_t*)from + v * WIDTH) * (floats_of_halves(upper + v * WIDTH) * w.super_unit);
         };
         for (int64_t k = 0; k < num_inputs; scales++, of_rows++) {
             const int64_t above = FORM == BYTES ? uppers + (begin + k) / super_group * PANEL : 0;

@@ -3,12 +3,13 @@
 // w = scale · (value - zero) + offset, with unsigned values. Inputs are padded to a multiple of BLOCK. A dword per
 // output holds the values of four neighbouring k, a quad, in its bytes:
 //   values   8 bits and float8: [panels][K/4][PANEL] quads. Else the low four bits: [panels][K/8][PANEL], quad 2i in the
-//            low halves of the bytes, quad 2i + 1 in the high ones
-//   high     5 bits: [panels][K/32][PANEL], bit q of byte j belongs to k = 4q + j.
-//            6 bits: [panels][K/16][PANEL], bits 2q and 2q + 1 of byte j belong to k = 4q + j
+//            low halves of the bytes, quad 2i + 1 in the high ones. 2 and 3 bits: the low two, [panels][K/16][PANEL],
+//            bits 2q and 2q + 1 of byte j belong to k = 4q + j
+//   high     3 and 5 bits: [panels][K/32][PANEL], bit q of byte j belongs to k = 4q + j.
+//            6 bits: [panels][K/16][PANEL] like the two bits of values
+//   table    values of the codes in 3 or 4 bits, bytes
 //   scales   and offsets: [panels][groups][PANEL] floats, halves, exponents of floats (one byte each), or int8 below
-//            super_scales and super_offsets, [panels][super groups][PANEL] halves
-// Values of float4 (e2m1) are codes, which stand for doubled values plus 12; zero is 12.
+//            super_scales and super_offsets, [panels][super groups][PANEL] halves, in units of super_unit
 #pragma once
 
 #include <type_traits>
@@ -69,19 +70,22 @@ inline sums_t floats_of_exponents(const uint8_t* from) {
     return (sums_t)(__builtin_convertvector(load_vector<bytes_t>(from), quads_t) << 23);
 }
 
-constexpr int FLOAT4_BITS = -4;  // in place of a number of bits: four bits of e2m1
+constexpr int CODES_4_BITS = -4;  // in place of a number of bits: four bits that are codes. Three bits always are
 
-// Doubled values of e2m1 plus 12, for four codes in each lane.
-inline quads_t quads_of_float4(quads_t codes) {
-    alignas(16) static constexpr uint8_t VALUES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+constexpr int low_bits(int bits) { return bits == 8 ? 8 : bits == 2 || bits == 3 ? 2 : 4; }
+constexpr int high_bits(int bits) { return bits == CODES_4_BITS ? 0 : bits - low_bits(bits); }
+
+// Values of four codes in each lane; `table` has the 16 values in every run of 16 bytes.
+inline quads_t look_up(quads_t table, quads_t codes) {
 #if defined(__AVX512BW__)
-    return (quads_t)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)VALUES)), (__m512i)codes);
+    return (quads_t)_mm512_shuffle_epi8((__m512i)table, (__m512i)codes);
 #elif defined(__AVX2__) && !defined(__AVX512F__)
-    return (quads_t)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)VALUES)), (__m256i)codes);
+    return (quads_t)_mm256_shuffle_epi8((__m256i)table, (__m256i)codes);
 #else
-    uint8_t bytes[sizeof codes];
+    uint8_t values[sizeof table], bytes[sizeof codes];
+    std::memcpy(values, &table, sizeof table);
     std::memcpy(bytes, &codes, sizeof codes);
-    for (uint8_t& byte : bytes) byte = VALUES[byte & 15];
+    for (uint8_t& byte : bytes) byte = values[byte & 15];
     return load_vector<quads_t>(bytes);
 #endif
 }
@@ -97,12 +101,13 @@ __attribute__((always_inline)) inline void keep_order([[maybe_unused]] quads_t& 
 
 // Quads, the values of four neighbouring k in a lane.
 template <int BITS>
-inline quads_t quad_of(const uint32_t* values, const uint32_t* high, int quad, int shift) {
-    quads_t low = load_vector<quads_t>(values + (BITS == 8 ? quad : quad / 2) * PANEL);
+inline quads_t quad_of(const uint32_t* values, const uint32_t* high, int quad, int shift, quads_t table) {
+    constexpr int LOW = low_bits(BITS), TOGETHER = 8 / LOW;
+    quads_t low = load_vector<quads_t>(values + quad / TOGETHER * PANEL);
     if (BITS == 8) return low;
-    low = (quad % 2 ? low >> 4 : low) & 0x0f0f0f0f;
-    if (BITS == FLOAT4_BITS) return quads_of_float4(low);
-    if (BITS == 5) low |= ((load_vector<quads_t>(high) >> (shift + quad)) & 0x01010101) << 4;
+    low = (quad % TOGETHER ? low >> LOW * (quad % TOGETHER) : low) & ((1 << LOW) - 1) * 0x01010101;
+    if (BITS == 3 || BITS == 5) low |= ((load_vector<quads_t>(high) >> (shift + quad)) & 0x01010101) << LOW;
+    if (BITS == 3 || BITS == CODES_4_BITS) return look_up(table, low);
     if (BITS == 6) {
         const quads_t both = load_vector<quads_t>(high);
         low |= (quad < 2 ? both << (4 - 2 * quad) : both >> (2 * quad - 4)) & 0x30303030;
@@ -115,9 +120,10 @@ struct Header {
 };
 
 // Kinds of values, which are unpacked differently. BITS_8_HALVES: scales are halves, without offsets.
-enum Kind { BITS_4, BITS_5, BITS_6, BITS_8, BITS_8_HALVES, FLOAT8, FLOAT4 };
+enum Kind { BITS_2, CODES_3, BITS_4, CODES_4, BITS_5, BITS_6, BITS_8, BITS_8_HALVES, FLOAT8 };
 constexpr int bits_of(Kind kind) {
-    return kind == BITS_4 ? 4 : kind == BITS_5 ? 5 : kind == BITS_6 ? 6 : kind == FLOAT4 ? FLOAT4_BITS : 8;
+    constexpr int BITS[] = {2, 3, 4, CODES_4_BITS, 5, 6, 8, 8, 8};
+    return BITS[kind];
 }
 
 // Unpacked form of a panel: float [K][PANEL] or pairs of bfloat16 [K/2][PANEL]. Here w = scale · lane + offset.
@@ -141,7 +147,7 @@ struct Levels {
 template <Kind KIND>
 struct Levels<pair, KIND> {
     static constexpr int INPUTS = 2;
-    static constexpr bool IS_CONVERTED = KIND == BITS_8 || KIND == FLOAT8;
+    static constexpr bool IS_CONVERTED = KIND == BITS_8 || KIND == FLOAT8 || KIND == CODES_3 || KIND == CODES_4;
     static constexpr int BYTE = IS_CONVERTED ? 0 : KIND == BITS_8_HALVES ? 1 : 2;
     static constexpr float BASE = IS_CONVERTED ? 0 : KIND == BITS_8_HALVES ? 0x1p15f : 0x1p7f;
     sums_t scales[V][2], offsets[V][2];  // for outputs 0 to 7 and 8 to 15
@@ -193,7 +199,9 @@ struct QuantizedPanels {
     const uint8_t *values, *high;
     const void *scales, *offsets;
     const uint16_t *super_scales, *super_offsets;
-    int64_t bits, zero, group, super_group, scale_bytes, is_float8, is_float4;
+    int64_t bits, zero, group, super_group, scale_bytes, is_float8, has_table;
+    float super_unit;
+    quads_t table = {};
     int64_t num_inputs, num_groups, num_super_groups;
     // Distance in bytes from the unpacked values to the prefetched ones: to the next panel, or 0 if that is fetched
     // later, while many rows use this panel and memory would be idle (8 rows in 8 bits: 1.69 -> 1.24 ms).
@@ -203,10 +211,13 @@ struct QuantizedPanels {
     explicit QuantizedPanels(const Arguments& a)
         : values(a.values), high(a.high), scales(a.scales), offsets(a.offsets), super_scales(a.super_scales),
           super_offsets(a.super_offsets), bits(a.bits), zero(a.zero), group(a.group), super_group(a.super_group),
-          scale_bytes(a.scale_bytes), is_float8(a.is_float8), is_float4(a.is_float4), num_inputs((a.num_inputs + BLOCK - 1) / BLOCK * BLOCK),
-          num_groups((num_inputs + group - 1) / group), num_super_groups((num_inputs + super_group - 1) / super_group) {}
+          scale_bytes(a.scale_bytes), is_float8(a.is_float8), has_table(a.table != nullptr), super_unit(a.super_unit),
+          num_inputs((a.num_inputs + BLOCK - 1) / BLOCK * BLOCK), num_groups((num_inputs + group - 1) / group),
+          num_super_groups((num_inputs + super_group - 1) / super_group) {
+        for (size_t at = 0; has_table && at < sizeof table; at += 16) std::memcpy((char*)&table + at, a.table, 16);
+    }
 
-    int64_t num_bytes() const { return num_inputs * PANEL / (bits == 8 ? 1 : 2); }  // bytes of a panel's values
+    int64_t num_bytes() const { return num_inputs * PANEL / 8 * low_bits(int(bits)); }  // bytes of a panel's values
     const uint8_t* panel(int64_t number) const { return values + number * num_bytes(); }
 
     // Scales and offsets of a panel's group; the offsets do not include the zero yet.
@@ -237,7 +248,9 @@ struct QuantizedPanels {
     template <typename Function>
     void by_kind(Function f) const {
         if (is_float8) f(std::integral_constant<Kind, FLOAT8>());
-        else if (is_float4) f(std::integral_constant<Kind, FLOAT4>());
+        else if (bits == 2) f(std::integral_constant<Kind, BITS_2>());
+        else if (bits == 3) f(std::integral_constant<Kind, CODES_3>());
+        else if (has_table) f(std::integral_constant<Kind, CODES_4>());
         else if (bits == 8 && scale_bytes == 2 && !offsets) f(std::integral_constant<Kind, BITS_8_HALVES>());
         else if (bits == 8) f(std::integral_constant<Kind, BITS_8>());
         else if (bits == 6) f(std::integral_constant<Kind, BITS_6>());
@@ -271,10 +284,7 @@ struct QuantizedPanels {
     // Quads of a panel, [K/4][PANEL]: unpacked to `to`, unless they are stored in this form.
     const uint32_t* quads(int64_t number, uint32_t* to) const {
         if (bits == 8) return (const uint32_t*)values + number * num_inputs / 4 * PANEL;
-        if (is_float4) take_quads<FLOAT4_BITS>(number, to);
-        else if (bits == 6) take_quads<6>(number, to);
-        else if (bits == 5) take_quads<5>(number, to);
-        else take_quads<4>(number, to);
+        by_kind([&](auto kind) { take_quads<bits_of(decltype(kind)::value)>(number, to); });
         return to;
     }
 
@@ -290,23 +300,24 @@ struct QuantizedPanels {
     template <int BITS, int LOCALITY = 2, bool IN_ORDER = false, typename Function>
     __attribute__((always_inline)) inline void each_quad(int64_t number, int64_t k, int64_t distance,
                                                          Function f) const {
+        constexpr int LOW = low_bits(BITS), HIGH = high_bits(BITS), TOGETHER = 8 / LOW;
         const int64_t at = number * num_inputs + k;
-        const uint32_t* low = (const uint32_t*)values + at * (BITS == 8 ? PANEL / 4 : PANEL / 8);
+        const uint32_t* low = (const uint32_t*)values + at * (PANEL * LOW / 32);
         const uint32_t* far = (const uint32_t*)((const char*)low + distance);
         const uint32_t* up = (const uint32_t*)high;
-        if (BITS == 5) up += (at & -32) * (PANEL / 32);
-        if (BITS == 6) up += at * (PANEL / 16);
+        if (HIGH == 1) up += (at & -32) * (PANEL / 32);
+        if (HIGH == 2) up += at * (PANEL / 16);
         const int shift = k % 32 ? QUADS : 0;
 #pragma GCC unroll 4
         for (int quad = 0; quad < QUADS; quad++) {
             quads_t lanes[V];
             for (int v = 0; v < V; v++) {
                 const bool is_line = v * WIDTH % 16 == 0;  // begins a line of the cache
-                if (is_line && (BITS == 8 || quad % 2 == 0))
-                    fetch<LOCALITY>(far + (BITS == 8 ? quad : quad / 2) * PANEL + v * WIDTH, 0);
-                if (is_line && BITS == 5 && quad == 0 && !shift) fetch<LOCALITY>(up + v * WIDTH, distance / 4);
-                if (is_line && BITS == 6 && quad == 0) fetch<LOCALITY>(up + v * WIDTH, distance / 2);
-                lanes[v] = quad_of<BITS>(low + v * WIDTH, up + v * WIDTH, quad, shift);
+                if (is_line && quad % TOGETHER == 0)
+                    fetch<LOCALITY>(far + quad / TOGETHER * PANEL + v * WIDTH, 0);
+                if (is_line && HIGH && quad == 0 && (HIGH == 2 || !shift))
+                    fetch<LOCALITY>(up + v * WIDTH, distance * HIGH / LOW);
+                lanes[v] = quad_of<BITS>(low + v * WIDTH, up + v * WIDTH, quad, shift, table);
             }
             if (IN_ORDER) keep_order(lanes[0], far);
             f(quad, lanes);
@@ -332,7 +343,7 @@ struct QuantizedPanels {
             __builtin_prefetch(next + index * line, 0, 2);
             if (scale_bytes == 4) __builtin_prefetch(next + index * line + 64, 0, 2);
             if (upper && left-- == 0) {
-                for (int v = 0; v < V; v++) above[v] = floats_of_halves(upper + v * WIDTH);
+                for (int v = 0; v < V; v++) above[v] = floats_of_halves(upper + v * WIDTH) * super_unit;
                 upper += PANEL;
                 left = num_below - 1;
             }
@@ -355,7 +366,7 @@ struct QuantizedPanels {
         if (scale_bytes == 2) return floats_of_halves((const uint16_t*)lower + at);
         if (!upper) return floats_of_exponents((const uint8_t*)lower + at);
         const int64_t above = (number * num_super_groups + index * group / super_group) * PANEL + v * WIDTH;
-        return floats_of_bytes((const int8_t*)lower + at) * floats_of_halves(upper + above);
+        return floats_of_bytes((const int8_t*)lower + at) * (floats_of_halves(upper + above) * super_unit);
     }
 
 #ifdef __AVX512F__
@@ -363,8 +374,9 @@ struct QuantizedPanels {
     // so no masking or conversion is needed.
     template <Kind KIND, typename Function>
     __attribute__((always_inline)) inline void each_nibble(int64_t number, int64_t k, Function f) const {
-        const __m512 numbers = KIND == FLOAT4 ? _mm512_set_ps(0, 4, 6, 8, 9, 10, 11, 12, 24, 20, 18, 16, 15, 14, 13, 12)
-                                              : _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        const __m512 numbers =
+            KIND == CODES_4 ? _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm512_castsi512_si128((__m512i)table)))
+                            : _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
         const uint32_t* low = (const uint32_t*)values + (number * num_inputs + k) / 8 * PANEL;
         for (int quad = 0; quad < QUADS; quad++)
             for (int v = 0; v < V; v++) {
@@ -384,7 +396,7 @@ struct QuantizedPanels {
             for (int j = 0; j < 4; j++) f(v, k + 4 * quad + j, multiply_add_once(value_of(j), levels.scales[v], levels.offsets[v]));
         };
 #ifdef __AVX512F__
-        if constexpr (KIND == BITS_4 || KIND == FLOAT4) return each_nibble<KIND>(number, k, put);
+        if constexpr (KIND == BITS_4 || KIND == CODES_4) return each_nibble<KIND>(number, k, put);
 #endif
         const auto put_quad = [&](int quad, const quads_t(&lanes)[V]) __attribute__((always_inline)) {
             for (int v = 0; v < V; v++)
@@ -427,7 +439,7 @@ struct QuantizedPanels {
 
     template <int LEVELS, int BITS>
     __attribute__((noinline)) void take_integers(int64_t number, int64_t begin, int64_t end, uint32_t* to) const {
-        const int64_t distance = (end - begin) * PANEL * (BITS == 8 ? 8 : 4) / 8;
+        const int64_t distance = (end - begin) * PANEL * low_bits(BITS) / 8;
         const int16_t less = int16_t(zero);
         for (int64_t k = begin; k < end; k += HALF)
             each_quad<BITS>(number, k, distance, [&](int, const quads_t(&lanes)[V]) __attribute__((always_inline)) {

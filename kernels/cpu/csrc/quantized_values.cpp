@@ -17,20 +17,24 @@ void keep(const QuantizedValues& a, const uint32_t (*quads)[PANEL], int num_quad
         std::memcpy(values, quads, num_quads * sizeof *quads);
         return;
     }
-    for (int q = 0; q < num_quads; q += 2)
-        for (int o = 0; o < PANEL; o++)
-            values[q / 2 * PANEL + o] = (quads[q][o] & 0x0f0f0f0f) | (quads[q + 1][o] & 0x0f0f0f0f) << 4;
-    if (!high) return;
-    const int step = a.bits - 4, together = 8 / step;  // upper bits of a value, quads that share a byte
-    for (int q = 0; q < num_quads; q++)
-        for (int o = 0; o < PANEL; o++) {
-            const uint32_t upper = (quads[q][o] >> 4 & 0x03030303) << step * (q % together);
-            uint32_t& to = high[q / together * PANEL + o];
-            to = q % together ? to | upper : upper;
-        }
+    // Stores `step` bits of each value, from `shift` on.
+    const auto keep_bits = [&](int shift, int step, uint32_t* all) {
+        const int together = 8 / step;  // quads that share a byte
+        const uint32_t mask = ((1u << step) - 1) * 0x01010101u;
+        for (int q = 0; q < num_quads; q++)
+            for (int o = 0; o < PANEL; o++) {
+                const uint32_t some = (quads[q][o] >> shift & mask) << step * (q % together);
+                uint32_t& to = all[q / together * PANEL + o];
+                to = q % together ? to | some : some;
+            }
+    };
+    const int low = a.bits < 4 ? 2 : 4;
+    keep_bits(0, low, values);
+    if (high) keep_bits(low, int(a.bits) - low, high);
 }
 
 void lay_out(const QuantizedValues& a) {
+    const int64_t low = a.bits == 8 ? 8 : a.bits < 4 ? 2 : 4;
     const uint32_t flip = a.zero * 0x01010101u, mask = ((1u << a.bits) - 1) * 0x01010101u;
     for (int64_t first = 0; first < a.num_outputs; first += PANEL) {
         const int64_t num_rows = std::min<int64_t>(PANEL, a.num_outputs - first);
@@ -44,7 +48,7 @@ void lay_out(const QuantizedValues& a) {
                 for (uint32_t& values : quad) values = (values ^ flip) & mask;  // value + zero, modulo 2^bits
             const int64_t quad = (first * a.num_padded + k * PANEL) / 4;  // the block's first, in dwords of 8 bits
             keep(a, quads, int(std::min<int64_t>(LINE_QUADS, (a.num_padded - k) / 4)),
-                 a.values + (a.bits == 8 ? quad : quad / 2), a.high ? a.high + quad * (a.bits - 4) / 8 : nullptr);
+                 a.values + quad * low / 8, a.high ? a.high + quad * (a.bits - low) / 8 : nullptr);
         }
     }
 }

@@ -153,7 +153,9 @@ def test_inputs_rounded_to_int8_meet_the_weight_as_it_is(library: build.Library,
 
 
 @pytest.mark.parametrize("input_bits", [16, 8])
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_K", "Q5_1", "Q6_K", "int8 per channel", "float8 of 128"])
+@pytest.mark.parametrize(
+    "name", ["Q8_0", "Q4_K", "Q5_1", "Q6_K", "Q3_K", "IQ4_XS", "int8 per channel", "float8 of 128"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_of_every_form_is_the_same_to_the_bit_in_any_company(
     library: build.Library, name: str, dtype: torch.dtype, input_bits: int
@@ -239,6 +241,9 @@ def test_rows_of_a_table_are_those_of_the_weight(
 
 def test_packed_weights_are_about_as_large_as_in_their_files(library: build.Library) -> None:
     bits = {"Q8_0": 8.5, "Q4_0": 4.5, "Q4_1": 5, "Q5_0": 5.5, "Q5_1": 6, "Q4_K": 4.5, "Q5_K": 5.5, "Q6_K": 6.5625}
+    bits |= {"Q3_K": 3.4375, "IQ4_NL": 4.5, "IQ4_XS": 4.25, "TQ2_0": 2.0625}
+    # A scale has a byte instead of half of one; three bits are an index of six numbers, not of eight values at once.
+    bits |= {"Q2_K": 3.125, "IQ2_XS": 3.5625, "IQ2_XXS": 3.3125, "NVFP4": 5}
     for name, file_bits in bits.items():
         layout = quantized_linear._layout(random_weight(FORMS[name], 512, 512), library)
         size = sum(part.nbytes for part in layout.values() if isinstance(part, torch.Tensor))
@@ -279,7 +284,7 @@ def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pyt
     stems = [source.stem for source in compilation.FOLDER.glob("quantized_*.cpp")]
     built = patched_ops(tmp_path, stems, flags=["-O1", f"-march={arch}"])
     monkeypatch.setattr(build, "library", lambda: built)
-    for form in ("Q8_0", "Q4_K", "Q5_0", "Q6_K", "GPTQ 8 bits", "float8 of 128"):
+    for form in ("Q8_0", "Q4_K", "Q5_0", "Q6_K", "Q2_K", "Q3_K", "IQ4_XS", "GPTQ 8 bits", "float8 of 128"):
         weight, x = random_weight(FORMS[form], 70, 512), randn(70, 512, seed=1)
         for dtype in (torch.float32, torch.bfloat16):
             packed = cpu.pack_quantized([weight], dtype=dtype)
