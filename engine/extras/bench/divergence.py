@@ -49,8 +49,8 @@ def compare(
     """Return the figures by name of a text, and of "all". Runs on the CPU. Raises ConfigError."""
     tokenizer = Tokenizer(model_folder(EngineConfig(model=reference), reference))
     ids = {name: tokenizer.encode(text)[:num_tokens] for name, text in texts.items()}
-    if short := [name for name, tokens in ids.items() if len(tokens) < 2]:
-        raise ConfigError(f"{short[0]}: a text of at least two tokens")
+    if short := [name for name, tokens in ids.items() if len(tokens) < 3]:
+        raise ConfigError(f"{short[0]}: a text of at least three tokens")
     longest = max(map(len, ids.values()))
     ours = _runner(model, num_threads=num_threads, longest=longest, **settings)
     theirs = _runner(reference, num_threads=num_threads, longest=longest, **_REFERENCE)
@@ -71,7 +71,10 @@ def _runner(name: str, *, num_threads: int, longest: int, **settings: Any) -> Mo
 
 
 def _columns(runner: ModelRunner, reference: ModelRunner, token_ids: list[int]) -> Tensor:
-    """Return four rows of a column for each position: divergence, equal, and the two log-likelihoods of its token."""
+    """Return four rows of a column for each position: divergence, equal, and the two log-likelihoods of its token.
+
+    The first position is left out: without a context Qwen2.5-Coder-1.5B diverges by 0.6 there, by 0.0006 after it.
+    """
     columns, start, num_tokens = [], 0, len(token_ids)
     chunks = [min(_CHUNK, num_tokens - begin) for begin in range(0, num_tokens, _CHUNK)]
     both = (all_logits(one, token_ids, chunks=chunks) for one in (runner, reference))
@@ -82,7 +85,7 @@ def _columns(runner: ModelRunner, reference: ModelRunner, token_ids: list[int]) 
         divergence = (theirs.exp() * (theirs - ours)).sum(1).clamp(min=0)
         equal = (ours.argmax(1) == theirs.argmax(1)).double()
         columns.append(torch.stack([divergence, equal, *(logs.gather(1, following)[:, 0] for logs in (ours, theirs))]))
-    return torch.cat(columns, dim=1)
+    return torch.cat(columns, dim=1)[:, 1:]
 
 
 def _figures(columns: Tensor) -> Figures:

@@ -32,8 +32,8 @@ class Fixed:
 
 def test_figures_are_those_of_the_formulas() -> None:
     half, three_to_one = [0.0, 0.0], [torch.tensor(3.0).log().item(), 0.0]
-    figures = _figures(_columns(Fixed([three_to_one] * 3), Fixed([half] * 3), [0, 0, 1]))  # type: ignore[arg-type]
-    # Of (1/2, 1/2) from (3/4, 1/4): ln(2/3) / 2 + ln(2) / 2. The last position has no next token.
+    figures = _figures(_columns(Fixed([three_to_one] * 4), Fixed([half] * 4), [0, 0, 0, 1]))  # type: ignore[arg-type]
+    # Of (1/2, 1/2) from (3/4, 1/4): ln(2/3) / 2 + ln(2) / 2. The first position has no context, the last no next token.
     assert figures.num_tokens == 2
     assert figures.divergence == pytest.approx(0.143841)
     assert figures.perplexity == pytest.approx((0.75 * 0.25) ** -0.5)
@@ -43,7 +43,7 @@ def test_figures_are_those_of_the_formulas() -> None:
 def test_the_reference_is_no_distance_from_itself() -> None:
     settings = {"dtype": "float32", "quantization_activations": "none"}
     figures = compare("demo", {"a": "Once upon a time " * 30}, reference="demo", settings=settings, **COMMON)["a"]
-    assert (figures.num_tokens, figures.divergence, figures.equal_tokens) == (79, 0.0, 1.0)
+    assert (figures.num_tokens, figures.divergence, figures.equal_tokens) == (78, 0.0, 1.0)
     assert figures.perplexity == figures.reference_perplexity
 
 
@@ -61,7 +61,7 @@ def test_a_text_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--text .*none\.txt"):
         main(["demo", "--text", str(tmp_path / "none.txt")])
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(ConfigError, match="empty: a text of at least two tokens"):
+    with pytest.raises(ConfigError, match="empty: a text of at least three tokens"):
         main(["demo", "--text", str(tmp_path / "empty.txt")])
 
 
@@ -69,6 +69,6 @@ def test_a_text_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_no_kernel_moves_smollm2_further_from_float32(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["smollm2", "--num-tokens", "70", "--num-threads", "1", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert figures["all"]["num_tokens"] == 3 * 69
+    assert figures["all"]["num_tokens"] == 3 * 68
     assert figures["all"]["divergence"] < BAR
     assert figures["all"]["equal_tokens"] > 0.9
