@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from ..engine.serving.input_processor import Prompt
     from .jobs.job import Job
     from .jobs.job_index import JobIndex
-    from .jobs.result_backend import ResultBackend
-    from .jobs.reuse import Reuse
+    from .jobs.result_backend import ResultBackend, Reuse
 
 logger = logging.getLogger(__name__)
 ENTRY_POINTS = "splitfuse.extensions"

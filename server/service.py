@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..engine.language.text.tokenizer import Tokenizer
     from ..engine.serving.async_engine import AsyncEngine
     from ..engine.serving.input_processor import Prompt
-    from .jobs.reuse import Reuse
+    from .jobs.result_backend import Reuse
     from .metrics import Metrics
     from .server_settings import ServerSettings
 

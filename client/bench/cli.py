@@ -20,12 +20,11 @@ import httpx
 
 from ..base import BaseClient
 from . import report
-from .arrivals import arrivals
 from .latency import KINDS, Outcome, summarize
 from .openai_stream import Target, measure
 from .options import FALLBACK_VOCAB_SIZE, LoadOptions, OptionsParser, Parser, parse_options
 from .traces import TraceError, TraceRow, read_trace
-from .workload import LoadRequest, PromptMaker, random_rows
+from .workload import LoadRequest, PromptMaker, arrivals, random_rows
 
 READ_TIMEOUT_S = 600.0  # seconds without a byte before a request counts as failed
 

@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from ...client.bench.arrivals import arrivals
 from ...client.bench.latency import Outcome, percentile
 from ...client.bench.slo import ServiceLevel, effective_throughput
 from ...client.bench.traces import TraceError, TraceRow, read_trace
-from ...client.bench.workload import PromptMaker, normal_rows
+from ...client.bench.workload import PromptMaker, arrivals, normal_rows
 from ...engine.config import EngineConfig, ResolvedConfig
 from ...engine.core.cost_model import CPU_SECONDS, CostModel
 from ...engine.errors import ConfigError

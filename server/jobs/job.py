@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +31,11 @@ EVENT_BYTES = 250
 # with 1.8 in those.
 JOB_BYTES = 2600
 LOGPROB_BYTES = 120
+
+
+def new_id(prefix: str, tag: str) -> str:
+    """Return `prefix`, the server's `--id-tag`, and 24 random bytes in base64url."""
+    return prefix + tag + secrets.token_urlsafe(24)
 
 
 class Attachment(Protocol):

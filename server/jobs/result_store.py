@@ -8,8 +8,7 @@ from typing import Any, Self
 from ...engine.core.sampling_params import SamplingParams
 from ..http.errors import IdempotencyKeyReusedError, QuotaExceededError, ResultNotFoundError
 from .idempotency import IdempotencyKey
-from .ids import new_id
-from .job import Job
+from .job import Job, new_id
 from .job_index import JobIndex, ResultLimits, newness
 from .result_backend import ResultBackend
 from .result_size import bounded

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from load import running, serve_one
 
-from splitfuse.client.bench.arrivals import arrivals
 from splitfuse.client.bench.latency import Outcome
 from splitfuse.client.bench.traces import TraceRow, read_trace
+from splitfuse.client.bench.workload import arrivals
 from splitfuse.engine import EngineConfig
 from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.core.cost_model import CostModel

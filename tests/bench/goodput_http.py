@@ -19,12 +19,11 @@ from typing import Any
 import httpx
 from peers_http import OURS, REAL_VOCAB_SIZE, Prompts, Server, where
 
-from splitfuse.client.bench.arrivals import arrivals
 from splitfuse.client.bench.cli import READ_TIMEOUT_S
 from splitfuse.client.bench.latency import Outcome
 from splitfuse.client.bench.openai_stream import Target, measure
 from splitfuse.client.bench.traces import TraceRow, read_trace
-from splitfuse.client.bench.workload import LoadRequest
+from splitfuse.client.bench.workload import LoadRequest, arrivals
 
 QUEUE_ORDER, DEADLINES = "queue order", "deadlines"
 

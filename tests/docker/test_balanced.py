@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from splitfuse.server.jobs.ids import new_id
+from splitfuse.server.jobs.job import new_id
 from splitfuse.server.settings import Settings
 
 FOLDER = Path(__file__).parents[2] / "docker"

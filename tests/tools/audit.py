@@ -32,7 +32,7 @@ _READ = {
 _NO_SECRETS = {
     ("docker/kubernetes/splitfuse.yaml", "USER:PASSWORD@HOST"),
     ("server/commands/setting_flags.py", '"api_key": "key that requests must bring"'),
-    ("server/results/durable/webhook_file.py", '"whsec_"'),
+    ("server/results/durable/settings.py", '"whsec_"'),
 }
 
 

@@ -6,7 +6,7 @@ Nothing is gathered while there are no viewers. A viewer that reads too slowly l
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import QueueFullError
@@ -14,13 +14,16 @@ from ....engine.extras.inspection.block_map import block_map
 from ....engine.extras.inspection.step_watcher import StepWatcher
 from ...http.json_response import dumps
 from ...http.sse import frame
-from .own_steps import own_steps
 
 if TYPE_CHECKING:
     from ....engine.core.request import Request
     from ....engine.core.scheduler import Scheduler
     from ....engine.serving.async_engine import AsyncEngine
 
+Record = dict[str, Any]
+# Keys of a record whose values are lists of requests, or of lists that begin with a request.
+_ROWS = ("chunks", "decodes", "drafts", "forced", "admitted", "preempted", "stopped_at", "left_out")
+_RUNNING = ("chunks", "decodes", "left_out")
 BATCH_S = 0.05
 _BLOCKS_EVERY = 10  # counted in batches
 MAX_VIEWERS = 32
@@ -28,6 +31,23 @@ MAX_QUEUED_BYTES = 4 * 2**20  # per viewer
 PING_S = 15.0
 _PING = b": ping\n\n"
 _ALL = ""  # owner of everything on a server without keys
+
+
+def own_steps(steps: Iterable[Record], numbers: Container[int]) -> list[Record]:
+    """Return the records with rows of these requests, and nothing else in them: no sums over other requests."""
+    shares = ((step, _own_rows(step, numbers)) for step in steps)
+    return [{key: step[key] for key in ("step", "start", "end")} | rows for step, rows in shares if rows]
+
+
+def _own_rows(step: Record, numbers: Container[int]) -> Record:
+    rows = {key: [row for row in step[key] if _number(row) in numbers] for key in _ROWS if key in step}
+    rows = {key: own for key, own in rows.items() if own}
+    return rows | {"running": sum(len(rows.get(key, ())) for key in _RUNNING)} if rows else {}
+
+
+def _number(row: Any) -> int:
+    number: int = row[0] if isinstance(row, list) else row
+    return number
 
 
 class Viewer:

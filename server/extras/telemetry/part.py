@@ -6,11 +6,23 @@ from typing import Any
 
 from starlette.middleware import Middleware
 
+from ... import package_version
 from ...extension import Part
 from ...jobs.job import Job
 from . import TelemetrySettings
-from .listeners import listeners_of
-from .request_ends import RequestEnds, WatchRequests
+from .request_ends import RequestEnds, RequestListener, WatchRequests
+from .request_log import RequestLog
+
+
+def listeners_of(settings: TelemetrySettings) -> list[RequestListener]:
+    """Create the log and the span exporter, as configured. Raises ConfigError if a needed extra is missing."""
+    listeners: list[RequestListener] = [RequestLog()] if settings.request_log else []
+    if settings.otlp_traces_endpoint is not None:
+        from .tracing import otlp_tracer  # imports OpenTelemetry
+
+        tracer = otlp_tracer(settings.otlp_traces_endpoint, model_name=settings.model_name, version=package_version())
+        listeners.append(tracer)
+    return listeners
 
 
 class TelemetryPart(Part):

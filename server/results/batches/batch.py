@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ..durable.batch_rows import BatchRow
-from ..durable.integrity.checksum import DamagedError
+from ..durable.checksum import DamagedError
 
 _log = logging.getLogger("splitfuse.batches")
 ID_PREFIX = "batch_"

@@ -11,7 +11,7 @@ from ....engine.errors import InvalidRequestError, QueueFullError, SplitfuseErro
 from ...api.listing import Page
 from ...http.errors import IdempotencyKeyReusedError, NotReadyError, ResultNotFoundError
 from ...jobs.idempotency import IdempotencyKey, KeyLocks
-from ...jobs.ids import new_id
+from ...jobs.job import new_id
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import has_id_form

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from ....engine.errors import InvalidRequestError
 from ...api.listing import Page
 from ...http.errors import FileTooLargeError, ResultNotFoundError, StoreUnavailableError
-from ...jobs.ids import new_id
+from ...jobs.job import new_id
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import Store, has_id_form

@@ -17,7 +17,7 @@ from ...jobs.job import Job
 from ...jobs.job_index import JobIndex
 from ...jobs.result_backend import ResultBackend
 from ...jobs.saved_request import SavedRequest
-from .integrity.checksum import DamagedError
+from .checksum import DamagedError
 from .journal import Journal, StoredJob
 from .records import JobRow
 from .store import Store, StoreError, UnreadableError, has_id_form

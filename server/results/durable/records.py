@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ....engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ....engine.errors import ConstraintError, RequestFailedError
 from ....engine.extension import has_extra, load_extra
-from .integrity.checksum import checksum, is_whole
+from .checksum import checksum, is_whole
 
 Event = Sequence[Any]
 _CHECKSUM_BYTES = 4

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from ....engine.errors import ConfigError
 from ....engine.private_file import read_key
 from .batch_rows import BatchRow, FileRow
-from .integrity.checksum import DamagedError, checksum, is_whole
+from .checksum import DamagedError, checksum, is_whole
 from .records import Event
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ....engine.errors import ConfigError
 from ....engine.private_file import others_with_access, refuse_link
 from .batch_rows import BatchRow, FileRow
-from .integrity.opened_file import FileChangedError, OpenedFile
+from .opened_file import FileChangedError, OpenedFile
 from .records import Changes, JobRow
 from .sealing import Sealing, new_mark
 from .sql import Dialect, Session

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ...api.listing import Page
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
-from .integrity.checksum import checksum, whole_parts
+from .checksum import checksum, whole_parts
 from .records import Changes, JobRow, Webhook
 from .sealing import OVERHEAD_BYTES, Seal, Sealing, opened_row, opened_rows, sealed_row
 from .sql import Dialect, Session

@@ -11,7 +11,7 @@ from ....engine.serving.request_output import CompletionOutput
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job
 from ...jobs.saved_request import SavedKind
-from .integrity.checksum import DamagedError
+from .checksum import DamagedError
 from .records import JobRow, Segment, delta_of, load_result, load_segment
 from .sealing import Seal, Sealing
 from .store import UnreadableError
@@ -28,8 +28,6 @@ _DAMAGED_REQUEST: dict[str, Any] = {
     "num_outputs": 1,
     "stream_interval": 1,
 }
-
-
 _LAST_TIME = 1e11  # the year 5138
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ....engine.core.outputs import KnownOutput
 from ....engine.serving.submitted_request import Resumed
 from ...jobs.job import Job
-from .integrity.checksum import DamagedError
+from .checksum import DamagedError
 from .journal import StoredJob
 from .records import Event, JobRow, delta_of
 from .sealing import Seal

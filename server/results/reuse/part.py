@@ -13,7 +13,7 @@ from ....engine.serving.submitted_request import SubmittedRequest
 from ...api.streaming import MAX_BATCH
 from ...extension import Part
 from ...jobs.job import Job, JobObserver
-from ...jobs.reuse import Reuse
+from ...jobs.result_backend import Reuse
 from .answers import AnsweredRequest, CachedAnswer, CachedAnswers
 
 if TYPE_CHECKING:

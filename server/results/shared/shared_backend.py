@@ -7,12 +7,14 @@ is gone from all. The other servers claim the jobs of a dead server.
 
 import asyncio
 import contextlib
+import hashlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import SplitfuseError
-from ...http.errors import HeldElsewhereError, MovedError, NotReadyError
+from ...http.errors import HeldElsewhereError, MovedError, NotReadyError, StoreUnavailableError
+from ...jobs.idempotency import IdempotencyKey, KeyLocks
 from ...jobs.job import Job
 from ...jobs.job_index import JobIndex
 from ...jobs.saved_request import SavedRequest
@@ -22,16 +24,50 @@ from ..durable.resumption import Resumption
 from ..durable.store import Store
 from ..durable.stored_jobs import StoredJobs
 from ..durable.unfinished_job import UnfinishedJob
-from .shared_key_locks import SharedKeyLocks
 
 if TYPE_CHECKING:
     from ....engine.serving.async_engine import AsyncEngine
     from ....engine.serving.submitted_request import SubmittedRequest
     from .postgres_store import Holder, PostgresStore
 
+_RETRY_S = 0.05
+_NUM_RETRIES = 200
 _log = logging.getLogger("splitfuse.results")
 BEATS_PER_LEASE = 15  # a beat also looks for jobs to claim; a stopping server's jobs wait for no lease
 MAX_CLAIMED = 64  # at once: the servers that live share what a dead one held
+
+
+class SharedKeyLocks(KeyLocks):
+    """Key locks in the database.
+
+    Without them, two servers that receive equal keys at once would both accept a job. The later commit would then fail
+    for all jobs in it.
+    """
+
+    def __init__(self, call: "Callable[[Callable[[PostgresStore], object]], Awaitable[object]]") -> None:
+        """`call` runs a function with the store."""
+        super().__init__()
+        self._call = call
+
+    @contextlib.asynccontextmanager
+    async def hold(self, owner: str, key: IdempotencyKey) -> AsyncIterator[None]:
+        """Like KeyLocks.hold, but raises StoreUnavailableError."""
+        digest = hashlib.sha256(owner.encode() + key.digest).digest()
+        number = int.from_bytes(digest[:8], "big", signed=True)
+        async with super().hold(owner, key):
+            await self._lock(number)
+            try:
+                yield
+            finally:
+                with contextlib.suppress(StoreUnavailableError):  # the end of the session gives the lock back
+                    await self._call(lambda store: store.unlock(number))
+
+    async def _lock(self, number: int) -> None:
+        for _ in range(_NUM_RETRIES):
+            if await self._call(lambda store: store.try_lock(number)):
+                return
+            await asyncio.sleep(_RETRY_S)
+        raise StoreUnavailableError("another server is busy with a request that has this Idempotency-Key or file")
 
 
 class SharedBackend(DurableBackend):

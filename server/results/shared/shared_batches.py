@@ -18,11 +18,10 @@ from ..batches.batch import Batch
 from ..batches.batch_run import Answer
 from ..batches.batches import Batches
 from ..durable.batch_rows import BatchChanges, BatchRow
+from ..durable.checksum import DamagedError
 from ..durable.durable_backend import DurableBackend
-from ..durable.integrity.checksum import DamagedError
 from . import SharedSettings
-from .shared_backend import BEATS_PER_LEASE, MAX_CLAIMED
-from .shared_key_locks import SharedKeyLocks
+from .shared_backend import BEATS_PER_LEASE, MAX_CLAIMED, SharedKeyLocks
 
 if TYPE_CHECKING:
     from .postgres_store import Holder, PostgresStore

@@ -7,9 +7,8 @@ import statistics
 
 import pytest
 
-from splitfuse.client.bench.arrivals import arrivals
 from splitfuse.client.bench.traces import TraceRow
-from splitfuse.client.bench.workload import PromptMaker, normal_rows, random_rows
+from splitfuse.client.bench.workload import PromptMaker, arrivals, normal_rows, random_rows
 
 
 def gaps(burstiness: float, seed: int = 0) -> list[float]:

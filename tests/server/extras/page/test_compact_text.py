@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from splitfuse.server.extras.page.assets import asset, names
-from splitfuse.server.extras.page.compact_text import compacted
+from splitfuse.server.extras.page.assets import asset, compacted, names
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The share of a step's record that a key may see."""
 
-from splitfuse.server.extras.page.own_steps import own_steps
+from splitfuse.server.extras.page.step_broadcast import own_steps
 
 STEP = {
     "step": 7,

@@ -9,7 +9,7 @@ import pytest
 
 from splitfuse.server.extras.replicas.haproxy_config import HaproxyConfig
 from splitfuse.server.extras.replicas.placement import Address
-from splitfuse.server.jobs.ids import new_id
+from splitfuse.server.jobs.job import new_id
 
 TAGS = {f"r{number}": f"r{number}-" for number in range(11)}
 

@@ -16,7 +16,7 @@ import pytest
 
 from splitfuse.server.extras.replicas.haproxy_config import HaproxyConfig
 from splitfuse.server.extras.replicas.placement import Address
-from splitfuse.server.jobs.ids import new_id
+from splitfuse.server.jobs.job import new_id
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy: apt-get install haproxy")
 

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from splitfuse.server.extras.replicas.merged_metrics import merged
+from splitfuse.server.extras.replicas.operations import merged
 
 PAGE = """# HELP splitfuse:prompt_tokens_total Tokens of prompts.
 # TYPE splitfuse:prompt_tokens_total counter

@@ -12,8 +12,7 @@ import pytest
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.extras.replicas.placement import Address, PlacementLostError
-from splitfuse.server.extras.replicas.ray_placement import RayPlacement
-from splitfuse.server.extras.replicas.server_actor import ServerActor
+from splitfuse.server.extras.replicas.ray_placement import RayPlacement, ServerActor
 
 SECRET = '{"api_key": ["secret"]}'
 

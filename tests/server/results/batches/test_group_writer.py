@@ -10,7 +10,7 @@ import pytest
 from splitfuse.engine.errors import UnavailableError
 from splitfuse.server.results.batches.group_writer import GroupWriter
 from splitfuse.server.results.durable.batch_rows import BatchChanges
-from splitfuse.server.results.durable.integrity.checksum import DamagedError
+from splitfuse.server.results.durable.checksum import DamagedError
 
 
 class Store:

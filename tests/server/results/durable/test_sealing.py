@@ -27,7 +27,7 @@ from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.job_index import ResultLimits
 from splitfuse.server.jobs.saved_request import SavedRequest
 from splitfuse.server.results.durable.batch_rows import BatchChanges, BatchRow, FileRow
-from splitfuse.server.results.durable.integrity.checksum import DamagedError
+from splitfuse.server.results.durable.checksum import DamagedError
 from splitfuse.server.results.durable.records import dump_segment, load_segment
 from splitfuse.server.results.durable.resumption import Resumption
 from splitfuse.server.results.durable.sealing import OVERHEAD_BYTES, Sealing

@@ -7,8 +7,8 @@ import pytest
 
 from splitfuse.server.http.errors import StoreUnavailableError
 from splitfuse.server.jobs.idempotency import IdempotencyKey
-from splitfuse.server.results.shared import shared_key_locks
-from splitfuse.server.results.shared.shared_key_locks import SharedKeyLocks
+from splitfuse.server.results.shared import shared_backend
+from splitfuse.server.results.shared.shared_backend import SharedKeyLocks
 
 KEY = IdempotencyKey(b"digest", b"body")
 
@@ -21,7 +21,7 @@ def caller(store: Mock) -> Callable[[Callable[[Mock], object]], Awaitable[object
 
 
 async def test_a_lock_that_was_not_taken_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_key_locks, "_RETRY_S", 0)
+    monkeypatch.setattr(shared_backend, "_RETRY_S", 0)
     store = Mock(try_lock=Mock(return_value=False))
     with pytest.raises(StoreUnavailableError, match="busy"):
         async with SharedKeyLocks(caller(store)).hold("owner", KEY):

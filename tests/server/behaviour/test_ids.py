@@ -3,7 +3,7 @@
 import pytest
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.jobs.ids import new_id
+from splitfuse.server.jobs.job import new_id
 from splitfuse.server.settings import Settings
 
 TAG = "eu-1"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from splitfuse.server.results.durable.integrity.opened_file import FileChangedError, OpenedFile
+from splitfuse.server.results.durable.opened_file import FileChangedError, OpenedFile
 from splitfuse.server.results.durable.records import Changes, Ending, JobRow
 from splitfuse.server.results.durable.sqlite_store import SqliteStore
 from splitfuse.server.results.durable.store import StoreError

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from splitfuse.server.results.durable.batch_rows import BatchRow, FileRow
-from splitfuse.server.results.durable.integrity.checksum import DamagedError, checksum, is_whole, whole_parts
+from splitfuse.server.results.durable.checksum import DamagedError, checksum, is_whole, whole_parts
 from splitfuse.server.results.durable.records import Ending, JobRow
 from splitfuse.server.results.durable.sealing import opened_row, opened_rows, sealed_row
 

@@ -4,7 +4,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 
-from .....engine.errors import RequestFailedError, new_error_id
+from ....engine.errors import RequestFailedError, new_error_id
 
 
 class DamagedError(RequestFailedError):

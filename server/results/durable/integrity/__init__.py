@@ -1,1 +1,0 @@
-"""Integrity of files: finds changes that another program made on disk. Knows no store."""
