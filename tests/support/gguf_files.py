@@ -21,6 +21,11 @@ from splitfuse.engine.formats.gguf import architectures as known
 # Architectures whose name is not the model_type.
 ARCHITECTURES = {
     "cohere": "command-r",
+    "ernie4_5_moe": "ernie4_5-moe",
+    "glm": "chatglm",
+    "gpt_neox": "gptneox",
+    "ministral3": "mistral3",
+    "qwen2_moe": "qwen2moe",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     "gemma3_text": "gemma3",
@@ -39,7 +44,8 @@ ARCHITECTURES = {
 }
 _ADDING_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _SHARED_KV = ("gemma3n", "gemma4")
-_INTERLEAVING = ("arcee", "granite", "granitehybrid", "granitemoe", "llama")
+_INTERLEAVING = ("arcee", "granite", "granitehybrid", "granitemoe", "llama", "mistral3", "smollm3")
+_LAYER_NORMS = ("cohere2", "command-r", "falcon", "gptneox", "nemotron", "stablelm", "starcoder2")
 
 
 # Types that the package does not quantize -> bytes of a block's scales, halves, and a size that makes values some
@@ -119,7 +125,7 @@ def write_model(
         activations = [layer.mlp.act_fn for layer in model.model.layers]
         writer.add_xielu_alpha_p([activation.alpha_p.item() for activation in activations])
         writer.add_xielu_alpha_n([activation.alpha_n.item() for activation in activations])
-    named = gguf_gemma.parts(model) if architecture in _SHARED_KV else model.named_parameters()
+    named = gguf_gemma.parts(model) if architecture in _SHARED_KV else _stacked_norms(model)
     for key, parameter in named:
         if "act_fn" in key:
             continue
@@ -178,6 +184,18 @@ def _is_transposed(key: str) -> bool:
     return key.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))
 
 
+def _stacked_norms(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all parameters; StableLM's norms of a layer's heads as one matrix."""
+    norms: dict[str, list[torch.Tensor]] = {}
+    for key, parameter in model.named_parameters():
+        if ".norms." in key:
+            norms.setdefault(f"{key.partition('.norms.')[0]}.weight", []).append(parameter)
+        else:
+            yield key, parameter
+    for key, heads in norms.items():
+        yield key, torch.stack(heads)
+
+
 def _parts(key: str, values: torch.Tensor, config: PretrainedConfig) -> Iterator[tuple[str, torch.Tensor]]:
     """Return the file's tensors for one of the model's."""
     if key.endswith("kv_b_proj.weight") and not _is_older(config):
@@ -186,6 +204,13 @@ def _parts(key: str, values: torch.Tensor, config: PretrainedConfig) -> Iterator
         yield key.replace("kv_b", "k_b"), keys.transpose(1, 2)
         yield key.replace("kv_b", "v_b"), values
         return
+    if key.endswith(("query_key_value.weight", "query_key_value.bias")):  # queries, keys and values in order
+        groups = _num_kv_heads(config)
+        grouped = values.view(groups, config.num_attention_heads // groups + 2, -1, *values.shape[1:])
+        parts = (grouped[:, :-2], grouped[:, -2], grouped[:, -1])
+        yield key, torch.cat([part.reshape(-1, *values.shape[1:]) for part in parts])
+        return
+    key = key.replace("gate.moe_statics.e_score_correction_bias", "moe_statics.e_score_correction.bias")
     key = key.replace("moe.router.weight", "moe.router.layer.weight").replace("block_sparse_moe.experts", "mlp.experts")
     if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
         yield key, values
@@ -226,6 +251,8 @@ def _converted(key: str, values: torch.Tensor, config: PretrainedConfig, archite
 
 
 def _num_kv_heads(config: PretrainedConfig) -> int:
+    if config.model_type == "falcon":
+        return config.num_kv_heads if config.new_decoder_architecture else 1
     return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
 
 
@@ -240,11 +267,13 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_feed_forward_length(config.n_inner)
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
-    writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
+    sizes = ("intermediate_size_mlp", "ffn_hidden_size", "intermediate_size")
+    writer.add_feed_forward_length(next(getattr(config, name) for name in sizes if hasattr(config, name)))
     is_latent = architecture == "deepseek2" and not _is_older(config)
     writer.add_head_count_kv(1 if is_latent else _num_kv_heads(config))
-    if architecture in ("cohere2", "command-r", "nemotron"):
-        writer.add_layer_norm_eps(config.norm_eps if architecture == "nemotron" else config.layer_norm_eps)
+    if architecture in _LAYER_NORMS:
+        names = ("norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+        writer.add_layer_norm_eps(next(getattr(config, name) for name in names if hasattr(config, name)))
     else:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     if architecture == "deepseek2":
@@ -253,7 +282,7 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     window = getattr(config, "sliding_window", None)
-    if window and config.model_type != "mixtral":
+    if window and config.model_type not in ("mixtral", "qwen2_moe", "starcoder2"):
         writer.add_sliding_window(window)
     if window and architecture in ("exaone4", "olmo2"):
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
@@ -265,10 +294,12 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
     num_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
-    num_experts = num_experts or getattr(config, "n_routed_experts", None)
+    num_experts = num_experts or getattr(config, "n_routed_experts", None) or getattr(config, "moe_num_experts", None)
     if num_experts:
         writer.add_expert_count(num_experts)
-        writer.add_expert_used_count(getattr(config, "num_experts_per_tok", None) or config.moe_topk)
+        writer.add_expert_used_count(
+            getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_topk", 0) or config.moe_k
+        )
     if architecture == "glm4moe":  # and a layer that predicts one token more
         writer.add_nextn_predict_layers(1)
         _add_tensor(writer, f"blk.{config.num_hidden_layers}.nextn.enorm.weight", torch.ones(8), Type.F32)
@@ -288,9 +319,18 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_expert_weights_norm(bool(getattr(config, "norm_topk_prob", False)))
         writer.add_expert_weights_scale(config.routed_scaling_factor)
+    if architecture == "ernie4_5-moe":
+        writer.add_interleave_moe_layer_step(config.moe_layer_interval)
+        writer.add_leading_dense_block_count(config.moe_layer_start_index)
+        writer.add_expert_shared_count(config.moe_num_shared_experts)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if architecture == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if architecture in ("gptneox", "stablelm"):
+        writer.add_parallel_residual(config.use_parallel_residual)
     if architecture == "llama4":
         writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
-    if architecture in ("gpt-oss", "llama4", "qwen3moe"):
+    if architecture in ("gpt-oss", "llama4", "qwen2moe", "qwen3moe"):
         writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
     if architecture in ("gemma2", "gemma3"):
         writer.add_attention_scale(config.query_pre_attn_scalar**-0.5)
@@ -342,6 +382,9 @@ def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: s
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         if architecture == "deepseek2":
             writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+        if architecture == "mistral3":
+            writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+            writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
         if architecture == "olmo2":
             writer.add_rope_scaling_attn_factors(rope["attention_factor"])
     elif kind == "longrope":
@@ -382,11 +425,12 @@ def add_vocabulary(writer: gguf.GGUFWriter, size: int = VOCAB_SIZE) -> None:
     writer.add_eos_token_id(1)
 
 
-# Models that a GGUF can express: gpt2-untied has scales that no file has, llama4 chunks of its own.
+# Models that no GGUF can express: scales, chunks, layers without positions, activations and norms of their own.
+_INEXPRESSIBLE = ("gpt2-untied", "llama4", "smollm3", "smollm3-window", "gpt-neox-sequential", "qwen2-moe-no-bias")
+_INEXPRESSIBLE += ("starcoder2-no-bias", "falcon-sequential")
 GGUF_MODELS = sorted(
     name
     for name, config in CONFIGS.items()
-    if ARCHITECTURES.get(config.model_type, config.model_type) in known.ARCHITECTURES
-    and name not in ("gpt2-untied", "llama4")
+    if ARCHITECTURES.get(config.model_type, config.model_type) in known.ARCHITECTURES and name not in _INEXPRESSIBLE
 )
 GGUF_HYBRIDS = sorted(HYBRIDS.keys() - {"kimi-linear"})  # not read from GGUF yet

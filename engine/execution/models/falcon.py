@@ -50,6 +50,8 @@ class FalconForCausalLM(ParallelDecoder):
 
     def _norm_names(self) -> tuple[str, str]:
         fields = self.config.hf_config
+        if names := fields.get("norm_names"):  # a GGUF's
+            return str(names[0]), str(names[1])
         if fields.get("new_decoder_architecture") and fields.get("num_ln_in_parallel_attn") in (None, 2):
             return "ln_attn", "ln_mlp"
         return ("input_layernorm", "input_layernorm") if self._is_parallel else super()._norm_names()
@@ -61,8 +63,9 @@ class FalconForCausalLM(ParallelDecoder):
         tensors = [self._take(f"{name}.query_key_value.weight", rows, config.hidden_size)]
         if config.attention_bias:
             tensors.append(self._take(f"{name}.query_key_value.bias", rows))
-        whole = [_ungroup(tensor, groups, width, head_dim) for tensor in tensors]
-        return self._pack(*(torch.cat(take_rows(tensor, self._qkv_rows)) for tensor in whole))
+        if not config.hf_config.get("has_ordered_qkv"):
+            tensors = [_ungroup(tensor, groups, width, head_dim) for tensor in tensors]
+        return self._pack(*(torch.cat(take_rows(tensor, self._qkv_rows)) for tensor in tensors))
 
 
 def _ungroup(tensor: Tensor, groups: int, width: int, head_dim: int) -> Tensor:

@@ -162,7 +162,7 @@ def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[st
 
 
 def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
-    shape = place.info.shape if place.expert is None else place.info.shape[1:]
+    shape = place.shape
     if not place.info.type.is_quantized or len(shape) != 2 or place.adds_one:
         return None
     num_values: int = prod(shape)

@@ -18,7 +18,7 @@ from .keys import Keys
 # Tensors that the config is read from.
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 # Tensors whose shape differs from the checkpoint's by dimensions of size 1, or by groups of a vector.
-RESHAPED = ("ssm_a", "ssm_d", "ssm_conv1d", "ssm_norm", "shortconv.conv", "ffn_gate_inp_shexp")
+RESHAPED = ("exp_probs_b", "ssm_a", "ssm_d", "ssm_conv1d", "ssm_norm", "shortconv.conv", "ffn_gate_inp_shexp")
 # Parts of a tensor's name: GGUF's -> most families' checkpoints'.
 NAMES = {
     "token_embd": "model.embed_tokens",
@@ -221,6 +221,27 @@ _NEMOTRON_H_NAMES = {
     "ffn_latent_down": "mixer.fc1_latent_proj",
     "ffn_latent_up": "mixer.fc2_latent_proj",
 }
+_FALCON_NAMES = {
+    "token_embd": "transformer.word_embeddings",
+    "output_norm": "transformer.ln_f",
+    "blk": "transformer.h",
+    "attn_norm_2": "ln_attn",
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
+_NEOX_NAMES = {
+    **_FALCON_NAMES,
+    "token_embd": "gpt_neox.embed_in",
+    "output_norm": "gpt_neox.final_layer_norm",
+    "output": "embed_out",
+    "blk": "gpt_neox.layers",
+    "attn_qkv": "attention.query_key_value",
+    "attn_output": "attention.dense",
+}
+_STABLELM_NAMES = {f"attn_{part}_norm": f"self_attn.{part}_layernorm.norms.{{}}" for part in "qk"}
+_ERNIE_NAMES = {**_DEEPSEEK_NAMES, "exp_probs_b": "mlp.moe_statics.e_score_correction_bias"}
 _GPT2_TRANSPOSED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
 
 
@@ -233,6 +254,7 @@ class Architecture:
     interleaves_heads: bool = False  # the converter interleaved the rows of q and k
     norms_add_one: bool = False
     transposed: tuple[str, ...] = ()
+    splits_qkv: bool = False  # a file may have one matrix where the family has three
     fields: Callable[[Keys], dict[str, Any]] = lambda keys: {}  # config.json's fields of this family alone
 
 
@@ -243,12 +265,16 @@ ARCHITECTURES = {
         fields=fields.apertus_fields,
     ),
     "arcee": Architecture(family="ArceeForCausalLM", interleaves_heads=True),
+    "chatglm": Architecture(family="GlmForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, splits_qkv=True),
     "cohere2": Architecture(family="Cohere2ForCausalLM", fields=fields.cohere_fields),
     "command-r": Architecture(family="CohereForCausalLM", fields=fields.cohere_fields),
     "deepseek2": Architecture(family="DeepseekV3ForCausalLM", names=_LATENT_NAMES, fields=fields.latent_fields),
     "dots1": Architecture(family="Dots1ForCausalLM", names=_DEEPSEEK_NAMES, fields=fields.deepseek_fields),
     "ernie4_5": Architecture(family="Ernie4_5ForCausalLM", fields=fields.ernie_fields),
+    "ernie4_5-moe": Architecture(family="Ernie4_5_MoeForCausalLM", names=_ERNIE_NAMES, fields=fields.ernie_moe_fields),
+    "exaone": Architecture(family="LlamaForCausalLM"),
     "exaone4": Architecture(family="Exaone4ForCausalLM", names=_NORMS_AFTER, fields=fields.exaone4_fields),
+    "falcon": Architecture(family="FalconForCausalLM", names=_FALCON_NAMES, fields=fields.falcon_fields),
     "falcon-h1": Architecture(
         family="FalconH1ForCausalLM", names=_FALCON_H1_NAMES, fields=hybrid_fields.falcon_h1_fields
     ),
@@ -263,6 +289,7 @@ ARCHITECTURES = {
     "gemma4": Architecture(family="Gemma4ForCausalLM", names=_GEMMA4_NAMES, fields=gemma_fields.gemma4_fields),
     "glm4": Architecture(family="Glm4ForCausalLM", names=_GLM4_NAMES, fields=fields.glm4_fields),
     "glm4moe": Architecture(family="Glm4MoeForCausalLM", names=_GLM4_MOE_NAMES, fields=fields.deepseek_fields),
+    "gptneox": Architecture(family="GPTNeoXForCausalLM", names=_NEOX_NAMES, fields=fields.neox_fields),
     "gpt2": Architecture(
         family="GPT2LMHeadModel", names=_GPT2_NAMES, transposed=_GPT2_TRANSPOSED, fields=fields.gpt2_fields
     ),
@@ -284,12 +311,15 @@ ARCHITECTURES = {
     "hunyuan-moe": Architecture(
         family="HunYuanMoEV1ForCausalLM", names=_HUNYUAN_MOE_NAMES, fields=fields.hunyuan_moe_fields
     ),
+    **dict.fromkeys(("internlm2", "xverse"), Architecture(family="LlamaForCausalLM", interleaves_heads=True)),
     "lfm2": Architecture(family="Lfm2ForCausalLM", names=_LFM2_NAMES, fields=hybrid_fields.lfm2_fields),
     "lfm2moe": Architecture(family="Lfm2MoeForCausalLM", names=_LFM2_NAMES, fields=hybrid_fields.lfm2_moe_fields),
     "llama": Architecture(family="LlamaForCausalLM", interleaves_heads=True),
     "llama4": Architecture(family="Llama4ForCausalLM", names=_LLAMA4_NAMES, fields=fields.llama4_fields),
     "mamba2": Architecture(family="Mamba2ForCausalLM", names=_MIXER_NAMES, fields=hybrid_fields.mamba2_fields),
+    "minicpm": Architecture(family="GraniteForCausalLM", interleaves_heads=True, fields=fields.minicpm_fields),
     "minimax-m2": Architecture(family="MiniMaxM2ForCausalLM", names=_MINIMAX_NAMES, fields=fields.minimax_fields),
+    "mistral3": Architecture(family="Ministral3ForCausalLM", interleaves_heads=True, fields=fields.mistral3_fields),
     "nemotron": Architecture(family="NemotronForCausalLM", norms_add_one=True, fields=fields.nemotron_fields),
     **dict.fromkeys(
         ("nemotron_h", "nemotron_h_moe"),
@@ -300,7 +330,11 @@ ARCHITECTURES = {
     "phi3": Architecture(family="Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=fields.phi3_fields),
     "phimoe": Architecture(family="PhimoeForCausalLM", names=_MIXTRAL_NAMES, fields=fields.phimoe_fields),
     "qwen2": Architecture(family="Qwen2ForCausalLM"),
+    "qwen2moe": Architecture(family="Qwen2MoeForCausalLM", names=_SHARED_EXPERT_NAMES, fields=fields.qwen2_moe_fields),
     "qwen3": Architecture(family="Qwen3ForCausalLM"),
+    "qwen2vl": Architecture(family="Qwen2ForCausalLM"),  # positions of text are the same in all three sections
+    "qwen3vl": Architecture(family="Qwen3ForCausalLM"),
+    "qwen3vlmoe": Architecture(family="Qwen3MoeForCausalLM", fields=fields.qwen3_moe_fields),
     "qwen35": Architecture(
         family="Qwen3_5ForCausalLM", names=_DELTA_NAMES, norms_add_one=True, fields=hybrid_fields.qwen3_5_fields
     ),
@@ -321,6 +355,13 @@ ARCHITECTURES = {
         family="SeedOssForCausalLM",
         names={"post_attention_norm": "post_attention_layernorm"},
         fields=fields.seed_oss_fields,
+    ),
+    "smollm3": Architecture(family="SmolLM3ForCausalLM", interleaves_heads=True),
+    "stablelm": Architecture(family="StableLmForCausalLM", names=_STABLELM_NAMES, fields=fields.stablelm_fields),
+    "starcoder2": Architecture(
+        family="Starcoder2ForCausalLM",
+        names={"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+        fields=fields.starcoder2_fields,
     ),
 }
 # Architectures that serve another family in files with this key.

@@ -223,3 +223,100 @@ def nemotron_fields(keys: Keys) -> dict[str, Any]:
     if head_dim and head_dim * num_heads != keys("embedding_length"):
         raise ConfigError(f"{keys.file.path}: its part of a head that turns is not known; take its safetensors")
     return {"norm_eps": keys.number("attention.layer_norm_epsilon")}
+
+
+def mistral3_fields(keys: Keys) -> dict[str, Any]:
+    """Return Ministral 3's fields, whose queries grow with positions; Mistral Small 3 has none of that."""
+    beta, scaling = keys.number("attention.temperature_scale"), "rope.scaling"
+    if not beta:
+        return {"architectures": ["MistralForCausalLM"], "sliding_window": None}
+    mscale = keys.number(f"{scaling}.yarn_log_multiplier")
+    return {
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": keys.number(f"{scaling}.factor"),
+            "original_max_position_embeddings": keys(f"{scaling}.original_context_length"),
+            "beta_fast": keys.number(f"{scaling}.yarn_beta_fast") or 32.0,
+            "beta_slow": keys.number(f"{scaling}.yarn_beta_slow") or 1.0,
+            "mscale": mscale,
+            "mscale_all_dim": mscale,
+            "llama_4_scaling_beta": float(f"{beta:.7g}"),
+        }
+    }
+
+
+def minicpm_fields(keys: Keys) -> dict[str, Any]:
+    """Return MiniCPM's fields: Granite's multipliers, by MiniCPM's own formulas where an old file leaves them out."""
+    hidden_size, num_layers = keys("embedding_length"), keys("block_count")
+    return {
+        "embedding_multiplier": keys.number("embedding_scale") or 12.0,
+        "attention_multiplier": (hidden_size // keys("attention.head_count")) ** -0.5,
+        "residual_multiplier": keys.number("residual_scale") or 1.4 / num_layers**0.5,
+        "logits_scaling": keys.number("logit_scale") or hidden_size / 256,
+    }
+
+
+def qwen2_moe_fields(keys: Keys) -> dict[str, Any]:
+    """Return Qwen2-MoE's fields: Qwen3-MoE's with other defaults, and the expert of all tokens."""
+    return {
+        **qwen3_moe_fields(keys),
+        "norm_topk_prob": False,  # true of all Qwen2-MoE models
+        "shared_expert_intermediate_size": keys("expert_shared_feed_forward_length"),
+    }
+
+
+def ernie_moe_fields(keys: Keys) -> dict[str, Any]:
+    """Return ERNIE 4.5 MoE's fields: its experts and the layers that have them."""
+    return {
+        **ernie_fields(keys),
+        "moe_num_experts": keys("expert_count"),
+        "moe_k": keys("expert_used_count"),
+        "moe_intermediate_size": keys("expert_feed_forward_length"),
+        "moe_num_shared_experts": keys("expert_shared_count", 0),
+        "moe_layer_interval": keys("interleave_moe_layer_step", 1),
+        "moe_layer_start_index": keys("leading_dense_block_count", 0),
+    }
+
+
+def falcon_fields(keys: Keys) -> dict[str, Any]:
+    """Return Falcon's fields. The converter orders all queries, keys and values; 40B's norms have two names."""
+    has_two = "blk.0.attn_norm_2.weight" in keys.file.tensors
+    return {
+        "ffn_hidden_size": keys("feed_forward_length"),
+        "layer_norm_epsilon": keys.number("attention.layer_norm_epsilon"),
+        "new_decoder_architecture": True,
+        "num_kv_heads": keys("attention.head_count_kv"),
+        "norm_names": ("ln_attn", "input_layernorm") if has_two else ("input_layernorm", "input_layernorm"),
+        "bias": "blk.0.attn_qkv.bias" in keys.file.tensors,
+        "has_ordered_qkv": True,
+    }
+
+
+def neox_fields(keys: Keys) -> dict[str, Any]:
+    """Return GPT-NeoX's fields. The converter orders all queries, keys and values."""
+    head_dim = keys("embedding_length") // keys("attention.head_count")
+    return {
+        "layer_norm_eps": keys.number("attention.layer_norm_epsilon"),
+        "rotary_pct": keys("rope.dimension_count") / head_dim,
+        "use_parallel_residual": bool(keys("use_parallel_residual", True)),
+        "attention_bias": "blk.0.attn_qkv.bias" in keys.file.tensors,
+        "has_ordered_qkv": True,
+    }
+
+
+def stablelm_fields(keys: Keys) -> dict[str, Any]:
+    """Return StableLM's fields: biases, norms of each head, parts side by side."""
+    return {
+        "layer_norm_eps": keys.number("attention.layer_norm_epsilon"),
+        "use_qkv_bias": "blk.0.attn_q.bias" in keys.file.tensors,
+        "qk_layernorm": "blk.0.attn_q_norm.weight" in keys.file.tensors,
+        "use_parallel_residual": "blk.0.ffn_norm.weight" not in keys.file.tensors,
+    }
+
+
+def starcoder2_fields(keys: Keys) -> dict[str, Any]:
+    """Return StarCoder 2's fields: its epsilon and one switch for all biases."""
+    return {
+        "norm_epsilon": keys.number("attention.layer_norm_epsilon"),
+        "use_bias": "blk.0.attn_q.bias" in keys.file.tensors,
+    }

@@ -1,6 +1,8 @@
 """Place: a checkpoint name's tensor in a GGUF file. Imports no torch."""
 
 import re
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +12,7 @@ from .file import GgufFile, TensorInfo, read_gguf
 from .keys import Keys
 
 _BARE = ("_bias", "_scale", "_scalar")  # ends of names that are parameters of their own
+_HEADS = ("attn_q_norm", "attn_k_norm")  # a row for each head, if the family names heads
 _MAX_EXPERTS = 4096
 _MAX_EXTRA_LAYERS = 16
 
@@ -24,6 +27,23 @@ class Place(NamedTuple):
     is_transposed: bool = False  # relative to the checkpoint
     is_reshaped: bool = False  # dimensions of size 1 were added or left out, or a vector was cut into groups
     is_negated_exp: bool = False  # -exp of the checkpoint's values
+    rows: tuple[int, int] | None = None  # of a matrix that holds several, first and after last
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the file."""
+        if self.expert is not None:
+            return self.info.shape[1:]
+        return self.info.shape if self.rows is None else (self.rows[1] - self.rows[0], *self.info.shape[1:])
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First byte in the file, and number of bytes."""
+        if self.expert is None and self.rows is None:
+            return self.info.offset, self.info.num_bytes
+        first, end = self.rows or (self.expert or 0, (self.expert or 0) + 1)
+        row = self.info.num_bytes // self.info.shape[0]
+        return self.info.offset + first * row, (end - first) * row
 
 
 def places_in(path: Path) -> dict[str, Place]:
@@ -52,6 +72,8 @@ def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list
         stem, ending = info.name, ""
     match = re.fullmatch(r"(?:blk\.(\d{1,5})\.)?(\w+(?:\.\w+)?)", stem)
     names = NAMES | dict(architecture.names)
+    if architecture.splits_qkv and match is not None and match[2] == "attn_qkv":
+        return _thirds(info, f"{names['blk']}.{match[1]}", ending, names, keys)
     if match is None or match[2] not in names:
         return [(info.name, Place(info))]
     layer, leaf = match.groups()
@@ -59,7 +81,7 @@ def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list
     name = f"{names[leaf]}.{ending}" if ending and not names[leaf].endswith(_BARE) else names[leaf]
     if layer is not None:
         name = f"{names['blk']}.{layer}.{name}"
-    num_matrices = info.shape[0] if layer is None else keys("expert_count")
+    num_matrices = info.shape[0] if layer is None or leaf in _HEADS else keys("expert_count")
     if "{}" in name and info.shape[0] == num_matrices <= _MAX_EXPERTS:
         return [(name.format(expert), Place(info, expert=expert)) for expert in range(info.shape[0])]
     place = Place(
@@ -71,6 +93,15 @@ def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list
         is_negated_exp=leaf == "ssm_a",
     )
     return [(name, place)]
+
+
+def _thirds(info: TensorInfo, layer: str, ending: str, names: Mapping[str, str], keys: Keys) -> list[tuple[str, Place]]:
+    """Return the places of q, k and v in one matrix or bias."""
+    num_heads, num_kv_heads = keys("attention.head_count"), keys("attention.head_count_kv")
+    width = info.shape[0] // (num_heads + 2 * num_kv_heads)
+    ends = [0, num_heads * width, (num_heads + num_kv_heads) * width, info.shape[0]]
+    parts = zip(("attn_q", "attn_k", "attn_v"), pairwise(ends), strict=True)
+    return [(f"{layer}.{names[part]}.{ending}", Place(info, rows=rows)) for part, rows in parts]
 
 
 def _num_heads(leaf: str, keys: Keys) -> int:

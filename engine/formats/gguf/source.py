@@ -70,16 +70,15 @@ class GgufSource:
 
     def _rows(self, name: str, place: Place, shape: tuple[int, ...]) -> Tensor:
         """Read the bytes of a matrix, uint8 [N, bytes], or of a vector, which is one row."""
-        stored = place.info.shape if place.expert is None else place.info.shape[1:]
+        stored, (first, num_bytes) = place.shape, place.span
         if stored != shape and not (place.is_reshaped and prod(stored) == prod(shape)):
             raise ConfigError(
                 f"{self._header.path}: {place.info.name} has shape {list(stored)}, but its metadata needs {list(shape)}"
             )
         self._taken.add(name)
-        num_bytes = place.info.num_bytes // (1 if place.expert is None else place.info.shape[0])
         whole = torch.empty(num_bytes, dtype=torch.uint8)
         with self._lock:
-            self._file.seek(place.info.offset + num_bytes * (place.expert or 0))
+            self._file.seek(first)
             num_read = self._file.readinto(whole.numpy().data)
         if num_read != num_bytes:
             raise ConfigError(f"{self._header.path} ends within {place.info.name}; fetch the file again")

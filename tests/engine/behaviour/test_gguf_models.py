@@ -28,7 +28,7 @@ def prompts_for(name: str) -> list[list[int]]:
     # Variants: beyond their window, no more.
     lengths = (
         WITHOUT_WINDOW
-        if model in ("mixtral-window", "dots1")
+        if model in ("mixtral-window", "dots1", "starcoder2-window", "qwen2-moe")
         else (2, 40)
         if model in VARIANTS
         else (1, 2, 17, 40, 100)
