@@ -88,26 +88,36 @@ def quantized(values: np.ndarray, kind: Type) -> np.ndarray:
     return blocks.reshape(*values.shape[:-1], -1)
 
 
-def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int | None = None) -> PreTrainedModel:
+def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, **options: Any) -> PreTrainedModel:
     """Write a model of CONFIGS and the tests' tokenizer; its matrices as `kind` where their rows have whole blocks.
 
-    The returned model has the values of the file.
+    `options`: those of `write_model`. The returned model has the values of the file.
     """
     model = make_model(name)
-    write_model(path, model, is_hybrid=name in HYBRIDS, kind=kind, alignment=alignment)
+    write_model(path, model, is_hybrid=name in HYBRIDS, kind=kind, **options)
     return model
 
 
 def write_model(
-    path: Path, model: PreTrainedModel, *, is_hybrid: bool, kind: Type | Kinds, alignment: int | None = None
+    path: Path,
+    model: PreTrainedModel,
+    *,
+    is_hybrid: bool,
+    kind: Type | Kinds,
+    alignment: int | None = None,
+    named: str = "",
+    split: str = "gpt-2",
 ) -> None:
-    """Write a model and the tests' tokenizer, like `write_gguf`. The model gets the values of the file."""
+    """Write a model and the tests' tokenizer, like `write_gguf`. The model gets the values of the file.
+
+    `named`: another architecture of the same tensors. `split`: name of the vocabulary's word split, or its kind.
+    """
     kind_of: Kinds = (lambda _: kind) if isinstance(kind, Type) else kind
     if is_hybrid:
         architecture = gguf_hybrids.architecture_of(model.config)
     else:
         architecture = ARCHITECTURES.get(model.config.model_type, model.config.model_type)
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, named or architecture)
     if alignment is not None:
         writer.add_custom_alignment(alignment)
     if is_hybrid:
@@ -117,7 +127,7 @@ def write_model(
     else:
         _add_shape(writer, model.config, architecture)
         _add_rope(writer, model.config, architecture)
-    add_vocabulary(writer, model.config.vocab_size)
+    add_vocabulary(writer, model.config.vocab_size, split)
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
     names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
     dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, model.config.num_hidden_layers)  # without experts
@@ -410,17 +420,30 @@ def _llama3_divisors(rope: dict[str, Any], head_dim: int) -> np.ndarray:
     return np.array(divisors, dtype=np.float32)
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, size: int = VOCAB_SIZE) -> None:
-    """Add the tests' tokenizer, padded with words, and one merge: without merges it is no byte-level vocabulary."""
+def add_vocabulary(writer: gguf.GGUFWriter, size: int = VOCAB_SIZE, split: str = "gpt-2") -> None:
+    """Add the tests' tokenizer, padded with words, and one merge: without merges it is no byte-level vocabulary.
+
+    `split`: a name of a word split, or `llama` or `gemma4`, whose tokens for bytes are <0x00> to <0xFF>.
+    """
     vocab = sorted(byte_tokenizer().get_vocab().items(), key=lambda item: item[1])
     tokens = [token if token != "<s12>" else "th" for token, _ in vocab]
     types = [gguf.TokenType.CONTROL if len(token) > 2 else gguf.TokenType.NORMAL for token in tokens]
+    is_byte_level = split not in ("llama", "gemma4")
+    if not is_byte_level:
+        tokens[-256:] = [f"<0x{byte:02X}>" for byte in range(256)]
+        tokens[2:6], types[2:6] = ["<unk>", "t", "h", "▁"], [gguf.TokenType.UNKNOWN, *[gguf.TokenType.NORMAL] * 3]
+        types[-256:] = [gguf.TokenType.BYTE] * 256
+        writer.add_unk_token_id(2)
     words = [f"Ġ{number}" for number in range(size - len(tokens))]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_model("gpt2" if is_byte_level else split)
+    if is_byte_level:
+        writer.add_tokenizer_pre(split)
     writer.add_token_list([*tokens, *words])
     writer.add_token_types([*types, *[gguf.TokenType.NORMAL] * len(words)])
-    writer.add_token_merges(["t h"])
+    if split == "llama":
+        writer.add_token_scores([0.0] * size)
+    else:
+        writer.add_token_merges(["t h"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, write_gguf, write_model
-from tiny_models import VARIANTS, VOCAB_SIZE, greedy, save_model
+from tiny_models import VARIANTS, VOCAB_SIZE, greedy, make_model, save_model
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from splitfuse.engine import LLM, SamplingParams
@@ -49,6 +49,26 @@ def assert_equal_answers(path: Path, model: PreTrainedModel) -> None:
 def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.gguf"
     assert_equal_answers(path, write_gguf(path, name))
+
+
+# Architectures that are another family's layers under a name of their own.
+OTHER_NAMES = {
+    "internlm2": "llama-mha", "minicpm": "granite", "qwen2vl": "qwen2", "qwen3vl": "qwen3",
+    "qwen3vlmoe": "qwen3-moe", "xverse": "llama-gqa-tied",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", OTHER_NAMES)
+def test_other_names_of_a_family_give_its_tokens(architecture: str, tmp_path: Path) -> None:
+    model = make_model(OTHER_NAMES[architecture])
+    if architecture == "minicpm":
+        head_dim = model.config.hidden_size // model.config.num_attention_heads
+        model.config.attention_multiplier = head_dim**-0.5
+        for layer in model.model.layers:
+            layer.self_attn.scaling = model.config.attention_multiplier
+    path = tmp_path / f"{architecture}.gguf"
+    write_model(path, model, is_hybrid=False, kind=Type.F32, named=architecture)
+    assert_equal_answers(path, model)
 
 
 # Cases: rows of q and k in another order, gpt2's transposed matrices, permuted biases, neighbours that rotate.
