@@ -27,7 +27,7 @@ class Place(NamedTuple):
     is_transposed: bool = False  # relative to the checkpoint
     is_reshaped: bool = False  # dimensions of size 1 were added or left out, or a vector was cut into groups
     is_negated_exp: bool = False  # -exp of the checkpoint's values
-    rows: tuple[int, int] | None = None  # of a matrix that holds several, first and after last
+    rows: tuple[int, int] | None = None  # first row and row after the last, within a matrix of several
 
     @property
     def shape(self) -> tuple[int, ...]:
