@@ -98,7 +98,7 @@ def _content(content: StructuredOutputs) -> list[str]:
     match content.kind:
         case "json" | "json_object":
             schema = grammar_schema(content)
-            spaced = {"x-guidance": spacing(content), **schema} if isinstance(schema, dict) else schema
+            spaced = {**schema, "x-guidance": {**spacing(content), **schema.get("x-guidance", {})}}
             try:
                 return [f"content: {json_value(spaced)}"]
             except RecursionError as exc:

@@ -140,6 +140,10 @@ class _Relaxing:
             return schema
         at = self.static.pointers.get(id(schema), "")
         result = {keyword: part for keyword, part in schema.items() if keyword not in _DEFINITIONS}
+        if "if" in result:  # evaluates what it matches, and is left out
+            for keyword in ("unevaluatedProperties", "unevaluatedItems"):
+                if result.pop(keyword, True) not in (True, {}):
+                    self._note(at, keyword)
         if not is_merged and not _APPLICATORS.isdisjoint(result):
             is_merged = _merges(result)
         if is_merged and self._is_in_cycle(result.get("$ref")):

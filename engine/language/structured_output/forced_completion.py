@@ -31,6 +31,11 @@ class CompletionFinder:
             if len(token_ids) == 1:
                 self._token_of[byte] = token_ids[0]
 
+    def text_of(self, token_ids: Sequence[int]) -> bytes:
+        """Return the text of tokens."""
+        text: bytes = self._tokenizer.decode_bytes(list(token_ids))
+        return text
+
     def find(self, matcher: Any, token_ids: Sequence[int], *, max_tokens: int) -> list[int] | None:
         """Return tokens that complete the output, or more than `max_tokens`; None if none are found.
 
@@ -38,15 +43,15 @@ class CompletionFinder:
         """
         matcher = matcher.deep_copy()
         completion: list[int] = []
-        open_string = _open_string(self._tokenizer.decode_bytes(list(token_ids)))
+        opened = open_string(self.text_of(token_ids))
         fillers = {is_in_string: list(dict.fromkeys(first + _ASCII)) for is_in_string, first in _FILLERS.items()}
         while len(completion) <= max_tokens and not matcher.is_accepting():
-            is_in_string = bool(open_string)
+            is_in_string = bool(opened)
             step = matcher.compute_ff_tokens() or self._next(matcher, _ENDS[is_in_string], fillers[is_in_string])
             if not step or not matcher.consume_tokens(step):
                 return None
             completion += step
-            open_string = _open_string(open_string + self._tokenizer.decode_bytes(step))
+            opened = open_string(opened + self.text_of(step))
         return completion
 
     def remainder(self, matcher: Any, completion: Sequence[int]) -> list[int] | None:
@@ -67,7 +72,7 @@ class CompletionFinder:
         return []
 
 
-def _open_string(text: bytes) -> bytes:
+def open_string(text: bytes) -> bytes:
     """Return the text from the open quote on; empty outside of strings."""
     rest = _STRING.sub(b"", text)
     return rest[rest.index(b'"') :] if b'"' in rest else b""

@@ -4,16 +4,22 @@ A grammar follows the request's own list of tokens, like the cache: it catches u
 tokens that were not kept. So a step may be retried any number of times, with any drafts. llguidance does the work.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...config.cores import num_usable_cores
-from .forced_completion import CompletionFinder, ForcedCompletion
+from .forced_completion import CompletionFinder, ForcedCompletion, open_string
 from .sandbox_worker import SLOW_MASK_S
+
+# A schema bounds no number's digits, and a small model repeats one until its tokens are used up. No client reads more.
+_MAX_DIGITS = 20
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}$" % _MAX_DIGITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,7 @@ class CompiledGrammar:
     vocab_size: int  # maximum of the tokenizer's and the logits'
     eos_token_ids: frozenset[int]
     num_bytes: int  # approximate memory
+    digits: bytes | None = None  # mask of the tokens that begin with a digit, if the output is JSON
 
     def begin(self, *, max_tokens: int | None = None, forced_from: int | None = None) -> "Grammar":
         """Return the state of one output. Its completion is forced within `max_tokens`, unless that is None.
@@ -118,6 +125,13 @@ class Grammar:
         self.matcher.consume_token(token_id)
         self._tokens.append(token_id)
 
+    def ends_number(self, draft: Sequence[int] = ()) -> bool:
+        """True if a number of JSON has so many digits after the draft that it should end."""
+        if self.compiled.digits is None or len(self._tokens) + len(draft) < _MAX_DIGITS // 4:
+            return False
+        tokens, text_of = [*self._tokens, *draft], self.compiled.finder.text_of
+        return bool(_LONG_NUMBER.search(text_of(tokens[-_MAX_DIGITS:])) and not open_string(text_of(tokens)))
+
     def take(self, token_id: int) -> int:
         """Advance by the sampled token, or by one that completes the output if too few tokens would be left.
 
@@ -175,6 +189,12 @@ class MaskMaker:
         start = time.perf_counter()
         self._fill(work, masks)
         self._was_slow = time.perf_counter() - start > SLOW_MASK_S
+        row = 0
+        for grammar, draft in zip(grammars, drafts, strict=True):
+            for length in range(1 + len(draft)):
+                if grammar.error is None and grammar.ends_number(draft[:length]):
+                    _leave_out(grammar.compiled.digits, masks[row])
+                row += 1
 
     def _fill(self, work: list[tuple[Any, int, list[int]]], masks: Tensor) -> None:
         row_bytes = masks.shape[1] * masks.element_size()
@@ -194,6 +214,15 @@ class MaskMaker:
             self._executor.unsafe_compute_mask_ptr(plain, *into)
         if drafted:
             self._executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *into)
+
+
+def _leave_out(tokens: bytes | None, mask: Tensor) -> None:
+    """Clear the bits of these tokens, unless no other token may follow."""
+    assert tokens is not None
+    others = torch.frombuffer(bytearray(tokens), dtype=torch.int32).bitwise_not()[: len(mask)]
+    left = mask[: len(others)] & others
+    if left.any():
+        mask[: len(others)] = left
 
 
 def _fail_the_slow(grammars: Sequence[Grammar]) -> None:

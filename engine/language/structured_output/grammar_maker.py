@@ -36,6 +36,8 @@ class GrammarMaker:
         self._new_matcher = LLMatcher
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_token_ids))
         self._finder = CompletionFinder(self._tokenizer)
+        digit_first = LLMatcher.grammar_from_regex(r"[0-9](?s:.)*")
+        self._digits: bytes = LLMatcher(self._tokenizer, digit_first, log_level=0).compute_bitmask()
         self._sandbox = Sandbox(tokenizer_json=tokenizer_json, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
         self._slow, self._easy = threading.Semaphore(_NUM_SLOW), threading.Semaphore(_NUM_EASY)
         self._translating = threading.Lock()  # plain Python: 80 threads at once would take the GIL from every step
@@ -59,6 +61,7 @@ class GrammarMaker:
             vocab_size=self._tokenizer.vocab_size,
             eos_token_ids=frozenset(self._tokenizer.eos_tokens),
             num_bytes=trial.num_bytes + len(source),
+            digits=self._digits if outputs.kind in ("json", "json_object") else None,
         )
 
     def _find_states(self, matcher: Any) -> None:

@@ -45,18 +45,25 @@ def _schema_text(outputs: StructuredOutputs) -> str:
     return '{"type": "object"}' if outputs.kind == "json_object" else str(outputs.json)
 
 
-def read_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
+def read_schema(outputs: StructuredOutputs) -> dict[str, Any]:
     """Parse the JSON schema of the constraint. Raises InvalidRequestError."""
     try:
         parsed = json.loads(_schema_text(outputs))
     except (ValueError, RecursionError) as exc:
         raise refusal(outputs, f"the schema is not valid JSON ({exc})") from exc
-    if not isinstance(parsed, (dict, bool)):
-        raise refusal(outputs, f"a JSON schema is an object, not {type(parsed).__name__}")
+    if parsed is True:
+        return {}
+    if not isinstance(parsed, dict):
+        kind = type(parsed).__name__
+        raise refusal(outputs, "no value fits it" if parsed is False else f"a JSON schema is an object, not {kind}")
+    # The compiler's own options. With others than this one, a client's JSON would be none.
+    options = parsed.pop("x-guidance", None)
+    if isinstance(options, dict) and options.get("coerce_one_of") is True:
+        parsed["x-guidance"] = {"coerce_one_of": True}
     return parsed
 
 
-def grammar_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
+def grammar_schema(outputs: StructuredOutputs) -> Any:
     """Return the schema that the grammar is made from. Raises InvalidRequestError."""
     schema = read_schema(outputs)
     with walk_errors(outputs):
@@ -68,10 +75,10 @@ def grammar_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
 def _grammar_schema_text(outputs: StructuredOutputs) -> str:
     if not is_walked_elsewhere(outputs):
         return json.dumps(grammar_schema(outputs))
-    read_schema(outputs)
+    text = json.dumps(read_schema(outputs))
     with walk_errors(outputs):
-        walked = WALKER.walk(str(outputs.json)).result()
-    return walked.text if outputs.relaxes or not walked.unenforced else str(outputs.json)
+        walked = WALKER.walk(text).result()
+    return walked.text if outputs.relaxes or not walked.unenforced else text
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,11 @@ def demo() -> LLM:
     return LLM(dtype="float32", max_num_seqs=32)
 
 
+@cache
+def drafting() -> LLM:
+    return LLM(dtype="float32", max_num_seqs=32, speculative_config={"method": "ngram", "num_speculative_tokens": 4})
+
+
 def generate(llm: LLM, prompt: object = PROMPT, **fields: Any) -> CompletionOutput:
     """Generate one output with fields of SamplingParams and of StructuredOutputs."""
     own = {name: fields.pop(name) for name in ("json", "json_object", "regex", "choice", "grammar") if name in fields}
@@ -63,7 +69,35 @@ def test_random_schemas_are_satisfied(demo: LLM, bounded: bool, temperature: flo
         jsonschema.validate(json.loads(output.text), schema)
         assert "  " not in re.sub(r'"(\\.|[^"\\])*"', "", output.text), "at most one space between tokens"
     num_ended = sum(output.finish_reason == "stop" for output in outputs)
-    assert num_ended > len(outputs) * (0.97 if bounded else 0.85)  # a number may have any number of digits
+    assert num_ended > len(outputs) * (0.97 if bounded else 0.85)  # a string may have any number of characters
+
+
+@pytest.mark.parametrize(
+    ("schema", "most"),
+    [
+        ({"type": "integer"}, 20),
+        ({"type": "number"}, 20),
+        ("true", 20),
+        ({"items": {"type": "number"}, "type": "array", "minItems": 2, "maxItems": 2}, 20),
+        ({"type": "string", "minLength": 80, "maxLength": 90}, 90),
+        ({"const": 10**30}, 31),
+    ],
+)
+def test_a_number_ends(demo: LLM, schema: Any, most: int) -> None:
+    """A model that repeats a digit wrote one number until its tokens were used up. Strings may have any digits."""
+    digits = {demo.tokenizer.encode(digit, add_special_tokens=False)[0]: 100.0 for digit in "123"}
+    for llm in (demo, drafting()):
+        output = generate(llm, json=schema, logit_bias=digits, temperature=0)
+        assert output.finish_reason == "stop"
+        json.loads(output.text)
+        assert most // 2 <= max(map(len, re.findall("[0-9]+", output.text))) <= most
+
+
+def test_options_of_the_compiler_are_no_clients(demo: LLM) -> None:
+    options = {"key_separator": "=>", "item_separator": ";", "whitespace_pattern": "x", "lenient": True}
+    assert json.loads(generate(demo, json={**PERSON, "x-guidance": options}).text).keys() >= {"name", "age"}
+    both = {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 5}], "x-guidance": {"coerce_one_of": True}}
+    assert isinstance(json.loads(generate(demo, json=both).text), str)
 
 
 @pytest.mark.parametrize("schema", [ENDLESS, {"type": "object"}, {"type": "string", "minLength": 9}, PERSON])
@@ -171,6 +205,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"json": '{"type": '}, "not valid JSON"),
     ({"json": "[1]"}, "an object, not list"),
     ({"json": "[" * 5000}, "not valid JSON"),
+    ({"json": "false"}, "no value fits it"),
     ({"json": {"type": "no such type"}}, "Invalid type"),
     ({"json": {"type": "integer", "minimum": 3, "maximum": 2}}, "greater than maximum"),
     ({"json": {"$ref": "#/nowhere"}}, "nowhere"),

@@ -45,6 +45,8 @@ LEFT_OUT = [
     ({"type": "array", "uniqueItems": True}, ["/uniqueItems"]),
     ({"properties": {"a/b~": {"not": {}}}}, ["/properties/a~1b~0/not"]),
     ({"if": {}, "then": {"not": {}}}, ["/if"]),
+    ({"if": {"items": STRING}, "unevaluatedItems": False}, ["/unevaluatedItems"]),
+    ({"if": {}, "then": STRING, "unevaluatedProperties": False}, ["/if", "/unevaluatedProperties"]),
     ({"oneOf": [STRING, {"not": {}}]}, ["/oneOf", "/oneOf/1/not"]),
     ({"oneOf": [INTEGER, {"type": "number"}]}, ["/oneOf"]),
     ({"anyOf": [{"items": [{"contains": {}}]}], "minContains": 2}, ["/anyOf/0/items/0/contains"]),
