@@ -6,11 +6,10 @@ from pathlib import Path
 from ..config import EngineConfig
 from ..config.named_models import named_model
 from ..errors import ConfigError
+from .split_names import parts_of, whole_models
 
-JOIN = "join its parts: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
 HUB_FILES, WEIGHT_FILES = ("*.json", "*.jinja", "tokenizer.model"), "*.safetensors"  # fetched from the hub
 _HUB_ID = re.compile(r"[^/.~:][^/:]*/[^/:]+(:[^:]+\.gguf)?")
-_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 def local_model(model: str | None) -> Path | None:
@@ -24,7 +23,7 @@ def local_model(model: str | None) -> Path | None:
     if path.is_file():
         if not is_gguf(path):
             raise ConfigError(f"{path} is a file, and no GGUF file; give a .gguf file, or the folder of a model")
-        return path
+        return parts_of(path)[0]
     from ..config.short_names import hub_name
 
     if not _HUB_ID.fullmatch(hub_name(model)) or (path.suffix == ".gguf" and ":" not in hub_name(model)):
@@ -65,13 +64,11 @@ def tokenizer_source(config: EngineConfig, model: Path) -> Path:
 
 def _model_in(folder: Path) -> Path:
     """Return the folder, or its only GGUF file if it has no safetensors. Raises ConfigError for several GGUF files."""
-    ggufs = [path for path in sorted(folder.glob("*.gguf")) if path.is_file()]
-    if ggufs and not any(folder.glob("*.safetensors")):
-        if len(ggufs) == 1:
-            return ggufs[0]
-        if _SPLIT.search(ggufs[0].name):
-            raise ConfigError(f"{ggufs[0]} is one part of a split GGUF; {JOIN}")
-        raise ConfigError(f"{folder} holds several GGUF files, so name one: {', '.join(path.name for path in ggufs)}")
+    names = whole_models(path.name for path in sorted(folder.glob("*.gguf")) if path.is_file())
+    if names and not any(folder.glob("*.safetensors")):
+        if len(names) == 1:
+            return parts_of(folder / names[0])[0]
+        raise ConfigError(f"{folder} holds several GGUF files, so name one: {', '.join(names)}")
     return folder
 
 

@@ -107,17 +107,19 @@ def write_model(
     alignment: int | None = None,
     named: str = "",
     split: str = "gpt-2",
+    tensors_of_a_part: int = 0,
 ) -> None:
     """Write a model and the tests' tokenizer, like `write_gguf`. The model gets the values of the file.
 
     `named`: another architecture of the same tensors. `split`: name of the vocabulary's word split, or its kind.
+    `tensors_of_a_part`: at most so many tensors stand in each part of the file.
     """
     kind_of: Kinds = (lambda _: kind) if isinstance(kind, Type) else kind
     if is_hybrid:
         architecture = gguf_hybrids.architecture_of(model.config)
     else:
         architecture = ARCHITECTURES.get(model.config.model_type, model.config.model_type)
-    writer = gguf.GGUFWriter(path, named or architecture)
+    writer = gguf.GGUFWriter(path, named or architecture, split_max_tensors=tensors_of_a_part)
     if alignment is not None:
         writer.add_custom_alignment(alignment)
     if is_hybrid:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...config import EngineConfig
+from ...formats.split_names import parts_of
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +38,8 @@ def fingerprint(weights: "Path | Mapping[str, torch.Tensor]", config: EngineConf
     for path in sorted(weights.glob("*.safetensors")) if config.load_format != "dummy" else ():
         hashed.update(path.name.encode())
         _add_file(hashed, path, head_bytes=_HEAD_BYTES)
-    if weights.is_file():
-        _add_file(hashed, weights, head_bytes=_GGUF_HEAD_BYTES)
+    for path in parts_of(weights) if weights.is_file() else ():
+        _add_file(hashed, path, head_bytes=_GGUF_HEAD_BYTES)
     return hashed.hexdigest()[:32]
 
 

@@ -23,7 +23,7 @@ def read_file(path: Path) -> Matrices:
     kind = file.metadata.get("general.type"), file.metadata.get("adapter.type")
     if kind != ("adapter", "lora"):
         raise ConfigError(f"{path} is no adapter (LoRA): its general.type and adapter.type are {kind}")
-    architecture = architectures.architecture_of(file)
+    architecture = architectures.architecture_of(file, lora=True)
     if architecture.transposed:
         raise ConfigError(f"{path}: GGUF adapters of {architecture.family} are not built; peft's folder is")
     alpha = file.metadata.get("adapter.lora.alpha", 0.0)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ConfigError
-from ..checkpoint import JOIN
 from . import family_fields as fields
 from . import gemma_fields, hybrid_fields
 from .file import GgufFile
@@ -382,11 +381,21 @@ _VARIANTS = {
 }
 
 
-def architecture_of(file: GgufFile) -> Architecture:
-    """Return the architecture of this file. Raises ConfigError."""
+# Files that are no models, by general.architecture or general.type.
+_NO_MODELS = {
+    "clip": "is the encoder of a model's images (mmproj), which are not served; give the model's own file beside it",
+    "mmproj": "is the encoder of a model's images, which are not served; give the model's own file beside it",
+    "adapter": "is an adapter (LoRA), not a model; serve its base model with --enable-lora --lora-modules NAME=FILE",
+    "controlvector": "is a control vector, not a model; control vectors are not supported",
+    "imatrix": "holds the importance of a model's weights, not the model; give the model's own file",
+}
+
+
+def architecture_of(file: GgufFile, *, lora: bool = False) -> Architecture:
+    """Return the architecture of this file, or of an adapter's base model (`lora`). Raises ConfigError."""
     name = file.metadata.get("general.architecture")
-    if "split.count" in file.metadata and file.metadata["split.count"] != 1:
-        raise ConfigError(f"{file.path} is one part of a split GGUF; {JOIN}")
+    if (what := _NO_MODELS.get(str(name)) or _NO_MODELS.get(str(file.metadata.get("general.type")))) and not lora:
+        raise ConfigError(f"{file.path} {what}")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ConfigError(
             f"{file.path}: GGUF architecture {name!r} is not known; `splitfuse models --supported` lists the "

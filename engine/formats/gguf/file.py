@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from ...errors import ConfigError
 from ..checkpoint import version_of
+from ..split_names import parts_of
 from .tensor_types import TENSOR_TYPES, TensorType, type_name
 
 _MAGIC = b"GGUF"
@@ -63,6 +64,7 @@ class TensorInfo:
     shape: tuple[int, ...]  # torch's order: rows first
     offset: int  # bytes from the file's beginning
     num_bytes: int
+    path: Path  # the file: a part, if the model is split
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -73,16 +75,41 @@ class GgufFile:
     version: tuple[int, ...]  # version_of(path) when the header was read
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
+    parts: "tuple[GgufFile, ...]" = ()  # of a split model, in order
+
+    @property
+    def files(self) -> "tuple[GgufFile, ...]":
+        """Headers of all files that hold the model."""
+        return self.parts or (self,)
 
 
 _headers: WeakValueDictionary[tuple[Path, tuple[int, ...]], GgufFile] = WeakValueDictionary()
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Return the header of this file, read once while it is in use: 60 ms for 49 k tokens.
+    """Return the header of a file, or of all parts of a split model, given any part.
 
-    Raises ConfigError if the file is not whole, or has contents that are not supported.
+    Raises ConfigError if a file is missing, is not whole, or has contents that are not supported.
     """
+    paths = parts_of(path)
+    files = tuple(_read_file(part) for part in paths)
+    first = files[0]
+    count = first.metadata.get("split.count", 0)
+    if count not in (0, len(files)):
+        raise ConfigError(
+            f"{path} is one of {count} parts of a split GGUF; rename the parts to what they were: "
+            f"NAME-00001-of-{count:05d}.gguf to NAME-{count:05d}-of-{count:05d}.gguf"
+        )
+    if len(files) == 1:
+        return first
+    tensors = {name: info for file in files for name, info in file.tensors.items()}
+    if len(tensors) != (expected := first.metadata.get("split.tensors.count", len(tensors))):
+        raise ConfigError(f"{path}: its {len(files)} parts have {len(tensors)} tensors of {expected}; fetch them again")
+    return GgufFile(first.path, first.version, first.metadata, tensors, files)
+
+
+def _read_file(path: Path) -> GgufFile:
+    """Return the header of one file, read once while it is in use: 60 ms for 49 k tokens. Raises ConfigError."""
     try:
         version = version_of(path)
         if (known := _headers.get((path, version))) is not None:
@@ -98,7 +125,7 @@ def read_gguf(path: Path) -> GgufFile:
                     if num_bytes >= size or num_bytes == _HEADER_BYTES[-1]:
                         raise
                 else:
-                    gguf = GgufFile(path, version, metadata, _tensors(infos, header.position, metadata, size))
+                    gguf = GgufFile(path, version, metadata, _tensors(infos, header.position, metadata, path))
                     _headers[path, version] = gguf
                     return gguf
     except (OSError, ValueError) as exc:
@@ -123,8 +150,11 @@ class _Header:
         self.position = 0
 
     def read(self) -> tuple[dict[str, Any], list[_Info]]:
-        if self._take(4) != _MAGIC:
-            raise ValueError("it does not begin with GGUF")
+        if (magic := self._take(4)) != _MAGIC:
+            old = magic[::-1].decode("ascii", "replace")
+            is_old = old in ("ggml", "ggmf", "ggjt", "ggla")
+            what = f"{old} is a format of before August 2023, which nothing here reads; take a newer file"
+            raise ValueError(what if is_old else "it does not begin with GGUF")
         version = self._number(_U32)
         if version not in (2, 3):
             kind = "big-endian" if version % 2**16 == 0 else f"version {version}"
@@ -195,7 +225,8 @@ def _scalar(kind: int) -> struct.Struct:
     return _SCALARS[kind]
 
 
-def _tensors(infos: list[_Info], header_end: int, metadata: Mapping[str, Any], size: int) -> dict[str, TensorInfo]:
+def _tensors(infos: list[_Info], header_end: int, metadata: Mapping[str, Any], path: Path) -> dict[str, TensorInfo]:
+    size = path.stat().st_size
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 1 <= alignment <= size or alignment & (alignment - 1):
         raise ValueError(f"general.alignment must be a power of two within the file, not {alignment!r}")
@@ -217,5 +248,5 @@ def _tensors(infos: list[_Info], header_end: int, metadata: Mapping[str, Any], s
         if name in tensors:
             raise ValueError(f"tensor {name!r} stands there twice")
         end_of_last, last = begin + num_bytes, name
-        tensors[name] = TensorInfo(name, kind, tuple(reversed(dims)), begin, num_bytes)
+        tensors[name] = TensorInfo(name, kind, tuple(reversed(dims)), begin, num_bytes, path)
     return tensors

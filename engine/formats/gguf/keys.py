@@ -37,7 +37,7 @@ class Keys:
         if info is None or info.type.name != "F32" or len(info.shape) != 1 or info.shape[0] > _MAX_ROPE_FACTORS:
             raise ConfigError(f"{self.file.path}: {name} is not a short vector of float32; fetch the file again")
         values = array("f")
-        with self.file.path.open("rb") as data:
+        with info.path.open("rb") as data:
             data.seek(info.offset)
             values.frombytes(data.read(info.num_bytes))
         return values.tolist()

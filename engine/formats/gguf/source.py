@@ -26,19 +26,20 @@ class GgufSource:
         self._header = read_gguf(path)
         self._places = places(self._header)
         self._dtype = dtype
-        self._file = path.open("rb")
-        self._lock = threading.Lock()  # guards the file's position
+        self._files = {file.path: file.path.open("rb") for file in self._header.files}
+        self._lock = threading.Lock()  # guards the files' positions
         self._taken: set[str] = set()
 
     def check(self) -> None:
         """Raise ConfigError if the file has changed since its header was read."""
-        path = self._header.path
-        if version_of(path) != self._header.version:
-            raise ConfigError(f"{path} was changed while it was read; start again when it is whole")
+        for header in self._header.files:
+            if version_of(header.path) != header.version:
+                raise ConfigError(f"{header.path} was changed while it was read; start again when it is whole")
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        for file in self._files.values():
+            file.close()
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = self._place(name)
@@ -78,10 +79,11 @@ class GgufSource:
         self._taken.add(name)
         whole = torch.empty(num_bytes, dtype=torch.uint8)
         with self._lock:
-            self._file.seek(first)
-            num_read = self._file.readinto(whole.numpy().data)
+            file = self._files[place.info.path]
+            file.seek(first)
+            num_read = file.readinto(whole.numpy().data)
         if num_read != num_bytes:
-            raise ConfigError(f"{self._header.path} ends within {place.info.name}; fetch the file again")
+            raise ConfigError(f"{place.info.path} ends within {place.info.name}; fetch the file again")
         if not place.num_rotated_heads:
             return whole.view(shape[0] if len(shape) > 1 else 1, -1)
         # Undo the interleaving of a matrix's rows, or of a bias's elements.

@@ -1,5 +1,6 @@
 """StoredModel: a model on disk: the bundled ones, and files in the Hugging Face cache. Imports no torch."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from ....engine.config.short_names import SHORT_NAMES, hub_name
 from ....engine.errors import ConfigError
 from ....engine.execution.models.registry import MODELS
 from ....engine.formats.gguf.config_fields import read_config_fields
+from ....engine.formats.split_names import parts_of, whole_models
 
 _UNKNOWN = "not served"  # family of a model that no family of ours serves
 
@@ -75,8 +77,9 @@ def _in_snapshot(hub_id: str, folder: Path) -> Iterator[StoredModel]:
     if any(folder.glob("*.safetensors")) and (folder / "config.json").exists():
         files = tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
         yield _hub_model(hub_id, folder, files)
-    for path in sorted(folder.rglob("*.gguf")):
-        yield _hub_model(f"{hub_id}:{path.relative_to(folder)}", path, (path,))
+    for name in whole_models(str(path.relative_to(folder)) for path in sorted(folder.rglob("*.gguf"))):
+        with contextlib.suppress(ConfigError):  # some parts are not here
+            yield _hub_model(f"{hub_id}:{name}", folder / name, tuple(parts_of(folder / name)))
 
 
 def _hub_model(hub_id: str, path: Path, files: tuple[Path, ...]) -> StoredModel:
@@ -89,7 +92,7 @@ def _hub_model(hub_id: str, path: Path, files: tuple[Path, ...]) -> StoredModel:
 
 
 def _weights(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+    return parts_of(path) if path.is_file() else sorted(path.glob("*.safetensors"))
 
 
 def _size(paths: list[Path]) -> int:

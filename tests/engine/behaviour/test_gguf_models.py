@@ -8,6 +8,7 @@ from zlib import crc32
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
+from gguf import GGUFWriter
 from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, write_gguf, write_model
 from tiny_models import VARIANTS, VOCAB_SIZE, greedy, make_model, save_model
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -109,6 +110,60 @@ def test_text_goes_in_and_out_by_the_files_own_tokenizer(tmp_path: Path) -> None
     output = LLM(str(tmp_path), dtype="float32").generate("the end", PARAMS)[0]  # a folder with a single file
     assert len(output.prompt_token_ids) == 6  # "th" is one token
     assert output.outputs[0].text
+
+
+@pytest.mark.parametrize("given", ["first", "second", "folder"])
+def test_a_split_file_opens_by_any_part_or_its_folder(given: str, tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "m.gguf", "llama3-rope", tensors_of_a_part=7)
+    parts = sorted(tmp_path.glob("*.gguf"))
+    assert len(parts) > 2
+    (tmp_path / "mmproj-F16.gguf").write_bytes(b"GGUF")  # lies beside models with images
+    prompt = prompts_for("llama3-rope")[-1]
+    path = {"first": parts[0], "second": parts[1], "folder": tmp_path}[given]
+    [output] = LLM(str(path), dtype="float32").generate([prompt], PARAMS)
+    assert output.outputs[0].token_ids == greedy(model, prompt, NUM_NEW)
+
+
+def test_a_part_that_is_missing_or_renamed_is_named(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "llama-mha", tensors_of_a_part=7)
+    parts = sorted(tmp_path.glob("*.gguf"))
+    parts[1].rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=rf"is one of {len(parts)} parts, and {parts[1].name} is missing; fetch it"):
+        LLM(str(parts[0]))
+    parts[0].rename(tmp_path / "renamed.gguf")
+    with pytest.raises(ConfigError, match=rf"one of {len(parts)} parts of a split GGUF; rename"):
+        LLM(str(tmp_path / "renamed.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "type_", "message"),
+    [
+        ("clip", "mmproj", "is the encoder of a model's images"),
+        ("llama", "mmproj", "is the encoder of a model's images"),
+        ("llama", "adapter", r"is an adapter \(LoRA\), not a model; serve its base model with --enable-lora"),
+        ("controlvector", None, "is a control vector"),
+        ("imatrix", "imatrix", "holds the importance of a model's weights"),
+    ],
+)
+def test_a_file_that_is_no_model_is_told_apart(
+    architecture: str, type_: str | None, message: str, tmp_path: Path
+) -> None:
+    writer = GGUFWriter(tmp_path / "m.gguf", architecture)
+    if type_ is not None:
+        writer.add_type(type_)
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.close):
+        write()
+    with pytest.raises(ConfigError, match=message):
+        LLM(str(tmp_path / "m.gguf"))
+
+
+def test_a_file_without_a_suffix_opens_and_an_old_one_is_named(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "llama-mha")
+    (tmp_path / "m.gguf").rename(tmp_path / "model")
+    assert LLM(str(tmp_path / "model"), dtype="float32").generate("th", PARAMS)[0].outputs[0].token_ids
+    (tmp_path / "old.gguf").write_bytes(b"tjgg\x03\0\0\0" + bytes(100))
+    with pytest.raises(ConfigError, match="ggjt is a format of before August 2023"):
+        LLM(str(tmp_path / "old.gguf"))
 
 
 def test_another_tokenizer_serves_a_file_whose_own_is_not_known(tmp_path: Path) -> None:

@@ -116,9 +116,9 @@ def several_ggufs(folder):
 
 
 def split_gguf(folder):
-    for part in (1, 2):
-        (folder / f"m-0000{part}-of-00002.gguf").write_bytes(b"GGUF")
-    return "one part of a split GGUF; join its parts"
+    for part in (1, 3):
+        (folder / f"m-0000{part}-of-00003.gguf").write_bytes(b"GGUF")
+    return "is one of 3 parts, and m-00002-of-00003.gguf is missing; fetch it, too"
 
 
 def cut_gguf(folder):

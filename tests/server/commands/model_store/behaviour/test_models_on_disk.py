@@ -85,7 +85,7 @@ def test_models_lists_the_disk(cache, capfd, monkeypatch):
 def test_models_lists_families(capfd):
     assert main(["models", "--supported"]) == 0
     rows = [line.split() for line in capfd.readouterr().out.splitlines()]
-    assert ["Qwen3", "Qwen3ForCausalLM", "qwen3", "Qwen/Qwen3-0.6B"] in rows
+    assert ["Qwen3", "Qwen3ForCausalLM", "qwen3,", "qwen3vl", "Qwen/Qwen3-0.6B"] in rows
     assert ["Falcon", "FalconForCausalLM", "-", "tiiuae/falcon-7b"] in rows
 
 
