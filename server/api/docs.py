@@ -12,13 +12,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from .. import package_version
-from ..http.accept import wants_html
 from ..http.json_response import JsonResponse
 from ..service import service_of
-from .page_headers import page_headers, source_of
+from .page_headers import page_headers, source_of, wants_html
 
 router = APIRouter(include_in_schema=False)
-
 _INDEX = """<!doctype html>
 <meta charset="utf-8"><title>splitfuse</title>
 <h1>splitfuse {version}</h1>

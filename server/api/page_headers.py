@@ -1,7 +1,12 @@
-"""Headers of pages for browsers: they stop a page from loading, running or being embedded by anything else."""
+"""Headers of pages for browsers, so that a page loads and runs nothing else, and nothing else embeds the page."""
 
 import base64
 import hashlib
+
+
+def wants_html(accept: str) -> bool:
+    """True if a browser asks: it accepts HTML by name, which programs do not."""
+    return "text/html" in accept.lower()
 
 
 def page_headers(*, script: str = "'self'", style: str = "'self'", makes_markup: bool = False) -> dict[str, str]:

@@ -1,14 +1,19 @@
-"""Bodies of the native routes: the result object and the data of token events, as described in API.md."""
+"""Bodies of the native routes, as described in API.md: the result object, and the event stream.
+
+The stream has `token` events, numbered from 0, then `done` with the result, or `error`.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ....engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ....engine.serving.request_output import CompletionOutput
-from ...http.errors import describe
-from ...http.json_response import dumps_list, quoted
+from ...http.errors import Problem, describe
+from ...http.json_response import dumps, dumps_list, quoted
 from ...http.json_writer import JsonWriter, SharedBody
+from ...http.sse import frame
 from ...jobs.job import Job, usage
+from ..streaming import StreamWriter
 
 
 def result_object(job: Job) -> dict[str, Any]:
@@ -110,3 +115,34 @@ def _drafts(metrics: Sequence[RequestMetrics]) -> dict[str, int]:
     num_drafted = sum(m.num_draft_tokens for m in metrics)
     num_accepted = sum(m.num_accepted_tokens for m in metrics)
     return {"num_draft_tokens": num_drafted, "num_accepted_tokens": num_accepted} if num_drafted else {}
+
+
+class NativeStreamWriter(StreamWriter):
+    """Events of one job. A reader that resumes after the last event gets nothing more."""
+
+    def __init__(self, job: Job, json: JsonWriter, *, first_id: int = 0) -> None:
+        self._job = job
+        self._json = json
+        self._first_id = first_id
+        self._result: SharedBody | None = None  # held while it is being sent
+
+    def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
+        frames = [frame(event_json(delta), event="token", event_id=event_id + i) for i, delta in enumerate(deltas)]
+        return "".join(frames).encode("ascii")
+
+    async def end(self) -> Sequence[bytes]:
+        num_events = len(self._job.events)
+        if self._first_id > num_events:
+            return []
+        failure = self._job.failure() if self._job.status == "failed" else None
+        if failure is not None:
+            error = dumps(describe(failure).envelope())
+            return [frame(error, event="error", event_id=num_events).encode("ascii")]
+        head, tail = frame("\0", event="done", event_id=num_events).encode("ascii").split(b"\0")
+        self._result = await finished_result(self._job, self._json)
+        if len(self._result) == 1:
+            return [b"".join([head, *self._result, tail])]
+        return [head, *self._result, tail]
+
+    def error(self, problem: Problem) -> bytes:
+        return frame(dumps(problem.envelope()), event="error").encode("ascii")

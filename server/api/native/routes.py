@@ -35,11 +35,9 @@ from .request import (
     last_event,
     preferred_wait_s,
 )
-from .response import finished_result, listed, result_object
-from .stream import NativeStreamWriter
+from .response import NativeStreamWriter, finished_result, listed, result_object
 
 router = APIRouter(tags=["native"])
-
 _EVENTS = """id: 0
 event: token
 data: {"index": 0, "text": " there", "token_ids": [421]}

@@ -7,8 +7,10 @@ from typing import Any
 from ....engine.core.outputs import OutputDelta
 from ....engine.errors import InvalidRequestError, SplitfuseError
 from ....engine.language.chat.messages import Message, read_items
-from ...api.streaming import MAX_BATCH
-from ...http.errors import describe
+from ...api.streaming import MAX_BATCH, StreamWriter
+from ...http.errors import Problem, describe
+from ...http.json_response import dumps
+from ...http.sse import frame
 from ...jobs.job import Job, reused, usage
 from ...jobs.result_store import ID_PREFIX
 from ..openai.response import TokenText, scored_token
@@ -142,3 +144,30 @@ async def conversation_of(job: Job, token_text: TokenText) -> list[Message]:
             "previous_response_id: that response ends within a call; it cannot be continued",
             param="previous_response_id",
         ) from exc
+
+
+class ResponsesStreamWriter(StreamWriter):
+    """Events after number `after`; earlier events are replayed without being written."""
+
+    def __init__(self, life: ResponseLife, *, after: int) -> None:
+        self._life = life
+        self._after = after
+
+    def begin(self) -> bytes:
+        return self._frames(self._life.begin())
+
+    def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
+        return self._frames([event for delta in deltas for event in self._life.push(delta)])
+
+    async def end(self) -> Sequence[bytes]:
+        return [self._frames(self._life.end())]
+
+    def error(self, problem: Problem) -> bytes:
+        return _frame({**problem.error(), "type": "error", "sequence_number": -1}).encode("ascii")
+
+    def _frames(self, events: Sequence[Event]) -> bytes:
+        return "".join(_frame(event) for event in events if event["sequence_number"] > self._after).encode("ascii")
+
+
+def _frame(event: Event) -> str:
+    return frame(dumps(event), event=event["type"])

@@ -38,18 +38,14 @@ from ...server_settings import ServerSettings
 from ...service import Service, service_of
 from .input_items import input_items, page_of_items
 from .request import ResponsesRequest, StoredRequest, stored_request
-from .response import ResponseLife, conversation_of, response_object
-from .stream import ResponsesStreamWriter
+from .response import ResponseLife, ResponsesStreamWriter, conversation_of, response_object
 from .truncation import response_prompt
 
 router = APIRouter(prefix="/v1/responses", tags=["OpenAI"], route_class=QuotaRoute)
 KIND = "response"  # kind of kept requests
-
 CANCEL_S = 10.0
 IsTrue = Annotated[bool, BeforeValidator(lambda text: text.lower() == "true")]  # any other text is false
 ResponseId = Annotated[str, Path(description="Id of the response.")]
-
-
 _EVENTS = """event: response.output_text.delta
 data: {"type": "response.output_text.delta", "item_id": "msg_…", "delta": "Hi", …, "sequence_number": 4}
 """

@@ -9,8 +9,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
-from ...api.page_headers import page_headers
-from ...http.accept import wants_html
+from ...api.page_headers import page_headers, wants_html
 from ...service import Service
 from . import PageSettings
 

@@ -92,7 +92,7 @@ def test_int8_activations_are_named_where_they_would_help(
     row: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("splitfuse.server.process.int8_hint.cpu_flags", lambda: flags)
+    monkeypatch.setattr("splitfuse.server.process.banner.cpu_flags", lambda: flags)
     loaded: Any = SimpleNamespace(
         device=device, dtype="torch.bfloat16", max_model_len=64, op_by_op=None, inexact=None, states=None
     )

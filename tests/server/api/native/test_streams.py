@@ -9,7 +9,7 @@ from fake_engine import answer_text
 from serving import parse_events, stream_events
 
 from splitfuse.engine.core.outputs import OutputDelta
-from splitfuse.server.api.native.stream import NativeStreamWriter
+from splitfuse.server.api.native.response import NativeStreamWriter
 from splitfuse.server.api.streaming import chunks as chunks_of
 from splitfuse.server.http.json_writer import JsonWriter
 from splitfuse.server.jobs.job import Job

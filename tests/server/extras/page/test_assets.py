@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from splitfuse.server.api.page_headers import wants_html
 from splitfuse.server.extras.page.assets import asset, is_page, names
-from splitfuse.server.http.accept import wants_html
 
 STATIC = Path(__file__).parents[4] / "server/extras/page/static"
 MODULES = sorted(STATIC.glob("*.js"))
