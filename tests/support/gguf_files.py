@@ -137,8 +137,8 @@ def write_model(
         activations = [layer.mlp.act_fn for layer in model.model.layers]
         writer.add_xielu_alpha_p([activation.alpha_p.item() for activation in activations])
         writer.add_xielu_alpha_n([activation.alpha_n.item() for activation in activations])
-    named = gguf_gemma.parts(model) if architecture in _SHARED_KV else _stacked_norms(model)
-    for key, parameter in named:
+    parameters = gguf_gemma.parts(model) if architecture in _SHARED_KV else _stacked_norms(model)
+    for key, parameter in parameters:
         if "act_fn" in key:
             continue
         if architecture in _SHARED_KV:
@@ -451,8 +451,10 @@ def add_vocabulary(writer: gguf.GGUFWriter, size: int = VOCAB_SIZE, split: str =
 
 
 # Models that no GGUF can express: scales, chunks, layers without positions, activations and norms of their own.
-_INEXPRESSIBLE = ("gpt2-untied", "llama4", "smollm3", "smollm3-window", "gpt-neox-sequential", "qwen2-moe-no-bias")
-_INEXPRESSIBLE += ("starcoder2-no-bias", "falcon-sequential")
+_INEXPRESSIBLE = (
+    *("gpt2-untied", "llama4", "smollm3", "smollm3-window", "gpt-neox-sequential", "qwen2-moe-no-bias"),
+    *("starcoder2-no-bias", "falcon-sequential"),
+)
 GGUF_MODELS = sorted(
     name
     for name, config in CONFIGS.items()
