@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .block_manager import BlockManager
 from .fair_queue import TokenCounters
-from .pace import Pace
-from .plan import AdmissionBlock, Plan, Queues, StepBudget
+from .plan import AdmissionBlock, Pace, Plan, Queues, StepBudget
 from .policies import BATCHING_POLICIES, Source, by_source, num_interactive
 from .ports import SchedulerConfig
 from .preemption import PreemptionCosts

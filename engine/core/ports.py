@@ -19,8 +19,7 @@ from ..errors import RequestFailedError
 from .batch import Batch, Moves, Progress, RowOutput
 from .block_manager import BlockManager
 from .outputs import OutputDelta
-from .pace import Pace
-from .plan import Plan
+from .plan import Pace, Plan
 from .preemption import PreemptionCosts, Prices
 from .request import Request
 

@@ -21,8 +21,7 @@ from .block_manager import BlockManager
 from .block_ports import Prefix
 from .deadlines import Deadlines
 from .fair_queue import TokenCounters
-from .pace import Pace
-from .plan import Plan, Queues
+from .plan import Pace, Plan, Queues
 from .planner import Planner
 from .policies import QUEUE_ORDERS, num_interactive
 from .ports import Decision, RequestObserver, SchedulerConfig, SchedulerListener

@@ -9,15 +9,13 @@ import torch
 
 from ...kernels import ops
 from ..config import EngineConfig
-from ..config.cores import default_num_threads
-from ..config.host_memory import available_memory
+from ..config.host import available_memory, default_num_threads
 from ..core.block_manager import CacheSpec
 from ..execution.models.config import ModelConfig
 from ..execution.models.device_memory import memory_of
 from ..execution.models.kv_cache import KVCache, StatePool
 from ..execution.models.memory_plan import cpu_budget, divide_memory
-from ..execution.models.model_builder import build_model
-from ..execution.models.resolved_model import ResolvedModel
+from ..execution.models.resolved_model import ResolvedModel, build_model
 from ..execution.models.tensor_parallel import SINGLE_RANK, TensorParallel
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..extension import load_extra

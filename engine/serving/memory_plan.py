@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from ..config import EngineConfig, ResolvedConfig
-from ..config.host_memory import available_memory
+from ..config.host import available_memory
 from ..execution.models.config import ModelConfig
 from ..execution.models.layer_states import LatentKV
 from ..execution.models.memory_plan import MemoryPlan, cpu_budget, divide_memory, gpu_budget

@@ -59,7 +59,7 @@ class OutputProcessor:
             return
         for row, output in zip(batch.rows, outputs, strict=True):
             if output.prompt_logprobs is not None and row.request in self._prompt_logprobs:  # else it has ended
-                if row.prompt_logprob_positions.start == 1:  # the first ones, perhaps again (weight_updates/restart.py)
+                if row.prompt_logprob_positions.start == 1:  # the first, perhaps again (live_model.py)
                     self._prompt_logprobs[row.request] = PromptLogprobs(row.request.params.prompt_logprobs or 0)
                 self._prompt_logprobs[row.request].extend(output.prompt_logprobs)
 

@@ -26,16 +26,17 @@ from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize, rou
 from . import build, torch_fallback
 from .build import op as _op
 from .filter_logits import filter_logits as filter_logits
+from .linear import add_adapters as add_adapters
 from .linear import pack
+from .linear import packs_adapters as packs_adapters
 from .plan import num_short
 
 if TYPE_CHECKING:
     from .experts import Experts
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
 
-# Ops of adapters, latents, recurrent layers or Gemma 3n, which few models have, by the module that has them.
+# Ops of latents, recurrent layers or Gemma 3n, which few models have, by the module that has them.
 _MODULES = {
-    **dict.fromkeys(("add_adapters", "packs_adapters"), "adapters"),
     **dict.fromkeys(("pack_heads", "head_linear", "latent_and_cache"), "latent"),
     **dict.fromkeys(
         ("short_conv", "gated_delta", "mamba2", "gated_rms_norm", "sigmoid_mul", "silu_gate"), "recurrence"

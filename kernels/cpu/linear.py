@@ -1,4 +1,7 @@
-"""Packed weights on the CPU: laid out once for linear.cpp, or without the library for oneDNN or torch."""
+"""Packed weights on the CPU: laid out once for linear.cpp, or without the library for oneDNN or torch.
+
+Products of adapters, by adapters.cpp, or without the library by torch.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import large_pages
+from ..arguments import AdapterPlace
 from . import build
 
 PANEL, BLOCK = 32, 32  # outputs of a panel, and the multiple to which inputs are padded, as in panels.h
@@ -94,3 +98,23 @@ def panels(weight: Tensor) -> Tensor:
         weight = F.pad(weight, (0, -num_inputs % BLOCK, 0, -num_outputs % PANEL))
     words = weight.contiguous().view(torch.int32)
     return large_pages.contiguous(words.view(-1, PANEL, words.shape[1]).transpose(1, 2))
+
+
+def packs_adapters(dtype: torch.dtype) -> bool:
+    """True if the CPU's native library multiplies adapters of this dtype."""
+    return build.op("add_adapters", build.DTYPES.get(dtype)) is not None
+
+
+def add_adapters(out: Tensor, x: Tensor, tiles: Tensor, place: AdapterPlace) -> None:
+    """Implement `ops.add_adapters` with the native library, or without it with torch."""
+    run = build.op("add_adapters", build.DTYPES.get(x.dtype))
+    if run is None:
+        from ..adapters import add_in_torch
+
+        add_in_torch(out, x, tiles, place)
+        return
+    x = x.contiguous()
+    run(
+        x=x, out=out, tiles=tiles, outputs=place.outputs, num_tiles=len(tiles), first_part=place.first,
+        num_parts=len(place.outputs), num_inputs=x.shape[1], num_outputs=out.shape[1],
+    )  # fmt: skip

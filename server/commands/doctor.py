@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...engine.config import EngineConfig
-from ...engine.config.cgroups import cpu_quota, memory_room
-from ...engine.config.cores import num_usable_cores
+from ...engine.config.host import cpu_quota, memory_room, num_usable_cores
 from ...engine.config.named_models import default_model
 from ...engine.errors import ConfigError
 from ...engine.execution.models.layer_states import recurrent_parts

@@ -18,8 +18,7 @@ from ...client.bench.workload import PromptMaker, arrivals, normal_rows
 from ...engine.config import EngineConfig, ResolvedConfig
 from ...engine.core.cost_model import CPU_SECONDS, CostModel
 from ...engine.errors import ConfigError
-from ...engine.extras.simulation.requests import Arrival, Served
-from ...engine.extras.simulation.simulator import Simulation
+from ...engine.extras.simulation.simulator import Arrival, Served, Simulation
 
 DEFAULT_NUM_BLOCKS = 4096
 CPU_SWAP_S = 2e-5  # 16 tokens of the model of CPU_SECONDS, 196 KB, at 10 GB/s

@@ -31,10 +31,9 @@ from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.forward_inputs import Bounds, Inputs
 from splitfuse.engine.execution.models.kv_cache import KVCache
-from splitfuse.engine.execution.models.model_builder import build_model
 from splitfuse.engine.execution.models.planned_weights import ShapeSource
 from splitfuse.engine.execution.models.registry import read_model_config
-from splitfuse.engine.execution.models.resolved_model import ResolvedModel, resolve_dtype
+from splitfuse.engine.execution.models.resolved_model import ResolvedModel, build_model, resolve_dtype
 from splitfuse.engine.execution.runner.cuda_graphs import padding
 from splitfuse.kernels import ops
 from splitfuse.kernels.cuda.attention_decode import decode_planner

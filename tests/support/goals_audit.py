@@ -7,7 +7,7 @@ from typing import Any
 from beside_core import CORE_ALONE
 
 from splitfuse.engine.core.batch import Batch
-from splitfuse.engine.core.pace import Pace
+from splitfuse.engine.core.plan import Pace
 from splitfuse.engine.core.request import Request
 
 SHARE = 0.1  # of prompt tokens, for requests without a goal

@@ -9,7 +9,7 @@ from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.step_pipeline import StepPipeline
-from splitfuse.engine.execution.models.state_places import StateSpec
+from splitfuse.engine.execution.models.state_slots import StateSpec
 from splitfuse.engine.extras.hybrid.request_states import RequestStates
 
 

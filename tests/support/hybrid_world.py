@@ -15,8 +15,7 @@ from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.batch import NO_MOVES, Batch, BatchRow, Moves
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.scheduler import Scheduler
-from splitfuse.engine.execution.models.state_places import StatePlaces, StateSpec
-from splitfuse.engine.execution.models.state_slots import num_live_slots
+from splitfuse.engine.execution.models.state_slots import StatePlaces, StateSpec, num_live_slots
 from splitfuse.engine.extras.hybrid.request_states import companion
 
 

@@ -14,8 +14,7 @@ from world_settings import Conditions
 
 from splitfuse.engine.core.batch import Batch, BatchRow, Moves, RowOutput
 from splitfuse.engine.core.engine_core import EngineCore
-from splitfuse.engine.core.pace import Pace
-from splitfuse.engine.core.plan import Plan, Queues
+from splitfuse.engine.core.plan import Pace, Plan, Queues
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.core.step_pipeline import StepPipeline, StepState, Work

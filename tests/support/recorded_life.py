@@ -6,7 +6,7 @@ import random
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
-from splitfuse.engine.core.pace import Pace
+from splitfuse.engine.core.plan import Pace
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler

@@ -4,7 +4,7 @@ from places_audit import PlacesAudit
 
 from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.core.batch import Batch, BatchRow
-from splitfuse.engine.core.pace import Pace
+from splitfuse.engine.core.plan import Pace
 from splitfuse.engine.core.request import Request, Status
 from splitfuse.engine.core.scheduler import Scheduler
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...formats.positive_numbers import positive_int, positive_number
+from ...formats.json_file import positive_int, positive_number
 from .interleaved_rope import InterleavedRope
+from .layer_norm_decoder import ParallelDecoder
 from .layers import Attention, EachHeadNorm, LayerNorm, Norm
-from .parallel_decoder import ParallelDecoder
 
 
 class CohereForCausalLM(InterleavedRope, ParallelDecoder):

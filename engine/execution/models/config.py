@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_int
+from ...formats.json_file import positive_int
 from .layer_states import LayerState, PagedKV, recurrent_parts
 from .rope_config import RopeConfig
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...formats.positive_numbers import positive_int
+from ...formats.json_file import positive_int
 from .hybrid import check_values
 from .moe import SparseDecoder
 

@@ -2,18 +2,22 @@
 
 Follows vLLM: `do_sample` is not read, and null counts as absent. Unlike vLLM's, max_new_tokens never limits a request
 that sends max_tokens, and a model whose files state no distribution has its family's or llama.cpp's. Imports no torch.
+
+Published values are those that a family's authors give for its chat models. A row of the table names a model of
+huggingface.co, whose card or generation_config.json has them. Several families share an architecture of config.json,
+and a text of the chat template tells them apart.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...config import EngineConfig
 from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, InvalidRequestError
 from ...formats.json_file import read_json
-from .published_sampling import GENERIC, published_sampling
 
 _FILE = "generation_config.json"
 _NEUTRAL = SamplingParams()
@@ -102,3 +106,28 @@ def _checked(fields: Mapping[str, Any], *, source: str) -> dict[str, Any]:
     except InvalidRequestError as exc:
         raise ConfigError(f"{source}: {exc}") from exc
     return {name: getattr(params, name) for name in values}
+
+
+# llama.cpp's defaults, for a model whose authors publish none and for text that no template frames.
+GENERIC = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+_TABLE = Path(__file__).with_name("published_sampling.json")
+
+
+class Published(NamedTuple):
+    """Row of the table: values of one family, whose chat templates all have the text `marker`."""
+
+    family: str
+    architectures: list[str]
+    marker: str
+    values: dict[str, Any]
+    source: str
+
+
+def table() -> list[Published]:
+    """Return the rows; the first one that fits a model counts."""
+    return [Published(**row) for row in json.loads(_TABLE.read_text(encoding="utf-8"))]
+
+
+def published_sampling(architecture: str, template: str) -> Published | None:
+    """Return the row of a model with this chat template; None if its authors publish no values."""
+    return next((row for row in table() if architecture in row.architectures and row.marker in template), None)

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...formats.positive_numbers import positive_int
+from ...formats.json_file import positive_int
 from .interleaved_rope import InterleavedRope
 from .moe import SparseDecoder
 

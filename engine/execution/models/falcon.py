@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...errors import ConfigError
 from .decoder import WeightNames
-from .parallel_decoder import ParallelDecoder
+from .layer_norm_decoder import ParallelDecoder
 from .tensor_parallel import take_rows
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_number
+from ...formats.json_file import positive_number
 from .decoder import Decoder, WeightNames
 from .forward_inputs import Inputs
 from .hybrid import check_values, scaled

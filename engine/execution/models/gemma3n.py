@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_int
+from ...formats.json_file import positive_int
 from .decoder import Layer, WeightNames
 from .forward_inputs import Inputs
 from .gemma import dual_ropes

@@ -8,7 +8,7 @@ import torch
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_number
+from ...formats.json_file import positive_number
 from .layers import Attention
 from .moe import ExpertsConfig, SparseDecoder
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from ....kernels import ops
-from ...formats.positive_numbers import positive_int
+from ...formats.json_file import positive_int
 from .granite import GraniteMoeForCausalLM
 from .hybrid import check_values, with_layer_kinds
 from .layers import MLP

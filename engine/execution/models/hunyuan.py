@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_number
+from ...formats.json_file import positive_number
 from .decoder import Decoder
 from .layers import Attention
 from .moe import SparseDecoder

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_int
+from ...formats.json_file import positive_int
 from .config import ModelConfig
 from .decoder import Decoder
 from .layer_states import CompositeState, LayerState, NoState, PagedKV, RecurrentState

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_int
+from ...formats.json_file import positive_int
 from .forward_inputs import Inputs
 from .hybrid import HybridDecoder, check_values, with_layer_kinds
 from .latent_decoder import LatentDecoder

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ....kernels import ops
-from ...formats.positive_numbers import positive_int, positive_number
+from ...formats.json_file import positive_int, positive_number
 from .decoder import WeightNames
 from .forward_inputs import Inputs
 from .hybrid import HybridDecoder, with_layer_kinds

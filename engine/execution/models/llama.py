@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_int
+from ...formats.json_file import positive_int
 from .decoder import Decoder
 from .layers import Attention
 

@@ -12,7 +12,7 @@ from ...config import ResolvedConfig
 from ...errors import ConfigError
 from .config import ModelConfig
 from .layer_states import LatentKV, PagedKV, paged_parts, recurrent_parts
-from .state_places import StateSpec
+from .state_slots import StateSpec
 
 _CPU_MEMORY_SHARE = 0.25  # of the free memory, for a CPU server's cache
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_int, positive_number
+from ...formats.json_file import positive_int, positive_number
 from .decoder import Decoder
 from .forward_inputs import Inputs
 from .kv_cache import KVCache

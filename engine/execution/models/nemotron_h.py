@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_int
+from ...formats.json_file import positive_int
 from .hybrid import check_values, with_layer_kinds
 from .layers import ACTIVATIONS, MLP, activation
 from .mixer_decoder import MixerDecoder, Stateless

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ....kernels import ops
-from ...formats.positive_numbers import positive_int
+from ...formats.json_file import positive_int
 from .decoder import Layer, WeightNames
 from .forward_inputs import Inputs, select
 from .layer_norm_decoder import LayerNormDecoder

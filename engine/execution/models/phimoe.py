@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_number
+from ...formats.json_file import positive_number
 from .hybrid import check_values
 from .layer_norm_decoder import LayerNormDecoder
 from .moe import ExpertsConfig, SparseDecoder

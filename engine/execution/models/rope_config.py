@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ConfigError
-from ...formats.positive_numbers import positive_int, positive_number
+from ...formats.json_file import positive_int, positive_number
 
 ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn")
 

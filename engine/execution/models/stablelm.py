@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from .layer_norm_decoder import ParallelDecoder
 from .layers import Attention, EachHeadNorm
-from .parallel_decoder import ParallelDecoder
 
 
 class StableLmForCausalLM(ParallelDecoder):

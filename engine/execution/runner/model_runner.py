@@ -23,7 +23,7 @@ from ..models.config import ModelConfig
 from ..models.kv_cache import KVCache
 from ..models.memory_plan import MemoryPlan
 from ..models.resolved_model import ResolvedModel
-from ..models.state_places import StateSpec
+from ..models.state_slots import StateSpec
 from ..sampling.sampler import Sampler
 from .stages import Stages
 from .transfer import DirectTransfer

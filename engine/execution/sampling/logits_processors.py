@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.request import Request
 from ..models.forward_inputs import Array, Arrays
-from .sample_index import SampleIndex
+from .sampled import SampleIndex
 
 LAST = -1  # stands for the id of a token that only the device knows
 ALWAYS = -1  # previous token of an entry that applies after any token

@@ -17,8 +17,7 @@ from torch.nn import functional
 from ....kernels import ops
 from ...device import to_device
 from .logits_processors import ALWAYS, LAST, LogitsProcessors
-from .sample_index import SampleIndex
-from .sampled import NOT_FINITE_TOKEN, Sampled, SampledLogprobs
+from .sampled import NOT_FINITE_TOKEN, Sampled, SampledLogprobs, SampleIndex
 from .samples import sampling_arrays
 from .token_masks import TokenMasks
 

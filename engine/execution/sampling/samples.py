@@ -15,7 +15,7 @@ from ...core.request import Request
 from ..models.forward_inputs import Arrays
 from .logits_processors import LogitsProcessors
 from .rng import sample_keys
-from .sample_index import SampleIndex
+from .sampled import SampleIndex
 
 # Constant, whatever a request asks for: the order of equally likely tokens depends on this number.
 _NUM_TOP_LOGPROBS = 20

@@ -6,12 +6,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...config.cores import default_num_threads
+from ...config.host import default_num_threads
 from ...errors import ConfigError
 from ...execution.build_announcement import announce_build
 from ...formats.checkpoint import local_model
-from .point import Point
-from .shapes import SHAPES
+from .shapes import SHAPES, Point
 
 
 def offline_parser(parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -22,8 +22,8 @@ from ...execution.models.resolved_model import resolve_device
 from ...formats.checkpoint import model_folder
 from ...formats.weights import DummySource
 from ...serving.llm import LLM
-from .point import Point as Point
 from .shapes import SHAPES as SHAPES
+from .shapes import Point as Point
 
 Generate = Callable[[list[list[int]], int], list[list[int]]]
 

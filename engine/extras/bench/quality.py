@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...config.cores import default_num_threads
+from ...config.host import default_num_threads
 from ...errors import ConfigError
 from ...execution.build_announcement import announce_build
 

@@ -1,6 +1,34 @@
-"""Shapes of models that are measured without a checkpoint."""
+"""Shapes of models that are measured without a checkpoint; Point: load of one measurement."""
 
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Point:
+    """Load of `num_seqs` prompts at once, of `prompt_len` tokens each."""
+
+    num_seqs: int
+    prompt_len: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Point":
+        """Read a load such as "8x128": 8 prompts of 128 tokens. Raises ValueError."""
+        num_seqs, prompt_len = map(int, text.lower().split("x"))
+        if min(num_seqs, prompt_len) < 1:
+            raise ValueError(text)
+        return cls(num_seqs, prompt_len)
+
+    def prompts(self, vocab_size: int, *, seed: int) -> list[list[int]]:
+        """Draw prompts of random ids."""
+        import torch
+
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(0, vocab_size, (self.num_seqs, self.prompt_len), generator=generator).tolist()
+
+    def __str__(self) -> str:
+        return f"{self.num_seqs} x {self.prompt_len}"
+
 
 _COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "dtype": "bfloat16"}
 _LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON}

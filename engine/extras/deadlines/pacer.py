@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...config import ResolvedConfig
 from ...core.batch import Batch, BatchRow
 from ...core.cost_model import CostModel
-from ...core.pace import Pace
+from ...core.plan import Pace
 from ...core.policies import Source, by_source, num_interactive
 from ...core.ports import Pacer
 from ...core.request import Request

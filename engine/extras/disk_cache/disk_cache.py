@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import ResolvedConfig
-from ...config.host_memory import available_memory
+from ...config.host import available_memory
 from ...core.block_manager import BlockManager
 from ...core.ports import Runner
 from ...core.prefix_cache import Entry

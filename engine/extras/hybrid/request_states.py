@@ -17,7 +17,7 @@ from ...core.block_manager import BlockManager
 from ...core.block_ports import BlockCompanion, Prefix
 from ...core.prefix_cache import Entry
 from ...core.request import Request, Status
-from ...execution.models.state_places import StatePlaces, StateSpec
+from ...execution.models.state_slots import StatePlaces, StateSpec
 from .checkpoint_positions import CheckpointPositions, Position
 from .checkpoints import Checkpoint, worth_to_branches
 from .state_slots import StateSlots

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 
 from ...core.block_allocator import BlockAllocator
-from ...execution.models.state_places import StateSpec
+from ...execution.models.state_slots import StateSpec
 from .checkpoints import Checkpoint, Checkpoints
 
 

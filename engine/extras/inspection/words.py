@@ -72,7 +72,7 @@ def _chunk(event: Event) -> str:
 
 def _preempted(event: Event) -> str:
     num_tokens, swap, recompute, *gave_way = event.numbers
-    if not swap and not recompute and event.why != "swap":  # NO_CHOICE of weight_updates/restart.py
+    if not swap and not recompute and event.why != "swap":  # NO_CHOICE of weight_updates/live_model.py
         return f"the model's weights have changed; its {num_tokens:.0f} tokens are computed again"
     way = "its blocks were copied to the host" if event.why == "swap" else "its blocks were freed"
     known_prices = [(name, price) for name, price in (("to swap", swap), ("to recompute", recompute)) if price >= 0]

@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidRequestError
 from .outputs import PooledData, PoolingRequestOutput
-from .params import Pair, PoolingParams
+from .params import NO_POOLING, Pair, PoolingParams, similarity
 from .pooler import PooledPrompt, Pooler, Text
-from .refusal import NO_POOLING
-from .similarity import similarity
 
 if TYPE_CHECKING:
     from ...serving.llm import LLM

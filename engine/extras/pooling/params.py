@@ -1,10 +1,18 @@
-"""PoolingParams: fields of one pooled request. Knows no tensors."""
+"""PoolingParams: fields of one pooled request; the similarity of two embeddings. Knows no tensors."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import NamedTuple
 
 from ...core.sampling_params import SamplingParams
 from ...errors import InvalidRequestError
+
+NO_POOLING = (
+    "this model makes text and no embeddings; serve an embedding model, or start with "
+    '--pooler-config \'{"pooling_type": "LAST"}\' to take its last hidden states'
+)
 
 
 class Pair(NamedTuple):
@@ -51,3 +59,9 @@ class PoolingParams:
             timeout_ms=self.timeout_ms,
             pooling=pooling,
         )
+
+
+def similarity(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the cosine of two vectors; 0 if one is zero."""
+    length = math.hypot(*first) * math.hypot(*second)
+    return math.fsum(map(mul, first, second)) / length if length else 0.0

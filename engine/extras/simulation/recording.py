@@ -26,10 +26,10 @@ from ...config import EngineConfig
 from ...config.setting import settings_of
 from ...core.batch import Batch, Progress, RowOutput
 from ...core.block_manager import CacheSpec
-from ...core.pace import Pace
+from ...core.plan import Pace
 from ...core.ports import Decision, SchedulerListener, SchedulerState
 from ...core.request import Request, Status
-from ...execution.models.state_places import StateSpec
+from ...execution.models.state_slots import StateSpec
 from ...private_file import create_private
 from ...serving.engine_part import Assembly, EnginePart
 from . import RecordSettings

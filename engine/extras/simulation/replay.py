@@ -15,12 +15,12 @@ from ...config import EngineConfig, ResolvedConfig
 from ...core.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from ...core.block_manager import BlockManager, CacheSpec
 from ...core.outputs import KnownOutput, RequestMetrics
-from ...core.pace import Pace
+from ...core.plan import Pace
 from ...core.request import Request
 from ...core.sampling_params import SamplingParams
 from ...core.scheduler import Scheduler
 from ...errors import ConfigError
-from ...execution.models.state_places import StateSpec
+from ...execution.models.state_slots import StateSpec
 from ...extension import load_extra
 from ..inspection.histories import Histories
 from .recording import DECIDING_FIELDS, FORMAT, decided, outcome

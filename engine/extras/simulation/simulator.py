@@ -1,11 +1,13 @@
 """Simulation: the steps of a real engine under a virtual clock, with a CostModel in place of the model.
 
 Output lengths come from the load, so nothing ends early. Knows no files.
+Its requests have arrivals, and the times of their tokens.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TextIO
 
 from ...config import ResolvedConfig
@@ -21,7 +23,31 @@ from ...core.scheduler import Scheduler
 from ...core.step_pipeline import StepPipeline
 from ...serving.output_processor import OutputProcessor
 from ..deadlines.pacer import DeadlinePacer
-from .requests import Arrival, Served
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Request that will come `arrival_s` seconds after the start.
+
+    `prompt` returns its token ids after its arrival. Without `prompt` the contents are unknown; a prefix cache needs
+    them.
+    """
+
+    arrival_s: float
+    prompt_len: int
+    output_len: int
+    prompt: Callable[[], Sequence[int]] | None = None
+    tenant: str = ""
+
+
+@dataclass(slots=True)
+class Served:
+    """Times of a request's arrival and of its tokens, in simulated seconds."""
+
+    prompt_len: int
+    arrival_s: float
+    token_times: list[float] = field(default_factory=list)
+
 
 _TOKEN = RowOutput((1,))
 _DELTA = OutputDelta("", 0, "", (1,))

@@ -26,8 +26,7 @@ from ...execution.models.registry import model_class, read_model_config
 from ...execution.runner.batch_arrays import lay_out
 from ...execution.runner.model_runner import LoadedModel
 from ...execution.runner.transfer import DirectTransfer
-from ...execution.sampling.sample_index import SampleIndex
-from ...execution.sampling.sampled import NOT_FINITE_TOKEN
+from ...execution.sampling.sampled import NOT_FINITE_TOKEN, SampleIndex
 from ...execution.sampling.sampler import Sampler, sample_indices
 from ...formats.weights import weight_source
 

@@ -1,21 +1,41 @@
 """Speculation: drafts of requests, their lengths and their acceptance. It stands between the step loop and the drafter.
 
+Drafter: proposes the next tokens of requests, which the target model then verifies in one pass.
+
 A drafter may raise, take long or return ids outside the vocabulary: that costs time, which the OverheadBudget bounds,
 never a wrong token. No torch here; drafters may import it.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Protocol
 
 from ...core.batch import Batch, RowOutput
 from ...core.ports import Drafted, Speculator
 from ...core.request import Request
 from ...core.step_stats import accepted_per_position
+from .confidence import Confidence
 from .draft_length import DraftLengths
-from .drafter import Drafter
+
+
+class Drafter(Protocol):
+    """Proposer of tokens. All calls come from the step's thread, one at a time."""
+
+    @property
+    def confidence(self) -> Confidence | None:
+        """What ends drafts where tokens are no longer worth their cost; None if DraftLengths alone does."""
+
+    def draft(self, wanted: Mapping[Request, int]) -> Mapping[Request, Sequence[int]]:
+        """Return the proposed next tokens, at most `wanted` for each request; fewer or none are allowed."""
+
+    def num_unread_tokens(self, request: Request) -> int:
+        """Return how many of the request's tokens must be read, at a cost, before drafting; 0 if reading is free."""
+
+    def forget(self, request: Request) -> None:
+        """Drop a request that has ended."""
+
 
 _MANY_READ = 8
 _LEARN_ALL, _LEARN_EVERY = 64, 8  # after 64 calls the drafter's cost is learned from one in eight: it takes 10 to 40 us

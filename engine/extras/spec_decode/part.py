@@ -6,8 +6,7 @@ from ...core.ports import Speculator
 from ...formats.checkpoint import model_folder
 from ...serving.engine_part import Assembly, EnginePart, ServedModel
 from . import SpeculationSettings
-from .drafter import Drafter
-from .manager import Speculation
+from .manager import Drafter, Speculation
 from .speculative_config import SpeculativeConfig
 
 

@@ -4,10 +4,15 @@
     take, between two steps            the decoder becomes the new one; every request computes its tokens again
 
 The new weights are read, checked, packed and planned before `take`, so a fault changes nothing, and steps wait for a
-change of pointers alone. Both models are in memory meanwhile.
+change of pointers alone. Both models are in memory meanwhile. After `restart` requests compute all their tokens again.
+Memory is given back to the system while its addresses stay valid.
 """
 
+import contextlib
+import ctypes
 import gc
+import mmap
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -15,22 +20,59 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ...config.host_memory import available_memory
+from ...config.host import available_memory
 from ...core.engine_core import EngineCore
+from ...core.preemption import Prices
+from ...core.scheduler import Scheduler
 from ...errors import ConfigError, InvalidRequestError
 from ...execution.models.config import ModelConfig
 from ...execution.models.fingerprint import fingerprint
-from ...execution.models.model_builder import build_model
 from ...execution.models.planned_weights import WeightLayout, planned_weight_bytes
 from ...execution.models.registry import read_model_config
+from ...execution.models.resolved_model import build_model
 from ...formats.weights import WeightSource
 from ...language.workers.heap import return_freed_memory
-from .memory import discard
-from .restart import restart
 from .sources import FiniteSource, TensorSource
 
 if TYPE_CHECKING:
     from ...serving.async_engine import AsyncEngine
+
+# Prices of a preemption that was no choice.
+NO_CHOICE = Prices(0.0, 0.0)
+
+
+def restart(scheduler: Scheduler) -> None:
+    """Preempt all requests by recompute, and empty the prefix cache. No step may be in flight.
+
+    Output tokens stay. Prompt logprobs that were not complete begin again.
+    """
+    assert not scheduler.num_steps_in_flight, "a step in flight uses the blocks"
+    now, blocks = time.monotonic(), scheduler.blocks
+    for request in list(scheduler.running):
+        scheduler.observer.preempted(request, now, is_swapped=False, prices=NO_CHOICE, gave_way=False)
+        scheduler.preempt(request, is_swapped=False)
+    for request in scheduler.waiting:
+        blocks.release(request)  # it may have blocks on the host
+        if not request.num_output_tokens:
+            request.num_read_tokens = 0
+    if blocks.cache is not None:
+        for block in list(blocks.cache.blocks):
+            blocks.cache.forget(block)
+
+
+def discard(tensors: Iterable[Tensor]) -> None:
+    """Give back the whole pages of these tensors on a CPU. Their contents are lost; the next write takes pages again.
+
+    Native plans hold the addresses, so nothing has to be recorded again.
+    """
+    with contextlib.suppress(AttributeError):  # a C library without madvise: the memory stays
+        madvise = ctypes.CDLL(None).madvise
+        for tensor in tensors:
+            start = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+            num_bytes = (tensor.data_ptr() + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
+            if num_bytes > 0:
+                madvise(ctypes.c_void_p(start), ctypes.c_size_t(num_bytes), mmap.MADV_DONTNEED)
+
 
 # Fields in which an update's config.json may differ from the served model's.
 _FREE = {"quantization", "dtype", "eos_token_ids", "description", "hf_config", "max_position_embeddings"}

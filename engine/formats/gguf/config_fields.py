@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ..positive_numbers import positive_int
+from ..json_file import positive_int
 from .architectures import ROPE_FACTORS, Architecture, architecture_of
 from .file import GgufFile, Strings, read_gguf
 from .keys import Keys

@@ -8,8 +8,7 @@ from typing import Any
 from ...errors import InvalidRequestError
 from ..chat.reasoning_parser import REASONING_FORMATS, ReasoningFormat
 from ..chat.tool_parsers.registry import TOOL_FORMATS
-from .call_grammar import call_rules
-from .lark import json_value, literal, text_up_to
+from .call_grammar import call_rules, json_value, literal, text_up_to
 from .params import StructuredOutputs
 from .refusal import refusal
 from .to_llguidance import grammar_schema, spacing

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...config.cores import num_usable_cores
+from ...config.host import num_usable_cores
 from .forced_completion import CompletionFinder, ForcedCompletion, open_string
 from .sandbox_worker import SLOW_MASK_S
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ...config.cores import num_usable_cores
+from ...config.host import num_usable_cores
 from .forced_completion import CompletionFinder
 from .grammar import CompiledGrammar
 from .params import StructuredOutputs

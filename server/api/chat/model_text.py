@@ -25,7 +25,7 @@ class ModelText:
 
     def shown(self, token_id: int) -> ShownToken:
         """Return the text and the bytes of one token alone."""
-        from ....engine.language.text.token_bytes import token_bytes  # here: for logprobs alone
+        from ....engine.language.text.tokenizer import token_bytes  # here: for logprobs alone
 
         text = self.token(token_id)
         return ShownToken(text, token_bytes(self._service.tokenizer, token_id, text))

@@ -5,8 +5,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from ....engine.extras.pooling.params import Pair, PoolingParams
-from ....engine.extras.pooling.similarity import similarity
+from ....engine.extras.pooling.params import Pair, PoolingParams, similarity
 from ...service import service_of
 from .request import length_of
 from .work import Usage, pooled, pooler_of

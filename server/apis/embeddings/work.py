@@ -41,8 +41,8 @@ def pooler_of(service: Service) -> Any:
     if service.state != "ready":
         raise service.lifecycle.not_ready()
     # Here: a server without the extra has no route, and both import torch.
+    from ....engine.extras.pooling.params import NO_POOLING
     from ....engine.extras.pooling.pooler import Pooler
-    from ....engine.extras.pooling.refusal import NO_POOLING
 
     if (pooler := service.engine.part(Pooler)) is None:
         raise HTTPException(404, NO_POOLING)

@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Sequence
 
-from ....engine.config.host_memory import available_memory
+from ....engine.config.host import available_memory
 from ....engine.config.short_names import SHORT_NAMES
 from ....engine.execution.models.registry import MODELS
 from ....engine.extension import has_extra, load_extra

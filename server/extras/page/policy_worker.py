@@ -12,8 +12,7 @@ from typing import Any
 from ....engine.config import EngineConfig, ResolvedConfig
 from ....engine.core.cost_model import CostModel
 from ....engine.extras.inspection.step_watcher import StepWatcher
-from ....engine.extras.simulation.requests import Arrival
-from ....engine.extras.simulation.simulator import Simulation
+from ....engine.extras.simulation.simulator import Arrival, Simulation
 
 
 def simulated(job: Mapping[str, Any], policy: str) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from ....engine.config.cores import num_usable_cores
+from ....engine.config.host import num_usable_cores
 from ....engine.errors import ConfigError
 from .placement import name_of
 from .server_process import ServerProcess

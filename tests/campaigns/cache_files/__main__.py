@@ -22,7 +22,7 @@ from tiny_models import save_model
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.extras.disk_cache import disk_cache
 from splitfuse.engine.extras.disk_cache.disk_cache import DiskCache
-from splitfuse.engine.extras.weight_updates.restart import restart
+from splitfuse.engine.extras.weight_updates.live_model import restart
 
 _MODELS = ("llama-gqa-tied", "qwen3-next")
 _PARAMS = SamplingParams(temperature=0, max_tokens=3, logprobs=3, ignore_eos=True)

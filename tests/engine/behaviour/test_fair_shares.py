@@ -8,8 +8,7 @@ import pytest
 
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.cost_model import CostModel
-from splitfuse.engine.extras.simulation.requests import Arrival, Served
-from splitfuse.engine.extras.simulation.simulator import Simulation
+from splitfuse.engine.extras.simulation.simulator import Arrival, Served, Simulation
 
 # Seconds of a step, per token and per token of context: SmolLM2 in float32 on two cores, as its server learns them, and
 # a device whose steps take the same time whatever is in them.

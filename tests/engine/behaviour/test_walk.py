@@ -20,7 +20,7 @@ from splitfuse.engine.core.batch import Batch
 from splitfuse.engine.execution.runner.cuda_graphs import graph_sizes
 
 ENGINE = Path(splitfuse.engine.__file__).parent
-NO_STAYS = ("core/", "device.py", "execution/sampling/sample_index.py")
+NO_STAYS = ("core/", "device.py", "execution/sampling/sampled.py")
 MOST_RETURNS = 5
 
 

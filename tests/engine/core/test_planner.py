@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from scheduler_bench import Bench, request
 
-from splitfuse.engine.core.pace import Pace
+from splitfuse.engine.core.plan import Pace
 from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
 from splitfuse.engine.core.request import Request, Status
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from serving import run_cli
 
-from splitfuse.engine.config import cores
+from splitfuse.engine.config import host
 from splitfuse.kernels.cpu import compilation
 from splitfuse.server.cli import main
 from splitfuse.server.commands import doctor
@@ -48,7 +48,7 @@ def test_doctor_says_what_serve_would_say_of_the_model(capfd, tmp_path):
 def test_doctor_says_the_limits_of_a_container(capfd, monkeypatch):
     monkeypatch.setattr(doctor, "memory_room", lambda: 2**30)
     monkeypatch.setattr(doctor, "cpu_quota", lambda: 1.5)
-    monkeypatch.setattr(cores, "cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(host, "cpu_quota", lambda: 1.5)
     main(["doctor", "some/name", "--json"])
     found = {finding["name"]: finding for finding in json.loads(capfd.readouterr().out)}
     assert found["memory"]["text"].endswith("GiB, of which its control group leaves this process 1.0 GiB")

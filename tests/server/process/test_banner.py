@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
-from splitfuse.engine.execution.models.state_places import StateSpec
+from splitfuse.engine.execution.models.state_slots import StateSpec
 from splitfuse.server.process.banner import banner, curl
 from splitfuse.server.settings import Settings
 

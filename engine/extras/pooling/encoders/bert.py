@@ -11,7 +11,7 @@ from torch import Tensor
 from ....execution.models.decoder import WeightNames
 from ....execution.models.forward_inputs import Inputs
 from ....execution.models.hybrid import check_values
-from ....formats.positive_numbers import positive_int
+from ....formats.json_file import positive_int
 from ..families import num_labels_of
 from .encoder import Encoder
 

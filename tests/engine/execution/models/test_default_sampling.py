@@ -9,8 +9,7 @@ import pytest
 
 from splitfuse.engine.config import DEMO_FOLDER, EngineConfig
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.execution.models.default_sampling import default_sampling
-from splitfuse.engine.execution.models.published_sampling import GENERIC, table
+from splitfuse.engine.execution.models.default_sampling import GENERIC, default_sampling, table
 from splitfuse.engine.execution.models.registry import MODELS
 
 SHARED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}

@@ -10,7 +10,7 @@ import torch
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.execution.sampling.logits_processors import LogitsProcessors
-from splitfuse.engine.execution.sampling.sample_index import SampleIndex
+from splitfuse.engine.execution.sampling.sampled import SampleIndex
 from splitfuse.engine.execution.sampling.sampler import process_logits
 
 VOCAB_SIZE = 50

@@ -10,8 +10,7 @@ import pytest
 
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.cost_model import CostModel
-from splitfuse.engine.extras.simulation.requests import Arrival, Served
-from splitfuse.engine.extras.simulation.simulator import Simulation
+from splitfuse.engine.extras.simulation.simulator import Arrival, Served, Simulation
 
 # A step takes a second and a tenth per token.
 COST = CostModel.fixed(1.0, 0.1, 0.0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError, InvalidRequestError
-from splitfuse.engine.extras.weight_updates.restart import restart
+from splitfuse.engine.extras.weight_updates.live_model import restart
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 PROMPTS = [[5, 6, 7, 8] * 10, [9, 10, 11] * 3]

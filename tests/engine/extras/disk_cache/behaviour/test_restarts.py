@@ -27,7 +27,7 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.extras.disk_cache import disk_cache
 from splitfuse.engine.extras.disk_cache.disk_cache import DiskCache
 from splitfuse.engine.extras.disk_cache.entry_folder import EntryFolder
-from splitfuse.engine.extras.weight_updates.restart import restart
+from splitfuse.engine.extras.weight_updates.live_model import restart
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, logprobs=4, ignore_eos=True)
 

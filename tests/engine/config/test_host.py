@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from splitfuse.engine.config import cores, host_memory
-from splitfuse.engine.config.cgroups import cpu_quota, memory_room
+from splitfuse.engine.config import host
+from splitfuse.engine.config.host import cpu_quota, memory_room
 
 GIB = 2**30
 V1 = "36 32 0:31 {root} {place} rw - cgroup cgroup rw,{controller}"
@@ -100,18 +100,18 @@ def test_threads_are_the_whole_cores_of_the_quota(
     quota: float | None, num_cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(cores, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(host, "cpu_quota", lambda: quota)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert cores.num_usable_cores() == cores.default_num_threads() == num_cores
+    assert host.num_usable_cores() == host.default_num_threads() == num_cores
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert cores.default_num_threads() == 3
+    assert host.default_num_threads() == 3
 
 
 def test_memory_is_the_machines_or_the_groups_if_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "memory_room", lambda: None)
-    assert host_memory.available_memory() > 1000
-    monkeypatch.setattr(host_memory, "memory_room", lambda: 1000)
-    assert host_memory.available_memory() == 1000
+    monkeypatch.setattr(host, "memory_room", lambda: None)
+    assert host.available_memory() > 1000
+    monkeypatch.setattr(host, "memory_room", lambda: 1000)
+    assert host.available_memory() == 1000
 
 
 @contextlib.contextmanager
@@ -142,8 +142,8 @@ def test_a_real_quota_is_seen() -> None:
 import os, sys
 os.sched_setaffinity(0, range(os.cpu_count()))
 open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
-from splitfuse.engine.config.cgroups import cpu_quota
-from splitfuse.engine.config.cores import default_num_threads
+from splitfuse.engine.config.host import cpu_quota
+from splitfuse.engine.config.host import default_num_threads
 print(cpu_quota(), default_num_threads())
 """
     env = {name: text for name, text in os.environ.items() if name != "OMP_NUM_THREADS"}

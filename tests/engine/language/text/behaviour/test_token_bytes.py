@@ -4,8 +4,7 @@ import random
 from pathlib import Path
 
 from splitfuse import engine
-from splitfuse.engine.language.text.token_bytes import token_bytes
-from splitfuse.engine.language.text.tokenizer import Tokenizer
+from splitfuse.engine.language.text.tokenizer import Tokenizer, token_bytes
 
 DEMO = Path(engine.__file__).parent / "demo_model"
 PIECES = ["😀", "👩‍👩‍👧", "🇩🇪", "🏳️‍🌈", "日本", " é", "a", " word", "\n"]

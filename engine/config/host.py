@@ -1,9 +1,12 @@
-"""Limits of a container: what the control groups of this process allow, from its own up to the root, v1 and v2.
+"""Host: cores and memory that this process may use, by the machine and by its container.
+
+A container limits a process by its control groups, from its own up to the root, v1 and v2.
 
 A quota of 1 CPU on 2 cores: 64.8 tokens/s with 2 threads, 115.2 with 1 (SmolLM2). Imports no torch.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -54,3 +57,31 @@ def _groups(controller: str, process: Path) -> Iterator[Path]:
             path = paths[name]  # seen from another root if the container mounts its own group alone
             group = Path(place, path.relative_to(root) if path.is_relative_to(root) else "")
             yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(place))
+
+
+def num_usable_cores() -> int:
+    """Return the number of cores that this process may run on, or the whole cores of its CPU quota if less."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return num_cores if quota is None else min(num_cores, max(1, int(quota)))
+
+
+def default_num_threads() -> int:
+    """Return OMP_NUM_THREADS if it is set, else the number of usable cores."""
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdigit() and int(setting) else num_usable_cores()
+
+
+def available_memory() -> int:
+    """Return the bytes of main memory that this process may still take: the machine's, or its container's if less."""
+    available = _meminfo("MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    room = memory_room()
+    return available if room is None else min(available, room)
+
+
+def _meminfo(name: str) -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
