@@ -26,12 +26,12 @@ class QuantizedWeight(NamedTuple):
     """Weight [N, K] with `bits` per value: w = scale · u + offset, its K inputs in G groups of one size.
 
     Two levels (K-quants): with `super_scales` a scale is super_scale · scale, and with `super_offsets` an offset is
-    super_offset · offset. Then the lower level is integers, and S divides G.
+    super_offset · offset. Then the lower level is integers, of NVFP4 floats, and S divides G.
     """
 
     # [N, K] int8 (-2^(bits-1) to 2^(bits-1) - 1), uint8 (0 to 2^bits - 1) or float8_e4m3fn; uint8 with a codebook
     values: Tensor
-    scales: Tensor  # [G, N] float32 or float16; below super_scales int8 or uint8
+    scales: Tensor  # [G, N] float32 or float16; below super_scales int8, uint8, or float16 without offsets
     offsets: Tensor | None  # [G, N] of the dtypes of scales; None: 0
     bits: int  # 2, 3, 4, 5, 6 or 8
     super_scales: Tensor | None = None  # [S, N] float32 or float16
@@ -180,7 +180,9 @@ def _kind(part: QuantizedWeight) -> tuple[object, ...]:
     tensors = (part.scales, part.offsets, part.super_scales, part.super_offsets)
     shapes = tuple(None if part is None else (part.dtype, len(part)) for part in tensors)
     order = None if part.order is None else tuple(part.order.tolist())
-    return part.values.dtype, part.bits, part.rounds_inputs, part.codebook, shapes, order
+    # A CPU keeps one number above halves (NVFP4).
+    unit = float(part.super_scales[0, 0]) if part.super_scales is not None and part.scales.itemsize == 2 else None
+    return part.values.dtype, part.bits, part.rounds_inputs, part.codebook, unit, shapes, order
 
 
 def _stack(parts: list[QuantizedWeight]) -> QuantizedWeight:

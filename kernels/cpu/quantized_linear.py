@@ -205,7 +205,7 @@ def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
         "super_group": super_group,
         "scale_bytes": scales.itemsize if scales is not None else 0,
         "is_float8": _is_float8(weight),
-        "super_unit": unit,
+        "unit": unit,
     }
 
 
@@ -256,6 +256,10 @@ def _levels(weight: QuantizedWeight) -> tuple[_Pair, _Pair, float]:
             units = [None if upper is None else upper.float() / unit for upper in uppers]
             if all(map(_fits_half, units)):
                 return _as(lowers, torch.int8), _as(units, torch.float16), unit
+    if weight.super_scales is not None and weight.scales.dtype == torch.float16:
+        unit = float(weight.super_scales[0, 0])
+        if bool((weight.super_scales == unit).all()):
+            return (weight.scales, None), (None, None), unit
     wide = [None if lower is None else multiplied(lower, upper) for lower, upper in zip(lowers, uppers, strict=True)]
     return _as(wide, torch.float16 if all(map(_fits_half, wide)) else torch.float32), (None, None), 1.0
 

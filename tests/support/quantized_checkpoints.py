@@ -146,26 +146,120 @@ def fp8(block: tuple[int, int] | None) -> Case:
     return Case({**config, "weight_block_size": None if block is None else list(block)}, write)
 
 
+_E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+_NF4 = torch.tensor([
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+])  # fmt: skip
+
+
+def _nearest(values: Tensor, levels: Tensor) -> Tensor:
+    return (values[..., None] - levels).abs().argmin(-1).to(torch.uint8)
+
+
+def modelopt(algorithm: str) -> Case:
+    """Write ModelOpt's FP8 with a scale per output, or NVFP4 with the lower half of a byte first."""
+
+    def write(weight: Tensor) -> Written:
+        if algorithm == "FP8":
+            scales = weight.abs().amax(1) / 448
+            values = (weight / scales[:, None]).to(torch.float8_e4m3fn)
+            parts = {"weight": values, "weight_scale": scales, "input_scale": torch.tensor(0.1)}
+            return parts, values.float() * scales[:, None]
+        unit = weight.abs().max() / (6 * 448)
+        groups = weight.view(len(weight), -1, 16)
+        scales = (groups.abs().amax(2) / 6 / unit).to(torch.float8_e4m3fn)
+        steps = (scales.float() * unit)[..., None]
+        codes = _nearest(groups / steps, _E2M1)
+        pairs = codes.view(len(weight), -1, 2)
+        parts = {"weight": pairs[..., 0] | pairs[..., 1] << 4, "weight_scale": scales, "weight_scale_2": unit}
+        return parts, (_E2M1[codes.int()] * steps).view(weight.shape)
+
+    return Case({"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ["lm_head"]}, write)
+
+
+def bitsandbytes(kind: str) -> Case:
+    """Write NF4 with rounded scales, the upper half of a byte first, or int8 with a scale per output.
+
+    The dequantized weight has numbers of NF4 that are rounded to 112ths, as the engine does.
+    """
+
+    def write(weight: Tensor) -> Written:
+        if kind == "int8":
+            scales = weight.abs().amax(1)
+            values = (weight * (127 / scales[:, None])).round().to(torch.int8)
+            parts = {"weight": values, "SCB": scales, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+            return parts, values * (scales / 127)[:, None]
+        blocks = weight.reshape(-1, 64)  # perhaps over the end of a row
+        absmax = blocks.abs().amax(1)
+        offset, levels = absmax.mean(), torch.linspace(-1, 1, 256)
+        runs = torch.nn.functional.pad(absmax - offset, (0, -len(absmax) % 256)).view(-1, 256)
+        nested = runs.abs().amax(1)
+        rounded = _nearest(runs / nested[:, None], levels)
+        absmax = (levels[rounded.int()] * nested[:, None]).flatten()[: len(absmax)] + offset
+        codes = _nearest(blocks / absmax[:, None], _NF4)
+        state = {
+            "quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(weight.shape),
+            "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset.item(),
+        }  # fmt: skip
+        parts = {
+            "weight": (codes.flatten()[::2] << 4 | codes.flatten()[1::2])[:, None],
+            "weight.absmax": rounded.flatten()[: len(absmax)].clone(),
+            "weight.quant_map": _NF4.clone(),
+            "weight.nested_absmax": nested,
+            "weight.nested_quant_map": levels,
+            "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
+        }
+        numbers = (_NF4 * 112).round() / 112
+        return parts, (numbers[codes.int()] * absmax[:, None]).view(weight.shape)
+
+    is_4bit = kind == "nf4"
+    config = {"quant_method": "bitsandbytes", "load_in_4bit": is_4bit, "load_in_8bit": not is_4bit}
+    return Case({**config, "bnb_4bit_quant_type": kind if is_4bit else "fp4"}, write)
+
+
+def auto_round(case: Case, layout: str) -> Case:
+    """Write AutoRound: the tensors of another format, and the name of a linear with other bits."""
+    shared = {name: case.config[name] for name in ("bits", "group_size")}
+    config = {"quant_method": "auto-round", "packing_format": layout, "extra_config": {"lm_head": {"bits": 16}}}
+    return Case({**shared, **config, "sym": False}, case.write)
+
+
 def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None = None, *, packed: bool = False) -> Case:
     """Compress and decompress with the package."""
     kind = "pack-quantized" if packed else "float-quantized" if weights.get("type") == "float" else "int-quantized"
+    kind = {"4tensor_group": "nvfp4-pack-quantized", "4group": "mxfp4-pack-quantized", "8group": "mxfp8-quantized"}.get(
+        f"{weights['num_bits']}{weights['strategy']}" if kind == "float-quantized" else "", kind
+    )
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "format": kind}
     config = {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group}}
 
     def write(weight: Tensor) -> Written:
+        from compressed_tensors.compressors import mxfp4, mxfp8, nvfp4
         from compressed_tensors.compressors.naive_quantized import NaiveQuantizationCompressor
         from compressed_tensors.compressors.pack_quantized import PackedQuantizationCompressor
         from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-        from compressed_tensors.quantization.utils import calculate_qparams
+        from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
         args = QuantizationArgs(**weights)
         scheme = QuantizationScheme(targets=["Linear"], weights=args)
         low, high = (_reduced(weight, args, largest=largest) for largest in (False, True))
-        scales, zeros = calculate_qparams(low, high, args)
-        state = {"weight": weight, "weight_scale": scales, "weight_zero_point": zeros}
-        compressor = PackedQuantizationCompressor if packed else NaiveQuantizationCompressor
+        state = {"weight": weight}
+        if args.strategy == "tensor_group":
+            state["weight_global_scale"] = generate_gparam(weight.amin(), weight.amax())
+        scales, zeros = calculate_qparams(low, high, args, global_scale=state.get("weight_global_scale"))
+        state |= {"weight_scale": scales, "weight_zero_point": zeros}
+        compressor = {
+            "nvfp4-pack-quantized": nvfp4.NVFP4PackedCompressor, "mxfp4-pack-quantized": mxfp4.MXFP4PackedCompressor,
+            "mxfp8-quantized": mxfp8.MXFP8QuantizationCompressor, "pack-quantized": PackedQuantizationCompressor,
+        }.get(kind, NaiveQuantizationCompressor)  # fmt: skip
         tensors = compressor.compress(state, scheme)
         dequantized: Tensor = compressor.decompress(tensors, scheme)["weight"].float().contiguous()
+        if "weight_global_scale" in tensors:  # the package's products are in bfloat16
+            packed, steps = tensors["weight_packed"], tensors["weight_scale"].float() / tensors["weight_global_scale"]
+            codes = torch.stack((packed & 15, packed >> 4), dim=-1).view(len(weight), -1, 16)
+            dequantized = (_E2M1[codes.int()] * steps[..., None]).view(weight.shape)
         return {part: tensor.contiguous() for part, tensor in tensors.items()}, dequantized
 
     return Case({**config, "ignore": ["lm_head", "re:.*gate$"], "quantization_status": "compressed"}, write)
@@ -180,7 +274,7 @@ def _reduced(weight: Tensor, args: Any, *, largest: bool) -> Tensor:
         rows, columns = args.block_structure
         bands = [torch.stack([reduce(b, dim=(0, 1)) for b in band.split(columns, 1)]) for band in weight.split(rows)]
         return torch.stack(bands)
-    size = args.group_size if args.strategy == "group" else weight.shape[1]
+    size = args.group_size if args.strategy in ("group", "tensor_group") else weight.shape[1]
     return torch.stack([reduce(part, dim=1) for part in weight.split(size, dim=1)], dim=1)
 
 
@@ -247,6 +341,15 @@ CASES = {
     "fp8-static": compressed({**_FP8, "strategy": "tensor"}, {**_STATIC, "type": "float"}),
     "fp8-dynamic": compressed({**_FP8, "strategy": "channel"}, {**_TOKEN, "type": "float"}),
     "fp8-block": compressed({**_FP8, "strategy": "block", "block_structure": [64, 64]}),
+    "nvfp4": compressed({**_FP8, "num_bits": 4, "strategy": "tensor_group", "group_size": 16}),
+    "mxfp4": compressed({**_FP8, "num_bits": 4, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}),
+    "mxfp8": compressed({**_FP8, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}),
+    "modelopt-fp8": modelopt("FP8"),
+    "modelopt-nvfp4": modelopt("NVFP4"),
+    "bnb-nf4": bitsandbytes("nf4"),
+    "bnb-int8": bitsandbytes("int8"),
+    "auto-round-gptq": auto_round(gptq(4, 32), "auto_round:auto_gptq"),
+    "auto-round-awq": auto_round(awq(4, 32), "auto_round:auto_awq"),
     "deepseek": fp8((64, 64)),
     "fp8-per-tensor": fp8(None),
 }

@@ -158,7 +158,8 @@ def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[st
         return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places_in(folder).items()}
     if config.quantization is None:
         return {}
-    return _safetensors_bytes(folder, is_symmetric=config.hf_config["quantization_config"].get("sym", False))
+    is_symmetric = config.hf_config["quantization_config"].get("sym", False)
+    return _safetensors_bytes(folder, is_symmetric=is_symmetric, is_gpu=is_gpu)
 
 
 def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
@@ -177,22 +178,30 @@ def _bits_of_block(kind: TensorType, *, is_gpu: bool) -> float:
     return quantized(torch.zeros(1, kind.block_bytes, dtype=torch.uint8), kind.name).packed_bits(is_gpu=is_gpu)
 
 
-def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float | None]:
+def _safetensors_bytes(folder: Path, *, is_symmetric: bool, is_gpu: bool) -> dict[str, float | None]:
     """Like _stored_bytes, of safetensors: a weight is several tensors (NAME.qweight, NAME.scales) or one byte a value.
 
-    Zeros become offsets; offsets and scales become float32. Symmetric zeros take no memory.
+    Zeros become offsets; offsets and scales become float32. Symmetric zeros take no memory. Scales of a byte become 2
+    bytes, on a GPU 4, but MXFP4's stay.
     """
     entries = [entry for path, _ in files_and_names(folder) for entry in tensor_entries(path)]
     plain = {entry.name for entry in entries if entry.name.endswith(".weight") and entry.dtype.itemsize > 1}
     with_offsets = {entry.name.rpartition(".")[0] for entry in entries if entry.name.endswith(_ZEROS)}
-    sums: dict[str, float] = defaultdict(float)
+    sums, names = defaultdict[str, float](float), {entry.name for entry in entries}
     for entry in entries:
         if entry.name.endswith(_PARTS_OF_EXPERTS):
             sums |= {name: sums[name] + size for name, size in _expert_bytes(entry)}
             continue
         stem, _, part = entry.name.rpartition(".")
+        if stem.endswith(".weight"):  # bitsandbytes: NAME.weight.absmax
+            sums[stem] += 4 * prod(entry.shape) if part == "absmax" else 0
+            continue
         if part in ("bias", "g_idx", *_ZEROS) or f"{stem}.weight" in plain:
             continue
         has_offsets = part in _SCALES and stem in with_offsets and not is_symmetric
-        sums[f"{stem}.weight"] += 8 * prod(entry.shape) if has_offsets else entry.num_bytes
+        is_narrow = part in _SCALES and (
+            entry.dtype == torch.float8_e4m3fn or (entry.dtype == torch.uint8 and f"{stem}.weight_packed" not in names)
+        )
+        size = entry.num_bytes * (4 if is_gpu else 2) if is_narrow else entry.num_bytes
+        sums[f"{stem}.weight"] += 8 * prod(entry.shape) if has_offsets else size
     return {entry.name: None for entry in entries} | sums

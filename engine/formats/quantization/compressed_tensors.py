@@ -2,7 +2,8 @@
 
 Packed weights of 4 or 8 bits: weight_packed int32 [N, ⌈K · bits / 32⌉], weight_scale, weight_zero_point packed over the
 outputs if the scheme is not symmetric, weight_shape, perhaps weight_g_idx. Other weights are int8 or float8_e4m3fn,
-with weight_scale.
+with weight_scale. Four bits of e2m1 are weight_packed uint8 [N, K / 2] with float8 scales in parts of
+weight_global_scale (NVFP4), or with exponents, uint8 [N, K / 32] (MXFP4); MXFP8 is float8_e4m3fn with such exponents.
 
 Activations that the format rounds to int8 per token, with a scale from the token itself, are marked for products in
 int8 (`rounds_inputs`); all other activations are not rounded, which loses less.
@@ -15,15 +16,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....kernels.ops import QuantizedWeight
+from ....kernels.ops import E2M1, QuantizedWeight
 from ...errors import ConfigError
 from ..checkpoint_format import LinearTensors
 from .affine import act_order, affine, group_size, in_groups, num_groups, one_of, unpack
 from .fp8 import block_of, float_weight, take_scales
+from .modelopt import float4_weight
 from .targets import Targets, targets
 
-_FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision")
-_IGNORED = (".input_scale", ".input_zero_point", ".output_scale", ".q_scale", ".k_scale", ".v_scale")
+_FORMATS = (
+    "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision",
+    "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized",
+)  # fmt: skip
+_IGNORED = (
+    ".input_scale",
+    ".input_global_scale",
+    ".input_zero_point",
+    ".output_scale",
+    ".q_scale",
+    ".k_scale",
+    ".v_scale",
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,8 @@ class Scheme:
 
     def weight(self, linear: LinearTensors, shape: tuple[int, int]) -> QuantizedWeight:
         block = self.block[0] or shape[0], self.block[1] or shape[1]
+        if self.is_float and self.bits == 4:
+            return self._float4(linear, shape, block)
         if self.is_float:
             return float_weight(linear, "weight_scale", shape, block)
         scales = take_scales(linear, "weight_scale", shape, block)
@@ -55,6 +70,14 @@ class Scheme:
         else:
             result = self._plain(linear, shape, scales, block)
         return result._replace(rounds_inputs=self.rounds_inputs)
+
+    def _float4(self, linear: LinearTensors, shape: tuple[int, int], block: tuple[int, int]) -> QuantizedWeight:
+        if linear.has("weight_global_scale"):
+            unit = 1 / linear.take("weight_global_scale", (1,), (), dtypes=(torch.float32,))
+            return float4_weight(linear, "weight_packed", shape, unit)
+        packed = linear.take("weight_packed", (shape[0], shape[1] // 2), dtypes=(torch.uint8,))
+        scales = take_scales(linear, "weight_scale", shape, block, dtypes=(torch.uint8,)) / 2
+        return QuantizedWeight(unpack(packed, 4), scales, None, 4, codebook=E2M1)
 
     def _plain(
         self, linear: LinearTensors, shape: tuple[int, int], scales: Tensor, block: tuple[int, int]
@@ -135,7 +158,7 @@ def _scheme(group: Mapping[str, Any]) -> Scheme:
         raise ConfigError(f"weights must be an object, not {weights!r:.100}")
     one_of(group, "format", _FORMATS, "mixed-precision")
     is_float = one_of(weights, "type", ("int", "float"), "int") == "float"
-    bits = one_of(weights, "num_bits", (8,) if is_float else (4, 8), 8)
+    bits = one_of(weights, "num_bits", (4, 8), 8)
     is_symmetric = one_of(weights, "symmetric", (True,) if is_float else (True, False), True)
     block = _block(weights)
     return Scheme(
@@ -151,8 +174,10 @@ def _scheme(group: Mapping[str, Any]) -> Scheme:
 def _block(weights: Mapping[str, Any]) -> tuple[int | None, int | None]:
     size = group_size(weights, -1)
     strategy = one_of(
-        weights, "strategy", ("tensor", "channel", "group", "block"), _default_strategy(weights.get("group_size"))
-    )
+        weights, "strategy", ("tensor", "channel", "group", "tensor_group", "block"),
+        _default_strategy(weights.get("group_size")),
+    )  # fmt: skip
+    strategy = "group" if strategy == "tensor_group" else strategy
     if strategy == "block":
         return block_of(weights.get("block_structure"))
     if strategy == "group" and size is None:

@@ -1,8 +1,8 @@
-"""FP8 weights (e4m3) with a scale per block, the format of DeepSeek-V3 and Qwen3, or with one scale per weight.
+"""FP8 weights (e4m3) with a scale per block, the format of DeepSeek-V3 and Qwen3, or one per weight or output.
 
-weight [N, K] float8_e4m3fn; weight_scale_inv [⌈N / rows⌉, ⌈K / columns⌉], or a single weight_scale: w = scale · value,
-despite "inv" in the name. Activations are not rounded to FP8: without products in FP8, rounding would only lose
-accuracy.
+weight [N, K] float8_e4m3fn; weight_scale_inv [⌈N / rows⌉, ⌈K / columns⌉], or weight_scale [] or [N, 1]: w =
+scale · value, despite "inv" in the name. Activations are not rounded to FP8: without products in FP8, rounding would
+only lose accuracy.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,14 +27,18 @@ class FP8:
 
     @property
     def name(self) -> str:
-        return "FP8, one scale per weight" if self.block is None else "FP8 in blocks of {} x {}".format(*self.block)
+        return (
+            "FP8, one scale per weight or output"
+            if self.block is None
+            else "FP8 in blocks of {} x {}".format(*self.block)
+        )
 
     def weight(self, linear: LinearTensors, shape: tuple[int, int]) -> QuantizedWeight | None:
         scale = next((part for part in ("weight_scale_inv", "weight_scale") if linear.has(part)), None)
         return None if scale is None else float_weight(linear, scale, shape, self.block or shape)
 
     def ignores(self, name: str, take: Callable[[str], Tensor]) -> bool:
-        return name.endswith((".input_scale", ".activation_scale", ".k_scale", ".v_scale"))
+        return name.endswith((".input_scale", ".input_scale_ub", ".activation_scale", ".k_scale", ".v_scale"))
 
 
 def float_weight(linear: LinearTensors, scale: str, shape: tuple[int, int], block: tuple[int, int]) -> QuantizedWeight:
@@ -49,14 +53,23 @@ def take_scales(
     shape: tuple[int, int],
     block: tuple[int, int],
     *,
-    dtypes: tuple[torch.dtype, ...] = (*SCALE_DTYPES, torch.float8_e8m0fnu),
+    dtypes: tuple[torch.dtype, ...] = (*SCALE_DTYPES, torch.float8_e8m0fnu, torch.uint8),
 ) -> Tensor:
-    """Take the scales of a weight's blocks as [G, N]. With one scale per row the tensor may lack the column axis."""
+    """Take the scales of a weight's blocks as [G, N]. With one scale per row the tensor may lack the column axis.
+
+    A block of the whole weight may have a scale for each row, too.
+    """
     rows, columns = ceil(shape[0] / block[0]), ceil(shape[1] / block[1])
     shapes: list[tuple[int, ...]] = [(rows, columns)]
     if columns == 1:
         shapes += [(rows,), ()] if rows == 1 else [(rows,)]
+    if block == shape:
+        shapes += [(shape[0],), (shape[0], 1)]
     scales = linear.take(part, *shapes, dtypes=dtypes)
+    if scales.numel() > rows * columns:
+        rows, block = shape[0], (1, shape[1])
+    if scales.dtype == torch.uint8:
+        scales = scales.view(torch.float8_e8m0fnu)
     return block_scales(scales.view(rows, columns), shape, block)
 
 

@@ -8,15 +8,15 @@ from ..checkpoint_format import CheckpointFormat
 
 # quant_method -> module with `parse(quantization_config) -> CheckpointFormat`, which raises ConfigError.
 FORMATS = {
+    "auto-round": ".auto_round",
     "awq": ".awq",
+    "bitsandbytes": ".bitsandbytes",
     "compressed-tensors": ".compressed_tensors",
+    "fbgemm_fp8": ".fp8",
     "fp8": ".fp8",
     "gptq": ".gptq",
+    "modelopt": ".modelopt",
     "mxfp4": ".mxfp4",
-}
-# Common methods that are not supported, and the advice for them.
-_REFUSED = {
-    "bitsandbytes": "take the unquantized checkpoint with --quantization int8 or int4, or an AWQ, GPTQ or GGUF one",
 }
 
 
@@ -29,8 +29,6 @@ def checkpoint_format(quantization_config: Any) -> CheckpointFormat | None:
     method = quantization_config.get("quant_method")
     if method is None and (quantization_config.get("load_in_8bit") or quantization_config.get("load_in_4bit")):
         method = "bitsandbytes"  # the only method before the field existed
-    if method in _REFUSED:
-        raise ConfigError(f"{_spoken(method, quantization_config)} is not supported; {_REFUSED[method]}")
     if method not in FORMATS:
         known = ", ".join(FORMATS)
         raise ConfigError(f"quantized as {method!r:.100}, which is not known; known: {known}, or the unquantized one")
@@ -39,9 +37,3 @@ def checkpoint_format(quantization_config: Any) -> CheckpointFormat | None:
     except ConfigError as exc:
         raise ConfigError(f"quantization_config: {exc}") from exc
     return parsed
-
-
-def _spoken(method: str, fields: dict[str, Any]) -> str:
-    if method != "bitsandbytes":
-        return method.upper()
-    return f"bitsandbytes {'int8' if fields.get('load_in_8bit') else fields.get('bnb_4bit_quant_type', 'fp4')!s:.10}"

@@ -159,7 +159,7 @@ struct QuantizedLinear {
     T* out;
     int64_t num_rows, num_outputs, num_inputs, out_row, input_bits, input_group;
     int64_t bits, zero, group, super_group, scale_bytes, is_float8;
-    float super_unit;
+    float unit;
     int64_t num_threads;
 };
 
@@ -196,7 +196,7 @@ struct QuantizedEmbedding {
     T* out;
     int64_t num_rows, num_inputs;
     int64_t bits, zero, group, super_group, scale_bytes, is_float8;
-    float super_unit;
+    float unit;
     int64_t num_threads;
 };
 

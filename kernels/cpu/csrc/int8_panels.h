@@ -499,8 +499,8 @@ struct StoredInt8Panel {
         if (w.offsets) offset_of = FORM == HEADERS ? scale_of + PANEL * 4 : (const char*)w.offsets + index;
         const auto level = [&](const char* from, const uint16_t* upper, int v) __attribute__((always_inline)) {
             if (FORM == HEADERS) return load_vector<sums_t>((const float*)from + v * WIDTH);
-            if (FORM == HALVES) return floats_of_halves((const uint16_t*)from + v * WIDTH);
-            return floats_of_bytes((const int8_t*)from + v * WIDTH) * (floats_of_halves(upper + v * WIDTH) * w.super_unit);
+            if (FORM == HALVES) return floats_of_halves((const uint16_t*)from + v * WIDTH) * w.unit;
+            return floats_of_bytes((const int8_t*)from + v * WIDTH) * (floats_of_halves(upper + v * WIDTH) * w.unit);
         };
         for (int64_t k = 0; k < num_inputs; scales++, of_rows++) {
             const int64_t above = FORM == BYTES ? uppers + (begin + k) / super_group * PANEL : 0;

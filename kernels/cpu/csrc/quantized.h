@@ -9,7 +9,7 @@
 //            6 bits: [panels][K/16][PANEL] like the two bits of values
 //   table    values of the codes in 3 or 4 bits, bytes
 //   scales   and offsets: [panels][groups][PANEL] floats, halves, exponents of floats (one byte each), or int8 below
-//            super_scales and super_offsets, [panels][super groups][PANEL] halves, in units of super_unit
+//            super_scales and super_offsets, [panels][super groups][PANEL] halves. Halves are in parts of `unit`
 #pragma once
 
 #include <type_traits>
@@ -200,7 +200,7 @@ struct QuantizedPanels {
     const void *scales, *offsets;
     const uint16_t *super_scales, *super_offsets;
     int64_t bits, zero, group, super_group, scale_bytes, is_float8, has_table;
-    float super_unit;
+    float unit;
     quads_t table = {};
     int64_t num_inputs, num_groups, num_super_groups;
     // Distance in bytes from the unpacked values to the prefetched ones: to the next panel, or 0 if that is fetched
@@ -211,7 +211,7 @@ struct QuantizedPanels {
     explicit QuantizedPanels(const Arguments& a)
         : values(a.values), high(a.high), scales(a.scales), offsets(a.offsets), super_scales(a.super_scales),
           super_offsets(a.super_offsets), bits(a.bits), zero(a.zero), group(a.group), super_group(a.super_group),
-          scale_bytes(a.scale_bytes), is_float8(a.is_float8), has_table(a.table != nullptr), super_unit(a.super_unit),
+          scale_bytes(a.scale_bytes), is_float8(a.is_float8), has_table(a.table != nullptr), unit(a.unit),
           num_inputs((a.num_inputs + BLOCK - 1) / BLOCK * BLOCK), num_groups((num_inputs + group - 1) / group),
           num_super_groups((num_inputs + super_group - 1) / super_group) {
         for (size_t at = 0; has_table && at < sizeof table; at += 16) std::memcpy((char*)&table + at, a.table, 16);
@@ -343,14 +343,14 @@ struct QuantizedPanels {
             __builtin_prefetch(next + index * line, 0, 2);
             if (scale_bytes == 4) __builtin_prefetch(next + index * line + 64, 0, 2);
             if (upper && left-- == 0) {
-                for (int v = 0; v < V; v++) above[v] = floats_of_halves(upper + v * WIDTH) * super_unit;
+                for (int v = 0; v < V; v++) above[v] = floats_of_halves(upper + v * WIDTH) * unit;
                 upper += PANEL;
                 left = num_below - 1;
             }
             for (int v = 0; v < V; v++) {
                 sums_t level;
                 if (scale_bytes == 4) level = load_vector<sums_t>((const float*)here + v * WIDTH);
-                else if (scale_bytes == 2) level = floats_of_halves((const uint16_t*)here + v * WIDTH);
+                else if (scale_bytes == 2) level = floats_of_halves((const uint16_t*)here + v * WIDTH) * unit;
                 else if (upper) level = floats_of_bytes((const int8_t*)here + v * WIDTH) * above[v];
                 else level = floats_of_exponents((const uint8_t*)here + v * WIDTH);
                 for (int64_t part = 0; part < parts; part++)
@@ -363,10 +363,10 @@ struct QuantizedPanels {
     sums_t level(const void* lower, const uint16_t* upper, int64_t number, int64_t index, int v) const {
         const int64_t at = (number * num_groups + index) * PANEL + v * WIDTH;
         if (scale_bytes == 4) return load_vector<sums_t>((const float*)lower + at);
-        if (scale_bytes == 2) return floats_of_halves((const uint16_t*)lower + at);
+        if (scale_bytes == 2) return floats_of_halves((const uint16_t*)lower + at) * unit;
         if (!upper) return floats_of_exponents((const uint8_t*)lower + at);
         const int64_t above = (number * num_super_groups + index * group / super_group) * PANEL + v * WIDTH;
-        return floats_of_bytes((const int8_t*)lower + at) * (floats_of_halves(upper + above) * super_unit);
+        return floats_of_bytes((const int8_t*)lower + at) * (floats_of_halves(upper + above) * unit);
     }
 
 #ifdef __AVX512F__

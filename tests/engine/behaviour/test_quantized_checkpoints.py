@@ -120,12 +120,11 @@ def test_a_quantized_draft_model_drafts(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (
-        {"quant_method": "bitsandbytes", "load_in_8bit": True},
-        r"bitsandbytes int8 is not .* --quantization int8 or",
-    ),
-    ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, r"bitsandbytes nf4 is not supported; take the unquantized"),
-    ({"quant_method": "quip"}, r"'quip', which is not known; known: awq, compressed-tensors, fp8, gptq"),
+    ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf5"}, "bnb_4bit_quant_type 'nf5' is not known; known: nf4, fp4"),
+    ({"quant_method": "quip"}, r"'quip', which is not known; known: auto-round, awq, bitsandbytes, compressed-tensors"),
+    ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ' is not known; known: FP8"),
+    ({"quant_method": "auto-round", "packing_format": "itrex"}, "'itrex' is not known; known: auto_round:auto_gptq"),
+    ({"quant_method": "auto-round", "bits": 2}, "bits 2 is not known"),
     ({"quant_method": "awq", "version": "gemv"}, "'gemv' is not supported; take one of gemm"),
     ({"quant_method": "awq", "bits": 3}, "bits 3 is not known; known: 4, 8"),
     ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "group_size must be a positive integer, or -1"),
@@ -133,10 +132,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "'marlin' is not known; known: gptq, gptq_v2"),
     ({"quant_method": "fp8", "weight_block_size": [128]}, "two positive integers"),
     ({"quant_method": "fp8", "expert_dtype": "fp4"}, "experts in 'fp4'"),
-    (
-        {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
-        "nvfp4.* is not known; known: pack",
-    ),
+    ({"quant_method": "compressed-tensors", "format": "mxfp6-pack-quantized"}, "mxfp6.* is not known; known: pack"),
     ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 3}}}}, "num_bits 3"),
     (["quant_method"], "must be an object"),
 ]  # type: ignore[list-item]

@@ -10,7 +10,17 @@ from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
 from held_bytes import held_bytes
 from quantized_cases import FORMS, random_weight
-from quantized_checkpoints import Case, awq, fp8, gptq, save_quantized
+from quantized_checkpoints import (
+    CASES,
+    Case,
+    awq,
+    bitsandbytes,
+    fp8,
+    gptq,
+    has_compressed_tensors,
+    modelopt,
+    save_quantized,
+)
 from real_configs import REAL_CONFIGS
 from tiny_models import CONFIGS, HYBRIDS, save_model
 
@@ -24,6 +34,7 @@ from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
 
 MAX_LEN = 32  # short, so that weights outweigh tables of angles
+needs_compressed_tensors = pytest.mark.skipif(not has_compressed_tensors(), reason="needs compressed-tensors")
 GPU = WeightLayout(dtype=torch.bfloat16, quantization=None, is_gpu=True)
 
 
@@ -66,8 +77,12 @@ def test_gguf_files(name: str, error: float, kind: Type, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "case",
-    [awq(4, 32), gptq(4, 32), gptq(4, 16, symmetric=True), gptq(8, -1), fp8(None)],
-    ids=["awq", "gptq", "gptq-symmetric", "gptq-8", "fp8"],
+    [
+        *(awq(4, 32), gptq(4, 32), gptq(4, 16, symmetric=True), gptq(8, -1), fp8(None), modelopt("NVFP4")),
+        *(bitsandbytes("nf4"), bitsandbytes("int8")),
+        *(pytest.param(CASES[name], marks=needs_compressed_tensors) for name in ("nvfp4", "mxfp4", "mxfp8")),
+    ],
+    ids=["awq", "gptq", "gptq-symmetric", "gptq-8", "fp8", "modelopt", "nf4", "int8", "nvfp4", "mxfp4", "mxfp8"],
 )
 def test_quantized_checkpoints(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "model"
