@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .extras.pooling.params import PoolingParams
     from .formats.gguf.blocks import gguf_dequantize
     from .formats.gguf.gguf_tokenizer import gguf_tokenizer
+    from .language.chat.chat_form import ChatForm
     from .language.structured_output.params import StructuredOutputs, StructuredOutputsParams
     from .serving.async_engine import AsyncEngine
     from .serving.input_processor import TextPrompt, TokensPrompt
@@ -32,6 +33,7 @@ __all__ = [
     "LLM",
     "AsyncEngine",
     "AsyncLLM",
+    "ChatForm",
     "CompletionOutput",
     "EngineConfig",
     "LLMStream",
@@ -53,6 +55,7 @@ __all__ = [
 _HOME = {
     "AsyncEngine": ".serving.async_engine",
     "AsyncLLM": ".extras.compat.async_llm",
+    "ChatForm": ".language.chat.chat_form",
     "CompletionOutput": ".serving.request_output",
     "EngineConfig": ".config",
     "LLM": ".serving.llm",

@@ -22,6 +22,7 @@ class HarmonyParser(BufferedReader):
 
     def __init__(self, *, reads_calls: bool = True) -> None:
         super().__init__(drops_leading_space=True)
+        self.held = ""  # a call ends reasoning here
         self._reads_calls = reads_calls
         self._state: Literal["head", "reasoning", "content", "call", "arguments"] = "head"
         self._name = ""  # name of the called function

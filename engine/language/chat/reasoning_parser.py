@@ -1,7 +1,8 @@
 """ReasoningParser: text between two tags is reasoning, the rest is content. Also the tags that models use."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from . import harmony_parser
 from .answer_parts import AnswerPart, BufferedReader, cut_at_first
@@ -23,6 +24,14 @@ class ReasoningFormat:
     def is_open_at_end(self, text: str) -> bool:
         """True if reasoning that began in this text goes on after the text."""
         return max(map(text.rfind, self.openings)) > max(map(text.rfind, self.closings))
+
+    def without_empty(self, text: str) -> str:
+        """Return the text without empty reasoning at its beginning."""
+        for closing in self.closings:
+            before, found, after = text.partition(closing)
+            if found and before.strip() in ("", *self.openings):
+                return after.lstrip()
+        return text
 
     def ends_open(self, prompt: str) -> bool:
         """True if an answer to this prompt begins within reasoning."""
@@ -58,6 +67,28 @@ def detected_reasoning(template: str) -> str | None:
     return next(formats, None)
 
 
+class CallsFinder(Protocol):
+    """Reader that knows if it is within a call."""
+
+    @property
+    def is_inside(self) -> bool:
+        """True within a call."""
+
+    def push(self, text: str) -> list[AnswerPart]:
+        """Read text."""
+
+
+class _NoCalls:
+    is_inside = False
+
+    def push(self, text: str) -> list[AnswerPart]:
+        return []
+
+
+def _no_calls() -> CallsFinder:
+    return _NoCalls()
+
+
 class ReasoningParser(BufferedReader):
     """Reader of tagged reasoning. `is_open`: the template's prompt ended after an opening tag.
 
@@ -71,8 +102,15 @@ class ReasoningParser(BufferedReader):
         openings: Sequence[str] = _THINK.openings,
         closings: Sequence[str] = _THINK.closings,
         is_open: bool = False,
+        trigger: str = "",
+        new_calls: Callable[[], CallsFinder] | None = None,
     ) -> None:
+        """`trigger`: text that begins calls; a call is one also if nothing closes the reasoning before it."""
         super().__init__(drops_leading_space=True)
+        self.held = ""  # reasoning from the beginning of a call on: a call, unless the reasoning ends behind it
+        self._trigger = trigger if new_calls is not None else ""
+        self._new_calls: Callable[[], CallsFinder] = new_calls or _no_calls
+        self._call = self._new_calls()
         self.is_thinking = is_open
         self._openings = openings
         self._closings = closings
@@ -98,10 +136,41 @@ class ReasoningParser(BufferedReader):
             self._has_begun = True
 
     def _reasoning(self, *, is_end: bool) -> list[AnswerPart]:
-        text, tag, self._text = cut_at_first(self._text, self._closings, is_end=is_end)
-        if tag is not None:
-            self.is_thinking = False
-            self._skips_space = True
+        if self.held:
+            return self._behind_call(self._text, is_end=is_end)
+        tags = (*self._closings, self._trigger) if self._trigger else self._closings
+        text, tag, self._text = cut_at_first(self._text, tags, is_end=is_end)
+        parts = self._part("reasoning", text)
+        if tag is None:
+            return parts
+        if tag == self._trigger:
+            self._call = self._new_calls()
+            return [*parts, *self._behind_call(tag + self._text, is_end=is_end)]
+        self.is_thinking, self._skips_space = False, True
+        return parts
+
+    def _behind_call(self, text: str, *, is_end: bool) -> list[AnswerPart]:
+        """Hold text from a call on. A closing tag counts where no call is open, or if none of the calls ends."""
+        while True:
+            before, tag, self._text = cut_at_first(text, self._closings, is_end=is_end)
+            self.held += before
+            self._call.push(before)
+            if tag is None:
+                break
+            if not self._call.is_inside:
+                return self._closed(self.held)
+            text = self._text
+            self.held += tag
+            self._call.push(tag)
+        if is_end and self._call.is_inside:
+            before, tag, rest = cut_at_first(self.held, self._closings, is_end=True)
+            if tag is not None:
+                self._text = rest
+                return self._closed(before)
+        return []
+
+    def _closed(self, text: str) -> list[AnswerPart]:
+        self.held, self.is_thinking, self._skips_space = "", False, True
         return self._part("reasoning", text)
 
     def _content(self) -> list[AnswerPart]:

@@ -32,6 +32,7 @@ class Shapes:
 
     content: Content = "absent"
     has_short_ids: bool = False
+    has_tool_list: bool = False  # a conversation without tools has an empty list
     has_whole_tools: bool = False  # each tool has a description and parameters
     has_named_results: bool = False
     has_one_call: bool = False  # a message has one call
@@ -56,7 +57,8 @@ class Shapes:
             turns, tools = with_system(turns, introduction(tools)), None
         turns = self._with_systems(turns)
         turns = self._with_calls(turns) if self.shows_calls else calls_as_text(turns)
-        return turns, None if tools is None else [self._tool(tool) for tool in tools]
+        shown = [self._tool(tool) for tool in tools or ()]
+        return turns, shown if shown or self.has_tool_list else None
 
     def _with_systems(self, turns: list[Message]) -> list[Message]:
         first = next((n for n, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
@@ -211,6 +213,7 @@ _TWO: Message = {"role": "assistant", "tool_calls": [_call(1, _NAME, _VALUE), _c
 _SCHEMA = {"type": "object", "properties": {_KEY: {"type": "string", "description": "Text"}}, "required": [_KEY]}
 _TOOLS = [_tool(name, description="Does it.", parameters=_SCHEMA) for name in (_NAME, _OTHER)]
 _TRIALS = (
+    _Trial(messages=[_ASK], marks=["Mark 0"], choices=_either(has_tool_list=True)),
     _Trial(messages=[_system("Mark 5"), _ASK], marks=["Mark 5", "Mark 0"], choices=_either(has_no_system=True)),
     _Trial(
         messages=[_system("Mark 5"), _system("Mark 6"), _ASK, _SAY, _system("Mark 7"), _MORE],

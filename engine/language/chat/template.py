@@ -7,6 +7,7 @@ Sandboxed and immutable, with trimmed blocks, loop controls and generation marks
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -73,12 +74,21 @@ class ChatTemplate:
             "variables": variables,
         }
         if not repairs:
-            return self._render(without_nulls(messages), tools=tools, **options)
+            return self._render(without_nulls(messages), tools=tools or None, **options)
         shapes = self.shapes
         if describes_tools:
             shapes = replace(shapes, shows_tools=False, shows_calls=False)
         turns, shown_tools = shapes.fit(messages, tools)
-        return self._render(turns, tools=shown_tools, **options)
+        try:
+            return self._render(turns, tools=shown_tools, **options)
+        except InvalidRequestError:
+            if not tools or not shapes.shows_tools:
+                raise
+            in_words = replace(shapes, shows_tools=False)  # schemas that a template cannot show
+            with suppress(InvalidRequestError):
+                turns, shown_tools = in_words.fit(messages, tools)
+                return self._render(turns, tools=shown_tools, **options)
+            raise
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -114,7 +124,7 @@ class ChatTemplate:
         try:
             text = template.render(
                 messages=conversation,
-                tools=list(tools) if tools else None,
+                tools=None if tools is None else list(tools),
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **{**self._special_tokens, **(variables or {})},

@@ -6,7 +6,8 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import InvalidRequestError
-from ..chat.tool_parsers.qwen3_coder import PARAMETER, PARAMETER_END, resolved, types_of
+from ..chat.loose_values import resolved, types_of
+from ..chat.tool_parsers.qwen3_coder import PARAMETER, PARAMETER_END
 from ..chat.tool_parsers.tool_format import ToolFormat
 from .enforceable import enforceable
 from .params import JSON_SPACING

@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..answer_parts import cut_at, cut_at_first
+from ..loose_values import schema_of, typed_json, types_of
 from .tagged_calls import TaggedCalls
-from .tool_format import ToolFormat, Tools
+from .tool_format import ToolFormat
 
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _HEAD = re.compile(r"\s*[\"']?([\w.-]+)[\"']?\s*")
-_MAX_REFERENCES = 4  # longest chain of references that is followed
-_PYTHON = {"True": True, "False": False, "None": None}  # literals that models write, too
-_TYPES = {bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object"}
 
 
 class XmlArguments:
@@ -84,54 +82,11 @@ class XmlArguments:
         if not found:
             return None
         text = (value + text).removeprefix("\n").removesuffix("\n")
-        return _json(_typed(text, self._types))
-
-
-def resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a part of the `whole` schema, or the part that it refers to."""
-    for _ in range(_MAX_REFERENCES):
-        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            break
-        schema = whole
-        for key in reference[2:].split("/"):
-            schema = schema.get(key) if isinstance(schema, Mapping) else None
-    return schema if isinstance(schema, Mapping) else {}
-
-
-def types_of(schema: Any, whole: Mapping[str, Any]) -> frozenset[str]:
-    """Return the JSON types that a part of the `whole` schema names; empty if it names none explicitly."""
-    schema = resolved(schema, whole)
-    type_names = schema.get("type")
-    if isinstance(type_names, (str, list)):
-        return frozenset([type_names] if isinstance(type_names, str) else map(str, type_names))
-    if isinstance(schema.get("enum"), list):
-        return frozenset(_TYPES.get(type(value), "string") for value in schema["enum"])
-    choices = [types_of(part, whole) for key in ("anyOf", "oneOf") for part in schema.get(key) or ()]
-    return frozenset().union(*choices) if all(choices) else frozenset()
-
-
-def _typed(text: str, types: frozenset[str]) -> Any:
-    """Return the intended value: JSON of one of these types, or the text itself."""
-    try:
-        value = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        value = _PYTHON.get(text, text)
-    name = _TYPES.get(type(value), "string")
-    fits = name in types or (name == "integer" and "number" in types)
-    return text if "string" in types and (name == "string" or not fits) else value
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+        return typed_json(text, self._types)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _schema(tools: Tools, name: str) -> Mapping[str, Any]:
-    return next((tool["function"].get("parameters") or {} for tool in tools if tool["function"]["name"] == name), {})
 
 
 FORMAT = ToolFormat(
@@ -144,7 +99,7 @@ FORMAT = ToolFormat(
         head=_HEAD,
         begins=">",
         silent=(_OPENING, _CLOSING),
-        arguments=lambda name: XmlArguments(_schema(tools, name)),
+        arguments=lambda name: XmlArguments(schema_of(tools, name)),
     ),
     matches=lambda template: _FUNCTION in template,
 )

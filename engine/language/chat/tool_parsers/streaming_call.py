@@ -15,9 +15,14 @@ class CallReader:
     The arguments keep the model's formatting; arguments in a string of JSON are decoded.
     """
 
-    def __init__(self, number: int, *, names: Container[str] | None = None) -> None:
+    def __init__(
+        self, number: int, *, names: Container[str] | None = None, keys: tuple[str, str] = ("name", "arguments")
+    ) -> None:
+        """`keys`: of the name and, beside the usual ones, of the arguments."""
         self._number = number
         self._names = names
+        self._name_key = keys[0]
+        self._arguments_keys = (*ARGUMENTS, keys[1])
         self._object = ObjectReader()
         self._name: str | None = None
         self._raw_name = ""
@@ -26,16 +31,12 @@ class CallReader:
         self._is_whole = False  # True for a string of JSON or null, which come out as a whole only
         self._has_ended = False
         self._is_no_call = False
+        self.is_call = False  # True once a call has come out; a reader that is over without one read something else
 
     @property
     def is_over(self) -> bool:
         """True if the reader takes no more text."""
         return self._is_no_call or self._object.is_over
-
-    @property
-    def is_call(self) -> bool:
-        """True once a call has come out; a reader that is over without a call has read something else."""
-        return self._name is not None
 
     @property
     def rest(self) -> str:
@@ -49,18 +50,18 @@ class CallReader:
             parts += self._of(entry)
             if self._is_no_call:
                 break
-        if self._object.state == "done" and self.is_call and not self._key:
-            self._key = ARGUMENTS[0]
-            parts.append(AnswerPart("arguments", "{}", self._number))
+        if self._object.state == "done" and self._name is not None and not self._key:
+            self._key, self._arguments = ARGUMENTS[0], "{}"
+            parts += self._certain()
         return parts
 
     def _of(self, entry: Entry) -> list[AnswerPart]:
-        if self._names is not None and entry.key not in _KEYS:
+        if self._names is not None and entry.key not in (*_KEYS, self._name_key, *self._arguments_keys):
             self._is_no_call = not self.is_call
             return []
-        if entry.key == "name" and not self.is_call:
+        if entry.key == self._name_key and self._name is None:
             return self._of_name(entry)
-        if entry.key in ARGUMENTS and entry.key == (self._key or entry.key) and not self._has_ended:
+        if entry.key in self._arguments_keys and entry.key == (self._key or entry.key) and not self._has_ended:
             return self._of_arguments(entry)
         return []
 
@@ -73,29 +74,36 @@ class CallReader:
             self._is_no_call = True
             return []
         self._name = name
-        return [AnswerPart("call", name, self._number), *self._certain_arguments()]
+        return self._certain()
 
     def _of_arguments(self, entry: Entry) -> list[AnswerPart]:
         if not self._key:
             self._key = entry.key
             self._is_whole = not entry.text.startswith("{")
+            if entry.text[0] not in '{"n':
+                self._is_no_call = not self.is_call
+                return []
         self._arguments += entry.text
         if entry.is_end:
             self._has_ended = True
             if self._is_whole:
+                if self._arguments != "null" and not self._arguments.startswith('"'):
+                    self._is_no_call = not self.is_call
+                    return []
                 self._is_whole = False
                 self._arguments = _unwrapped(self._arguments)
-        return self._certain_arguments()
+        return self._certain()
 
-    def _certain_arguments(self) -> list[AnswerPart]:
-        if not self.is_call or self._is_whole or not self._arguments:
+    def _certain(self) -> list[AnswerPart]:
+        """Return the call once its arguments have begun, and what is certain of them."""
+        if self._name is None or self._is_whole or not self._arguments:
             return []
+        call = [] if self.is_call else [AnswerPart("call", self._name, self._number)]
+        self.is_call = True
         text, self._arguments = self._arguments, ""
-        return [AnswerPart("arguments", text, self._number)]
+        return [*call, AnswerPart("arguments", text, self._number)]
 
 
 def _unwrapped(raw: str) -> str:
-    """Return arguments that are no object as JSON: the JSON inside a string, {} for null, else the model's text."""
-    if raw == "null":
-        return "{}"
-    return decoded(raw) or "{}" if raw.startswith('"') else raw
+    """Return arguments that are no object as JSON: the JSON inside a string, {} for null."""
+    return decoded(raw) or "{}"

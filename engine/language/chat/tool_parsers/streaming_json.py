@@ -82,7 +82,7 @@ class ObjectReader:
                 yield Entry(self._key, part, self._value.is_over)
             else:
                 self._between(text[position])
-                position += self.state != "value"  # a value keeps its first character
+                position += self.state not in ("value", "broken")  # the character belongs to the value, or to no call
         self.rest = text[position:]
 
     def _between(self, char: str) -> None:

@@ -58,7 +58,7 @@ HERMES: list[tuple[str, list[AnswerPart]]] = [
     ),
     # cut off: the name is out already, so the incomplete arguments stay
     ('<tool_call>{"name": "f", "arguments": {"a": "never en', call("f", '{"a": "never en')),
-    ('<tool_call>{"name": "f", "argum', call("f", "")),
+    ('<tool_call>{"name": "f", "argum', [content('<tool_call>{"name": "f", "argum')]),
     ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_', call("f", '{"a": 1}')),
     ('<tool_call>{"na', [content('<tool_call>{"na')]),
     # no calls: the unchanged text
@@ -185,8 +185,8 @@ def test_what_is_certain_comes_at_once() -> None:
     assert out == [
         [content("Hi")],
         [content(" you")],
-        [AnswerPart("call", "f")],
-        [AnswerPart("arguments", '{"a": ')],
+        [],  # the name alone: what stands where the arguments should may be no JSON
+        [AnswerPart("call", "f"), AnswerPart("arguments", '{"a": ')],
         [AnswerPart("arguments", "1")],
         [AnswerPart("arguments", ', "b": 2}')],
     ]

@@ -1,0 +1,156 @@
+"""ChatForm: how the model behind a chat template writes calls of tools and thoughts, derived by asking the template."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ...errors import ConfigError, InvalidRequestError
+from .answer_parser import AnswerParser
+from .answer_parts import Reader, joined
+from .call_reader import CallsReader
+from .call_syntax import CallSyntax
+from .form_trials import Call, CallTrials, thoughts_of
+from .harmony_parser import HarmonyParser
+from .reasoning_parser import ReasoningFormat, ReasoningParser
+from .template import ChatTemplate
+
+Tools = Sequence[Mapping[str, Any]]
+_NESTED = {"list": [1, None, True, 'it\'s "so"'], "of": {"the": "<tag> é"}}
+_READ_BACK: Sequence[tuple[str, dict[str, Any]]] = (
+    ("mark_call_a", {"mark_key_a": 'say "so",\n\'it\' \\ is {"x": [1]} </tool_call> é'}),
+    ("mark_call_a", {}),
+    ("mark_call_a", {"mark_key_a": "", "mark_key_b": -1.5}),
+    ("mark_call_a", {"mark_key_a": True, "mark_key_b": _NESTED}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer of a model, come apart."""
+
+    content: str
+    reasoning: str
+    calls: list[tuple[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatForm:
+    """Form of calls and thoughts. `calls`, `reasoning`: None if the template shows none."""
+
+    calls: CallSyntax | None = None
+    reasoning: ReasoningFormat | None = None
+    begins_open: bool = False  # the template's prompt ends within reasoning
+    _trials: CallTrials | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def derive(cls, template: str, bos_token: str = "", eos_token: str = "") -> "ChatForm":
+        """Ask a template. Raises ConfigError with the reason if it renders nothing, or calls that cannot be read."""
+        tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        return cls.of(ChatTemplate(template, special_tokens=tokens))
+
+    @classmethod
+    def of(cls, template: ChatTemplate) -> "ChatForm":
+        """Ask a compiled template. Raises ConfigError like `derive`."""
+        try:
+            prompt = template.render([{"role": "user", "content": "MarkUser"}])
+            reasoning = thoughts_of(template.render, template.source)
+            begins_open = reasoning is not None and reasoning.ends_open(prompt)
+            if not template.shapes.shows_calls:
+                return cls(None, reasoning, begins_open)
+            trials = CallTrials(template.render, is_parallel=not template.shapes.has_one_call, thoughts=reasoning)
+            form = cls(trials.syntax(), reasoning, begins_open, trials)
+            form._check()
+        except InvalidRequestError as exc:
+            raise ConfigError(f"the form of calls cannot be derived from the chat template: {exc}") from exc
+        except ConfigError as exc:
+            raise ConfigError(f"the form of calls cannot be derived from the chat template: {exc}") from None
+        return form
+
+    @property
+    def has_calls(self) -> bool:
+        """True if the template shows calls."""
+        return self.calls is not None
+
+    @property
+    def has_parallel_calls(self) -> bool:
+        """True if one answer may have several calls."""
+        return self.calls is not None and self.calls.between is not None
+
+    @property
+    def has_reasoning(self) -> bool:
+        """True if the template shows reasoning, or cuts it off."""
+        return self.reasoning is not None
+
+    def render_calls(self, calls: Sequence[Call], tools: Tools | None = None) -> str:
+        """Return the calls as the template writes them in an answer. Raises InvalidRequestError."""
+        if self._trials is None or (len(calls) > 1 and not self.has_parallel_calls):
+            raise InvalidRequestError(f"the chat template shows no answer with {len(calls)} calls", param="calls")
+        return self._trials.written(calls, tools=tools)
+
+    def read(self, text: str, tools: Tools | None = None) -> Answer:
+        """Take an answer apart."""
+        reader = self.reader(tools)
+        reader.feed(text)
+        return reader.end()
+
+    def reader(self, tools: Tools | None = None) -> "FormReader":
+        """Create a reader of one answer. `tools` say which values are strings, where calls do not show it."""
+        return FormReader(self, tools or ())
+
+    def _check(self) -> None:
+        """Raise ConfigError unless calls of all kinds are read back as the template writes them."""
+        assert self.calls is not None
+        trials = [[call] for call in _READ_BACK]
+        if self.has_parallel_calls:
+            trials.append(list(_READ_BACK[2:]))
+        for calls in trials:
+            text = self.render_calls(calls)
+            if self.read(text).calls != calls:
+                raise ConfigError(f"calls are not read back as they were: {text[:200]!r}")
+
+
+class FormReader:
+    """Incremental reader of one answer."""
+
+    def __init__(self, form: ChatForm, tools: Tools) -> None:
+        calls: Reader | None = None if form.calls is None else CallsReader(form.calls, tools)
+        self._calls = calls if isinstance(calls, CallsReader) else None
+        thinking: ReasoningParser | HarmonyParser | None = None
+        if form.calls is not None and form.calls.arguments == "channels":
+            thinking, calls, self._calls = HarmonyParser(), None, None
+        elif form.reasoning is not None:
+            thinking = ReasoningParser(
+                openings=form.reasoning.openings,
+                closings=form.reasoning.closings,
+                is_open=form.begins_open,
+                trigger="" if form.calls is None else form.calls.trigger,
+                new_calls=None if form.calls is None else partial(CallsReader, form.calls, tools),
+            )
+        self._parser = AnswerParser(thinking, calls)
+        self.parts: list[Any] = []
+
+    def feed(self, piece: str) -> None:
+        """Read the next piece of the answer."""
+        self.parts += self._parser.push(piece)
+
+    def end(self) -> Answer:
+        """Return the whole answer. A call that was cut is content."""
+        self.parts += self._parser.finish()
+        texts = {"content": "", "reasoning": ""}
+        calls: dict[int, tuple[str, str]] = {}
+        for part in joined(self.parts):
+            if part.kind == "call":
+                calls[part.number] = (part.text, "")
+            elif part.kind == "arguments":
+                calls[part.number] = (calls[part.number][0], part.text)
+            else:
+                texts[part.kind] += part.text
+        whole: list[tuple[str, dict[str, Any]]] = []
+        for name, arguments in calls.values():
+            try:
+                whole.append((name, json.loads(arguments or "{}")))
+            except ValueError:
+                texts["content"] += arguments if self._calls is None else self._calls.raw
+        return Answer(texts["content"], texts["reasoning"], whole)

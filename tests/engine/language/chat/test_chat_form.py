@@ -1,0 +1,226 @@
+"""Forms of calls and thoughts, asked of templates: what a template writes is read back, wherever the text is cut."""
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitfuse.engine import ChatForm
+from splitfuse.engine.errors import ConfigError, InvalidRequestError
+
+SHARED = Path(__file__).parents[5] / "shared"
+PUBLISHED = {path.stem: path.read_text() for path in sorted((SHARED / "conformance/templates").glob("*.jinja"))}
+REFUSED = {"fireworks-ai-llama-3-firefunction-v2": "'functions' is undefined"}
+# Templates that print no call.
+SILENT = {
+    *("HuggingFaceTB-SmolLM3-3B", "LFM2-8B-A1B", "google-gemma-2-2b-it", "llama-cpp-rwkv-world"),
+    "microsoft-Phi-3.5-mini-instruct",
+}
+# The end of a value and of its call in one text without a space, as this template writes it, is an end.
+AMBIGUOUS = {"GLM-5.2": ("</arg_value>", "</tool_call>")}
+NUM_CALLS = 200
+HEAD = (
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}"
+)
+LOOP = "{% for c in m.tool_calls or [] %}"
+TAIL = "{% endfor %}[end]{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+ITEMS = "{% for k, v in c.function.arguments | items %}"
+TYPED = "{{ v if v is string else v | tojson }}"
+SMALL = {
+    "hermes": HEAD + LOOP + "<tool_call>\n{{ c.function | tojson }}\n</tool_call>" + TAIL,
+    "qwen3_coder": HEAD + LOOP + "<tool_call>\n<function={{ c.function.name }}>\n" + ITEMS
+    + "<parameter={{ k }}>\n" + TYPED + "\n</parameter>\n{% endfor %}</function>\n</tool_call>\n" + TAIL,
+    "pythonic": HEAD + "{% if m.tool_calls %}<|tool_call_start|>[" + LOOP + "{{ c.function.name }}(" + ITEMS
+    + "{{ k }}={{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %}){{ ', ' if not loop.last }}{% endfor %}]"
+    + "<|tool_call_end|>{% endif %}[end]{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}",
+    "minimax": HEAD + "{% if m.tool_calls %}<minimax:tool_call>\n" + LOOP + '<invoke name="{{ c.function.name }}">\n'
+    + ITEMS + '<parameter name="{{ k }}">' + TYPED + "</parameter>\n{% endfor %}</invoke>\n{% endfor %}"
+    + "</minimax:tool_call>{% endif %}[end]{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}",
+}  # fmt: skip
+SMALL["open thinking"] = (
+    SMALL["qwen3_coder"]
+    .replace("[assistant]", "[assistant]<think>\n")
+    .replace(
+        "{{ m.content", "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content"
+    )
+)
+TEMPLATES = SMALL | PUBLISHED
+CALLING = [name for name in TEMPLATES if name not in REFUSED and name not in SILENT]
+WORDS = [
+    *(
+        "a",
+        "é",
+        "日本",
+        "👩‍🚀",
+        "<b>",
+        "</tool_call>",
+        "</parameter>",
+        "</function>",
+        "<think>",
+        "</think>",
+        '"',
+        "'",
+        "\\",
+    ),
+    *(
+        "\n",
+        "  ",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        "true",
+        "None",
+        "12",
+        "<tool_call>",
+        "[TOOL_CALLS]",
+        "<|im_end|>",
+        "```",
+    ),
+    *("</arg_value>", "<arg_key>", "</invoke>", "x = 1", "(", ")", '{"name": "f"}', "<parameter=a>"),
+]
+KINDS = {str: "string", int: "integer", bool: "boolean", float: "number", list: "array", dict: "object"}
+
+
+def random_text(rng: random.Random) -> str:
+    return "".join(rng.choice(WORDS) for _ in range(rng.randint(0, 8)))
+
+
+def random_value(rng: random.Random, depth: int = 0) -> Any:
+    simple = [random_text(rng), random_text(rng), rng.randint(-(10**9), 10**9), rng.choice([True, False, None]), 1e-7]
+    if depth < 2 and rng.random() < 0.4:
+        items = [random_value(rng, depth + 1) for _ in range(rng.randint(0, 3))]
+        return rng.choice([items, dict(zip(("k", "key two", "ä"), items, strict=False))])
+    return rng.choice(simple)
+
+
+def random_call(rng: random.Random) -> tuple[tuple[str, dict[str, Any]], dict[str, Any]]:
+    """Return a call, and the tool that it calls."""
+    name = rng.choice(["get_weather", "a", "x.y-z", "write_file2"]) + str(rng.randrange(10**6))
+    arguments = {key: random_value(rng) for key in rng.sample(["city", "days", "deep_key", "Q"], rng.randint(0, 4))}
+    properties = {key: {"type": KINDS.get(type(value), "null")} for key, value in arguments.items()}
+    parameters = {"type": "object", "properties": properties}
+    function = {"name": name, "description": "Does it.", "parameters": parameters}
+    return (name, arguments), {"type": "function", "function": function}
+
+
+def read_in_pieces(form: ChatForm, text: str, tools: Any, rng: random.Random, longest: int) -> Any:
+    reader = form.reader(tools)
+    while text:
+        length = rng.randint(1, longest)
+        reader.feed(text[:length])
+        text = text[length:]
+    return reader.end()
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_calls_are_read_back_as_the_template_writes_them(name: str) -> None:
+    form = ChatForm.derive(TEMPLATES[name], bos_token="<s>", eos_token="</s>")
+    rng = random.Random(7)
+    for _ in range(NUM_CALLS):
+        pairs = [random_call(rng) for _ in range(rng.randint(1, 3) if form.has_parallel_calls else 1)]
+        calls, tools = [call for call, _ in pairs], [tool for _, tool in pairs]
+        if any("".join(AMBIGUOUS.get(name, "\0")) in json.dumps(call) for call in calls):
+            continue
+        text = form.render_calls(calls, tools=tools)
+        answer = form.read(text, tools=tools)
+        assert (answer.calls, answer.content, answer.reasoning) == (calls, "", ""), text
+        assert read_in_pieces(form, text, tools, rng, 1) == answer, text
+        assert read_in_pieces(form, text, tools, rng, 9) == answer, text
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name not in REFUSED])
+def test_thoughts_content_and_calls_come_apart(name: str) -> None:
+    form = ChatForm.derive(TEMPLATES[name])
+    opening, closing = (form.reasoning.openings[0], form.reasoning.closings[0]) if form.reasoning else ("", "")
+    head = f"{opening}\nt1 < t2\n{closing}\n\n" if form.has_reasoning else ""
+    if head and form.calls and form.calls.arguments == "channels":
+        head += "<|channel|>final<|message|>"
+    text = f"{head}So it is."
+    calls: list[Any] = []
+    is_bare = form.calls is None or not form.calls.trigger
+    if not is_bare:
+        calls = [("lookup", {"key": "k7"})]
+        text += f"\n\n{form.render_calls(calls)}"
+    answer = form.read(text)
+    assert answer.calls == calls
+    assert answer.content.strip() == "So it is."
+    assert answer.reasoning == ("t1 < t2" if head else "")
+    assert read_in_pieces(form, text, None, random.Random(1), 1) == answer
+    assert form.has_reasoning == (name in {"open thinking"}) or name in PUBLISHED
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_form_is_derived_or_refused_by_name(name: str) -> None:
+    if name in REFUSED:
+        with pytest.raises(ConfigError, match=REFUSED[name]):
+            ChatForm.derive(PUBLISHED[name])
+        return
+    begin = time.process_time()
+    form = ChatForm.derive(PUBLISHED[name])
+    assert time.process_time() - begin < 0.5, "under 50 ms beside a process that does nothing else"
+    assert form.has_calls == (name not in SILENT)
+    if not form.has_calls:
+        assert form.read("<tool_call>{}</tool_call>").content == "<tool_call>{}</tool_call>", "never taken for Hermes"
+        with pytest.raises(InvalidRequestError):
+            form.render_calls([("f", {})])
+
+
+def test_calls_that_cannot_be_read_back_are_refused() -> None:
+    source = HEAD + LOOP + "<call>{{ c.function.name }} {{ c.function.arguments.values() | list | length }}" + TAIL
+    assert not ChatForm.derive(source).has_calls, "the arguments do not appear"
+    joined = HEAD + LOOP + "<call>{{ c.function.name }} {{ c.function.arguments.values() | join('&') }}" + TAIL
+    with pytest.raises(ConfigError, match="does not show a call's arguments after its name"):
+        ChatForm.derive(joined)
+    unquoted = HEAD + LOOP + "<call>{{ c.function.name }}(" + ITEMS + "{{ k }}='{{ v }}',{% endfor %})" + TAIL
+    with pytest.raises(ConfigError, match="not read back as they were"):
+        ChatForm.derive(unquoted)
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": "put", "parameters": {"type": "object", "properties": {
+        "s": {"type": "string"}, "n": {"type": "integer"}}}}},
+]  # fmt: skip
+PUT = [("put", {"s": "ab", "n": 3})]
+OPEN, S, N = "<tool_call>\n<function=put>\n", "<parameter=s>\nab\n", "<parameter=n>\n3\n"
+END, CLOSE = "</parameter>\n", "</function>\n</tool_call>"
+TAGGED = f"{OPEN}{S}{END}{CLOSE}"
+MINIMAX = '<invoke name="put"><parameter name="s">ab</parameter><parameter name="n">3</parameter></invoke>'
+# Template, text, calls, content, reasoning.
+ODD: list[tuple[str, str, list[Any], str, str]] = [
+    ("qwen3_coder", f"{OPEN}{S}{N}{END}{CLOSE}", PUT, "", ""),
+    ("qwen3_coder", f"{OPEN}{S}{END}{N}</tool_call>", PUT, "", ""),
+    ("qwen3_coder", f"{OPEN}{S}{END}{N}{CLOSE}\n{OPEN}{CLOSE}", [*PUT, ("put", {})], "", ""),
+    ("qwen3_coder", f"{OPEN}hello", [], f"{OPEN}hello", ""),
+    ("hermes", '<tool_call>{"name": "put", "arguments": {"s": "close with </tool_call> here"}}</tool_call>',
+     [("put", {"s": "close with </tool_call> here"})], "", ""),
+    ("hermes", '<tool_call>{"name": "put", "arguments": not json}</tool_call>', [],
+     '<tool_call>{"name": "put", "arguments": not json}</tool_call>', ""),
+    ("hermes", '<tool_call>{"name": "put", "arguments": {"s": "cu', [],
+     '<tool_call>{"name": "put", "arguments": {"s": "cu', ""),
+    ("hermes", 'Soon.<tool_call>{"name": "put", "arguments": {}} <tool_call>\n{"arguments": {"n": 1}, "name": "put"}',
+     [("put", {}), ("put", {"n": 1})], "Soon.", ""),
+    ("hermes", "<tool_call>put\n<arg_key>s</arg_key>", [], "<tool_call>put\n<arg_key>s</arg_key>", ""),
+    ("open thinking", f"t5\n{TAGGED}", [("put", {"s": "ab"})], "", "t5"),
+    ("open thinking", f"t5 {TAGGED}</think>Answer.", [], "Answer.", f"t5 {TAGGED}"),
+    ("open thinking", f"t5 {TAGGED.replace('ab', 'the </think> tag')}", [("put", {"s": "the </think> tag"})], "", "t5"),
+    ("open thinking", "t5 <tool_call> is a tag</think>Answer.", [], "Answer.", "t5 <tool_call> is a tag"),
+    ("pythonic", "<|tool_call_start|>[put(s='it\\'s', n=3)]<|tool_call_end|>Wait.", [("put", {"s": "it's", "n": 3})],
+     "Wait.", ""),
+    ("minimax", f"<minimax:tool_call>{MINIMAX}</minimax:tool_call>", PUT, "", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "calls", "content", "reasoning"), ODD)
+def test_answers_that_no_template_would_write(
+    name: str, text: str, calls: list[Any], content: str, reasoning: str
+) -> None:
+    form = ChatForm.derive(TEMPLATES[name])
+    answer = form.read(text, TOOLS)
+    assert (answer.calls, answer.content, answer.reasoning) == (calls, content, reasoning)
+    assert read_in_pieces(form, text, TOOLS, random.Random(1), 1) == answer
