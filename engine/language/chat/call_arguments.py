@@ -174,12 +174,20 @@ class Values:
         if end is None:
             length = place - (text[:place].endswith("\n"))
             return self._value_json(text[:length]), text[length:]
-        if end < 0:
+        if end < 0 or self._is_in_string(text[:place]):
             return self._value_json(text[: place + 1]), text[place + 1 :]
         self._is_inside = False
         value = text[:place].removesuffix("\n") if "\n" in space else text[:place]
         json_text = self._value_json(value)
         return json_text + ('"' if self._types == _STRING else typed_json(self._held, self._types)), text[end:]
+
+    def _is_in_string(self, text: str) -> bool:
+        """True if the value, with this text, is a list or an object and ends within a string of it."""
+        scanner = ValueScanner("", '"')
+        value = (self._held + text).lstrip()
+        if self._types != _STRING and value.startswith(("[", "{")):
+            scanner.take(value, is_end=True)
+        return scanner.is_in_string
 
     def _value_json(self, text: str) -> str:
         if self._types == _STRING:

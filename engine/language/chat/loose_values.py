@@ -71,6 +71,11 @@ class ValueScanner:
         self._open = ""  # quote of the string that is open
         self._depth = 0
 
+    @property
+    def is_in_string(self) -> bool:
+        """True within a string."""
+        return bool(self._open)
+
     def take(self, text: str, *, is_end: bool) -> str:
         """Return the beginning of the text that belongs to the value and is certain."""
         position = 0

@@ -77,16 +77,8 @@ class CallsFinder(Protocol):
     def push(self, text: str) -> list[AnswerPart]:
         """Read text."""
 
-
-class _NoCalls:
-    is_inside = False
-
-    def push(self, text: str) -> list[AnswerPart]:
-        return []
-
-
-def _no_calls() -> CallsFinder:
-    return _NoCalls()
+    def finish(self) -> list[AnswerPart]:
+        """Read the end of the text."""
 
 
 class ReasoningParser(BufferedReader):
@@ -109,8 +101,8 @@ class ReasoningParser(BufferedReader):
         super().__init__(drops_leading_space=True)
         self.held = ""  # reasoning from the beginning of a call on: a call, unless the reasoning ends behind it
         self._trigger = trigger if new_calls is not None else ""
-        self._new_calls: Callable[[], CallsFinder] = new_calls or _no_calls
-        self._call = self._new_calls()
+        self._new_calls = new_calls
+        self._call: CallsFinder | None = None  # reader of the held text
         self.is_thinking = is_open
         self._openings = openings
         self._closings = closings
@@ -144,13 +136,14 @@ class ReasoningParser(BufferedReader):
         if tag is None:
             return parts
         if tag == self._trigger:
-            self._call = self._new_calls()
+            self._call = None if self._new_calls is None else self._new_calls()
             return [*parts, *self._behind_call(tag + self._text, is_end=is_end)]
         self.is_thinking, self._skips_space = False, True
         return parts
 
     def _behind_call(self, text: str, *, is_end: bool) -> list[AnswerPart]:
         """Hold text from a call on. A closing tag counts where no call is open, or if none of the calls ends."""
+        assert self._call is not None
         while True:
             before, tag, self._text = cut_at_first(text, self._closings, is_end=is_end)
             self.held += before
@@ -162,6 +155,8 @@ class ReasoningParser(BufferedReader):
             text = self._text
             self.held += tag
             self._call.push(tag)
+        if is_end:
+            self._call.finish()
         if is_end and self._call.is_inside:
             before, tag, rest = cut_at_first(self.held, self._closings, is_end=True)
             if tag is not None:

@@ -2,10 +2,10 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
+from published import published
 
 from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.language.chat.messages import read_items, read_messages
@@ -13,8 +13,7 @@ from splitfuse.engine.language.chat.shapes import Shapes
 from splitfuse.engine.language.chat.template import ChatTemplate
 from splitfuse.engine.language.chat.tools import read_tools
 
-SHARED = Path(__file__).parents[5] / "shared"
-PUBLISHED = sorted((SHARED / "conformance/templates").glob("*.jinja"))
+PUBLISHED = sorted(published("conformance/templates").glob("*.jinja"))
 # Templates that need variables of their own: no server that knows only messages and tools can render them.
 WANT_MORE = {"fireworks-ai-llama-3-firefunction-v2"}
 
