@@ -60,7 +60,7 @@ class Values:
         self._types: frozenset[str] = frozenset()  # that the value may have
         self._held = ""  # text of a value that is no string
         self._is_first_text = False  # True until the value has text
-        self._scanner: ValueScanner | None = None  # of a value with quotes
+        self._scanner: ValueScanner | None = None  # finds the end of a value with quotes
         self._key_open, self._value_close = Pattern(syntax.key_open), Pattern(syntax.value_close)
         self._openings = [Pattern(text) for text in (syntax.string_open, syntax.value_open) if text]
         self._ends = [word for word in Pattern(syntax.closing + " " + syntax.after).words if len(word) > 1]
