@@ -87,7 +87,7 @@ class ChatForm:
         """Return the calls as the template writes them in an answer. Raises InvalidRequestError."""
         if self._trials is None or (len(calls) > 1 and not self.has_parallel_calls):
             raise InvalidRequestError(f"the chat template shows no answer with {len(calls)} calls", param="calls")
-        return self._trials.written(calls, tools=tools)
+        return self._trials.answer_text(calls, tools=tools)
 
     def read(self, text: str, tools: Tools | None = None) -> Answer:
         """Take an answer apart."""

@@ -57,7 +57,7 @@ class CallTrials:
         header, _, footer = text.partition(_TEXT)
         return header, footer
 
-    def written(self, calls: Sequence[Call], *, ids: Sequence[str] = (), tools: Any = None) -> str:
+    def answer_text(self, calls: Sequence[Call], *, ids: Sequence[str] = (), tools: Any = None) -> str:
         """Return an answer of these calls in the template's own words."""
         tools = tools or _TOOLS
         header, footer = self._plain(tools)
@@ -75,7 +75,7 @@ class CallTrials:
     def syntax(self) -> CallSyntax:
         """Derive the syntax. Raises ConfigError with the reason."""
         calls = _CALLS if self._is_parallel else _CALLS[:1]
-        text = self.written(calls, ids=_IDS[: len(calls)])
+        text = self.answer_text(calls, ids=_IDS[: len(calls)])
         if f"to=functions.{calls[0][0]}" in text and CHANNEL in text and MESSAGE in text:
             return CallSyntax(arguments="channels")
         for call_id in _IDS:
@@ -120,7 +120,7 @@ class CallTrials:
         join = join[: len(join) - len(key_open)]
         value_close = _common_start(join, tails[0])
         tails = [tail.removeprefix(value_close) for tail in tails]
-        number = self.written([("mark_call_a", {_KEYS[0]: 7})])
+        number = self.answer_text([("mark_call_a", {_KEYS[0]: 7})])
         key_end = number.index(_KEYS[0]) + len(_KEYS[0])
         value_open = number[key_end : number.index("7", key_end)]
         quote = string_open.removeprefix(value_open) if string_open.startswith(value_open) else ""
