@@ -16,6 +16,15 @@ export function table(headings, rows) {
     element("tbody", {}, ...rows.map((row) => cells(row, "td"))));
 }
 
+// Shows the text that an action returns, or why it failed.
+export async function tell(id, action, fault = "") {
+  try {
+    byId(id).textContent = await action();
+  } catch (error) {
+    byId(id).textContent = fault + error.message;
+  }
+}
+
 // Entries are [text, colour, or "own" or "hatched"].
 export function legend(parent, entries) {
   parent.replaceChildren(...entries.map(([text, color]) => {

@@ -17,7 +17,6 @@ import {Lanes} from "./lanes.js";
 import {Playground} from "./playground.js";
 import {Run} from "./run.js";
 import {ServerWatch} from "./server_watch.js";
-import {Show} from "./show.js";
 import {Strip} from "./strip.js";
 import {isDark, useThemes} from "./theme.js";
 
@@ -106,7 +105,6 @@ if (saved) {
     playground.attach();
   });
   new Laboratory(api, {run: () => feed.run});
-  new Show(api, {run: () => feed.run});
   new Files({run: current, show, showLive: () => show(null)});
   watch.follow();
   feed.follow();

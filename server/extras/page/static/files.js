@@ -1,7 +1,7 @@
 // Files: opens recordings and saves the view.
 
 import {saveFile} from "./clipboard.js";
-import {byId} from "./dom.js";
+import {byId, tell} from "./dom.js";
 import {toTrace} from "./perfetto.js";
 import {readRun} from "./recording.js";
 import {savedPage} from "./saved.js";
@@ -15,24 +15,15 @@ function download(name, type, text) {
 
 export class Files {
   constructor({run, show, showLive}) {
-    this.words = byId("files-words");
-    byId("open").addEventListener("change", (event) => this.tell(() => this.open(event.target.files[0], show)));
+    byId("open").addEventListener("change", (event) => tell("files-words", () => this.open(event.target.files[0], show)));
     byId("live").addEventListener("click", () => {
       byId("live").hidden = true;
       showLive();
     });
-    byId("save-page").addEventListener("click", () => this.tell(async () =>
+    byId("save-page").addEventListener("click", () => tell("files-words", async () =>
       download("splitfuse.html", "text/html", await savedPage(run(), loadText))));
-    byId("save-trace").addEventListener("click", () => this.tell(async () =>
+    byId("save-trace").addEventListener("click", () => tell("files-words", async () =>
       download("splitfuse-trace.json", "application/json", JSON.stringify(toTrace(run())))));
-  }
-
-  async tell(action) {
-    try {
-      this.words.textContent = await action();
-    } catch (error) {
-      this.words.textContent = error.message;
-    }
   }
 
   async open(file, show) {
