@@ -219,6 +219,27 @@ def bitsandbytes(kind: str) -> Case:
     return Case({**config, "bnb_4bit_quant_type": kind if is_4bit else "fp4"}, write)
 
 
+def torchao(kind: str) -> Case:
+    """Write torchao's int4 with zero points, two a byte, or int8 with a scale per output."""
+
+    def write(weight: Tensor) -> Written:
+        if kind == "int8":
+            scales = weight.abs().amax(1, keepdim=True) / 127
+            values = (weight / scales).round().to(torch.int8)
+            return {"_weight_qdata": values, "_weight_scale": scales}, values * scales
+        groups = weight.view(len(weight), -1, 32)
+        scales = (groups.amax(2) - groups.amin(2)) / 15
+        zeros = (groups.amin(2) + 8 * scales).half().float()
+        scales = scales.half().float()
+        codes = ((groups - zeros[..., None]) / scales[..., None]).round().clamp(-8, 7).to(torch.int8)
+        pairs = codes.view(len(weight), -1, 2)
+        parts = {"_weight_qdata": pairs[..., 0] & 15 | pairs[..., 1] << 4}
+        parts |= {"_weight_scale": scales.half().T.contiguous(), "_weight_zero_point": zeros.half().T.contiguous()}
+        return parts, (codes * scales[..., None] + zeros[..., None]).view(weight.shape)
+
+    return Case({"quant_method": "torchao", "quant_type": {"default": {"_type": kind}}}, write)
+
+
 def auto_round(case: Case, layout: str) -> Case:
     """Write AutoRound: the tensors of another format, and the name of a linear with other bits."""
     shared = {name: case.config[name] for name in ("bits", "group_size")}
@@ -346,6 +367,8 @@ CASES = {
     "mxfp8": compressed({**_FP8, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}),
     "modelopt-fp8": modelopt("FP8"),
     "modelopt-nvfp4": modelopt("NVFP4"),
+    "torchao-int4": torchao("int4"),
+    "torchao-int8": torchao("int8"),
     "bnb-nf4": bitsandbytes("nf4"),
     "bnb-int8": bitsandbytes("int8"),
     "auto-round-gptq": auto_round(gptq(4, 32), "auto_round:auto_gptq"),

@@ -17,6 +17,7 @@ FORMATS = {
     "gptq": ".gptq",
     "modelopt": ".modelopt",
     "mxfp4": ".mxfp4",
+    "torchao": ".torchao",
 }
 
 
