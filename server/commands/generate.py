@@ -4,6 +4,7 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ...engine.errors import ConfigError
@@ -15,7 +16,7 @@ from .terminal.session import Session
 
 def read_prompt(text: str | None, *, model: str | None) -> str:
     """Return the text, or all of standard input for "-" and without a text. Raises ConfigError."""
-    if model is not None and len(model.split()) > 1:
+    if model is not None and len(model.split()) > 1 and not Path(model).expanduser().exists():
         raise ConfigError(
             f"{model!r} stands where MODEL does; to continue it: splitfuse generate -p {shlex.quote(model)}"
         )

@@ -55,7 +55,10 @@ class RefuseForeignPages:
 
 
 def _refusal(kind: str, subject: str) -> Problem:
-    way_out = f"if you trust it, start the server with --allowed-{kind}s, or with an --api-key"
+    # No key lets a page of another origin in: its browser asks without one first.
+    way_out = f"if you trust it, start the server with --allowed-{kind}s" + (
+        ", or with an --api-key" if kind == "host" else ""
+    )
     message = f"{subject} may not use this server, which has no API keys; {way_out}"
     return Problem(403, message, "permission_error", code=f"{kind}_not_allowed")
 

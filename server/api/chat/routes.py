@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar
 
 from fastapi import APIRouter, Depends
-from pydantic import SkipValidation
+from pydantic import Field, SkipValidation
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,9 +28,18 @@ class TokenizeRequest(ChatFields):
     example: ClassVar = {"prompt": "Once upon a time"}
     model: ModelName = None
     prompt: str | None = None
+    content: Annotated[str | None, Field(description="llama.cpp's name of the prompt.")] = None
     messages: SkipValidation[list[ChatMessage] | None] = None
     add_special_tokens: bool = True
+    add_special: Annotated[bool, Field(description="Like add_special_tokens, for `content`.")] = False
     return_token_strs: bool = False
+    with_pieces: Annotated[bool, Field(description="`tokens` are objects with `id` and `piece`.")] = False
+
+    def text(self) -> tuple[str | None, bool]:
+        """Return the prompt, and if special tokens are added to it. Raises InvalidRequestError."""
+        if sum(value is not None for value in (self.prompt, self.content, self.messages)) != 1:
+            raise InvalidRequestError("send either prompt or messages", param="prompt")
+        return (self.prompt, self.add_special_tokens) if self.content is None else (self.content, self.add_special)
 
 
 class DetokenizeRequest(RequestModel):
@@ -53,15 +62,19 @@ async def tokenize(
     """The token ids of a prompt, or of messages in the chat template."""
     service = service_of(request)
     text_of = ModelText(service)
-    if (body.prompt is None) == (body.messages is None):
-        raise InvalidRequestError("send either prompt or messages", param="prompt")
+    prompt, adds_special = body.text()
     chat = body.chat_of([] if body.messages is None else read_messages(body.messages))  # checks what a prompt ignores
-    if body.prompt is not None:
-        tokens = await text_of.encode(body.prompt, add_special_tokens=body.add_special_tokens)
+    if prompt is not None:
+        tokens = await text_of.encode(prompt, add_special_tokens=adds_special)
     else:
         text, _ = await chat_prompt(service, chat)
         tokens = await text_of.encode(text, add_special_tokens=False)
-    answer = {"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len}
+    pieces = ({"id": token, "piece": text_of.token(token)} for token in tokens)
+    answer = {
+        "tokens": list(pieces) if body.with_pieces else tokens,
+        "count": len(tokens),
+        "max_model_len": service.engine.max_model_len,
+    }
     texts = {"token_strs": list(map(text_of.token, tokens))} if body.return_token_strs else {}
     return JsonResponse(answer | texts)
 

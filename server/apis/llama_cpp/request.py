@@ -9,7 +9,6 @@ from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.language.structured_output.params import StructuredOutputs
 from ...api.known_fields import NOTHING
-from ...api.prompt import Prompt
 from ...api.request_model import ModelName, RequestModel
 from ...api.sampling_request import SAMPLING_FIELDS, schema_of
 
@@ -32,12 +31,12 @@ class LlamaCompletionRequest(RequestModel):
     more_fields = SAMPLING_FIELDS
     ignored: ClassVar = dict.fromkeys(IGNORED, NOTHING)
     unsupported: ClassVar = {
-        **dict.fromkeys(("n_probs", "min_keep", "n_indent", "lora", "image_data"), (*NOTHING, 0)),
+        **dict.fromkeys(("min_keep", "n_indent", "lora", "image_data"), (*NOTHING, 0)),
         "n": (1,),
         **dict.fromkeys(("logprobs", "prompt_logprobs", "input_prefix", "input_suffix"), NOTHING),
         "typical_p": (*NOTHING, 1, 1.0),
     }
-    prompt: Prompt
+    prompt: SkipValidation[str | list[int | str] | dict[str, Any]]
     model: ModelName = None
     stream: bool = False
     n_predict: Annotated[Any, WithJsonSchema(_NUM_PREDICT.json_schema())] = None
@@ -46,6 +45,8 @@ class LlamaCompletionRequest(RequestModel):
     grammar: str = ""
     json_schema: SkipValidation[dict[str, Any] | None] = None
     return_tokens: bool = False
+    n_probs: Annotated[Any, schema_of("logprobs")] = None
+    logit_bias: Annotated[Any, Field(description="Pairs of a token's id and its bias, or an object.")] = None
 
     def params(self) -> SamplingParams:
         """Build the parameters. `n_predict` above the free context is cut to fit. Raises InvalidRequestError."""
@@ -57,11 +58,20 @@ class LlamaCompletionRequest(RequestModel):
                 raise InvalidRequestError("n_predict must not be 0: each answer has a token", param="n_predict")
             defaults["max_tokens"] = limit if limit > 0 else None
         fields |= {"repetition_penalty": self.repeat_penalty, "seed": None if self.seed == -1 else self.seed}
+        fields |= {"logprobs": self.n_probs or None, "logit_bias": self._bias()}
         fields |= {} if (outputs := self._outputs()) is None else {"structured_outputs": outputs}
-        names = {"repetition_penalty": "repeat_penalty"}
+        names = {"repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}
         return SamplingParams.from_fields(
             fields, default_max_tokens=None, defaults=defaults, names=names, adapter=self.adapter
         )
+
+    def _bias(self) -> Any:
+        """Return llama.cpp's pairs as an object; false excludes a token."""
+        if not isinstance(self.logit_bias, list):
+            return self.logit_bias
+        if not all(isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int for pair in self.logit_bias):
+            raise InvalidRequestError("logit_bias must be pairs of a token's id and its bias", param="logit_bias")
+        return {str(token): -100 if bias is False else bias for token, bias in self.logit_bias}
 
     def _outputs(self) -> StructuredOutputs | None:
         if self.grammar and self.json_schema is not None:

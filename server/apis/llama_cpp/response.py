@@ -1,20 +1,37 @@
 """Answers of /completion, whole and in events, built from a job."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ....engine.core.outputs import OutputDelta
+from ....engine.core.outputs import OutputDelta, TokenLogprobs
+from ...api.chat.model_text import ShownToken
+from ...api.native.response import finite_logprob
 from ...api.streaming import StreamWriter
 from ...http.errors import Problem
 from ...http.json_response import dumps
 from ...http.sse import frame
 from ...jobs.job import Job, raise_failure
 
+Shown = Callable[[int], ShownToken]
 
-def whole(job: Job, *, has_tokens: bool) -> dict[str, Any]:
+
+def whole(job: Job, shown: Shown, *, has_tokens: bool) -> dict[str, Any]:
     """Build the answer of a job that has ended."""
     output = job.outputs[0]
-    return {"content": output.text, "tokens": list(output.token_ids) if has_tokens else []} | ending(job)
+    probabilities = {"completion_probabilities": _scored(output.logprobs, shown)} if output.logprobs else {}
+    tokens = list(output.token_ids) if has_tokens else []
+    return {"content": output.text, "tokens": tokens} | probabilities | ending(job)
+
+
+def _scored(items: Iterable[TokenLogprobs], shown: Shown) -> Iterator[dict[str, Any]]:
+    """Yield each token with its logprob and the likeliest tokens."""
+
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        text, raw = shown(token_id)
+        return {"id": token_id, "token": text, "bytes": list(raw), "logprob": finite_logprob(logprob)}
+
+    for item in items:
+        yield {**entry(item.token_id, item.logprob), "top_logprobs": [entry(*candidate) for candidate in item.top]}
 
 
 def ending(job: Job) -> dict[str, Any]:
@@ -41,13 +58,16 @@ def ending(job: Job) -> dict[str, Any]:
 class CompletionStreamWriter(StreamWriter):
     """Events of one job; the last one has no text."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, shown: Shown) -> None:
         self._job = job
+        self._shown = shown
 
     def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
         text = "".join(delta.text for delta in deltas)
         token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
-        return _frame({"index": 0, "content": text, "tokens": token_ids, "stop": False})
+        scored = list(_scored((item for delta in deltas for item in delta.logprobs or ()), self._shown))
+        more = {"completion_probabilities": scored} if scored else {}
+        return _frame({"index": 0, "content": text, "tokens": token_ids, "stop": False} | more)
 
     async def end(self) -> Sequence[bytes]:
         raise_failure([self._job])
@@ -64,6 +84,7 @@ def _timings(job: Job) -> dict[str, Any]:
     begin = metrics.first_scheduled_time or first
     prompt_s, predicted_s = first - begin, end - first
     return {
+        "cache_n": job.num_cached_tokens,
         "prompt_n": job.num_prompt_tokens - job.num_cached_tokens,
         "prompt_ms": 1000 * prompt_s,
         "predicted_n": num_tokens,

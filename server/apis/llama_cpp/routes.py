@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.core.sampling_params import SamplingParams
+from ....engine.errors import InvalidRequestError
 from ....engine.language.chat.messages import read_messages
 from ... import package_version
 from ...api.chat.answer_check import AnswerCheck
@@ -19,12 +20,14 @@ from ...api.chat.answer_format import AnswerFormat, chat_prompt
 from ...api.chat.chat_request import ChatFields, ChatMessage
 from ...api.chat.fill_in_middle import fill_in
 from ...api.chat.generation import Generation, streamed
+from ...api.chat.model_text import ModelText
 from ...api.chat.token_limit import announce_cut
 from ...api.openapi import GENERATION, KEYED, errors, events
+from ...api.prompt import is_token_ids
 from ...api.request_model import ModelName
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
-from ...service import service_of
+from ...service import Service, service_of
 from .request import InfillRequest, LlamaCompletionRequest
 from .response import CompletionStreamWriter, whole
 
@@ -48,7 +51,7 @@ async def completion(
     request: Request, body: Annotated[LlamaCompletionRequest, Depends(LlamaCompletionRequest.from_request)]
 ) -> Response:
     """Continue a prompt."""
-    return await _answer(request, body, body.prompt, body.params())
+    return await _answer(request, body, await _prompt(service_of(request), body.prompt), body.params())
 
 
 @router.post("/infill", responses=_ANSWERED | errors(*GENERATION))
@@ -62,13 +65,30 @@ async def infill(request: Request, body: Annotated[InfillRequest, Depends(Infill
     return await _answer(request, body, found.token_ids, params)
 
 
+async def _prompt(service: Service, value: Any) -> Any:
+    """Return a text, token ids, an object with a text, or texts and ids mixed, as one prompt."""
+    if isinstance(value, dict) and value.keys() == {"prompt_string"}:
+        value = value["prompt_string"]
+    if isinstance(value, str) or is_token_ids(value):
+        return value
+    if not isinstance(value, list) or not all(isinstance(part, str) or type(part) is int for part in value):
+        raise InvalidRequestError("prompt must be a string, or a list of token ids and strings", param="prompt")
+    text_of = ModelText(service)
+    parts = [
+        [part] if isinstance(part, int) else await text_of.encode(part, add_special_tokens=False) for part in value
+    ]
+    return [token_id for part in parts for token_id in part]
+
+
 async def _answer(request: Request, body: LlamaCompletionRequest, prompt: Any, params: SamplingParams) -> Response:
     generation = Generation(prompts=[prompt], params=params, check=await AnswerCheck.of(params, AnswerFormat()))
     jobs = await (generation.begin(request) if body.stream else generation.answered(request))
     announce_cut(request, jobs, limit=None if body.n_predict is None else params.default_max_tokens)
+    shown = ModelText(service_of(request)).shown
     if body.stream:
-        return streamed(request, jobs, CompletionStreamWriter(jobs[0]))
-    return SlicedResponse.of(await service_of(request).json.write(whole(jobs[0], has_tokens=body.return_tokens)))
+        return streamed(request, jobs, CompletionStreamWriter(jobs[0], shown))
+    answer = whole(jobs[0], shown, has_tokens=body.return_tokens)
+    return SlicedResponse.of(await service_of(request).json.write(answer))
 
 
 @router.get("/props", response_description="The model and its defaults.", responses=errors(*KEYED, 503))

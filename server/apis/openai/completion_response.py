@@ -1,7 +1,8 @@
 """Answers of /v1/completions. With `echo` the prompt precedes the answer, in the text and in the logprobs."""
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, islice
+from codecs import IncrementalDecoder, getincrementaldecoder
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ....engine.core.outputs import OutputDelta, TokenLogprobs
@@ -14,6 +15,7 @@ from .response import Head, ResponseBuilder, TokenText, ending, full_usage
 
 # A token and its logprobs, which the first token of a prompt lacks.
 _Scored = tuple[int, TokenLogprobs | None]
+_utf8 = getincrementaldecoder("utf-8")
 
 
 class CompletionResponseBuilder(ResponseBuilder):
@@ -28,6 +30,8 @@ class CompletionResponseBuilder(ResponseBuilder):
         self._echo = echo
         self._prompt_text = prompt_text
         self._num_echoed: dict[int, int] = {}  # length of the echoed prompt, per streamed choice
+        # Bytes of a character that is not complete yet, per streamed choice.
+        self._decoders: defaultdict[int, IncrementalDecoder] = defaultdict(lambda: _utf8("replace"))
 
     def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
         """Build one choice of the whole answer."""
@@ -39,7 +43,7 @@ class CompletionResponseBuilder(ResponseBuilder):
             more["prompt_logprobs"] = prompt_logprobs(job.prompt_logprobs)
         if self._shown.token_ids:
             more["prompt_token_ids"] = iter(job.prompt_token_ids)
-        return {**self._choice(index, echoed + text, scores, 0), **more, **ending(output)}
+        return {**self._choice(index, echoed + text, scores, 0, _utf8("replace")), **more, **ending(output)}
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Count the answer's tokens, without a token that was sampled only to be left out."""
@@ -57,7 +61,7 @@ class CompletionResponseBuilder(ResponseBuilder):
         echoed = self._echoed(job)
         self._num_echoed[index] = len(echoed)
         scores = None if job.prompt_logprobs is None or not self._echo.is_wanted else self._scores(job)
-        choice = self._choice(index, echoed, scores, 0) | {"finish_reason": None}
+        choice = self._choice(index, echoed, scores, 0, self._decoders[index]) | {"finish_reason": None}
         if self._shown.token_ids:
             choice |= {"prompt_token_ids": job.prompt_token_ids, "token_ids": []}
         return self._prefix + dumps(choice) + self._suffix
@@ -66,7 +70,7 @@ class CompletionResponseBuilder(ResponseBuilder):
         """Build one choice of a chunk."""
         text, logprobs = self._after_prompt(delta)
         scores = None if logprobs is None else list(_with_ids(logprobs))
-        return self._choice(index, text, scores, self._num_echoed.get(index, 0) + text_offset)
+        return self._choice(index, text, scores, self._num_echoed.get(index, 0) + text_offset, self._decoders[index])
 
     def plain_choice(self, index: int, text: str) -> str:
         """Return the JSON of a chunk's choice with text alone."""
@@ -87,21 +91,31 @@ class CompletionResponseBuilder(ResponseBuilder):
             return []
         return list(zip(job.prompt_token_ids, job.prompt_logprobs, strict=True))
 
-    def _choice(self, index: int, text: str, scores: Sequence[_Scored] | None, text_offset: int) -> dict[str, Any]:
-        logprobs = None if scores is None else self._logprobs(scores, text_offset)
+    def _choice(
+        self, index: int, text: str, scores: Sequence[_Scored] | None, text_offset: int, decoder: IncrementalDecoder
+    ) -> dict[str, Any]:
+        logprobs = None if scores is None else self._logprobs(scores, text_offset, decoder)
         return {"index": index, "text": text, "logprobs": logprobs}
 
-    def _logprobs(self, scores: Sequence[_Scored], text_offset: int) -> dict[str, Any]:
-        offsets = accumulate((len(self._token_text(token_id).text) for token_id, _ in scores), initial=text_offset)
+    def _logprobs(self, scores: Sequence[_Scored], text_offset: int, decoder: IncrementalDecoder) -> dict[str, Any]:
         return {
             "tokens": (self._token_text(token_id).text for token_id, _ in scores),
             "token_logprobs": (None if item is None else finite_logprob(item.logprob) for _, item in scores),
             "top_logprobs": (None if item is None else self._top(item) for _, item in scores),
-            "text_offset": islice(offsets, len(scores)),
+            "text_offset": self._offsets(scores, text_offset, decoder),
         }
 
+    def _offsets(self, scores: Sequence[_Scored], offset: int, decoder: IncrementalDecoder) -> Iterator[int]:
+        """Yield the number of characters that are complete before each token: it may be half a character."""
+        for token_id, _ in scores:
+            yield offset
+            offset += len(decoder.decode(self._token_text(token_id).raw))
+
     def _top(self, item: TokenLogprobs) -> dict[str, float]:
-        return {self._token_text(token_id).text: finite_logprob(logprob) for token_id, logprob in item.top}
+        """Return the likeliest tokens, and the token itself."""
+        top = {self._token_text(token_id).text: finite_logprob(logprob) for token_id, logprob in item.top}
+        top.setdefault(self._token_text(item.token_id).text, finite_logprob(item.logprob))
+        return top
 
 
 def _with_ids(logprobs: Iterable[TokenLogprobs]) -> Iterable[_Scored]:

@@ -37,10 +37,11 @@ from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from .response import Head, ResponseBuilder, TokenText
 from .stream import OpenAIStreamWriter
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=TimedRoute)
+router = APIRouter(tags=["OpenAI"], route_class=TimedRoute)
 
 
-@router.get("/models", response_description="A list with the model, once per name.", responses=errors(*KEYED, 503))
+@router.get("/models", include_in_schema=False)
+@router.get("/v1/models", response_description="A list with the model, once per name.", responses=errors(*KEYED, 503))
 async def models(request: Request) -> Response:
     """The served model, under each of its names, and its adapters, in the form of the API that the headers name."""
     service = service_of(request)
@@ -51,7 +52,8 @@ async def models(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": [*data, *_models_of_parts(service)]})
 
 
-@router.get("/models/{name:path}", response_description="The model.", responses=errors(*LOOKUP))
+@router.get("/models/{name:path}", include_in_schema=False)
+@router.get("/v1/models/{name:path}", response_description="The model.", responses=errors(*LOOKUP))
 async def model(request: Request, name: Annotated[str, Path(description="The served model's name.")]) -> Response:
     """Describe the model by name; 404 for any other name."""
     service = service_of(request)
@@ -73,7 +75,8 @@ data: [DONE]
 _STREAMED = events("The answer, or with `stream` its chunks as events.", _CHUNKS, has_json=True)
 
 
-@router.post("/completions", responses=_STREAMED | errors(*GENERATION))
+@router.post("/completions", include_in_schema=False)
+@router.post("/v1/completions", responses=_STREAMED | errors(*GENERATION))
 async def completions(
     request: Request, body: Annotated[CompletionRequest, Depends(CompletionRequest.from_request)]
 ) -> Response:
@@ -82,7 +85,8 @@ async def completions(
     return await answer.response(request)
 
 
-@router.post("/chat/completions", responses=_STREAMED | errors(*GENERATION))
+@router.post("/chat/completions", include_in_schema=False)
+@router.post("/v1/chat/completions", responses=_STREAMED | errors(*GENERATION))
 async def chat_completions(
     request: Request, body: Annotated[ChatCompletionRequest, Depends(ChatCompletionRequest.from_request)]
 ) -> Response:

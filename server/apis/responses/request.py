@@ -84,6 +84,14 @@ def stored_request(job: Job) -> StoredRequest | None:
     return job.attachment if isinstance(job.attachment, StoredRequest) else None
 
 
+def _whole_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool with the fields that a response's function needs, if only null."""
+    return {
+        **({"description": None, "parameters": None, "strict": None} if tool.get("type") == "function" else {}),
+        **tool,
+    }
+
+
 class TextOptions(RequestModel):
     """Options of the text."""
 
@@ -211,14 +219,17 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         """Return the part of the request to keep with the response."""
         names = {"instructions", "max_output_tokens", "top_logprobs", "background", "store", "previous_response_id"}
         names |= {"metadata", "truncation", "parallel_tool_calls"}
-        extra = {"prompt_cache_key", "safety_identifier", "service_tier", "max_tool_calls"} & self.model_fields_set
+        names |= {"prompt_cache_key", "safety_identifier", "service_tier", "max_tool_calls"}
         text = self.text.model_dump(by_alias=True, exclude_unset=True)
-        repeated = self.model_dump(include=names | extra) | {
-            "tools": self.tools or [],
+        repeated = self.model_dump(include=names) | {
+            "tools": [_whole_tool(tool) for tool in self.tools or ()],
             "tool_choice": self.tool_choice or "auto",
             "reasoning": {"effort": None, "summary": None} | self.reasoning.model_dump(exclude_none=True),
             "temperature": params.temperature,
             "top_p": params.top_p,
+            "presence_penalty": params.presence_penalty,
+            "frequency_penalty": params.frequency_penalty,
+            "top_logprobs": self.top_logprobs or 0,
             "text": {"format": {"type": "text"}} | text,
         }
         return StoredRequest(

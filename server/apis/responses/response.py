@@ -18,6 +18,12 @@ from .output_items import Event, OutputItems
 from .request import StoredRequest, stored_request
 
 _NATIVE = StoredRequest(repeated={"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}})
+# Open Responses requires these keys of every response, also of one that an earlier version has kept.
+_REQUIRED = {
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), 0.0),
+    **dict.fromkeys(("max_tool_calls", "service_tier", "safety_identifier", "prompt_cache_key")),
+    "top_logprobs": 0,
+}
 _FINAL_EVENTS = {"completed": "completed", "failed": "failed"}  # all other ends are incomplete
 
 
@@ -90,6 +96,7 @@ class ResponseLife:
             "incomplete_details": {"reason": "max_output_tokens"} if current == "incomplete" else None,
             "output": [] if status else self._output.items,
             "usage": self._usage() if is_over else None,
+            **_REQUIRED,
             **self._request.repeated,
             **(self._job.report(0) | self._job.weights | self._job.additions() if is_over else {}),
         }

@@ -13,7 +13,6 @@ import pytest
         ("/v1/moderations", "moderations are not served here"),
         ("/v1/fine_tuning/jobs", "fine-tuning is not served here"),
         ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
-        ("/chat/completions", "did you mean /v1/chat/completions?"),
         ("/v1/v1/models", "did you mean /v1/models?"),
         ("/heatlh", "did you mean /health?"),
         ("/qqq", "GET / lists what there is"),

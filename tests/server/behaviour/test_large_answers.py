@@ -246,7 +246,7 @@ def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
     more = {"shown": Shown(), "answer": AnswerFormat()}
     if kind is CompletionResponseBuilder:
         more = {"shown": Shown(), "echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
-    builder = kind(head, lambda token_id: ShownToken(chr(token_id) * 2, b""), **more)
+    builder = kind(head, lambda token_id: ShownToken(chr(token_id) * 2, 2 * chr(token_id).encode()), **more)
     output = CompletionOutput(0, "abc", [97, 98, 99], items, "length")
     delta = OutputDelta("r", 0, "abc", (97, 98, 99), tuple(items), "length")
     whole = json.loads(dumps(builder.choice(0, output, Job("r", model="m"))))["logprobs"]

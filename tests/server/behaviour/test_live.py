@@ -99,6 +99,23 @@ async def test_chat(client):
     assert all(token.token == token.top_logprobs[0].token for token in logprobs)  # greedy
 
 
+@pytest.mark.parametrize("echo", [False, True])
+async def test_offsets_count_characters_of_several_tokens(client, echo):
+    """They were the sums of the tokens' texts, in which each half of a character is one."""
+    text = "👩‍🚀 हिन्दी ไทย end"
+    more = {"structured_outputs": {"choice": [text]}}
+    fields = {"model": MODEL, "prompt": "é👩", "max_tokens": 80, "temperature": 0, "logprobs": 1, "echo": echo}
+    whole = (await client.completions.create(**fields, extra_body=more)).choices[0]
+    chunks = [chunk async for chunk in await client.completions.create(**fields, stream=True, extra_body=more)]
+    streamed = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices and chunk.choices[0].logprobs]
+    tokens, offsets = whole.logprobs.tokens, whole.logprobs.text_offset
+    assert [offset for part in streamed for offset in part.text_offset] == offsets
+    assert whole.text.endswith(text)
+    assert max(offsets) < len(whole.text)
+    for token, offset in zip(tokens, offsets, strict=True):
+        assert "\ufffd" in token or whole.text.startswith(token, offset), (token, offset)
+
+
 async def test_seeded_outputs_differ_from_each_other_but_not_between_runs(live):
     fields = {"temperature": 1.0, "seed": 7, "n": 3}
     first = (await live.get(await submit(live, **fields) + "?wait=60")).json()

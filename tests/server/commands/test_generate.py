@@ -13,7 +13,19 @@ from gguf_files import write_gguf
 from serving import run_cli
 
 from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.engine.errors import ConfigError
 from splitfuse.server.cli import main
+from splitfuse.server.commands.generate import read_prompt
+
+
+@pytest.mark.parametrize("name", ["my model.gguf", "my models/tiny one"])
+def test_a_path_with_spaces_is_a_model(tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for model in (name, f"./{name}", str(tmp_path / name)):
+        assert read_prompt("Once", model=model) == "Once"
+    with pytest.raises(ConfigError, match="stands where MODEL does"):
+        read_prompt("Once", model="no such model")
 
 
 def test_generate():

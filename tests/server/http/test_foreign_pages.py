@@ -25,6 +25,7 @@ def is_refused(response, kind):
     assert (response.status_code, error["type"]) == (403, "permission_error")
     assert error["code"] == f"{kind}_not_allowed"
     assert f"--allowed-{kind}s" in error["message"]
+    assert ("--api-key" in error["message"]) == (kind == "host"), "with a key a page's preflight is a 401"
     assert response.headers["x-request-id"]
     assert not any(name.startswith("access-control") for name in response.headers)
 

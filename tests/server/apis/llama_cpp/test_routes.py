@@ -17,6 +17,43 @@ async def test_a_prompt_is_continued(served):
     assert answer["timings"]["predicted_n"] == 5
 
 
+async def test_likeliest_tokens_whole_and_in_a_stream(served):
+    body = {"prompt": PROMPT, "n_predict": 3, "n_probs": 2, "logit_bias": [[5, -1.5], [6, False]]}
+    whole = (await served.client.post("/completion", json=body)).json()["completion_probabilities"]
+    assert served.engine.params[-1].logit_bias == {5: -1.5, 6: -100}
+    assert [item["token"] for item in whole] == list(answer_text(PROMPT, num_tokens=3))
+    top = [
+        {"id": 97, "token": "a", "bytes": [97], "logprob": -0.5},
+        {"id": 98, "token": "b", "bytes": [98], "logprob": -1.5},
+    ]
+    assert [item["top_logprobs"] for item in whole] == [top] * 3
+    response = await served.client.post("/completion", json={**body, "stream": True})
+    events = [event["data"] for event in parse_events(response.text)]
+    assert [item for event in events for item in event.get("completion_probabilities", [])] == whole
+
+
+@pytest.mark.parametrize("prompt", [["hel", 108, 111], {"prompt_string": PROMPT}, list(PROMPT.encode())])
+async def test_forms_of_a_prompt(served, prompt):
+    answer = (await served.client.post("/completion", json={"prompt": prompt, "n_predict": 3})).json()
+    assert answer["content"] == answer_text(PROMPT, num_tokens=3)
+
+
+async def test_tokenize_takes_llama_cpps_fields(served):
+    answer = (await served.client.post("/tokenize", json={"content": "hi", "add_special": False})).json()
+    assert answer["tokens"] == [104, 105]
+    pieces = (await served.client.post("/tokenize", json={"content": "hi", "with_pieces": True})).json()
+    assert pieces["tokens"] == [{"id": 104, "piece": "h"}, {"id": 105, "piece": "i"}]
+    assert (await served.client.post("/tokenize", json={"content": "hi", "prompt": "hi"})).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/models", "/completions", "/chat/completions"])
+async def test_openais_routes_without_v1(served, path):
+    body = {"prompt": PROMPT, "max_tokens": 3} if path == "/completions" else {"messages": MESSAGES, "max_tokens": 3}
+    for version in ("", "/v1"):
+        ask = served.client.get(version + path) if path == "/models" else served.client.post(version + path, json=body)
+        assert (await ask).status_code == 200
+
+
 async def test_a_stream_ends_with_an_event_without_text(served):
     response = await served.client.post("/completion", json={"prompt": PROMPT, "n_predict": 5, "stream": True})
     *some, last = [event["data"] for event in parse_events(response.text)]
@@ -38,7 +75,9 @@ async def test_without_a_limit_all_that_fits(served, limit):
         ({}, "prompt"),
         ({"prompt": "x", "n_predict": "5"}, "n_predict"),
         ({"prompt": "x", "n_predict": 0}, "n_predict"),
-        ({"prompt": "x", "n_probs": 1}, "n_probs"),
+        ({"prompt": "x", "n_probs": 21}, "n_probs"),
+        ({"prompt": "x", "logit_bias": [[1]]}, "logit_bias"),
+        ({"prompt": [{"prompt_string": "x"}]}, "prompt"),
         ({"prompt": "x", "repeat_penalty": -1}, "repeat_penalty"),
         ({"prompt": "x", "grammar": 'root ::= "a"', "json_schema": {}}, "grammar"),
     ],

@@ -81,7 +81,9 @@ async def test_completion_logprobs(client):
     logprobs = answer.choices[0].logprobs
     assert logprobs.tokens == list(answer.choices[0].text)
     assert logprobs.token_logprobs == [-9999.0, -0.5, -0.5]
-    assert logprobs.top_logprobs == [{"a": -0.5, "b": -1.5}] * 3
+    top = {"a": -0.5, "b": -1.5}
+    own = zip(logprobs.tokens, logprobs.token_logprobs, strict=True)
+    assert logprobs.top_logprobs == [{token: logprob, **top} for token, logprob in own], "the token itself, always"
     assert logprobs.text_offset == [0, 1, 2]
 
 
@@ -113,7 +115,8 @@ async def test_echo_puts_the_prompt_before_the_answer(client, prompt):
         assert choice.text == "hello" + text
         assert choice.logprobs.tokens == list("hello" + text)
         assert choice.logprobs.token_logprobs == [None, *[-0.25] * 4, -9999.0, -0.5, -0.5]
-        assert choice.logprobs.top_logprobs == [None, *[{"a": -0.5}] * 7]
+        own = list(zip(choice.logprobs.tokens, choice.logprobs.token_logprobs, strict=True))[1:]
+        assert choice.logprobs.top_logprobs == [None, *({token: logprob, "a": -0.5} for token, logprob in own)]
         assert choice.logprobs.text_offset == list(range(8))
     assert answer.usage.completion_tokens == 6
     plain = await client.completions.create(model=MODEL, prompt=[prompt], max_tokens=3, echo=True)

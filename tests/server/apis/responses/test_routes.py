@@ -66,6 +66,25 @@ async def test_a_response(client):
     assert response.error is None
 
 
+@pytest.mark.parametrize("more", [{}, {"presence_penalty": 0.5, "top_logprobs": 2, "safety_identifier": "a"}])
+async def test_a_response_has_every_key_of_open_responses(served, more):
+    """They are there if only null: in the answer, in the events and when the response is read again."""
+    tool = {"type": "function", "name": "f"}
+    body = {"input": "Hello", "max_output_tokens": 4, "tools": [tool], **more}
+    whole = (await served.client.post("/v1/responses", json=body)).json()
+    again = (await served.client.get(f"/v1/responses/{whole['id']}")).json()
+    events = told((await served.client.post("/v1/responses", json={**body, "stream": True})).text)
+    shown = [event["response"] for event in events if "response" in event]
+    assert len(shown) == 3
+    for response in (whole, again, *shown):
+        expected = dict.fromkeys(("max_tool_calls", "service_tier", "safety_identifier", "prompt_cache_key"))
+        expected |= {"presence_penalty": 0.0, "frequency_penalty": 0.0, "top_logprobs": 0, **more}
+        assert {name: response.get(name, "absent") for name in expected} == expected
+        assert response["tools"] == [{**tool, "description": None, "parameters": None, "strict": None}]
+    native = (await served.client.post("/generate", json={"prompt": "a", "max_tokens": 1})).json()["seq_id"]
+    assert (await served.client.get(f"/v1/responses/resp_{native}")).json()["top_logprobs"] == 0
+
+
 async def test_a_response_that_ends_by_itself_is_complete(client, served):
     served.engine.script = ["Hi", " there"]
     response = await client.responses.create(model=MODEL, input="Hello", metadata={"a": "b"}, user="me")
