@@ -31,7 +31,7 @@ class BaseClient:
         url = base_url or os.environ.get("SPLITFUSE_BASE_URL") or DEFAULT_BASE_URL
         self.base_url = (url if "://" in url else f"http://{url}").rstrip("/")
         self.retry_policy = RetryPolicy(timeout=timeout, max_retries=max_retries)
-        self._api_key = first_key(os.environ.get("SPLITFUSE_API_KEY", "")) if api_key is None else api_key
+        self._key_headers = key_headers(api_key)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base_url!r})"
@@ -40,7 +40,7 @@ class BaseClient:
         """Return httpx's options for this server."""
         return {
             "base_url": self.base_url,
-            "headers": {"authorization": f"Bearer {self._api_key}"} if self._api_key else {},
+            "headers": self._key_headers,
             "trust_env": not is_loopback(httpx.URL(self.base_url).host),  # a proxy cannot reach this machine's loopback
             # below the 5 s after which uvicorn closes an idle connection: a POST must not meet a closing one
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=2.0),
@@ -85,6 +85,12 @@ class BaseStream:
 def first_key(keys: str) -> str:
     """Return the first key of a comma-separated list: the server reads several from the same variable."""
     return keys.split(",")[0].strip()
+
+
+def key_headers(api_key: str | None) -> dict[str, str]:
+    """Return the header that brings this key, for None the first one of SPLITFUSE_API_KEY; {} without a key."""
+    key = first_key(os.environ.get("SPLITFUSE_API_KEY", "")) if api_key is None else api_key
+    return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def build(http: httpx.Client | httpx.AsyncClient, request: Request, timeout: float | None) -> httpx.Request:

@@ -4,6 +4,8 @@ A setting is a flag (`--max-num-seqs`), an environment variable (`SPLITFUSE_MAX_
 `commands/settings_sources.py` reads those three. An extension declares its settings in a class derived from this one.
 """
 
+import contextlib
+import ipaddress
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,6 +108,13 @@ class ServerSettings(EngineConfig):
     def origins(self) -> tuple[str, ...]:
         """Items of `allowed_origins`, in lower case."""
         return _parts("allowed_origins", self.allowed_origins)
+
+    @property
+    def is_local(self) -> bool:
+        """True if only this machine reaches the server."""
+        with contextlib.suppress(ValueError):
+            return ipaddress.ip_address(self.host).is_loopback
+        return self.host == "localhost"
 
     @property
     def queue_order(self) -> str:

@@ -1,7 +1,5 @@
 """Rights of a request beyond its own results, for routes to ask for."""
 
-import ipaddress
-
 from starlette.requests import HTTPConnection
 
 from ..http.auth import CALLER, Caller
@@ -32,12 +30,5 @@ def require_changing_admin(connection: HTTPConnection) -> None:
     """Refuse other keys, and everybody on a server without keys that other machines reach."""
     require_admin(connection)
     service = service_of(connection)
-    if not service.keys and not service.settings.admin_keys and not _is_loopback(service.settings.host):
+    if not service.keys and not service.settings.admin_keys and not service.settings.is_local:
         raise PermissionDeniedError
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,7 +1,6 @@
 """`splitfuse top`: shows a running server in the terminal, with its page's figures, from the same stream."""
 
 import json
-import os
 import shutil
 import sys
 import time
@@ -10,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from ...client.base import key_headers
 from ...client.sse import SSEParser
 from ...engine.errors import ConfigError
 from .live_figures import LiveFigures, printable
@@ -61,11 +61,11 @@ def _draw(figures: LiveFigures) -> None:
 
 
 def _events(url: str, api_key: str | None, *, patience_s: float) -> Iterator[tuple[str, Any]]:
-    key = api_key or os.environ.get("SPLITFUSE_API_KEY")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = httpx.Timeout(_TIMEOUT_S, read=patience_s)
     parser = SSEParser()
-    with httpx.stream("GET", f"{url.rstrip('/')}/stats/stream", headers=headers, timeout=timeout) as response:
+    with httpx.stream(
+        "GET", f"{url.rstrip('/')}/stats/stream", headers=key_headers(api_key), timeout=timeout
+    ) as response:
         if response.status_code != 200:
             response.read()
             raise ConfigError(f"{url} answered {response.status_code}: {_message(response)}")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,8 +57,7 @@ def verify_at(url: str, receipt: Receipt, *, api_key: str | None) -> Verdict:
 
     from ...client import APIError, Client
 
-    key = api_key or os.environ.get("SPLITFUSE_API_KEY", "").partition(",")[0] or None
-    with Client(url.rstrip("/").removesuffix("/v1"), key, timeout=_URL_TIMEOUT_S) as client:
+    with Client(url.rstrip("/").removesuffix("/v1"), api_key, timeout=_URL_TIMEOUT_S) as client:
         try:
             return asdict(client.verify(receipt))
         except APIError as exc:

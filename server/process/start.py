@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import faulthandler
-import ipaddress
 import logging
 import os
 import socket
@@ -35,7 +34,7 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
     limit_request_log()
     set_up_logging(settings.log_format)
     listener = listen(settings.host, settings.port)
-    if not settings.keys and not _is_loopback(settings.host):
+    if not settings.keys and not settings.is_local:
         _warn(
             f"listening on {settings.host} without an API key; all who reach port {listener.getsockname()[1]} can use "
             "the model: set SPLITFUSE_API_KEY"
@@ -88,9 +87,3 @@ def _free_port(host: str, port: int) -> int | None:
         with contextlib.suppress(OSError), socket.create_server((host, candidate)):
             return candidate
     return None
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from ....client.base import key_headers
 from ...process.runtime_file import RuntimeFile, running_servers
 from .model_table import megabytes, table
 
@@ -16,8 +17,7 @@ _TIMEOUT_S = 2.0
 
 def print_servers(*, api_key: str | None, as_json: bool) -> int:
     """Print a line per server."""
-    key = api_key or os.environ.get("SPLITFUSE_API_KEY")
-    servers = [_figures(server, key) for server in running_servers()]
+    servers = [_figures(server, key_headers(api_key)) for server in running_servers()]
     if as_json:
         print(json.dumps(servers, indent=1))
     elif servers:
@@ -28,8 +28,8 @@ def print_servers(*, api_key: str | None, as_json: bool) -> int:
     return 0
 
 
-def _figures(server: RuntimeFile, key: str | None) -> dict[str, Any]:
-    state, stats = _ask(server.url, key)
+def _figures(server: RuntimeFile, headers: Mapping[str, str]) -> dict[str, Any]:
+    state, stats = _ask(server.url, headers)
     return {
         "port": server.port,
         "model": server.model,
@@ -42,9 +42,8 @@ def _figures(server: RuntimeFile, key: str | None) -> dict[str, Any]:
     }
 
 
-def _ask(url: str, key: str | None) -> tuple[str, Mapping[str, Any]]:
+def _ask(url: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, Any]]:
     """Ask the server for its state and its figures."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         answer = httpx.get(f"{url}/stats", headers=headers, timeout=_TIMEOUT_S, trust_env=False)
     except httpx.HTTPError:

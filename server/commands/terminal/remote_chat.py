@@ -2,12 +2,12 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
 
+from ....client.base import key_headers
 from ....client.sse import SSEParser
 from ....engine.errors import ConfigError
 from ...process.runtime_file import running_servers
@@ -32,9 +32,7 @@ class RemoteChat:
     def __init__(self, url: str, *, api_key: str | None) -> None:
         """Raise ConfigError if no server answers there."""
         self.url = url.rstrip("/").removesuffix("/v1")
-        key = api_key or os.environ.get("SPLITFUSE_API_KEY", "").partition(",")[0]
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT, trust_env=False)
+        self._client = httpx.Client(base_url=self.url, headers=key_headers(api_key), timeout=_TIMEOUT, trust_env=False)
         self.name = self._first_model()
 
     def __enter__(self) -> "RemoteChat":

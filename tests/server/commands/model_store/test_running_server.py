@@ -26,11 +26,15 @@ def test_no_server(capfd):
         (Settings(), (), ("ready", 0)),
         (Settings(api_key=("k",)), (), ("needs a key", None)),
         (Settings(api_key=("k",)), ("--api-key", "k"), ("ready", 0)),
+        (Settings(api_key=("k",)), ("in the variable",), ("ready", 0)),
     ],
 )
-async def test_a_server_and_its_requests(settings, words, expected, served, capfd):
+async def test_a_server_and_its_requests(settings, words, expected, served, capfd, monkeypatch):
     import asyncio
 
+    if words == ("in the variable",):
+        words = ()
+        monkeypatch.setenv("SPLITFUSE_API_KEY", "k, another")
     port = int(served.url.rpartition(":")[2])
     with announced(host="127.0.0.1", port=port, model="m"):
         assert await asyncio.to_thread(main, ["ps", "--json", *words]) == 0
