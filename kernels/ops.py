@@ -79,11 +79,11 @@ def prepare(device: torch.device) -> None:
 
 
 def be_exact(device: torch.device, is_exact: bool) -> None:
-    """Let a GPU's kernels keep one order of a row's sums from now on, or not; a CPU's always do."""
+    """Let a GPU's kernels keep one order of a row's sums in this thread from now on, or not; a CPU's always do."""
     if device.type == "cuda":
         from .cuda import device_info
 
-        device_info.IS_EXACT = is_exact
+        device_info.EXACT.is_on = is_exact
 
 
 def inexact_reason(device: torch.device, dtype: torch.dtype, *, head_dim: int) -> str | None:

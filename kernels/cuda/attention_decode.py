@@ -139,14 +139,14 @@ def decode_planner(
     gpu, kinds = device_info(device), dict[PlanKind, None]()
     for window, num_kv_heads, head_dim in layers:
         config = choose_config(1, head_dim, cache_dtype.itemsize, gpu)
-        if settings.IS_EXACT:
+        if settings.EXACT.is_on:
             config = exact_config(head_dim, dtype.itemsize, gpu)
         kinds[PlanKind(window, choose_num_programs(num_kv_heads, gpu), config.BLOCK_N)] = None
     return DecodePlanner(tuple(kinds), min_tokens_per_split(gpu.capability), _spans())
 
 
 def _spans() -> Spans | None:
-    return decode_plan.SPANS if settings.IS_EXACT else None
+    return decode_plan.SPANS if settings.EXACT.is_on else None
 
 
 @triton.jit(
@@ -283,7 +283,7 @@ def decode_attention(
     assert out.is_contiguous()
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, block_size = k_cache.shape[1:3]
-    group, gpu, is_exact = num_heads // num_kv_heads, device_info(q.device), settings.IS_EXACT
+    group, gpu, is_exact = num_heads // num_kv_heads, device_info(q.device), settings.EXACT.is_on
     if config is None and is_exact:
         config = exact_config(head_dim, q.element_size(), gpu)
         config = config._replace(BLOCK_M=max(config.BLOCK_M, triton.next_power_of_2(group)))

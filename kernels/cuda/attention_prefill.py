@@ -244,8 +244,8 @@ def prefill_attention(
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, block_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    spans = decode_plan.SPANS if settings.IS_EXACT else Spans(0, 0, 0)
-    if config is None and settings.IS_EXACT:
+    spans = decode_plan.SPANS if settings.EXACT.is_on else Spans(0, 0, 0)
+    if config is None and settings.EXACT.is_on:
         config = choose_exact_config(num_tokens * num_heads, head_dim, q.element_size(), device_info(q.device))
     config = config or choose_config(
         num_tokens * num_heads, ragged.max_query_len * group, head_dim, q.element_size(), device_info(q.device),

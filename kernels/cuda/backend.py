@@ -154,7 +154,7 @@ def _pack_in_order(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dt
 
 def linear(x: Tensor, packed: AnyLinear) -> Tensor:
     if isinstance(packed, PackedLinear):
-        if settings.IS_EXACT:
+        if settings.EXACT.is_on:
             return exact_linear.multiply(x, packed.weight, packed.bias)
         if few_rows.serves(x):
             return few_rows.multiply(x, few_rows.Weight(packed.weight, None, packed.bias), dtype=x.dtype)
@@ -193,7 +193,7 @@ def embedding(token_ids: Tensor, packed: Table) -> Tensor:
 
 
 def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
-    if few_rows.serves(x) and not settings.IS_EXACT:
+    if few_rows.serves(x) and not settings.EXACT.is_on:
         if isinstance(packed, Fp8Linear):
             return fp8_linear.multiply(x, packed, is_gated=True)
         if isinstance(packed, PackedLinear):

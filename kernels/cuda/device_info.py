@@ -1,5 +1,6 @@
 """DeviceInfo: properties of a GPU that launchers need, and launch options. Knows no kernel."""
 
+import threading
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,11 +30,19 @@ class DeviceInfo(NamedTuple):
         return 1 if self.capability >= 89 else 2
 
 
+class Exactness(threading.local):
+    """Choice of a thread's kernels, which `ops.be_exact` makes.
+
+    If on, a row's sums have one order, whatever the batch: one kernel for any number of rows, keys split at fixed
+    positions.
+    """
+
+    is_on = False
+
+
+EXACT = Exactness()
 # If False, a kernel is set up only after the previous one has ended.
 USES_DEPENDENT_LAUNCH = True
-# If True, a row's sums have one order, whatever the batch: one kernel for any number of rows, keys split at fixed
-# positions (`ops.be_exact`).
-IS_EXACT = False
 # Compute capabilities on which tests/gpu/calls/exact.py found equal bits in exact mode: on an H100, in bfloat16,
 # float16 and float32, on an H200 in int4, int8 and fp8, 40 prompts under 6 schedules. Otherwise 55 to 100 % of the
 # answers changed.
@@ -67,7 +76,7 @@ def device_info(device: torch.device) -> DeviceInfo:
 
 def inexact_reason(device: torch.device) -> str | None:
     """Implement `ops.inexact_reason`."""
-    if not IS_EXACT:
+    if not EXACT.is_on:
         return "kernels for a GPU add in an order that depends on the batch; --exact asks for one order"
     capability = device_info(device).capability
     if capability not in MEASURED_EXACT:

@@ -55,7 +55,7 @@ def choose_config(num_pairs: int, num_experts: int, element_size: int, gpu: Devi
     # wgmma (9.0) or tcgen05 (10.x, 11.0), which take at least 64 rows.
     is_strong = gpu.has_strong_cores
     rows = triton.next_power_of_2(triton.cdiv(2 * num_pairs, num_experts))
-    if settings.IS_EXACT and is_strong:
+    if settings.EXACT.is_on and is_strong:
         rows = max(rows, 64)  # one instruction for any number of pairs
     if rows <= 16:
         # Bound by memory: 32 rows of the weights make programs for every multiprocessor even with one token, and three

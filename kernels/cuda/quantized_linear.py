@@ -363,12 +363,12 @@ def multiply(
     num_outputs = len(packed.values)
     assert num_inputs == packed.num_inputs
     assert x.stride(1) == 1
-    if config is None and num_rows >= MIN_ROWS_TO_WIDEN and not settings.IS_EXACT:
+    if config is None and num_rows >= MIN_ROWS_TO_WIDEN and not settings.EXACT.is_on:
         return F.linear(_rounded(x, packed), widen(packed, x.dtype), packed.bias)
     gpu = device_info(x.device)
     is_e2m1 = packed.is_float and packed.bits == 4
     # Exact mode has one tile, so one instruction, for any number of rows: the 64-row tile where wgmma exists.
-    tile_rows = num_rows if not settings.IS_EXACT else 64 if gpu.has_strong_cores else 16
+    tile_rows = num_rows if not settings.EXACT.is_on else 64 if gpu.has_strong_cores else 16
     config = config or choose_config(tile_rows, num_outputs, x.element_size(), packed.group, gpu, is_e2m1=is_e2m1)
     rows = prepare(x, packed, multiple=config.BLOCK_M)
     num_steps = packed.padded_inputs // packed.step

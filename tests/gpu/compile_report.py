@@ -538,7 +538,7 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true", help="the kernels of --exact")
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
     options = parser.parse_args()
-    device_info.IS_EXACT = options.exact
+    device_info.EXACT.is_on = options.exact
     if not options.json:
         print(_line(HEADINGS), flush=True)
     for arch in [options.arch] if options.arch else DEVICES:

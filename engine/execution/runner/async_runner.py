@@ -45,11 +45,12 @@ class AsyncRunner:
         max_model_len: int,
         sampler: Sampler | None = None,
         planner: Any = None,
+        is_exact: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         """Make room for steps of `max_num_tokens` in `max_num_seqs` rows. `model` is a Decoder.
 
-        `planner`: ops.decode_planner's.
+        `planner`: ops.decode_planner's. `is_exact`: see `ops.be_exact`.
         """
         self._model = model
         self._cache = cache
@@ -71,6 +72,7 @@ class AsyncRunner:
             sampler=sampler or Sampler(device),
             tokens=torch.zeros(most_samples, dtype=torch.int64, device=device),
             planner=planner,
+            is_exact=is_exact,
             ranks=ranks,
         )
         self.graphs = self.stages.graphs

@@ -85,7 +85,7 @@ class ModelRunner:
         self.ranks = ranks
         self.model = model
         self.cache = cache
-        self._sampler = Sampler(device)
+        self._sampler, self._is_exact = Sampler(device), bool(loaded.resolved.config.exact)
         self.stages = Stages(
             model,
             cache,
@@ -93,6 +93,7 @@ class ModelRunner:
             stream=stream_of(device),
             transfer=DirectTransfer(device),
             sampler=self._sampler,
+            is_exact=self._is_exact,
             ranks=ranks,
         )
 
@@ -105,7 +106,7 @@ class ModelRunner:
 
         device = self.loaded.device
         planner = decode_planner(self.model.config, self.cache, dtype=self.loaded.dtype, device=device)
-        limits |= {"sampler": self._sampler, "planner": planner, "ranks": self.ranks}
+        limits |= {"sampler": self._sampler, "planner": planner, "is_exact": self._is_exact, "ranks": self.ranks}
         launcher = AsyncRunner(self.model, self.cache, stream_of(device), device=device, **limits)
         self.stages = launcher.stages
         return launcher

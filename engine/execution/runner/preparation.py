@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from ....kernels import ops
 from ...core.batch import Batch
 from ...core.request import Request
 from ..models.forward_inputs import Arrays, Inputs, with_plans
@@ -26,9 +29,12 @@ class Preparation:
         *,
         block_size: int,
         vocab_size: int,
+        device: torch.device,
+        is_exact: bool,
         planner: Any = None,
     ) -> None:
-        """`planner`: ops.decode_planner's."""
+        """`is_exact`: see `ops.be_exact`. `planner`: ops.decode_planner's."""
+        self._device, self._is_exact = device, is_exact
         self._transfer = transfer
         self._processors = processors
         self._graphs = graphs
@@ -42,6 +48,7 @@ class Preparation:
         `sample_indices`: indices at which the step in flight samples its requests' tokens, if the host may not know
         them; None if all tokens are known.
         """
+        ops.be_exact(self._device, self._is_exact)  # a step's: engines of this process may differ
         arrays, bounds = lay_out(batch.rows, block_size=self._block_size)
         arrays |= state_arrays(batch.rows)
         if adapter := next((a for row in batch.rows if (a := row.request.params.adapter) is not None), None):

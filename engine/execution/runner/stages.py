@@ -30,12 +30,13 @@ class Stages:
         sampler: Sampler,
         tokens: Tensor | None = None,
         planner: Any = None,
+        is_exact: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         """`model` is a Decoder or a ParallelModel.
 
         tokens [most samples of a step] int64: a step's tokens, which stay on the device and feed the next step.
-        `planner`: ops.decode_planner's.
+        `planner`: ops.decode_planner's. `is_exact`: see `ops.be_exact`.
         """
         self.graphs = GraphSet(stream, ranks or Ranks())
         self.preparation = Preparation(
@@ -45,6 +46,8 @@ class Stages:
             block_size=cache.block_size,
             vocab_size=model.config.vocab_size,
             planner=planner,
+            device=device,
+            is_exact=is_exact,
         )
         self.forward_pass = ForwardPass(model, cache, stream, device=device, tokens=tokens, ranks=ranks or Ranks())
         self.sampling_pass = SamplingPass(model, stream, sampler.masks, tokens)

@@ -91,11 +91,11 @@ def multiply(x: Tensor, packed: Fp8Linear, *, is_gated: bool = False) -> Tensor:
     rounded, x_scales = round_rows(x)
     as_bytes = rounded.view(torch.uint8)
     weight = few_rows.Weight(packed.values.view(torch.uint8), packed.scales, packed.bias)
-    if few_rows.serves(x) and not settings.IS_EXACT:
+    if few_rows.serves(x) and not settings.EXACT.is_on:
         return few_rows.multiply(as_bytes, weight, dtype=x.dtype, x_scales=x_scales, is_gated=is_gated)
     assert not is_gated
     if device_info(x.device).has_fp8_matmul:
-        if settings.IS_EXACT:  # one tile for any number of rows, K in one part
+        if settings.EXACT.is_on:  # one tile for any number of rows, K in one part
             config = byte_linear.Config(64, 64, 128, 4, 4)
             return byte_linear.multiply(as_bytes, x_scales, weight, dtype=x.dtype, config=config, num_splits=1)
         if len(x) <= MAX_ROWS:
@@ -103,7 +103,7 @@ def multiply(x: Tensor, packed: Fp8Linear, *, is_gated: bool = False) -> Tensor:
         out = _scaled_matmul(rounded, x_scales, packed, x.dtype)
     else:
         wide, weights = ((each.float() * s[:, None]).to(x.dtype) for each, s in ((rounded, x_scales), packed[:2]))
-        if settings.IS_EXACT:
+        if settings.EXACT.is_on:
             return exact_linear.multiply(wide, weights, packed.bias)
         out = F.linear(wide, weights)
     return out if packed.bias is None else out + packed.bias

@@ -182,7 +182,7 @@ def multiply(x: Tensor, expert_ids: Tensor, packed: QuantizedExperts) -> Tensor:
     gate_up, down, num_experts, gate_up_bias, down_bias, gate_up_order, down_order, args = packed
     num_pairs = expert_ids.numel()
     assert len(x) in (len(expert_ids), num_pairs)
-    tile_pairs = 8 * num_experts if settings.IS_EXACT else num_pairs  # exact: one tile for any number of pairs
+    tile_pairs = 8 * num_experts if settings.EXACT.is_on else num_pairs  # exact: one tile for any number of pairs
     config = choose_config(tile_pairs, x.element_size(), gate_up, num_experts, device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
     product = partial(_multiply, num_pairs=num_pairs, top_k=expert_ids.shape[1], num_experts=num_experts, config=config)

@@ -155,7 +155,7 @@ class FakeChoices(NamedTuple):
 def test_a_gpu_promises_nothing_before_it_was_measured(
     options: dict[str, Any], facts: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_info, "IS_EXACT", bool(options.get("exact")))
+    monkeypatch.setattr(device_info.EXACT, "is_on", bool(options.get("exact")))
     monkeypatch.setattr(device_info, "MEASURED_EXACT", frozenset())
     monkeypatch.setattr(device_info, "device_info", lambda device: device_info.H100)
     model = SimpleNamespace(

@@ -120,7 +120,7 @@ def test_one_launch_serves_any_length(num_programs: int) -> None:
     "case", [AttentionCase((1, 1), (40, 90), sliding_window=30, is_cache_fp8=is_fp8) for is_fp8 in (False, True)]
 )
 def test_the_engines_lists_are_found(case: AttentionCase, is_exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_info, "IS_EXACT", is_exact)
+    monkeypatch.setattr(device_info.EXACT, "is_on", is_exact)
     q, cache, ragged = case.build()
     layers = [(window, case.num_kv_heads, case.head_dim) for window in (0, 30)]
     planner = attention_decode.decode_planner(q.device, layers, dtype=q.dtype, cache_dtype=cache.keys.dtype)

@@ -21,7 +21,7 @@ NUM_TOKENS = 200
 
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_info, "IS_EXACT", True)
+    monkeypatch.setattr(device_info.EXACT, "is_on", True)
     monkeypatch.setattr(decode_plan, "SPANS", SPANS)
     use_ordered_dots(monkeypatch)
 
@@ -104,7 +104,7 @@ def test_a_planted_bug_is_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> Non
     if bug == "other spans":
         monkeypatch.setattr(decode_plan, "SPANS", Spans(32, 64, 64))
     if bug == "plain sums":
-        monkeypatch.setattr(device_info, "IS_EXACT", False)
+        monkeypatch.setattr(device_info.EXACT, "is_on", False)
         monkeypatch.setattr(attention_decode, "_spans", lambda: SPANS)
     found = attention_of(CASES[0], [(150, 151), (199, 200)], tiles=(tile, attention_prefill.Config(16, 16, 4, 1)))
     assert not torch.equal(found, whole[[150, 199]])

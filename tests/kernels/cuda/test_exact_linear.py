@@ -16,7 +16,7 @@ TILES = [exact_linear.choose_config(rows, 96, 2, H100) for rows in (1, 100, 2048
 
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_info, "IS_EXACT", True)
+    monkeypatch.setattr(device_info.EXACT, "is_on", True)
     use_ordered_dots(monkeypatch)
 
 
@@ -63,7 +63,7 @@ def test_a_packed_weights_products_depend_on_no_other_row(kind: str, monkeypatch
     for begin, end in ((0, 1), (3, 12), (5, 70), (10, 150)):
         assert torch.equal(cuda.linear(x[begin:end], packed), whole[begin:end])
         assert torch.equal(cuda.linear_silu_mul(x[begin:end], packed), cuda.silu_mul(whole)[begin:end])
-    monkeypatch.setattr(device_info, "IS_EXACT", False)
+    monkeypatch.setattr(device_info.EXACT, "is_on", False)
     assert_near(whole, cuda.linear(x, packed).double(), tolerance=4e-3)
 
 
