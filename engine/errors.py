@@ -14,9 +14,17 @@ SplitfuseError
     └── EngineDeadError    … because the engine died
 """
 
+import re
 import uuid
 
 FAILED_ON_REQUEST = "the engine failed on this request"
+
+
+# Messages of torch, Triton and cuBLAS on a device that is lost, without their messages for a call that was refused.
+_LOST_DEVICE = re.compile(
+    r"(CUDA error|Triton Error \[CUDA\]): (?!out of memory|invalid (configuration )?argument|CUBLAS_)"
+    r"|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)"
+)
 
 
 class SplitfuseError(Exception):
@@ -91,6 +99,11 @@ class ConstraintError(RequestFailedError):
 def is_out_of_memory(exc: BaseException) -> bool:
     """True if a tensor did not fit. torch's own exception for GPUs is compared by name: no torch is imported here."""
     return type(exc).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(exc)
+
+
+def is_device_lost(exc: BaseException) -> bool:
+    """True if every later call to the GPU fails, as after an illegal access: no row of the step is at fault."""
+    return _LOST_DEVICE.search(str(exc)) is not None
 
 
 def new_error_id() -> str:

@@ -32,7 +32,10 @@ Matrix = list[list[float]]
 
 
 class CostModel:
-    """Predictor of step times that learns from them; a fixed one (for simulation) only predicts."""
+    """Predictor of step times that learns from them; a fixed one (for simulation) only predicts.
+
+    a: seconds that every step takes. b: seconds per token of the pass. c: seconds per token of context.
+    """
 
     def __init__(self, prior: tuple[float, float, float] = CPU_SECONDS, *, learns: bool = True) -> None:
         """`prior`: a, b, c to start from, all at least 0."""
@@ -40,7 +43,7 @@ class CostModel:
             raise ValueError(f"a, b, c must be at least 0 and not all 0, not {prior}")
         self.learns = learns
         self.num_steps = 0
-        self._coefficients = list(prior)
+        self.a, self.b, self.c = prior
         largest = max(prior)
         self._floor = [_PRIOR_WEIGHT / max(value, largest * 1e-9) ** 2 for value in prior]
         self._information: Matrix = [[self._floor[i] if i == j else 0.0 for j in range(3)] for i in range(3)]
@@ -58,33 +61,16 @@ class CostModel:
         """True if it is fixed, or has seen enough steps for its price of a token to be worth acting on."""
         return not self.learns or self.num_steps >= _NUM_STEPS_TO_LEARN
 
-    @property
-    def a(self) -> float:
-        """Seconds that every step takes."""
-        return self._coefficients[0]
-
-    @property
-    def b(self) -> float:
-        """Seconds per token of the pass."""
-        return self._coefficients[1]
-
-    @property
-    def c(self) -> float:
-        """Seconds per token of context."""
-        return self._coefficients[2]
-
     def predict(self, tokens: int, context: int) -> float:
         """Predict the seconds of a step: more than 0."""
-        a, b, c = self._coefficients
-        return max(_LEAST_S, a + b * tokens + c * context)
+        return max(_LEAST_S, self.a + self.b * tokens + self.c * context)
 
     def budget_for(self, target_s: float, context: int, *, maximum: int) -> int:
         """Return the most tokens whose step is predicted to end within `target_s`; at least 1, at most `maximum`."""
-        a, b, c = self._coefficients
-        room = target_s - a - c * context
-        if room >= b * maximum:
+        room = target_s - self.a - self.c * context
+        if room >= self.b * maximum:
             return maximum
-        return max(1, int(room / b)) if room > 0 else 1
+        return max(1, int(room / self.b)) if room > 0 else 1
 
     def observe(self, tokens: int, context: int, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
@@ -119,11 +105,12 @@ class CostModel:
         for i in range(3):
             for j in range(3):
                 information[i][j] -= share * projection[i] * projection[j]
-        target_vector = [old + target * x for old, x in zip(_times(information, self._coefficients), row, strict=True)]
+        known = _times(information, [self.a, self.b, self.c])
+        target_vector = [old + target * x for old, x in zip(known, row, strict=True)]
         for i in range(3):
             for j in range(3):
                 information[i][j] += row[i] * row[j]
-        self._coefficients = _minimum(information, target_vector)
+        self.a, self.b, self.c = _minimum(information, target_vector)
 
     def to_dict(self) -> dict[str, Any]:
         """Return coefficients, and errors |predicted - measured| / measured over the last steps, for JSON."""

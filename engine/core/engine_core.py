@@ -1,4 +1,7 @@
-"""EngineCore: adds, schedules, updates and ends requests, before and after each step. StepPipeline drives it."""
+"""EngineCore: adds, schedules, updates and ends requests, before and after each step. StepPipeline drives it.
+
+StepCounter: makes the StepStats of each step, the figures for metrics, logs and pictures.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,10 +11,9 @@ from typing import NamedTuple
 from .batch import Batch, Progress, RowOutput
 from .cost_model import CostModel
 from .outputs import OutputDelta, RequestMetrics, StepStats
-from .ports import OutputBuilder, Pacer, SchedulerConfig, Speculator
+from .ports import Drafted, OutputBuilder, Pacer, SchedulerConfig, Speculator
 from .request import Request
 from .scheduler import Scheduler
-from .step_stats import StepCounter
 
 
 class ScheduledStep(NamedTuple):
@@ -103,18 +105,16 @@ class EngineCore:
         drafted = self.speculation.observe(batch, outputs, seconds) if step.is_observed else []
         num_planned = sum([row.num_drafts for row in batch.rows]) if step.is_observed else 0  # else there are none
         num_not_drafted = num_planned - sum(outcome.num_drafted for outcome in drafted)
-        self._learn(batch, batch.num_tokens - num_not_drafted, seconds)
+        context = sum([row.start for row in batch.rows])
+        self.cost_model.observe(batch.num_tokens - num_not_drafted, context, seconds)
+        if self.cost_model.has_learned:
+            self.scheduler.costs.seconds_per_token = self.cost_model.b
         self._outputs.keep_prompt_logprobs(batch, outputs)
         progress = self.scheduler.update(batch, outputs, now)
         deltas = [self._delta(item) for item in progress]
         self.speculation.forget_ended()
         stats = self._counter.stats(batch, progress, deltas, drafted, start=step.start, now=self._clock())
         return StepOutput(deltas, stats)
-
-    def _learn(self, batch: Batch, num_tokens: int, seconds: float) -> None:
-        self.cost_model.observe(num_tokens, sum([row.start for row in batch.rows]), seconds)
-        if self.cost_model.has_learned:
-            self.scheduler.costs.seconds_per_token = self.cost_model.b
 
     def metrics(self, request_id: str) -> dict[int, RequestMetrics]:
         """Return the metrics and histories so far of a request's unfinished outputs, by index."""
@@ -145,3 +145,59 @@ class EngineCore:
         siblings.remove(request)
         if not siblings:
             del self._requests[request.request_id]
+
+
+class StepCounter:
+    """Counts over the steps of one scheduler. Remembers the preemptions that earlier steps have counted."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._num_preemptions = dict(scheduler.num_preemptions_by_mode)
+
+    def stats(
+        self,
+        batch: Batch,
+        progress: Sequence[Progress],
+        deltas: Sequence[OutputDelta],
+        drafted: Sequence[Drafted],
+        *,
+        start: float,
+        now: float,
+    ) -> StepStats:
+        """Return the figures of a step that has been applied."""
+        scheduler, device = self._scheduler, self._scheduler.blocks.device
+        preempted = self._new_preemptions()
+        num_decode_tokens = batch.num_decode_tokens
+        interactive = [item for item in progress if not item.request.is_background]
+        return StepStats(
+            step=batch.step,
+            time=now,
+            duration=now - start,
+            num_prefill_tokens=batch.num_tokens - num_decode_tokens,
+            num_decode_tokens=num_decode_tokens,
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_used_blocks=device.num_used_blocks,
+            num_blocks=device.num_blocks,
+            num_preempted=sum(preempted.values()),
+            num_swapped_out=preempted["swap"],
+            num_output_tokens=sum([len(delta.token_ids) for delta in deltas]),
+            num_drafts=len(drafted),
+            num_draft_tokens=sum(outcome.num_drafted for outcome in drafted),
+            num_accepted_tokens_per_pos=accepted_per_position(drafted),
+            ttfts=tuple(
+                [now - item.request.arrival_time for item in interactive if item.gap is None and item.output.token_ids]
+            ),
+            itls=tuple([item.gap for item in interactive if item.gap is not None]),
+        )
+
+    def _new_preemptions(self) -> dict[str, int]:
+        counts, before = self._scheduler.num_preemptions_by_mode, self._num_preemptions
+        self._num_preemptions = dict(counts)
+        return {mode: count - before[mode] for mode, count in counts.items()}
+
+
+def accepted_per_position(outcomes: Sequence[Drafted]) -> tuple[int, ...]:
+    """Count the drafts whose first token was accepted, whose second, and so on."""
+    longest = max((outcome.num_accepted for outcome in outcomes), default=0)
+    return tuple(sum(outcome.num_accepted > position for outcome in outcomes) for position in range(longest))

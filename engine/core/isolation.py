@@ -6,22 +6,14 @@ tokens of its request.
 """
 
 import logging
-import re
 from collections.abc import Callable
 
-from ..errors import FAILED_ON_REQUEST, RankLostError, is_out_of_memory, new_error_id
+from ..errors import FAILED_ON_REQUEST, RankLostError, is_device_lost, is_out_of_memory, new_error_id
 from .batch import Batch, RowFailure, RowOutput
 from .ports import Runner
 from .request import Request
 
 _log = logging.getLogger("splitfuse.engine")
-
-# After an illegal access, and the like, every call to the GPU fails: no row is at fault. These are the messages of
-# torch, Triton and cuBLAS then, without their messages for a call that was refused.
-_LOST_DEVICE = re.compile(
-    r"(CUDA error|Triton Error \[CUDA\]): (?!out of memory|invalid (configuration )?argument|CUBLAS_)"
-    r"|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)"
-)
 
 
 class IsolatingRunner:
@@ -51,7 +43,10 @@ class IsolatingRunner:
         try:
             return self._runner.run(batch)
         except Exception as exc:
-            _refuse_lost_device(exc)
+            if is_lost := is_device_lost(exc):
+                _log.error("the GPU can no longer be used; the engine stops, restart the server")
+            if is_lost or isinstance(exc, RankLostError):
+                raise
             if is_last_try:
                 return [RowOutput(failure=_failure(batch.rows[0].request, exc))]
             _log.warning("a step with %d rows failed (%s); trying again", len(batch.rows), _described(exc))
@@ -62,19 +57,9 @@ class IsolatingRunner:
         return [output for rows in halves for output in self._run_isolated(batch.subset(rows))]
 
 
-def _refuse_lost_device(exc: Exception) -> None:
-    """Raise the exception again if no other step can succeed after it."""
-    if isinstance(exc, RankLostError):
-        raise exc
-    if _LOST_DEVICE.search(str(exc)):
-        _log.error("the GPU can no longer be used; the engine stops, restart the server")
-        raise exc
-
-
 def _described(exc: Exception) -> str:
-    if is_out_of_memory(exc):
-        return "out of memory: lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs"
-    return type(exc).__name__
+    way_out = "out of memory: lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs"
+    return way_out if is_out_of_memory(exc) else type(exc).__name__
 
 
 def _failure(request: Request, exc: Exception) -> RowFailure:

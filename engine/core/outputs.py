@@ -57,11 +57,10 @@ class PromptLogprobs(Sequence[TokenLogprobs | None]):
 
     def __init__(self, num_top: int) -> None:
         self.num_top = num_top
-        self._token_ids = array("i")
-        self._logprobs = array("f")
-        self._ranks = array("i")
-        self._top_ids = array("i")
-        self._top_logprobs = array("f")
+        self._token_ids, self._ranks, self._top_ids = array("i"), array("i"), array("i")
+        self._logprobs, self._top_logprobs = array("f"), array("f")
+        self._columns: tuple[array[Any], ...]
+        self._columns = (self._token_ids, self._logprobs, self._ranks, self._top_ids, self._top_logprobs)
 
     def add(
         self,
@@ -74,20 +73,16 @@ class PromptLogprobs(Sequence[TokenLogprobs | None]):
         """Append positions: one token per position, and `num_top` candidates per position, flat."""
         assert len(token_ids) == len(logprobs) == len(ranks)
         assert len(top_ids) == len(top_logprobs) == self.num_top * len(token_ids)
-        self._token_ids.extend(token_ids)
-        self._logprobs.extend(logprobs)
-        self._ranks.extend(ranks)
-        self._top_ids.extend(top_ids)
-        self._top_logprobs.extend(top_logprobs)
+        for own, new in zip(self._columns, (token_ids, logprobs, ranks, top_ids, top_logprobs), strict=True):
+            own.extend(new)
 
     def extend(self, other: "PromptLogprobs") -> None:
         """Append the positions of another PromptLogprobs."""
-        self.add(other._token_ids, other._logprobs, other._ranks, other._top_ids, other._top_logprobs)
+        self.add(*other._columns)
 
     def to_lists(self) -> list[list[float]]:
         """Return the numbers, for `from_lists`."""
-        arrays = (self._token_ids, self._logprobs, self._ranks, self._top_ids, self._top_logprobs)
-        return [list(values) for values in arrays]
+        return [list(values) for values in self._columns]
 
     @classmethod
     def from_lists(cls, num_top: int, lists: Sequence[Sequence[Any]]) -> "PromptLogprobs":

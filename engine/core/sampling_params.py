@@ -100,7 +100,13 @@ class SamplingParams:
         fields, names = vars(self), self.names
         if guided is not None and self.structured_outputs is None:
             fields["structured_outputs"] = guided
-        _check_of_vllm(best_of, processors, extra_args, n=self.n)
+        if best_of not in (None, self.n):
+            raise InvalidRequestError(
+                f"best_of {best_of} is not taken: it may equal n, {self.n}; ask for more with n", param="best_of"
+            )
+        for name, value in (("logits_processors", processors), ("extra_args", extra_args)):
+            if value:
+                raise InvalidRequestError(f"{name} are not taken; see logit_bias and allowed_token_ids", param=name)
         for name, default, rule in _RULES:
             if (value := fields[name]) is not default:
                 fields[name] = rule.checked(names.get(name, name), value)  # in its normal form from here on
@@ -137,24 +143,8 @@ class SamplingParams:
 
     def check_against(self, *, vocab_size: int) -> None:
         """Check every token id against the width of the logits (not the tokenizer's size: they can differ)."""
-        named = {
-            "stop_token_ids": self.stop_token_ids,
-            "allowed_token_ids": self.allowed_token_ids or (),
-            "logit_bias": self.logit_bias,
-        }
-        for name, ids in named.items():
-            check_token_ids(ids, vocab_size=vocab_size, param=name)
-
-
-def _check_of_vllm(best_of: int | None, processors: Any, extra_args: Any, *, n: int) -> None:
-    """Raise for values that would change the answer."""
-    if best_of not in (None, n):
-        raise InvalidRequestError(
-            f"best_of {best_of} is not taken: it may equal n, {n}; ask for more with n", param="best_of"
-        )
-    for name, value in (("logits_processors", processors), ("extra_args", extra_args)):
-        if value:
-            raise InvalidRequestError(f"{name} are not taken; see logit_bias and allowed_token_ids", param=name)
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            check_token_ids(getattr(self, name) or (), vocab_size=vocab_size, param=name)
 
 
 _RULES = rules_of(SamplingParams)

@@ -13,9 +13,9 @@ from itertools import takewhile
 from typing import Any, Protocol
 
 from ...core.batch import Batch, RowOutput
+from ...core.engine_core import accepted_per_position
 from ...core.ports import Drafted, Speculator
 from ...core.request import Request
-from ...core.step_stats import accepted_per_position
 from .confidence import Confidence
 from .draft_length import DraftLengths
 

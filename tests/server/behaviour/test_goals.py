@@ -38,7 +38,7 @@ async def answer(served: Any, **fields: Any) -> httpx.Response:
 def slow_down(served: Any) -> None:
     """Let the cost model believe that a token takes a second."""
     model = served.service.engine.core.cost_model._hook
-    model.learns, model._coefficients = False, [1.0, 1.0, 0.0]
+    model.learns, model.a, model.b, model.c = False, 1.0, 1.0, 0.0
 
 
 @pytest.mark.parametrize("route", ROUTES)

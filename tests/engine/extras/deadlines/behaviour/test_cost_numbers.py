@@ -61,7 +61,7 @@ def asked(num_tokens: int, **params: Any) -> Request:
 def test_no_costs_raise(a: float, b: float) -> None:
     for c in COSTS:
         model = CostModel.fixed(1.0, 0.0, 0.0)
-        model._coefficients = [a, b, c]
+        model.a, model.b, model.c = a, b, c
         ask_everything(model)
 
 
