@@ -22,9 +22,8 @@ from ...engine.execution.models.layer_states import recurrent_parts
 from ...engine.execution.models.registry import read_model_config
 from ...engine.formats.checkpoint import local_model
 from .checks.finding import Finding, remark
+from .checks.machine import cache, disk, hub_folder, processor
 from .checks.network import hub, port
-from .checks.processor import processor
-from .checks.storage import cache, disk, hub_folder
 from .plan import NEVER_RUN
 
 # Name, module, packages, and the feature that needs them.

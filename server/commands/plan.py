@@ -9,8 +9,8 @@ from ...engine.config import EngineConfig
 from ...engine.config.short_names import hub_name
 from ...engine.errors import ConfigError
 from ...engine.formats.checkpoint import local_model, model_folder
-from .byte_size import SIZE_KIND, byte_size
 from .model_store.stored_model import is_cached
+from .settings_sources import SIZE_KIND, byte_size
 
 if TYPE_CHECKING:
     from ...engine.execution.models.memory_plan import MemoryPlan

@@ -16,8 +16,10 @@ from ...engine.config.profiles import profile_values
 from ...engine.config.setting import ENV_PREFIX, KIND_NAMES, Setting, settings_of
 from ...engine.errors import ConfigError
 from ..settings import Settings
-from .byte_size import SIZE_KIND, byte_size
 
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+SIZE_KIND = "a size: bytes, or a number and KB, MB, GB, TB (thousands), KiB, MiB, GiB or TiB, such as 24GB or 16GiB"
 REPLICA_VARIABLE = "SPLITFUSE_REPLICA"  # its name, as `serve --replicas` gives it
 # Variables of ours that are no settings: this, the client's address, the folder of running servers' files, Prometheus's
 # key in compose.yaml, the native part.
@@ -32,6 +34,14 @@ _SETTINGS = settings_of(Settings)
 ENGINE_FIELDS = tuple(settings_of(EngineConfig))
 MODEL_FIELDS = (*ENGINE_FIELDS, "profile")  # settings of commands that load a model in their own process
 ALL_FIELDS = tuple(_SETTINGS)
+
+
+def byte_size(text: str) -> int:
+    """Return the bytes of a size as people write it: 24GB, 16 GiB, 1073741824. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B)|(-?\d+)", text.strip().upper())
+    if match is None:
+        raise ValueError(text)
+    return int(match[3]) if match[3] else int(float(match[1]) * _UNITS[match[2]])
 
 
 def choices_of(name: str) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ from ...http.json_writer import SlicedResponse
 from ...service import service_of
 from .request import EmbeddingRequest, RerankRequest, ScoreRequest, TextsRequest, length_of
 from .response import class_list, embedding_list, pooling_list, ranking, score_list
-from .scoring import scored
-from .work import pooled, pooler_of
+from .work import pooled, pooler_of, scored
 
 router = APIRouter(tags=["embeddings"], responses=errors(*GENERATION))
 Body = Annotated[EmbeddingRequest, Depends(EmbeddingRequest.from_request)]

@@ -13,15 +13,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from ....engine.core.outputs import OutputDelta
+from ....engine.extras.pooling.params import Pair, PoolingParams, similarity
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import NotReadyError
 from ...service import Service, service_of
+from .request import length_of
 
 _MANY = 32  # inputs of one request, from which on it is background work
 MAX_NUMBERS = 8 * 2**20  # in one answer: 2,048 embeddings of 4,096 dimensions; 32 MiB until they are sent
 _STEPS_AHEAD = 3  # steps for which a request has tokens in the queue
-
 Read = Callable[[Any], Sequence[Any]]  # from the Pooler to PooledPrompts, in a thread
 
 
@@ -130,3 +131,25 @@ class _Run:
         submitted = await self._engine.submit(list(prompt.token_ids), params, sink, tenant=self._tenant)
         self._running.add(submitted.request_id)
         self._num_tokens += num_tokens
+
+
+async def scored(
+    request: Request, pairs: Sequence[Pair], params: PoolingParams, *, user: str, instruction: str | None = None
+) -> tuple[list[float], Usage]:
+    """Return each pair's score, by the model's head for pairs or the cosine of its embeddings. Raises like `pooled`."""
+    if pooler_of(service_of(request)).classifies:
+        read = lambda pooler: pooler.score_prompts(pairs, params, instruction=instruction)  # noqa: E731
+        results, usage = await pooled(request, read, length=length_of(pairs), user=user)
+        return [float(result[0]) for result in results], usage
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))  # a query of many documents is embedded once
+    vectors, usage = await _embedded(request, texts, params, user=user)
+    found = dict(zip(texts, (vector.tolist() for vector in vectors), strict=True))
+    return [similarity(found[pair.query], found[pair.document]) for pair in pairs], usage
+
+
+async def _embedded(
+    request: Request, texts: Sequence[str], params: PoolingParams, *, user: str
+) -> tuple[list[Any], Usage]:
+    return await pooled(
+        request, lambda pooler: pooler.embedding_prompts(texts, params), length=length_of(texts), user=user
+    )
