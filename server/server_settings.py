@@ -94,6 +94,11 @@ class ServerSettings(EngineConfig):
         """Keys of `api_key` and of `api_key_file`; without any the server asks for none."""
         return self.api_key + _keys_in(self.api_key_file, setting="--api-key-file")
 
+    @property
+    def has_several_keys(self) -> bool:
+        """True if keys share the server."""
+        return len(set(self.keys)) > 1
+
     @cached_property
     def admin_keys(self) -> tuple[str, ...]:
         """Keys of `admin_key` and of `admin_key_file`."""
@@ -119,8 +124,7 @@ class ServerSettings(EngineConfig):
     @property
     def queue_order(self) -> str:
         """Scheduling policy; "auto" is fair with several keys."""
-        is_fair = self.scheduling_policy == "auto" and len(set(self.keys)) > 1
-        return "fair" if is_fair else super().queue_order
+        return "fair" if self.scheduling_policy == "auto" and self.has_several_keys else super().queue_order
 
     @property
     def has_durable_results(self) -> bool:

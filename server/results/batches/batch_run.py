@@ -12,6 +12,7 @@ from typing import Any
 
 from ....engine.errors import EngineDeadError, InvalidRequestError, RequestFailedError, UnavailableError, new_error_id
 from ...http.errors import describe
+from ...jobs.shares import Turns
 from ..durable.batch_rows import BatchChanges, FileRow, LinesDone
 from ..durable.memory_store import StoreUser
 from ..durable.unfinished_job import MAX_CRASHES
@@ -37,7 +38,7 @@ class BatchContext:
     files: Files
     writer: GroupWriter
     answer: Answer
-    slots: asyncio.Semaphore
+    slots: Turns
     clock: Callable[[], float]  # wall clock
     file_ttl: float
     retry_s: float  # wait before a retry, after failures that are not the batch's fault
@@ -162,13 +163,13 @@ class BatchRun:
             async with asyncio.TaskGroup() as group:
                 async for number, text in self._lines():
                     if number not in finished and number not in suspects:
-                        await self._context.slots.acquire()
+                        await self._context.slots.take(self.batch.owner)
                         group.create_task(self._answer(number, text)).add_done_callback(self._leave_slot)
         except ExceptionGroup as exc:
             raise exc.exceptions[0] from exc
 
     def _leave_slot(self, task: asyncio.Task[None]) -> None:
-        self._context.slots.release()
+        self._context.slots.leave(self.batch.owner)
 
     async def _answer(self, number: int, text: bytes, *, num_crashes: int = 0) -> None:
         line = self._read(text)

@@ -12,6 +12,7 @@ from ...api.listing import Page
 from ...http.errors import IdempotencyKeyReusedError, NotReadyError, ResultNotFoundError
 from ...jobs.idempotency import IdempotencyKey, KeyLocks
 from ...jobs.job import new_id
+from ...jobs.shares import Turns, most_of
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import has_id_form
@@ -50,7 +51,7 @@ class Batches:
             files=self.files,
             writer=GroupWriter(store, retry_s=retry_s),
             answer=answer,
-            slots=asyncio.Semaphore(settings.max_batch_requests),
+            slots=Turns(settings.max_batch_requests, is_divided=settings.has_several_keys),
             clock=clock,
             file_ttl=settings.file_ttl,
             retry_s=retry_s,
@@ -77,9 +78,12 @@ class Batches:
         """Run a batch of the owner's file. Raises InvalidRequestError, QueueFullError, StoreUnavailableError."""
         async with self._key_locks.hold(owner, _lock_of(new.input_file_id)):
             file = await self._input(new.input_file_id, owner=owner)
-            num_unfinished = await self._store.use(lambda store: store.num_unfinished_batches())
-            if num_unfinished >= MAX_UNFINISHED:
-                raise QueueFullError(f"{num_unfinished} batches are unfinished; try later", retry_after_s=_FULL_RETRY_S)
+            num_all = await self._store.use(lambda store: store.num_unfinished_batches())
+            num_own = await self._store.use(lambda store: store.num_unfinished_batches(owner))
+            is_divided = self._settings.has_several_keys
+            if num_own >= most_of(MAX_UNFINISHED, num_own=num_own, num_all=num_all, is_divided=is_divided):
+                message = f"{num_own} of your batches are unfinished; try later"
+                raise QueueFullError(message, retry_after_s=_FULL_RETRY_S)
             batch = new.begun(new_id(ID_PREFIX, self._settings.id_tag), owner, self._clock())
             expires = batch.deadline + self._settings.file_ttl
             row = batch.to_row(expires=expires)

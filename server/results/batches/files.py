@@ -11,6 +11,7 @@ from ....engine.errors import InvalidRequestError
 from ...api.listing import Page
 from ...http.errors import FileTooLargeError, ResultNotFoundError, StoreUnavailableError
 from ...jobs.job import new_id
+from ...jobs.shares import most_of
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import Store, has_id_form
@@ -35,11 +36,11 @@ class Files:
     async def add(self, contents: BinaryIO, *, owner: str, filename: str, ttl_s: float | None = None) -> FileRow:
         """Store an upload. Raises InvalidRequestError, FileTooLargeError, StoreUnavailableError."""
         num_bytes = await asyncio.to_thread(contents.seek, 0, os.SEEK_END)
-        await self._check_room(num_bytes)
+        await self._check_room(num_bytes, owner=owner)
         num_lines = await self._num_lines(contents)
         file = self.new(owner, filename, PURPOSE, ttl_s=ttl_s)
         file = dataclasses.replace(file, num_bytes=num_bytes, num_lines=num_lines)
-        await self._store.use(partial(_add, file=file, most=self._settings.max_total_file_bytes))
+        await self._store.use(partial(_add, file=file, settings=self._settings))
         await asyncio.to_thread(contents.seek, 0)
         for number in range(-(-num_bytes // PART_BYTES)):
             part = await asyncio.to_thread(contents.read, PART_BYTES)
@@ -103,27 +104,28 @@ class Files:
             )
         return num_lines
 
-    async def _check_room(self, num_bytes: int) -> None:
+    async def _check_room(self, num_bytes: int, *, owner: str) -> None:
         if num_bytes > (most := self._settings.max_file_bytes):
             raise FileTooLargeError(f"the file has {num_bytes} bytes; split it, or raise --max-file-bytes above {most}")
-        await self._store.use(partial(_check_total, num_bytes=num_bytes, most=self._settings.max_total_file_bytes))
+        await self._store.use(partial(_check_total, num_bytes=num_bytes, owner=owner, settings=self._settings))
 
     async def _write(self, changes: BatchChanges) -> None:
         await self._store.use(lambda store: store.write_batches(changes))
 
 
-def _check_total(store: Store, *, num_bytes: int, most: int) -> None:
-    num_kept = store.num_file_bytes()
-    if num_kept + num_bytes > most:
+def _check_total(store: Store, *, num_bytes: int, owner: str, settings: BatchSettings) -> None:
+    num_own, num_all, limit = store.num_file_bytes(owner), store.num_file_bytes(), settings.max_total_file_bytes
+    most = most_of(limit, num_own=num_own, num_all=num_all, is_divided=settings.has_several_keys)
+    if num_own + num_bytes > most:
         raise FileTooLargeError(
-            f"there are {num_kept} bytes of files, with this one more than {most}; delete some, or raise "
-            "--max-total-file-bytes"
+            f"your files have {num_own} bytes, with this one more than {most}; delete some, or raise "
+            f"--max-total-file-bytes above {limit}"
         )
 
 
-def _add(store: Store, *, file: FileRow, most: int) -> None:
+def _add(store: Store, *, file: FileRow, settings: BatchSettings) -> None:
     """Write the file's row if there is room still: the lines of several uploads are counted at once."""
-    _check_total(store, num_bytes=file.num_bytes, most=most)
+    _check_total(store, num_bytes=file.num_bytes, owner=file.owner, settings=settings)
     store.write_batches(BatchChanges(files=(file,)))
 
 

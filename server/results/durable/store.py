@@ -31,6 +31,7 @@ _SELECT_BATCH = f"SELECT {', '.join(BatchRow.__slots__)} FROM splitfuse_batches"
 # Whoever adds a job holds its key's lock and found no job, so one that has the key has expired.
 _FREE_KEY = "DELETE FROM splitfuse_jobs WHERE owner = ? AND idempotency_key = ? AND status IS NOT NULL"
 # In an encrypted store the name holds the key of the parts, whose deletion takes a while.
+_OF_OWNER = " AND owner = ?"
 DELETE_FILES = "UPDATE splitfuse_files SET state = 'deleted', filename = '' WHERE state <> 'deleted' AND"
 _ID_FORM = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
 _SWEPT_PARTS = 32  # per transaction: 4 MiB of an uploaded file
@@ -314,9 +315,9 @@ class Store(ABC):
         """Return the batches that are not over, oldest first."""
         return self._readable(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
 
-    def num_unfinished_batches(self) -> int:
-        """Count the batches that are not over."""
-        return self._int("SELECT count(*) FROM splitfuse_batches WHERE NOT is_over")
+    def num_unfinished_batches(self, *owner: str) -> int:
+        """Count the batches that are not over, of all or of one owner."""
+        return self._int("SELECT count(*) FROM splitfuse_batches WHERE NOT is_over" + _OF_OWNER * len(owner), *owner)
 
     def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Return at most `limit` parts of a file after this number, in order."""
@@ -337,9 +338,10 @@ class Store(ABC):
             begun = "SELECT line, num_crashes FROM splitfuse_begun_lines WHERE batch_id = ?"
             return LinesDone(completed, failed, dict(db.execute(begun, batch_id).fetchall()))
 
-    def num_file_bytes(self) -> int:
-        """Return the total size of all files."""
-        return self._int("SELECT sum(num_bytes) FROM splitfuse_files WHERE state <> 'deleted'")
+    def num_file_bytes(self, *owner: str) -> int:
+        """Return the total size of all files, or of one owner's."""
+        query = "SELECT sum(num_bytes) FROM splitfuse_files WHERE state <> 'deleted'" + _OF_OWNER * len(owner)
+        return self._int(query, *owner)
 
     def num_parts(self, file_id: str) -> int:
         """Return the number of a file's parts."""
