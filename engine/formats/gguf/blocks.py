@@ -240,7 +240,7 @@ def _grid(name: str) -> Tensor:
 
 def _of_grid(name: str, entries: Tensor, signs: Tensor, scales: Tensor, unit: Tensor) -> _Unpacked:
     """Look entries of a grid up: w = unit · (2 · scale + 1) · sign · size. A sign is a bit of a byte of `signs`."""
-    sizes, is_negative = _grid(name)[entries].flatten(1), _fields(signs, 1, 8).to(torch.uint8)
+    sizes, is_negative = _grid(name)[entries].flatten(1), _fields(signs.to(torch.uint8), 1, 8)
     above = 3 if name.startswith("IQ3") else 2
     return _Unpacked(sizes | is_negative << above, (2 * scales + 1).to(torch.int8), super_scales=unit)
 
