@@ -26,7 +26,7 @@ def int8_hint(settings: ServerSettings, loaded: Any) -> str | None:
     """Return the hint if the weights are packed and the processor has tiles; None if int8 is on or refused."""
     config = loaded.model_config
     is_packed = config.quantization is not None or settings.quantization in ("int8", "int4")
-    is_packed |= any(f", {bits}-bit GGUF" in config.description for bits in (4, 5, 6, 8))
+    is_packed |= any(f", {bits}-bit GGUF" in config.description for bits in (1, 2, 3, 4, 5, 6, 8))
     is_auto = str(loaded.device) == "cpu" and is_packed and settings.quantization_activations == "auto"
     return _HINT if is_auto and "amx_int8" in cpu_flags() else None
 

@@ -264,6 +264,9 @@ def read_model_config(
     generation = read_json(path) if path.exists() else {}
     source = folder / "config.json"
     raw = read_json(source)
+    if not raw.get("quantization_config") and (path := folder / "hf_quant_config.json").exists():
+        declared = read_json(path).get("quantization")  # ModelOpt's older checkpoints have it here alone
+        raw["quantization_config"] = {"quant_method": "modelopt", **(declared if isinstance(declared, dict) else {})}
     text = raw.get("text_config")
     if not any(part.get(name) for part in (raw, text or {}) for name in ("dtype", "torch_dtype")):
         from ...formats.tensor_entry import stored_dtype  # here: it imports torch

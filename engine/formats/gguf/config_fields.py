@@ -147,4 +147,6 @@ def _description(file: GgufFile) -> str:
     size = f"{millions / 1000:.3g} B" if millions >= 1000 else f"{millions:.3g} M"
     bits = re.search(r"\d+", main.name)
     shown = "".join(char for char in name[:80] if char.isprintable())  # printable on a terminal
-    return f"{shown}, {bits[0] if bits else ''}-bit GGUF ({main.name}), {size} parameters"
+    is_wider = main.bits_on_cpu > 1.1 * 8 * main.block_bytes / main.block_values
+    held = f", {main.bits_on_cpu:.2f} bits in a CPU's memory" if is_wider else ""
+    return f"{shown}, {bits[0] if bits else ''}-bit GGUF ({main.name}{held}), {size} parameters"

@@ -9,6 +9,7 @@ class TensorType(NamedTuple):
     name: str
     block_values: int
     block_bytes: int
+    bits_on_cpu: float = 0  # of a value in a CPU's memory, with its scales; 0: as in the file
 
     @property
     def is_quantized(self) -> bool:
@@ -29,26 +30,26 @@ TENSOR_TYPES = {
     6: TensorType("Q5_0", 32, 22),
     7: TensorType("Q5_1", 32, 24),
     8: TensorType("Q8_0", 32, 34),
-    10: TensorType("Q2_K", 256, 84),
-    11: TensorType("Q3_K", 256, 110),
-    12: TensorType("Q4_K", 256, 144),
-    13: TensorType("Q5_K", 256, 176),
+    10: TensorType("Q2_K", 256, 84, 3.125),
+    11: TensorType("Q3_K", 256, 110, 3.5625),
+    12: TensorType("Q4_K", 256, 144, 4.625),
+    13: TensorType("Q5_K", 256, 176, 5.625),
     14: TensorType("Q6_K", 256, 210),
-    16: TensorType("IQ2_XXS", 256, 66),
-    17: TensorType("IQ2_XS", 256, 74),
-    18: TensorType("IQ3_XXS", 256, 98),
-    19: TensorType("IQ1_S", 256, 50),
+    16: TensorType("IQ2_XXS", 256, 66, 3.3125),
+    17: TensorType("IQ2_XS", 256, 74, 3.5625),
+    18: TensorType("IQ3_XXS", 256, 98, 4.3125),
+    19: TensorType("IQ1_S", 256, 50, 3.3125),
     20: TensorType("IQ4_NL", 32, 18),
-    21: TensorType("IQ3_S", 256, 110),
-    22: TensorType("IQ2_S", 256, 82),
-    23: TensorType("IQ4_XS", 256, 136),
-    29: TensorType("IQ1_M", 256, 56),
+    21: TensorType("IQ3_S", 256, 110, 4.3125),
+    22: TensorType("IQ2_S", 256, 82, 3.5625),
+    23: TensorType("IQ4_XS", 256, 136, 4.3125),
+    29: TensorType("IQ1_M", 256, 56, 3.5625),
     30: TensorType("BF16", 1, 2),
-    34: TensorType("TQ1_0", 256, 54),
+    34: TensorType("TQ1_0", 256, 54, 2.0625),
     35: TensorType("TQ2_0", 256, 66),
     39: TensorType("MXFP4", 32, 17),
-    40: TensorType("NVFP4", 64, 36),
-    41: TensorType("Q1_0", 128, 18),
+    40: TensorType("NVFP4", 64, 36, 5),
+    41: TensorType("Q1_0", 128, 18, 2.125),
     42: TensorType("Q2_0", 64, 18),
 }
 TYPES_BY_NAME = {kind.name: kind for kind in TENSOR_TYPES.values()}

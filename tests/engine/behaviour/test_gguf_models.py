@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.execution.models.registry import read_model_config
 from splitfuse.engine.formats.gguf.tensor_types import TENSOR_TYPES
 
 NUM_NEW = 24
@@ -101,6 +102,8 @@ def test_every_type_is_served_as_its_values_are(name: str, tmp_path: Path) -> No
     model, types = LlamaForCausalLM(config).eval(), [Type[kind] for kind in (TYPES if name == "mix" else [name])]
     path = tmp_path / f"{name}.gguf"
     write_model(path, model, is_hybrid=False, kind=lambda key: types[crc32(key.encode()) % len(types)])
+    if name == "IQ2_XS":
+        assert "2-bit GGUF (IQ2_XS, 3.56 bits in a CPU's memory)" in read_model_config(path).description
     assert_equal_answers(path, model)
 
 

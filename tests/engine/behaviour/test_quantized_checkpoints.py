@@ -103,6 +103,14 @@ def test_doctor_names_the_format(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert "LlamaForCausalLM (GPTQ, 4 bits in groups of 32)" in capfd.readouterr().out
 
 
+def test_older_checkpoints_of_modelopt_have_a_file_of_their_own(tmp_path: Path) -> None:
+    folder = tmp_path / "quantized"
+    _, dequantized = save_quantized("llama-gqa-tied", CASES["modelopt-nvfp4"], folder)
+    write_config(folder, quantization_config=None)
+    (folder / "hf_quant_config.json").write_text('{"producer": {}, "quantization": {"quant_algo": "NVFP4"}}')
+    check_weights(folder, dequantized)
+
+
 def test_rounding_again_is_refused(tmp_path: Path) -> None:
     save_quantized("llama-gqa-tied", CASES["awq"], tmp_path / "quantized")
     with pytest.raises(ConfigError, match=r"--quantization int8 is for unquantized.*AWQ, 4 bits.*leave it out"):

@@ -248,6 +248,8 @@ def test_packed_weights_are_about_as_large_as_in_their_files(library: build.Libr
         layout = quantized_linear._layout(random_weight(FORMS[name], 512, 512), library)
         size = sum(part.nbytes for part in layout.values() if isinstance(part, torch.Tensor))
         assert size <= 1.05 * file_bits / 8 * 512 * 512, name
+        planned = random_weight(FORMS[name], 512, 512).packed_bits(is_gpu=False) / 8 * 512 * 512
+        assert size == pytest.approx(planned, rel=0.001), name
 
 
 def test_what_has_no_layout_is_widened(library: build.Library) -> None:

@@ -77,6 +77,9 @@ def test_a_quantized_weight_is_exact(name: str, num_blocks: int) -> None:
     for same in (weight, weight.without_codebook()):
         torch.testing.assert_close(same.dequantized(), expected, rtol=0, atol=0, equal_nan=True)
     assert weight.values.shape == expected.shape
+    kind = TYPES_BY_NAME[name]
+    held = kind.bits_on_cpu or 8 * kind.block_bytes / kind.block_values
+    assert weight.packed_bits(is_gpu=False) == held
     lowest = -(2 ** (weight.bits - 1)) if weight.values.dtype == torch.int8 else 0
     assert lowest <= int(weight.values.min()) <= int(weight.values.max()) < lowest + 2**weight.bits
     most = 4 if name == "MXFP4" else 2  # powers of two, of one byte, are floats until the weight is packed
