@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..engine.core.sampling_params import SamplingParams
     from ..engine.serving.async_engine import AsyncEngine
     from ..engine.serving.input_processor import Prompt
+    from ..engine.serving.submitted_request import SubmittedRequest
     from .jobs.job import Job
     from .jobs.job_index import JobIndex
     from .jobs.result_backend import ResultBackend, Reuse
@@ -119,6 +120,9 @@ class Part:
 
     def job_created(self, job: "Job") -> None:
         """Hear of a job that is not submitted yet."""
+
+    def job_accepted(self, job: "Job", handle: "SubmittedRequest", params: "SamplingParams") -> None:
+        """Hear of a job that the engine has taken."""
 
     def reuse(self, job: "Job", prompt: "Prompt", params: "SamplingParams", *, tenant: str) -> "Reuse | None":
         """Look for an earlier answer to a request that is about to be submitted; None if there can be none."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..engine.language.text.tokenizer import Tokenizer
     from ..engine.serving.async_engine import AsyncEngine
     from ..engine.serving.input_processor import Prompt
+    from ..engine.serving.submitted_request import Resumed
     from .jobs.result_backend import Reuse
     from .metrics import Metrics
     from .server_settings import ServerSettings
@@ -143,23 +144,34 @@ class Service(JobObserver):
         return None if checks is None else checks.read(stored)
 
     async def submit(
-        self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "", kept: SavedRequest | None = None
+        self,
+        job: Job,
+        prompt: "Prompt",
+        params: SamplingParams,
+        *,
+        user: str = "",
+        kept: SavedRequest | None = None,
+        resumed: "Resumed | None" = None,
     ) -> None:
         """Hand the job to the engine. The tenant is the key's owner, or without keys `user`, or the adapter.
 
-        With `kept`, and where results are on disk, the job is there when this returns. Raises like AsyncEngine.submit,
-        and NotReadyError (StoreUnavailableError).
+        A `resumed` job goes on from tokens that readers have. With `kept`, and where results are on disk, the job is
+        there when this returns. Raises like AsyncEngine.submit, and NotReadyError (StoreUnavailableError).
         """
         if self.state != "ready":
             raise self.lifecycle.not_ready()
         params, tenant = self.results.bounded(params), job.owner or user or params.adapter or ""
         receipts = await self.receipts(params)
         sink = job.versions.noting(job.sink if kept is None else self.results.sink(job, webhook=kept.webhook))
-        reuse = self._reuse(job, prompt, params, tenant=tenant)
+        reuse = None if resumed else self._reuse(job, prompt, params, tenant=tenant)
         handle = None if reuse is None else reuse.earlier
         if handle is None:
-            handle = await self.engine.submit(prompt, params, sink, request_id=job.seq_id, tenant=tenant)
+            handle = await self.engine.submit(
+                prompt, params, sink, request_id=job.seq_id, tenant=tenant, resumed=resumed
+            )
         job.accept(handle)
+        for part in self.extensions.parts:
+            part.job_accepted(job, handle, params)
         if receipts is not None:
             job.receipt = receipts.maker(handle)
         if kept is not None:

@@ -286,7 +286,7 @@ class AsyncEngine:
         Deltas reach `sink` on the event loop, in order. The last delta of each of the n outputs has a finish_reason,
         also after an abort. Raises InvalidRequestError, QueueFullError, UnavailableError; ValueError for an id in use.
         """
-        is_new = resumed is None and not self._is_offline
+        is_new = (resumed is None or resumed.is_new) and not self._is_offline
         self._check_admission(params, is_new=is_new)
         await self.admits.wait()
         for part in self.extensions:

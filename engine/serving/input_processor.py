@@ -173,6 +173,11 @@ class InputProcessor:
         for index, known in enumerate(resumed.outputs):
             if known.has_ended:
                 continue
+            if len(token_ids) + len(known.token_ids) >= limit:
+                raise InvalidRequestError(
+                    f"the answer has {len(known.token_ids)} tokens already; send a larger max_tokens",
+                    param="max_tokens",
+                )
             state = None if grammar is None else grammar.begin(max_tokens=max_tokens, forced_from=known.forced_from)
             requests.append(
                 Request(

@@ -47,8 +47,10 @@ class Resumed:
     """Request that goes on where another process left it, with the seed that it had there.
 
     `outputs`: one entry for each of its n outputs. `arrival_time`: by this process's clock; may be negative.
+    `is_new`: it waits in the queue like a request that nobody has begun.
     """
 
     seed: int
     outputs: tuple[KnownOutput, ...]
     arrival_time: float
+    is_new: bool = False

@@ -198,6 +198,7 @@ class FakeEngine:
         *,
         request_id: str | None = None,
         tenant: str = "",
+        resumed: None = None,
     ) -> FakeHandle:
         await asyncio.sleep(0)
         prompt = prompt["prompt"] if isinstance(prompt, Mapping) else prompt

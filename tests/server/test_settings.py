@@ -11,6 +11,7 @@ from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS
 from splitfuse.engine.config.setting import settings_of
 from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.extras.bench.quality import quality_parser
 from splitfuse.server.commands.parsers.tree import build_parser
 from splitfuse.server.commands.setting_flags import add_flags
 from splitfuse.server.commands.settings_sources import ALL_FIELDS, resolve
@@ -311,7 +312,7 @@ def test_no_document_for_users_names_a_flag_that_is_gone():
     named = re.findall(r"(?<![\w-])--[a-z][\w-]+", "\n".join(page.read_text() for page in pages))
     parser = argparse.ArgumentParser()
     add_flags(parser, ALL_FIELDS)
-    parsers = (parser, *build_parser([])[1].values())
+    parsers = (parser, quality_parser(), *build_parser([])[1].values())
     known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     gone = {word.replace("_", "-") for word in named} - known - FOREIGN_OPTIONS.keys()
     assert gone <= {"--goodput", "--target", "--extra-index-url", "--torch-backend"}, "options of other programs"

@@ -1,0 +1,10 @@
+"""Forks: a kept answer goes on from one of its tokens, in another way; and its tokens with their alternatives."""
+
+from ...extension import Extension
+
+EXTENSION = Extension(
+    package=__name__,
+    paths=("/fork", "/result/*/tokens"),
+    router="routes:router",
+    part="origins:Origins",
+)

@@ -1,0 +1,121 @@
+"""POST /fork continues a kept answer from any token; GET /result/{seq_id}/tokens shows what else was likely."""
+
+import math
+
+import pytest
+from serving import parse_events
+
+PROMPT = {"prompt": "Once upon a time", "max_tokens": 24, "seed": 7, "temperature": 1.0, "ignore_eos": True}
+
+
+async def answered(live, path, **body):
+    """Submit, and return the result."""
+    response = await live.post(path, json=body)
+    assert response.status_code == 202, response.text
+    return (await live.get(response.json()["result_url"], params={"wait": 60})).json()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"temperature": 0, "presence_penalty": 1.5, "frequency_penalty": 0.5},
+        {"n": 3},
+        {"stop": ["zzz", "q"], "logprobs": 2},
+        {"structured_outputs": {"regex": "[a-z ]{30,60}"}, "ignore_eos": False},
+    ],
+    ids=lambda more: "+".join(more) or "plain",
+)
+async def test_without_a_change_the_rest_is_the_same(live, more):
+    parent = await answered(live, "/generate", **PROMPT | more)
+    for output in parent["outputs"]:
+        num_tokens = len(output["token_ids"])
+        for at in (0, 1, num_tokens // 2, num_tokens - 1, num_tokens):
+            fork = await answered(live, "/fork", seq_id=parent["seq_id"], output=output["index"], at=at)
+            assert fork["token_ids"] == output["token_ids"], at
+            assert (fork["text"], fork["finish_reason"]) == (output["text"], output["finish_reason"])
+            assert fork["usage"]["completion_tokens"] == num_tokens
+
+
+async def test_changes_hold_from_the_fork_on(live):
+    parent = await answered(live, "/generate", **PROMPT, return_token_ids=True)
+    fork = {"seq_id": parent["seq_id"], "at": 10}
+    other = await answered(live, "/fork", **fork, seed=8)
+    assert other["token_ids"][:10] == parent["token_ids"][:10]
+    assert other["token_ids"] != parent["token_ids"]
+    greedy = await answered(live, "/fork", **fork, temperature=0, max_tokens=14)
+    whole = parent["prompt_token_ids"] + parent["token_ids"][:10]
+    rest = await answered(live, "/generate", prompt=whole, temperature=0, max_tokens=4, ignore_eos=True)
+    assert greedy["token_ids"][10:] == rest["token_ids"]
+    longer = await answered(live, "/fork", seq_id=parent["seq_id"], max_tokens=30)
+    assert longer["token_ids"][:24] == parent["token_ids"]
+    assert len(longer["token_ids"]) == 30
+
+
+async def test_appended_tokens_and_text_are_part_of_the_answer(live):
+    parent = await answered(live, "/generate", **PROMPT)
+    by_text = await answered(live, "/fork", seq_id=parent["seq_id"], at=5, append_text=" a little dog")
+    appended = (await live.post("/tokenize", json={"prompt": " a little dog", "add_special_tokens": False})).json()
+    by_ids = await answered(live, "/fork", seq_id=parent["seq_id"], at=5, append_token_ids=appended["tokens"])
+    assert by_text["token_ids"] == by_ids["token_ids"]
+    assert by_text["token_ids"][5 : 5 + appended["count"]] == appended["tokens"]
+    assert " a little dog" in by_text["text"]
+    again = await answered(live, "/fork", seq_id=by_text["seq_id"], at=12)  # a fork is an answer like any other
+    assert again["token_ids"] == by_text["token_ids"]
+
+
+async def test_a_fork_can_be_streamed(live):
+    parent = await answered(live, "/generate", **PROMPT)
+    response = await live.post("/fork", json={"seq_id": parent["seq_id"], "at": 6, "stream": True})
+    *tokens, done = parse_events(response.text)
+    assert done["data"]["token_ids"] == parent["token_ids"]
+    assert tokens[0]["data"]["token_ids"] == parent["token_ids"][:6]
+    assert "".join(event["data"]["text"] for event in tokens) == parent["text"]
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"at": 25}, "at"),
+        ({"output": 1}, "output"),
+        ({"append_token_ids": [10**6]}, "append_token_ids"),
+        ({"append_token_ids": [1], "append_text": "x"}, "append_text"),
+        ({"receipt": True}, "receipt"),
+        ({"max_tokens": 20}, "max_tokens"),  # there is no token left
+    ],
+)
+async def test_what_cannot_be_forked_is_named(live, change, param):
+    parent = await answered(live, "/generate", **PROMPT)
+    response = await live.post("/fork", json={"seq_id": parent["seq_id"], **change})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_only_the_owner_and_only_a_kept_answer(live):
+    for path in ("/result/none/tokens", "/fork"):
+        response = await (live.get(path) if path != "/fork" else live.post(path, json={"seq_id": "none"}))
+        assert response.status_code == 404
+    running = (await live.post("/generate", json={"prompt": "x", "max_tokens": 400, "ignore_eos": True})).json()
+    response = await live.post("/fork", json={"seq_id": running["seq_id"]})
+    assert response.status_code == 400
+    assert "has not ended" in response.json()["error"]["message"]
+    await live.delete(running["result_url"])
+
+
+async def test_tokens_have_ranks_and_alternatives(live):
+    body = {**PROMPT, "n": 2, "logprobs": 3}
+    parent = await answered(live, "/generate", **body)
+    for output in parent["outputs"]:
+        path, index = f"/result/{parent['seq_id']}/tokens", output["index"]
+        whole = (await live.get(path, params={"output": index, "top": 5})).json()
+        assert [token["token_id"] for token in whole["tokens"]] == output["token_ids"]
+        assert whole["num_tokens"] == len(output["token_ids"])
+        for token, sampled in zip(whole["tokens"], output["logprobs"], strict=True):
+            assert token["logprob"] == pytest.approx(sampled["logprob"], abs=1e-4)
+            assert [top["token_id"] for top in token["top"][:3]] == [top["token_id"] for top in sampled["top"]]
+            assert [top["rank"] for top in token["top"]] == [1, 2, 3, 4, 5]
+            better = sum(math.exp(top["logprob"]) for top in token["top"])
+            assert 0 < better <= 1.0001
+            if token["rank"] <= 5:
+                assert token["top"][token["rank"] - 1]["token_id"] == token["token_id"]
+        part = (await live.get(path, params={"output": index, "top": 5, "from": 3, "to": 6})).json()
+        assert part["tokens"] == whole["tokens"][3:6]
