@@ -1,6 +1,9 @@
 """Short names of popular models: the file on the Hugging Face hub that each name stands for. A table and no network."""
 
+import re
 from typing import NamedTuple
+
+from ..errors import ConfigError
 
 
 class HubModel(NamedTuple):
@@ -70,7 +73,35 @@ SHORT_NAMES = {
 }
 
 
+_ADDRESS = re.compile(
+    r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)(?P<path>[^?#]+)(?:[?#].*)?", re.IGNORECASE
+)
+_OTHER_HUB = re.compile(
+    r"(?:ollama (?:run|pull) |ollama://|(?:https?://)?(?:www\.)?(?:registry\.)?ollama\.(?:com|ai)/(?:library/)?)(?P<name>\S+)"
+)
+
+
 def hub_name(model: str) -> str:
-    """Return the hub id that a short name stands for; any other name stays."""
-    known = SHORT_NAMES.get(model.lower())
-    return model if known is None else known.hub_id
+    """Return `owner/name` or `owner/name:FILE` for a short name or an address on the hub; any other name stays.
+
+    Raises ConfigError for addresses elsewhere, with what to type.
+    """
+    if (known := SHORT_NAMES.get(model.lower())) is not None:
+        return known.hub_id
+    if match := _ADDRESS.fullmatch(model):
+        owner, _, rest = match["path"].strip("/").partition("/")
+        name, _, rest = rest.partition("/")
+        kind, _, after = rest.partition("/")
+        if kind in ("resolve", "blob", "raw", "tree"):
+            revision, _, rest = after.partition("/")
+            if revision not in ("", "main"):
+                raise ConfigError(f"{model}: give {owner}/{name} and --revision {revision}")
+        return f"{owner}/{name}:{rest}" if rest else f"{owner}/{name}"
+    if match := _OTHER_HUB.fullmatch(model):
+        name = match["name"]
+        same = SHORT_NAMES.get(name.lower()) or (hub_name(name) != name and name)
+        instead = name if same else "OWNER/NAME:Q4_K_M, the model's name on huggingface.co"
+        raise ConfigError(f"models of Ollama's registry are not read; type: splitfuse serve {instead}")
+    if "://" in model:
+        raise ConfigError(f"{model}: models are fetched from huggingface.co alone; download the file and give its path")
+    return model

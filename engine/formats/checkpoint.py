@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from .split_names import parts_of, whole_models
 
 HUB_FILES, WEIGHT_FILES = ("*.json", "*.jinja", "tokenizer.model"), "*.safetensors"  # fetched from the hub
-_HUB_ID = re.compile(r"[^/.~:][^/:]*/[^/:]+(:[^:]+\.gguf)?")
+_HUB_ID = re.compile(r"[^/.~:][^/:]*/[^/:]+(:[^:]+)?")
 
 
 def local_model(model: str | None) -> Path | None:
@@ -75,11 +75,17 @@ def _model_in(folder: Path) -> Path:
 def _download(hub_id: str, file: str, *, revision: str | None, with_weights: bool) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
 
+    from .hub_files import gguf_files
+
     patterns = [*HUB_FILES, *([WEIGHT_FILES] if with_weights else [])]
     try:
-        if file:
-            return Path(hf_hub_download(hub_id, file, revision=revision))
+        files = gguf_files(hub_id, file, revision=revision) if file or with_weights else []
+        paths = [Path(hf_hub_download(hub_id, name, revision=revision)) for name in files]
+        if paths:
+            return paths[0]
         folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
+    except ConfigError:
+        raise
     except Exception as exc:  # the hub's client raises many types, and all mean "not available"
         first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
         from .missing_model import unavailable_hint
@@ -89,7 +95,7 @@ def _download(hub_id: str, file: str, *, revision: str | None, with_weights: boo
             f"model {name!r} is no local folder and the hub does not give it: {first_line}{hint}"
         ) from exc
     if not (folder / "config.json").exists():
-        raise ConfigError(f"{hub_id} has no config.json; for one of its GGUF files name it: {hub_id}:FILE.gguf")
+        raise ConfigError(f"{hub_id} has neither config.json nor GGUF files; is it a model?")
     return folder
 
 

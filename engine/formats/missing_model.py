@@ -8,7 +8,7 @@ from ..config.named_models import NAMES
 from .json_file import read_json
 
 _MAX_LISTED = 5
-_HUB = "a hub id like owner/name or owner/name:FILE.gguf"
+_HUB = "a hub id like owner/name, owner/name:Q4_K_M or owner/name:FILE.gguf"
 _NO_NETWORK = (
     "without a network give a folder or a .gguf file, set HF_HUB_OFFLINE=1 to use downloaded models, or set "
     "HF_ENDPOINT to a mirror"

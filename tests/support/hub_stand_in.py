@@ -3,7 +3,7 @@
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -12,8 +12,12 @@ COMMIT = "c0" * 20
 
 
 @contextmanager
-def hub_of(model: str, files: Mapping[str, bytes]) -> Iterator[str]:
-    """Serve the files of one model, `owner/name`; yields the value for HF_ENDPOINT."""
+def hub_of(model: str, files: Mapping[str, bytes], *, cuts: Sequence[int] = (), spoils: bool = False) -> Iterator[str]:
+    """Serve the files of one model, `owner/name`; yields the value for HF_ENDPOINT.
+
+    `cuts`: positions in each file at which the connection breaks, once each. `spoils`: contents have other hashes.
+    """
+    left = {name: [*cuts] for name in files}
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -30,10 +34,26 @@ def hub_of(model: str, files: Mapping[str, bytes]) -> Iterator[str]:
                     json.dumps(_tree(files) if "/tree/" in path else _info(model, files)).encode(), {}, with_body
                 )
             elif path.startswith(f"/{model}/resolve/") and name in files:
-                headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{_oid(files[name])}"'}
-                self._send(files[name], headers, with_body)
+                headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{_oid(files[name])}"', "Accept-Ranges": "bytes"}
+                body = bytes(len(files[name])) if spoils else files[name]
+                self._send_file(name, body, headers, with_body)
             else:
                 self.send_error(404)
+
+        def _send_file(self, name: str, body: bytes, headers: Mapping[str, str], with_body: bool) -> None:
+            """Answer a whole file or the rest from a position, up to the next cut."""
+            start = int((self.headers.get("Range") or "bytes=0-")[6:].partition("-")[0])
+            self.send_response(206 if start else 200)
+            extra = {"Content-Range": f"bytes {start}-{len(body) - 1}/{len(body)}"} if start else {}
+            for key, value in {**headers, **extra, "Content-Length": str(len(body) - start)}.items():
+                self.send_header(key, value)
+            self.end_headers()
+            if with_body:
+                ahead = [cut for cut in left[name] if cut > start]
+                self.wfile.write(body[start : ahead[0] if ahead else None])
+                if ahead:
+                    left[name].remove(ahead[0])
+                    self.close_connection = True
 
         def _send(self, body: bytes, headers: Mapping[str, str], with_body: bool) -> None:
             self.send_response(200)
@@ -58,6 +78,9 @@ def hub_of(model: str, files: Mapping[str, bytes]) -> Iterator[str]:
 
 
 def _oid(content: bytes) -> str:
+    """Return the hash by which the hub names a content: SHA-256 for large files."""
+    if len(content) > 1000:
+        return hashlib.sha256(content).hexdigest()
     return hashlib.sha1(content, usedforsecurity=False).hexdigest()
 
 

@@ -1,5 +1,7 @@
 """`splitfuse pull`: fetches a model from the Hugging Face hub, after a check of free disk, with one bar for all."""
 
+import hashlib
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -10,8 +12,10 @@ from ....engine.config import EngineConfig
 from ....engine.config.short_names import hub_name
 from ....engine.errors import ConfigError
 from ....engine.formats.checkpoint import HUB_FILES, WEIGHT_FILES, local_model, model_folder
+from ....engine.formats.hub_files import gguf_files
 from .model_table import megabytes
 
+_SHA256 = re.compile("[0-9a-f]{64}")
 _SPARE_BYTES = 200 * 10**6  # left free on the disk
 
 
@@ -56,10 +60,12 @@ def _missing(model: str) -> Sequence[Any]:
 
     hub_id, _, file = hub_name(model).partition(":")
     try:
-        if file:
-            items: Sequence[Any] = [hf_hub_download(hub_id, file, dry_run=True)]
+        if files := gguf_files(hub_id, file):
+            items: Sequence[Any] = [hf_hub_download(hub_id, name, dry_run=True) for name in files]
         else:
             items = snapshot_download(hub_id, allow_patterns=[*HUB_FILES, WEIGHT_FILES], dry_run=True)
+    except ConfigError:
+        raise
     except Exception as exc:  # the hub's client raises many types, and all mean "not available"
         raise _unavailable(model, exc) from exc
     return [item for item in items if item.will_download]
@@ -72,11 +78,23 @@ def _fetch(model: str, missing: Sequence[Any], num_bytes: int) -> None:
     total = _new_bar(num_bytes)
     try:
         for item in missing:
-            hf_hub_download(hub_id, item.filename, tqdm_class=_part_of(total))
+            _check(Path(hf_hub_download(hub_id, item.filename, tqdm_class=_part_of(total))), item)
+    except ConfigError:
+        raise
     except Exception as exc:  # like above
         raise _unavailable(model, exc) from exc
     finally:
         total.close()
+
+
+def _check(path: Path, item: Any) -> None:
+    """Raise ConfigError, and delete the file, if its size or its SHA-256 are not the hub's."""
+    content = path.resolve()  # named by its hash, which is SHA-256 for large files
+    with content.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if content.stat().st_size != item.file_size or (_SHA256.fullmatch(content.name) and digest != content.name):
+        content.unlink()
+        raise ConfigError(f"{item.filename} did not arrive whole; fetch it again: the same command")
 
 
 def _new_bar(num_bytes: int) -> Any:

@@ -41,10 +41,12 @@ def stored_models() -> list[StoredModel]:
 
 
 def is_cached(model: str) -> bool:
-    """True if a hub's file, `OWNER/NAME:FILE` or a short name of one, is in the cache."""
+    """True if a hub's file, `OWNER/NAME:FILE`, a quantization's or a short name's, is in the cache."""
     from huggingface_hub import try_to_load_from_cache
 
     hub_id, _, file = hub_name(model).partition(":")
+    if not file.endswith(".gguf"):
+        return any(stored.hub_id.startswith(f"{hub_id}:") for stored in _cached())
     return isinstance(try_to_load_from_cache(hub_id, file), str)
 
 

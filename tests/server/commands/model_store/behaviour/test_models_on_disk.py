@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
 from hub_stand_in import hub_of
 from serving import run_cli
@@ -66,6 +67,85 @@ def listed(capfd):
     return {entry["name"]: entry for entry in json.loads(capfd.readouterr().out)}
 
 
+@pytest.fixture(scope="module")
+def ggufs(tmp_path_factory) -> dict[str, bytes]:
+    """Return the files of a repository of GGUF files: two quantizations, one of them split, and files beside them."""
+    folder = tmp_path_factory.mktemp("ggufs")
+    write_gguf(folder / "tiny-Q8_0.gguf", "qwen3")
+    write_gguf(folder / "tiny-Q4_K_M.gguf", "qwen3", kind=Type.Q8_0, tensors_of_a_part=7)
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {**files, "mmproj-F16.gguf": b"GGUF", "tiny-BF16.gguf": bytes(10**6), "README.md": b"x"}
+
+
+def pulled(url, home, name) -> Path:
+    env = {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
+    done = run_cli("pull", name, env=env)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip().rpartition(": ")[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("t/q-GGUF:Q4_K_M", "tiny-Q4_K_M-00001-of-"),
+        ("t/q-GGUF:q8_0", "tiny-Q8_0.gguf"),
+        ("t/q-GGUF", "tiny-Q8_0.gguf"),  # the largest of at most 8 bits
+        ("hf.co/t/q-GGUF:Q8_0", "tiny-Q8_0.gguf"),
+        ("hf://t/q-GGUF/tiny-Q8_0.gguf", "tiny-Q8_0.gguf"),
+        ("https://huggingface.co/t/q-GGUF/resolve/main/tiny-Q8_0.gguf?download=true", "tiny-Q8_0.gguf"),
+        ("https://huggingface.co/t/q-GGUF/tree/main", "tiny-Q8_0.gguf"),
+    ],
+)
+def test_pull_takes_names_as_people_paste_them(name, file, ggufs, tmp_path):
+    with hub_of("t/q-GGUF", ggufs) as url:
+        path = pulled(url, tmp_path, name)
+    assert path.name.startswith(file)
+    here = {found.name for found in path.parent.iterdir()}
+    assert here == {given for given in ggufs if given.startswith(file.removesuffix("00001-of-"))}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "t/q-GGUF:Q5_K_M",
+            "t/q-GGUF has no file of 'Q5_K_M'; name one: t/q-GGUF:FILE, of tiny-BF16.gguf, tiny-Q4_K_M",
+        ),
+        ("ollama run qwen3:0.6b", "type: splitfuse serve qwen3:0.6b"),
+        ("ollama run hf.co/a/b:Q4_0", "type: splitfuse serve hf.co/a/b:Q4_0"),
+        ("ollama.com/library/mistral", "type: splitfuse serve OWNER/NAME:Q4_K_M"),
+        ("https://example.org/m.gguf", "models are fetched from huggingface.co alone; download the file and give"),
+        ("https://huggingface.co/a/b/resolve/v2/m.gguf", "give a/b and --revision v2"),
+    ],
+)
+def test_what_is_no_model_of_the_hub_is_refused_with_what_to_type(name, message, ggufs, tmp_path):
+    with hub_of("t/q-GGUF", ggufs) as url:
+        env = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        done = run_cli("pull", name, env=env)
+    assert (done.returncode != 0, message in done.stderr) == (True, True), done.stderr
+
+
+def test_a_cut_download_goes_on_where_it_broke(ggufs, tmp_path):
+    size = len(ggufs["tiny-Q8_0.gguf"])
+    with hub_of("t/q-GGUF", ggufs, cuts=(size // 10, size // 2, size - 10)) as url:
+        for _ in range(4):
+            env = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+            done = run_cli("pull", "t/q-GGUF:Q8_0", env=env)
+            if done.returncode == 0:
+                break
+        path = Path(done.stdout.strip().rpartition(": ")[2])
+    assert path.read_bytes() == ggufs["tiny-Q8_0.gguf"]
+
+
+def test_a_file_with_other_contents_than_its_hash_is_not_kept(ggufs, tmp_path):
+    with hub_of("t/q-GGUF", ggufs, spoils=True) as url:
+        env = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        done = run_cli("pull", "t/q-GGUF:Q8_0", env=env)
+        assert "tiny-Q8_0.gguf did not arrive whole; fetch it again" in done.stderr
+    with hub_of("t/q-GGUF", ggufs) as url:
+        assert pulled(url, tmp_path, "t/q-GGUF:Q8_0").read_bytes() == ggufs["tiny-Q8_0.gguf"]
+
+
 def test_models_lists_the_disk(cache, capfd, monkeypatch):
     models = listed(capfd)
     assert {MODEL, SHORT, "other/unknown", "demo"} <= set(models)
@@ -86,7 +166,7 @@ def test_models_lists_families(capfd):
     assert main(["models", "--supported"]) == 0
     rows = [line.split() for line in capfd.readouterr().out.splitlines()]
     assert ["Qwen3", "Qwen3ForCausalLM", "qwen3,", "qwen3vl", "Qwen/Qwen3-0.6B"] in rows
-    assert ["Falcon", "FalconForCausalLM", "-", "tiiuae/falcon-7b"] in rows
+    assert ["OPT", "OPTForCausalLM", "-", "facebook/opt-125m"] in rows
 
 
 def test_a_plan_reads_a_file_of_the_cache(cache, capfd, monkeypatch):

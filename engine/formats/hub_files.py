@@ -1,0 +1,97 @@
+"""Files of a hub's repository that hold one GGUF model: chosen by a name, a quantization, or the memory."""
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config.host import available_memory
+from ..errors import ConfigError
+from .split_names import part_names, whole_models
+
+_log = logging.getLogger("splitfuse.engine")
+_CACHE_SHARE = 1.2  # weights, a small KV cache and a step
+_WIDE = re.compile(r"(?i)(^|[-._/])(f32|fp32|f16|fp16|bf16)([-._/]|$)")  # 16 and 32 bits: 8 are as good
+
+
+def gguf_files(hub_id: str, part: str, *, revision: str | None = None) -> list[str]:
+    """Return the files to fetch, the parts of a split model in order; [] if a folder of safetensors is meant.
+
+    `part`: FILE.gguf, a quantization such as Q4_K_M, or "". Raises ConfigError; the hub's client raises its own errors.
+    """
+    if part.lower().endswith(".gguf"):
+        folder, name = Path(part).parent, Path(part).name
+        return [str(folder / name) for name in part_names(name)]
+    sizes = _sizes(hub_id, revision)
+    if not part and "config.json" in sizes and any(name.endswith(".safetensors") for name in sizes):
+        return []
+    models = {name: sum(sizes.get(file, 0) for file in _parts(name)) for name in sizes_of_models(sizes)}
+    if not models:
+        if part:
+            raise ConfigError(f"{hub_id} has no GGUF files; leave {part!r} out")
+        return []
+    return _parts(_with_name(models, hub_id, part) if part else _best(models, hub_id))
+
+
+def sizes_of_models(names: Mapping[str, int]) -> list[str]:
+    """Return the names of the GGUF models, a split one's first part."""
+    return whole_models(name for name in sorted(names) if name.lower().endswith(".gguf"))
+
+
+def _parts(name: str) -> list[str]:
+    folder = Path(name).parent
+    return [str(folder / file) for file in part_names(Path(name).name)]
+
+
+def _with_name(models: Mapping[str, int], hub_id: str, quantization: str) -> str:
+    """Return the model whose name has this quantization; without Unsloth's prefix UD- if there are both."""
+    wanted = re.compile(rf"(^|[-._/]){re.escape(quantization)}([-._/]|$)", re.IGNORECASE)
+    found = [name for name in models if wanted.search(name)]
+    plain = [name for name in found if not re.search(rf"UD-{re.escape(quantization)}", name, re.IGNORECASE)]
+    found = plain or found
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(found or models)
+    why = f"has several files of {quantization!r}" if found else f"has no file of {quantization!r}"
+    raise ConfigError(f"{hub_id} {why}; name one: {hub_id}:FILE, of {names}")
+
+
+def _best(models: Mapping[str, int], hub_id: str) -> str:
+    """Return the largest model that fits memory, of at most 8 bits if there is one, and say so."""
+    free = available_memory()
+    choices = [name for name in models if not _WIDE.search(name)] or [*models]
+    fitting = [name for name in choices if models[name] * _CACHE_SHARE <= free]
+    if not fitting:
+        smallest = min(choices, key=models.__getitem__)
+        raise ConfigError(
+            f"{hub_id}: no GGUF file fits {free / 1e9:.1f} GB of memory; the smallest is {smallest}, "
+            f"{models[smallest] / 1e9:.1f} GB; name a file to try it: {hub_id}:FILE"
+        )
+    best = max(fitting, key=models.__getitem__)
+    _log.warning(
+        "%s has %d GGUF models; %s (%.1f GB) is the largest that fits memory; for another: %s:FILE",
+        *(hub_id, len(models), best, models[best] / 1e9, hub_id),
+    )
+    return best
+
+
+def _sizes(hub_id: str, revision: str | None) -> dict[str, int]:
+    """Return the sizes of the repository's files; of those in the cache if the hub is not reached."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        if constants.HF_HUB_OFFLINE:
+            raise ConnectionError("HF_HUB_OFFLINE is set")
+        tree: Any = HfApi().list_repo_tree(hub_id, recursive=True, revision=revision)
+        return {str(item.path): int(item.size) for item in tree if hasattr(item, "size")}
+    except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError):
+        raise
+    except Exception:
+        cached = Path(constants.HF_HUB_CACHE) / f"models--{hub_id.replace('/', '--')}" / "snapshots"
+        folders = sorted(cached.glob(revision or "*"), key=lambda folder: folder.stat().st_mtime)
+        if not folders:
+            raise
+        files = (path for path in folders[-1].rglob("*") if path.is_file())
+        return {str(path.relative_to(folders[-1])): path.stat().st_size for path in files}
