@@ -101,6 +101,12 @@ def models(args: argparse.Namespace) -> int:
     return print_supported() if args.supported else print_models(as_json=args.as_json)
 
 
+def inspect(args: argparse.Namespace) -> int:
+    from .inspect import inspect
+
+    return inspect(args.model, as_json=args.as_json)
+
+
 def pull(args: argparse.Namespace) -> int:
     from .model_store.pull import pull
 

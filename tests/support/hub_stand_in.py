@@ -42,9 +42,11 @@ def hub_of(model: str, files: Mapping[str, bytes], *, cuts: Sequence[int] = (), 
 
         def _send_file(self, name: str, body: bytes, headers: Mapping[str, str], with_body: bool) -> None:
             """Answer a whole file or the rest from a position, up to the next cut."""
-            start = int((self.headers.get("Range") or "bytes=0-")[6:].partition("-")[0])
-            self.send_response(206 if start else 200)
-            extra = {"Content-Range": f"bytes {start}-{len(body) - 1}/{len(body)}"} if start else {}
+            wanted, total = self.headers.get("Range"), len(body)
+            first, _, last = (wanted or "bytes=0-")[6:].partition("-")
+            start, body = int(first), body[: int(last) + 1] if last else body
+            self.send_response(206 if wanted else 200)
+            extra = {"Content-Range": f"bytes {start}-{len(body) - 1}/{total}"} if wanted else {}
             for key, value in {**headers, **extra, "Content-Length": str(len(body) - start)}.items():
                 self.send_header(key, value)
             self.end_headers()

@@ -133,6 +133,17 @@ def _read_file(path: Path) -> GgufFile:
     raise AssertionError("the last size returns or raises")
 
 
+def header_ends(data: bytes) -> bool:
+    """True if the first bytes of a file hold its whole header, or are no GGUF's."""
+    try:
+        _Header(data).read()
+    except _EndsEarlyError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
 class _EndsEarlyError(ValueError):
     def __init__(self) -> None:
         super().__init__(f"its header does not end, or not within {_HEADER_BYTES[-1] // 2**20} MiB")

@@ -98,6 +98,7 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
     made: dict[str, Parser] = {}
     for name, run, text in (
         ("models", handlers.models, "list models on this machine, and short names of others"),
+        ("inspect", handlers.inspect, "say what a model is, and if it is served, before it is fetched"),
         ("pull", handlers.pull, "fetch a model from the Hugging Face hub"),
         ("rm", handlers.rm, "remove a model that was fetched"),
         ("ps", handlers.ps, "list your servers on this machine"),
@@ -106,10 +107,10 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
             name, help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
         )
         made[name].set_defaults(run=run)
-    for name in ("pull", "rm"):
+    for name in ("inspect", "pull", "rm"):
         made[name].add_argument("model", metavar="MODEL", help="a short name, OWNER/NAME, or OWNER/NAME:FILE.gguf")
     made["models"].add_argument("--supported", action="store_true", help="the families that can be served")
-    for name in ("models", "ps"):
+    for name in ("inspect", "models", "ps"):
         made[name].add_argument("--json", action="store_true", dest="as_json", help="print JSON")
     made["rm"].add_argument("-y", "--yes", action="store_true", help="do not ask")
     made["ps"].add_argument("--api-key", metavar="KEY", help="if the servers have keys; or SPLITFUSE_API_KEY")
