@@ -23,6 +23,7 @@ from .checkpoint import version_of
 from .json_file import read_json
 from .load_progress import with_progress
 from .tensor_entry import WIDE, TensorEntry, read_tensor, tensor_entries
+from .text_part import TextPart
 
 if TYPE_CHECKING:
     from .checkpoint_format import CheckpointFormat
@@ -255,6 +256,7 @@ def weight_source(
     seed: int,
     device: torch.device,
     quantization: "CheckpointFormat | None" = None,
+    is_text_part: bool = False,
 ) -> Iterator[WeightSource]:
     """Yield the source for --load-format and close its files at the end. Raises ConfigError if they changed meanwhile.
 
@@ -273,7 +275,7 @@ def weight_source(
         source = SafetensorsSource(folder, dtype=dtype, quantization=quantization, reads_ahead_to=ahead)
     try:
         with with_progress(source, total=None if quantization else len(source.unread())) as counted:
-            yield counted
+            yield TextPart(counted) if is_text_part else counted
         source.check()
     finally:
         source.close()

@@ -156,7 +156,7 @@ class Decoder:
         stored = self._take_vocabulary(f"{self._head_name()}.weight", *table)
         if isinstance(tied, Tensor) and isinstance(stored, Tensor) and torch.equal(stored, tied):
             return tied
-        if tied is not None:
+        if tied is not None and not self.config.hf_config.get("is_text_part"):
             _log.warning(
                 "config.json ties the head to the embedding, but the files hold another head (%s.weight), which is "
                 "used, as transformers does; set tie_word_embeddings to false to silence this line",

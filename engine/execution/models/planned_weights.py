@@ -159,7 +159,12 @@ def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[st
     if config.quantization is None:
         return {}
     is_symmetric = config.hf_config["quantization_config"].get("sym", False)
-    return _safetensors_bytes(folder, is_symmetric=is_symmetric, is_gpu=is_gpu)
+    found = _safetensors_bytes(folder, is_symmetric=is_symmetric, is_gpu=is_gpu)
+    if config.hf_config.get("is_text_part"):
+        from ...formats.text_part import text_names  # here: most models are text alone
+
+        return {ours: found[name] for ours, name in text_names(found).items()}
+    return found
 
 
 def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:

@@ -289,6 +289,11 @@ def parse_model_config(
         if architecture in _OTHER_NAMES:
             architecture = _OTHER_NAMES[architecture]
             raw = raw | {"architectures": [architecture]}
+        if architecture not in MODELS and impl != "transformers" and _class_of_extension(architecture) is None:
+            from .wrappers import text_part  # here: most models are text alone
+
+            if (text := text_part(raw)) is not None:
+                raw, architecture = text, text["architectures"][0]
         if impl == "transformers" or (
             impl == "auto" and architecture not in MODELS and _class_of_extension(architecture) is None
         ):

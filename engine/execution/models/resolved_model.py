@@ -45,6 +45,7 @@ class ResolvedModel(NamedTuple):
             seed=self.config.seed,
             device=self.device,
             quantization=self.model.quantization,
+            is_text_part=bool(self.model.hf_config.get("is_text_part")),
         )
 
     def inexact_reason(self) -> str | None:

@@ -64,6 +64,7 @@ class DraftModel:
             seed=config.seed,
             device=device,
             quantization=model_config.quantization,
+            is_text_part=bool(model_config.hf_config.get("is_text_part")),
         ) as source:
             self._model = build(model_config, source, device=device, max_model_len=self._max_len, dtype=dtype)
         self._cache = KVCache(
