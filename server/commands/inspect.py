@@ -59,7 +59,7 @@ def _sparse(hub_id: str, name: str, path: Path) -> Path:
     """Write a file of the hub's size with its first bytes: as many as its header needs."""
     import httpx
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     from ...engine.formats.gguf.file import header_ends
 

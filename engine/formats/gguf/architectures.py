@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ConfigError
+from . import encoder_fields, gemma_fields, hybrid_fields
 from . import family_fields as fields
-from . import gemma_fields, hybrid_fields
 from .file import GgufFile
 from .keys import Keys
 
@@ -264,6 +264,7 @@ ARCHITECTURES = {
         fields=fields.apertus_fields,
     ),
     "arcee": Architecture(family="ArceeForCausalLM", interleaves_heads=True),
+    "bert": Architecture(family="BertModel", names=encoder_fields.BERT_NAMES, fields=encoder_fields.bert_fields),
     "chatglm": Architecture(family="GlmForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, splits_qkv=True),
     "cohere2": Architecture(family="Cohere2ForCausalLM", fields=fields.cohere_fields),
     "command-r": Architecture(family="CohereForCausalLM", fields=fields.cohere_fields),
@@ -319,10 +320,16 @@ ARCHITECTURES = {
     "minicpm": Architecture(family="GraniteForCausalLM", interleaves_heads=True, fields=fields.minicpm_fields),
     "minimax-m2": Architecture(family="MiniMaxM2ForCausalLM", names=_MINIMAX_NAMES, fields=fields.minimax_fields),
     "mistral3": Architecture(family="Ministral3ForCausalLM", interleaves_heads=True, fields=fields.mistral3_fields),
+    "modern-bert": Architecture(
+        family="ModernBertModel", names=encoder_fields.MODERN_NAMES, fields=encoder_fields.modern_fields
+    ),
     "nemotron": Architecture(family="NemotronForCausalLM", norms_add_one=True, fields=fields.nemotron_fields),
     **dict.fromkeys(
         ("nemotron_h", "nemotron_h_moe"),
         Architecture(family="NemotronHForCausalLM", names=_NEMOTRON_H_NAMES, fields=hybrid_fields.nemotron_h_fields),
+    ),
+    "nomic-bert": Architecture(
+        family="NomicBertModel", names=encoder_fields.NOMIC_NAMES, fields=encoder_fields.nomic_fields
     ),
     "olmo2": Architecture(family="Olmo2ForCausalLM", names=_NORMS_AFTER),
     "olmoe": Architecture(family="OlmoeForCausalLM", fields=fields.olmoe_fields),

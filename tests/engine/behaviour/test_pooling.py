@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
+from gguf_files import add_vocabulary
 from random_schedule import Arrival, random_llm, run_schedule
+from safetensors.torch import load_file
 from tiny_encoders import DECODERS, ENCODERS, OTHER_CONFIGS, save_pooled, write
 from tiny_models import VOCAB_SIZE, save_model
 from transformers import PreTrainedModel
@@ -60,6 +63,63 @@ def test_embeddings_equal_transformers(name: str, pooling: str, tmp_path: Path, 
         expected = torch.nn.functional.normalize(POOLED[pooling](states_of(theirs, prompt)), dim=0)
         assert cosine(output.outputs.embedding, expected) >= 0.99999
         np.testing.assert_allclose(output.outputs.embedding, expected.numpy(), atol=2e-5)
+
+
+# Encoder -> its architecture in GGUF, number of rows that the converter cuts from the positions, pooling_type.
+IN_GGUF = {"bert": ("bert", 0, 1), "xlm-roberta": ("bert", 2, 2), "nomic": ("nomic-bert", 0, 1)}
+IN_GGUF |= {"modernbert": ("modern-bert", 0, 2)}
+
+
+@pytest.mark.parametrize("name", IN_GGUF)
+def test_a_gguf_file_of_an_encoder_gives_the_same_embeddings(name: str, tmp_path: Path, rng: random.Random) -> None:
+    architecture, num_cut, pooling = IN_GGUF[name]
+    theirs = save_pooled(name, tmp_path / "folder")
+    write_encoder(tmp_path, theirs.config, architecture, num_cut, pooling, modern=name == "modernbert")
+    inputs, row = prompts(rng, 5), POOLED["mean" if pooling == 1 else "cls"]
+    for prompt, output in zip(inputs, LLM(str(tmp_path / "m.gguf"), dtype="float32").embed(inputs), strict=True):
+        expected = torch.nn.functional.normalize(row(states_of(theirs, prompt)), dim=0)
+        np.testing.assert_allclose(output.outputs.embedding, expected.numpy(), atol=2e-5)
+
+
+def test_a_gguf_file_of_a_reranker_gives_the_same_scores(tmp_path: Path, rng: random.Random) -> None:
+    theirs = save_pooled("xlm-roberta", tmp_path / "folder", num_labels=1)
+    write_encoder(tmp_path, theirs.config, "bert", 2, 4)
+    inputs = prompts(rng, 4)
+    ours = LLM(str(tmp_path / "m.gguf"), dtype="float32").classify(inputs)
+    folder = LLM(str(tmp_path / "folder"), dtype="float32").classify(inputs)
+    for output, expected in zip(ours, folder, strict=True):
+        np.testing.assert_allclose(output.outputs.probs, expected.outputs.probs, atol=2e-5)
+
+
+def write_encoder(
+    tmp_path: Path, config: Any, architecture: str, num_cut: int, pooling: int, *, modern: bool = False
+) -> None:
+    """Write the tensors of a folder, which transformers has saved, in the manner of llama.cpp's converter."""
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", architecture)
+    writer.add_context_length(config.max_position_embeddings - num_cut)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_layer_norm_eps(getattr(config, "norm_eps", None) or config.layer_norm_eps)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType(pooling))
+    if modern:
+        writer.add_sliding_window(config.local_attention)
+    if architecture == "nomic-bert":
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    add_vocabulary(writer)
+    arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    for key, tensor in load_file(tmp_path / "folder/model.safetensors").items():
+        plain = key.removeprefix("bert.").removeprefix("roberta.").removeprefix("nomic_bert.")
+        written = names.get_name(plain, try_suffixes=(".weight", ".bias"))
+        if written is not None and "pooler" not in plain:
+            rows = tensor[num_cut:] if "position_embeddings" in plain else tensor
+            writer.add_tensor(written, rows.contiguous().numpy())
+    for write_part in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write_part()
+    writer.close()
 
 
 @pytest.mark.parametrize("number", range(3))

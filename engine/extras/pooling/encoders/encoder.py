@@ -33,6 +33,7 @@ class Encoder(NoHead, LayerNormDecoder):
         if not self._parallel.is_whole:
             raise ConfigError("--tensor-parallel-size is not built for encoders; leave it out")
         super()._load()
+        self.pooling_type = self.config.hf_config.get("pooling_type") or self.pooling_type  # a GGUF's
 
     def _load_norm(self, name: str) -> Norm:
         return NoNorm() if name == f"{self._prefix}{self.names.norm}" else super()._load_norm(name)
