@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...kernels.ops import QuantizedWeight
-    from .weights import WeightSource
 
 # Beginnings of the text model's names in a wrapper, and of the same names in the text model alone.
 _PREFIXES = (("model.language_model.", "model."), ("model.text_model.", "model."), ("language_model.", ""))
@@ -30,8 +29,9 @@ def text_names(names: Iterable[str]) -> dict[str, str]:
 class TextPart:
     """WeightSource with the names of the text model alone."""
 
-    def __init__(self, source: "WeightSource") -> None:
-        self._source: Any = source
+    def __init__(self, source: Any) -> None:
+        """`source`: the WeightSource of the whole checkpoint."""
+        self._source = source
         self._names = text_names(source.unread())
 
     def take(self, name: str, shape: tuple[int, ...]) -> "Tensor":

@@ -292,7 +292,7 @@ def parse_model_config(
         if architecture not in MODELS and impl != "transformers" and _class_of_extension(architecture) is None:
             from .wrappers import text_part  # here: most models are text alone
 
-            if (text := text_part(raw)) is not None:
+            if (text := text_part(raw, MODELS)) is not None:
                 raw, architecture = text, text["architectures"][0]
         if impl == "transformers" or (
             impl == "auto" and architecture not in MODELS and _class_of_extension(architecture) is None

@@ -1,9 +1,7 @@
 """Wrappers: configs of models with images or sound around a text model of a served family, which alone is served."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-from .registry import MODELS
 
 # Families of text models whose model_type is not spelled like their architecture.
 _TEXT_MODELS = {
@@ -27,8 +25,8 @@ _OF_THE_WHOLE = ("eos_token_id", "bos_token_id", "pad_token_id", "quantization_c
 NOTE = "text part; images are not served"
 
 
-def text_part(raw: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the config.json of the text model within a wrapper's; None if the text is of no served family."""
+def text_part(raw: Mapping[str, Any], families: Iterable[str]) -> dict[str, Any] | None:
+    """Return the config.json of the text model within a wrapper's; None if the text is of none of the families."""
     architecture = str((raw.get("architectures") or [""])[0])
     text = raw.get("text_config") or ((raw.get("thinker_config") or {}).get("text_config"))
     if text is None and "vision_config" in raw and raw.get("model_type") in _TEXT_MODELS:
@@ -37,7 +35,7 @@ def text_part(raw: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     kind = str(text.get("model_type") or "")
     stem = _TEXT_MODELS.get(kind) or kind.removesuffix("_text").replace("_", "")
-    family = {_stem(name): name for name in MODELS if name.endswith("ForCausalLM")}.get(stem)
+    family = {_stem(name): name for name in families if name.endswith("ForCausalLM")}.get(stem)
     if family is None:
         return None
     whole = {name: raw[name] for name in _OF_THE_WHOLE if raw.get(name) is not None}
