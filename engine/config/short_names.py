@@ -16,7 +16,8 @@ class HubModel(NamedTuple):
 
 
 _MB = 10**6
-# All are instruct models whose files anyone may fetch.
+# All are instruct models whose files anyone may fetch. Sizes of Ministral 3, Qwen3.5 and Qwen3.6 include their encoders
+# of images, which are not fetched.
 SHORT_NAMES = {
     "gemma3:1b": HubModel(
         "ggml-org/gemma-3-1b-it-GGUF:gemma-3-1b-it-Q4_K_M.gguf", "gemma3", 806 * _MB, "Gemma 3, 1B, 4 bits"
@@ -24,11 +25,26 @@ SHORT_NAMES = {
     "gemma3:4b": HubModel(
         "ggml-org/gemma-3-4b-it-GGUF:gemma-3-4b-it-Q4_K_M.gguf", "gemma3", 2490 * _MB, "Gemma 3, 4B, 4 bits"
     ),
+    "glm-4.7-flash": HubModel(
+        "unsloth/GLM-4.7-Flash-GGUF:GLM-4.7-Flash-UD-Q4_K_XL.gguf", "deepseek2", 17500 * _MB, "GLM-4.7-Flash, 4 bits"
+    ),
+    "gpt-oss:20b": HubModel(
+        "ggml-org/gpt-oss-20b-GGUF:gpt-oss-20b-mxfp4.gguf", "gpt-oss", 12110 * _MB, "gpt-oss, 20B, 4 bits"
+    ),
     "granite3.3:2b": HubModel(
         "ibm-granite/granite-3.3-2b-instruct-GGUF:granite-3.3-2b-instruct-Q4_K_M.gguf",
         "granite",
         1545 * _MB,
         "Granite 3.3, 2B, 4 bits",
+    ),
+    "lfm2.5:1.2b": HubModel(
+        "LiquidAI/LFM2.5-1.2B-Instruct-GGUF:LFM2.5-1.2B-Instruct-Q4_K_M.gguf", "lfm2", 731 * _MB, "LFM2.5, 1.2B, 4 bits"
+    ),
+    "lfm2.5:8b": HubModel(
+        "LiquidAI/LFM2.5-8B-A1B-GGUF:LFM2.5-8B-A1B-Q4_K_M.gguf",
+        "lfm2moe",
+        5160 * _MB,
+        "LFM2.5, 8B with 1B active, 4 bits",
     ),
     "llama3.2:1b": HubModel(
         "bartowski/Llama-3.2-1B-Instruct-GGUF:Llama-3.2-1B-Instruct-Q4_K_M.gguf",
@@ -41,6 +57,12 @@ SHORT_NAMES = {
         "llama",
         2019 * _MB,
         "Llama 3.2, 3B, 4 bits",
+    ),
+    "ministral3:3b": HubModel(
+        "mistralai/Ministral-3-3B-Instruct-2512-GGUF:Ministral-3-3B-Instruct-2512-Q4_K_M.gguf",
+        "mistral3",
+        2990 * _MB,
+        "Ministral 3, 3B, 4 bits",
     ),
     "olmo2:1b": HubModel(
         "allenai/OLMo-2-0425-1B-Instruct-GGUF:OLMo-2-0425-1B-Instruct-Q4_K_M.gguf",
@@ -64,11 +86,35 @@ SHORT_NAMES = {
     "qwen3:1.7b": HubModel("Qwen/Qwen3-1.7B-GGUF:Qwen3-1.7B-Q8_0.gguf", "qwen3", 1834 * _MB, "Qwen3, 1.7B, 8 bits"),
     "qwen3:4b": HubModel("Qwen/Qwen3-4B-GGUF:Qwen3-4B-Q4_K_M.gguf", "qwen3", 2497 * _MB, "Qwen3, 4B, 4 bits"),
     "qwen3:8b": HubModel("Qwen/Qwen3-8B-GGUF:Qwen3-8B-Q4_K_M.gguf", "qwen3", 5028 * _MB, "Qwen3, 8B, 4 bits"),
+    "qwen3.5:0.8b": HubModel(
+        "unsloth/Qwen3.5-0.8B-GGUF:Qwen3.5-0.8B-UD-Q4_K_XL.gguf", "qwen35", 764 * _MB, "Qwen3.5, 0.8B, 4 bits"
+    ),
+    "qwen3.5:2b": HubModel(
+        "unsloth/Qwen3.5-2B-GGUF:Qwen3.5-2B-UD-Q4_K_XL.gguf", "qwen35", 2010 * _MB, "Qwen3.5, 2B, 4 bits"
+    ),
+    "qwen3.5:4b": HubModel(
+        "unsloth/Qwen3.5-4B-GGUF:Qwen3.5-4B-UD-Q4_K_XL.gguf", "qwen35", 3580 * _MB, "Qwen3.5, 4B, 4 bits"
+    ),
+    "qwen3.5:9b": HubModel(
+        "unsloth/Qwen3.5-9B-GGUF:Qwen3.5-9B-UD-Q4_K_XL.gguf", "qwen35", 6880 * _MB, "Qwen3.5, 9B, 4 bits"
+    ),
+    "qwen3.6:27b": HubModel(
+        "unsloth/Qwen3.6-27B-GGUF:Qwen3.6-27B-UD-Q4_K_XL.gguf", "qwen35", 18500 * _MB, "Qwen3.6, 27B, 4 bits"
+    ),
+    "qwen3.6:35b": HubModel(
+        "unsloth/Qwen3.6-35B-A3B-GGUF:Qwen3.6-35B-A3B-UD-Q4_K_XL.gguf",
+        "qwen35moe",
+        23300 * _MB,
+        "Qwen3.6, 35B with 3B active, 4 bits",
+    ),
     "smollm2:1.7b": HubModel(
         "HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:smollm2-1.7b-instruct-q4_k_m.gguf",
         "llama",
         1056 * _MB,
         "SmolLM2, 1.7B, 4 bits",
+    ),
+    "smollm3:3b": HubModel(
+        "unsloth/SmolLM3-3B-128K-GGUF:SmolLM3-3B-128K-UD-Q4_K_XL.gguf", "smollm3", 1940 * _MB, "SmolLM3, 3B, 4 bits"
     ),
 }
 
