@@ -25,7 +25,7 @@ def inspect(model: str, *, as_json: bool) -> int:
         facts = _gguf_facts(path) if path.is_file() else _folder_facts(path)
         facts = {"model": model, **facts, **_served(path)}
     if as_json:
-        print(json.dumps(facts, indent=1, ensure_ascii=False))
+        print(json.dumps(facts, indent=1, ensure_ascii=False, default=str))
     else:
         for name, value in facts.items():
             print(f"  {name.replace('_', ' '):<14} {_shown(value)}")

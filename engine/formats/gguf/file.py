@@ -97,8 +97,8 @@ def read_gguf(path: Path) -> GgufFile:
     count = first.metadata.get("split.count", 0)
     if count not in (0, len(files)):
         raise ConfigError(
-            f"{path} is one of {count} parts of a split GGUF; rename the parts to what they were: "
-            f"NAME-00001-of-{count:05d}.gguf to NAME-{count:05d}-of-{count:05d}.gguf"
+            f"{path} is one of {count!r} parts of a split GGUF; rename the parts to what they were: "
+            "NAME-00001-of-00003.gguf, for example"
         )
     if len(files) == 1:
         return first
