@@ -35,7 +35,7 @@ DELETABLE = ("apis", "results", "extras")
 # commit what went for it. The extras of the engine, and the deletable folders of the server, have AN_EXTRA each.
 BUDGETS = {
     "engine/core": 2200,
-    "the engine without its core and its extras": 19050,
+    "the engine without its core and its extras": 19200,
     "the server without its deletable folders": 7650,
     "kernels": 7500,
     "client": 2700,
@@ -58,7 +58,7 @@ LARGER = {
     "server/results/durable": (2030, "a store that no kill -9 may cost a result, and all statements of both stores"),
     "server/results/shared": (720, "leases and takeover between servers"),
 }
-ALL_PYTHON = 57300
+ALL_PYTHON = 58000
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 # Modules that are imported after asking if the extra that they need is there.
 ASK_FIRST = {

@@ -16,7 +16,7 @@ from ...engine.execution.models.registry import MODELS
 from ...engine.formats.checkpoint import local_model, model_folder
 from .plan import size_text
 
-_HEAD_BYTES = (2 * 2**20, 32 * 2**20)  # of a GGUF, with its vocabulary
+_HEAD_BYTES = (2 * 2**20, 32 * 2**20)  # sizes of headers, which hold the vocabulary
 
 
 def inspect(model: str, *, as_json: bool) -> int:
