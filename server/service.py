@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import HTTPConnection
@@ -93,8 +94,13 @@ class Service(JobObserver):
         if name is not None and not isinstance(name, str):
             raise InvalidRequestError("model must be a string", param="model")
         if name is not None and not self.settings.serves(name) and self.adapter_named(name) is None:
-            served = ", ".join((*self.settings.model_names, *(adapter.name for adapter in self.adapters)))
-            raise ModelNotFoundError(f"model {name[:100]!r} is not served here; served: {served}")
+            served = (*self.settings.model_names, *(adapter.name for adapter in self.adapters))
+            near = get_close_matches(name[:100], served, n=1, cutoff=0.5) if len(served) > 1 else []
+            raise ModelNotFoundError(
+                f"model {name[:100]!r} is not served here; served: {', '.join(served)}"
+                + "".join(f"; did you mean {known!r}?" for known in near)
+                + f" (--served-model-name {served[0]},* takes any)"
+            )
 
     @property
     def adapters(self) -> Sequence[Any]:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from ..errors import ConfigError
+from .file_names import file_names
 from .named_models import DEMO, DEMO_MODEL, SMOLLM2
 from .setting import check, setting
 
@@ -179,7 +180,7 @@ class EngineSettings:
     def model_names(self) -> tuple[str, ...]:
         """All names of the model; a name that ends in * stands for every name with that beginning."""
         names = tuple(name.strip() for name in (self.served_model_name or "").split(",") if name.strip())
-        return names or (DEMO_MODEL if self.model in (None, DEMO) else str(self.model),)
+        return names or (DEMO_MODEL if self.is_demo else file_names(str(self.model))[0],)
 
     @property
     def listed_model_names(self) -> tuple[str, ...]:
@@ -187,8 +188,14 @@ class EngineSettings:
         return tuple(name for name in self.model_names if not name.endswith("*"))
 
     def serves(self, name: str) -> bool:
-        """True if the model is served under this name."""
-        return any(name.startswith(known[:-1]) if known.endswith("*") else name == known for known in self.model_names)
+        """True if the model is served under this name, or its file has it: as a path, with or without its ending."""
+        return _spelt(name) in self._spellings or any(
+            name.startswith(known[:-1]) for known in self.model_names if known.endswith("*")
+        )
+
+    @cached_property
+    def _spellings(self) -> frozenset[str]:
+        return frozenset(map(_spelt, (*self.listed_model_names, *file_names(self.model or DEMO))))
 
     @property
     def is_demo(self) -> bool:
@@ -209,3 +216,8 @@ _REFUSED: tuple[tuple[Callable[[EngineSettings], object], str], ...] = (
         "tensor_parallel_slices must be a multiple of tensor_parallel_size",
     ),
 )
+
+
+def _spelt(name: str) -> str:
+    """Return the spelling by which names are compared: Ollama's clients write a tag behind a colon."""
+    return name.removesuffix(":latest").replace(":", "-").lower()

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from splitfuse.engine.checks import check_token_ids
-from splitfuse.engine.config import EngineConfig, ResolvedConfig
+from splitfuse.engine.config import DEMO_FOLDER, EngineConfig, ResolvedConfig
 from splitfuse.engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, StepStats, TokenLogprobs
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.errors import (
@@ -100,6 +100,7 @@ class FakeEngine:
     def __init__(self, config: EngineConfig | None = None) -> None:
         self.config = ResolvedConfig.of(config or EngineConfig(), device="cpu", fingerprint="fake")
         self.tokenizer = FakeTokenizer()
+        self.weights_path = DEMO_FOLDER
         self.generates = True
         self.variants: list[Any] = []
         self.max_model_len = MAX_MODEL_LEN

@@ -1,11 +1,10 @@
 """Fields of a config.json, read from a GGUF's metadata. Imports no torch."""
 
-import re
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ..description import describe_gguf
 from ..json_file import positive_int
 from .architectures import ROPE_FACTORS, Architecture, architecture_of
 from .file import GgufFile, Strings, read_gguf
@@ -77,7 +76,7 @@ def _config_fields(file: GgufFile, architecture: Architecture, keys: Keys) -> di
         "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
         "dtype": {"F32": "float32", "F16": "float16"}.get(embedding.type.name, "bfloat16"),
         "eos_token_id": _end_ids(file),
-        "description": _description(file),
+        "description": str(describe_gguf(file)),
         **_rope(keys),
         **architecture.fields(keys),
     }
@@ -134,19 +133,3 @@ def _end_ids(file: GgufFile) -> list[int]:
     named_ids = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
     ids = {token_id for token_id in named_ids if isinstance(token_id, int)}
     return end_ids(tokens, file.metadata.get("tokenizer.ggml.token_type"), ids) if isinstance(tokens, Strings) else []
-
-
-def _description(file: GgufFile) -> str:
-    """Return the file's description for people: its name, the type of most of its bytes, its size."""
-    name, infos = str(file.metadata.get("general.name", "no name")), file.tensors.values()
-    bytes_of = {info.type: 0 for info in infos}
-    for info in infos:
-        bytes_of[info.type] += info.num_bytes
-    main = max(bytes_of, key=lambda kind: bytes_of[kind])
-    millions = sum(prod(info.shape) for info in infos) / 1e6
-    size = f"{millions / 1000:.3g} B" if millions >= 1000 else f"{millions:.3g} M"
-    bits = re.search(r"\d+", main.name)
-    shown = "".join(char for char in name[:80] if char.isprintable())  # printable on a terminal
-    is_wider = main.bits_on_cpu > 1.1 * 8 * main.block_bytes / main.block_values
-    held = f", {main.bits_on_cpu:.2f} bits in a CPU's memory" if is_wider else ""
-    return f"{shown}, {bits[0] if bits else ''}-bit GGUF ({main.name}{held}), {size} parameters"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ....engine.formats.description import ModelDescription, describe
 from ...api.chat import ChatSettings
 from ...api.chat.answer_format import reasoning_format
 from ...http.keys import digest
@@ -16,13 +17,14 @@ _NEVER = "9999-12-31T23:59:59Z"
 
 def listed(service: Service, name: str) -> dict[str, Any]:
     """Describe the model under one of its names."""
+    described = _described(service)
     return {
         "name": name,
         "model": name,
         "modified_at": timestamp(service.start_time),
-        "size": 0,
+        "size": described.num_bytes,
         "digest": digest(name),
-        "details": _details(service),
+        "details": _details(described),
     }
 
 
@@ -34,8 +36,13 @@ def running(service: Service, name: str) -> dict[str, Any]:
 
 def show_model(service: Service) -> dict[str, Any]:
     """Describe the model in full."""
-    family = _details(service)["family"]
-    info = {"general.architecture": family, f"{family}.context_length": service.engine.max_model_len}
+    described = _described(service)
+    info = {
+        **described.metadata,
+        "general.architecture": described.family,
+        "general.parameter_count": described.num_parameters,
+        f"{described.family}.context_length": service.engine.max_model_len,
+    }
     tokenizer = service.engine.tokenizer
     template = tokenizer.chat_template if tokenizer is not None and tokenizer.has_chat_template else None
     from ....engine.extras.pooling.pooler import Pooler  # imports torch
@@ -52,7 +59,7 @@ def show_model(service: Service) -> dict[str, Any]:
         "parameters": "\n".join(f"{name:<30} {value}" for name, value in _options(service.default_sampling_params)),
         "template": template.source if template is not None else "",
         "modified_at": timestamp(service.start_time),
-        "details": _details(service),
+        "details": _details(described),
         "model_info": info,
         "capabilities": [name for name, is_there in capabilities.items() if is_there],
     }
@@ -63,15 +70,27 @@ def _options(defaults: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from ((_OPTION_NAMES.get(name, name), value) for name, value in defaults.items())
 
 
-def _details(service: Service) -> dict[str, Any]:
-    config, loaded = service.engine.model_config, service.engine.loaded
-    family = str(config.hf_config.get("model_type", "unknown"))
-    dtype = str(loaded.dtype).removeprefix("torch.")
+def _details(described: ModelDescription) -> dict[str, Any]:
     return {
         "parent_model": "",
-        "format": "gguf" if str(service.settings.model).endswith(".gguf") else "safetensors",
-        "family": family,
-        "families": [family],
-        "parameter_size": "",
-        "quantization_level": dtype if config.quantization is None else config.quantization.name,
+        "format": described.format,
+        "family": described.family,
+        "families": [described.family],
+        "parameter_size": described.parameters,
+        "quantization_level": described.types,
     }
+
+
+def _described(service: Service) -> ModelDescription:
+    """Describe the served model's files; weights that came from a trainer's memory have none."""
+    engine = service.engine
+    if engine.weights_path is not None:
+        return describe(engine.weights_path)
+    return ModelDescription(
+        name=service.settings.model_name,
+        format="safetensors",
+        family=str(engine.model_config.hf_config.get("model_type", "unknown")),
+        types=str(engine.loaded.dtype).removeprefix("torch."),
+        num_parameters=0,
+        num_bytes=0,
+    )

@@ -13,6 +13,7 @@ from ....engine.errors import InvalidRequestError
 from ...api.chat.answer_format import AnswerFormat
 from ...api.chat.generation import Generation, chat_generation, streamed
 from ...api.openapi import BODY, GENERATION, KEYED, Answers, errors
+from ...http.json_body import read_json
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...service import Service, service_of
@@ -119,8 +120,13 @@ async def embed(request: Request) -> Response:
 
 
 async def unsupported(request: Request) -> Response:
-    """Refuse Ollama's other routes by name."""
+    """Refuse Ollama's other routes by name. A pull of the served model has nothing to do."""
     name = request.url.path.rpartition("/")[2]
+    if name == "pull":
+        settings = service_of(request).settings
+        body = await read_json(request, max_bytes=settings.max_body_bytes)
+        if settings.serves(str(body.get("model") or body.get("name"))):
+            return JsonResponse({"status": "success"})
     raise InvalidRequestError(f"{name} is not supported: this server has the one model that it was started with")
 
 

@@ -1,7 +1,6 @@
 """StoredModel: a model on disk: the bundled ones, and files in the Hugging Face cache. Imports no torch."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +10,12 @@ from ....engine.config.named_models import DEMO, SMOLLM2, named_model
 from ....engine.config.short_names import SHORT_NAMES, hub_name
 from ....engine.errors import ConfigError
 from ....engine.execution.models.registry import MODELS
+from ....engine.formats.description import describe
 from ....engine.formats.gguf.config_fields import read_config_fields
+from ....engine.formats.json_file import read_json
 from ....engine.formats.split_names import parts_of, whole_models
 
+_FORMATS = {"gguf": "GGUF", "safetensors": "safetensors"}
 _UNKNOWN = "not served"  # family of a model that no family of ours serves
 
 
@@ -104,24 +106,11 @@ def _size(paths: list[Path]) -> int:
 def _kind(path: Path) -> tuple[str, str]:
     """Return the family's name and the format, from the headers alone."""
     try:
-        return _gguf_kind(path) if path.is_file() else _folder_kind(path)
+        fields = read_config_fields(path) if path.is_file() else read_json(path / "config.json")
+        description = describe(path)
+        return _family(fields), f"{_FORMATS[description.format]} {description.types}".strip()
     except ConfigError:
         return _UNKNOWN, "GGUF" if path.is_file() else "safetensors"
-
-
-def _gguf_kind(path: Path) -> tuple[str, str]:
-    fields = read_config_fields(path)
-    return _family(fields), str(fields.get("description", "")).partition(", ")[2].partition(",")[0] or "GGUF"
-
-
-def _folder_kind(folder: Path) -> tuple[str, str]:
-    try:
-        fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        method = (fields.get("quantization_config") or {}).get("quant_method")
-        dtype = fields.get("dtype") or fields.get("torch_dtype") or ""
-        return _family(fields), f"safetensors {method or dtype}".strip()
-    except (OSError, ValueError, AttributeError) as exc:
-        raise ConfigError(f"{folder / 'config.json'} cannot be read") from exc
 
 
 def _family(fields: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime
 import pytest
 from fake_engine import answer_text
 
+from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.language.chat.template import ChatTemplate
 from splitfuse.server.api import streaming
 from splitfuse.server.settings import Settings
@@ -16,6 +17,14 @@ MESSAGES = [{"role": "user", "content": "Weather?"}]
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("weather", "now")
 ]
+DETAILS = {
+    "parent_model": "",
+    "format": "safetensors",
+    "family": "llama",
+    "families": ["llama"],
+    "parameter_size": "5.4M",
+    "quantization_level": "bfloat16",
+}
 TEMPLATE = """{% for t in tools or [] %}{{ t | tojson }}<tool_call> {% endfor %}{% for m in messages %}
 <{{ m.role }}>{{ m.reasoning_content or '' }}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}
 {% endfor %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}{{ '<think>' if enable_thinking }}"""
@@ -195,12 +204,16 @@ async def test_formats(served, form, expected):
 async def test_what_tells_of_the_model(served):
     get = served.client.get
     (tag,) = (await get("/api/tags")).json()["models"]
-    assert (tag["name"], tag["model"], tag["details"]["family"]) == (MODEL, MODEL, "fake")
+    assert (tag["name"], tag["model"], tag["details"]["family"]) == (MODEL, MODEL, "llama")
     (process,) = (await get("/api/ps")).json()["models"]
     assert (process["name"], process["context_length"]) == (MODEL, 512)
     assert set((await get("/api/version")).json()) == {"version"}
     shown = (await served.client.post("/api/show", json={"model": f"{MODEL}:latest", "verbose": True})).json()
-    assert shown["model_info"] == {"general.architecture": "fake", "fake.context_length": 512}
+    num_parameters = {"general.parameter_count": 5_401_856}
+    assert shown["model_info"] == {"general.architecture": "llama", "llama.context_length": 512} | num_parameters
+    assert shown["details"] == tag["details"] == DETAILS
+    assert tag["size"] == process["size"] == (DEMO_FOLDER / "model.safetensors").stat().st_size
+    assert (await served.client.post("/api/pull", json={"model": MODEL})).json() == {"status": "success"}
     assert shown["template"] == served.engine.tokenizer.chat_template.source
     assert shown["capabilities"] == ["completion", "tools"]
     served.engine.tokenizer.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
