@@ -59,7 +59,12 @@ def build_app(
     connections = ConnectionLimit(settings.max_connections)
 
     def all_stats() -> dict[str, object]:
-        return {"connections_refused": connections.num_refused} | stats() | service.engine_stats()
+        return (
+            {"connections_refused": connections.num_refused}
+            | stats()
+            | service.results.stats()
+            | service.engine_stats()
+        )
 
     service = Service(
         settings,
@@ -113,7 +118,7 @@ def _middleware(service: Service) -> list[Middleware]:
     )
     key = Middleware(RequireKey, keys=service.keys, is_open=_is_open(service))
     slash = Middleware(_IgnoreTrailingSlash)
-    every = Middleware(ResponseMiddleware, error_form_of=_error_form_of(service))
+    every = Middleware(ResponseMiddleware, error_form_of=_error_form_of(service), on_answer=service.metrics.on_answer)
     before = [Middleware(RequestBudget), every, *[guard] * (not service.keys), *[cors] * bool(origins), key, slash]
     return [*before, *(middleware for part in service.extensions.parts for middleware in part.middleware())]
 
@@ -142,7 +147,7 @@ class _IgnoreTrailingSlash:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].endswith("/"):
-            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
+            scope["path"] = scope["path"].rstrip("/") or "/"  # in place: the middleware outside reads the route
         await self._app(scope, receive, send)
 
 

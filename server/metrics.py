@@ -27,7 +27,10 @@ _PER_TOKEN = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
     *(1, 2.5, 5, 7.5, 10, 20, 40, 80),
 )
-_REQUEST_SECONDS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_REQUEST_SECONDS = (
+    *(0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60),
+    *(120, 240, 480, 960, 1920, 7680),
+)
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _REQUEST_TOKENS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
 
@@ -50,6 +53,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 _OLD_NAMES = {"inter_token_latency_seconds": "time_per_output_token_seconds"}
 # Settings that are labels of cache_config_info.
 _CACHE_SETTINGS = ("block_size", "kv_cache_dtype", "gpu_memory_utilization", "enable_prefix_caching", "swap_space")
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
 _COUNTERS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "prompt_tokens": ("Prompt tokens computed.", None, ()),
@@ -77,6 +81,8 @@ _GAUGES = {
     "kv_cache_usage_perc": "Share of the KV cache's blocks in use, 0 to 1.",
     "grammar_cache_bytes": "Approximate size of the cached compiled grammars.",
     "prefix_cache_disk_bytes": "Size of the prefix cache on disk, as known to the server that writes it.",
+    "results_file_bytes": "Size of the file of kept results, with its write-ahead log.",
+    "results_journal_lag_seconds": "Age of the oldest event of a kept result that is not on disk.",
 }
 # Counters that are kept elsewhere.
 _KEPT_COUNTERS = {
@@ -116,6 +122,13 @@ class Metrics:
         """
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(_Snapshot(prefix, model_name, stats, cache_config or {}))
+        prometheus_client.ProcessCollector(registry=self._registry)
+        self._answers = prometheus_client.Counter(
+            f"{prefix}http_requests",
+            "Answered HTTP requests; 499: the client left before.",
+            ("route", "method", "status"),
+            registry=self._registry,
+        )
         self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
         self._histograms = {
             name: _Histogram([prefix + series for series in (name, _OLD_NAMES.get(name)) if series], model_name, *spec)
@@ -161,6 +174,10 @@ class Metrics:
             self._count("spec_decode_num_accepted_tokens", sum(stats.num_accepted_tokens_per_pos))
             for position, count in enumerate(stats.num_accepted_tokens_per_pos[: self._num_positions]):
                 self._count("spec_decode_num_accepted_tokens_per_pos", count, str(position))
+
+    def on_answer(self, route: str, method: str, status: int) -> None:
+        """Count one answer by its declared path."""
+        self._answers.labels(route, method if method in _METHODS else "other", status).inc()
 
     def on_ignored_fields(self, count: int) -> None:
         """Count the fields of one request that had no effect."""
@@ -256,11 +273,10 @@ class _Snapshot(Collector):
             "num_requests_waiting": _number(stats, "num_waiting"),
             "num_requests_swapped": _number(stats, "num_swapped"),
             "kv_cache_usage_perc": _number(stats, "num_used_blocks") / num_blocks if num_blocks else 0.0,
-            "grammar_cache_bytes": _number(stats, "grammar_cache_bytes"),
-            "prefix_cache_disk_bytes": _number(stats, "prefix_cache_disk_bytes"),
         }
         for name, text in _GAUGES.items():
-            yield self._family(GaugeMetricFamily, name, text, values[name])
+            value = values[name] if name in values else _number(stats, name)
+            yield self._family(GaugeMetricFamily, name, text, value)
         for name, text in _KEPT_COUNTERS.items():
             yield self._family(CounterMetricFamily, name, text, _number(stats, name))
         layout = {"num_gpu_blocks": f"{num_blocks:g}", **self._cache_config}

@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection
 from ..engine.core.sampling_params import SamplingParams
 from ..engine.errors import InvalidRequestError, ModelNotFoundError
 from .extension import Extensions, Part
+from .http.arrival import arrival_time
 from .http.auth import KeyRing
 from .http.json_writer import JsonWriter
 from .jobs.job import Check, Job, JobObserver, raise_failure
@@ -173,7 +174,13 @@ class Service(JobObserver):
         handle = None if reuse is None else reuse.earlier
         if handle is None:
             handle = await self.engine.submit(
-                prompt, params, sink, request_id=job.seq_id, tenant=tenant, resumed=resumed
+                prompt,
+                params,
+                sink,
+                request_id=job.seq_id,
+                tenant=tenant,
+                resumed=resumed,
+                arrival_time=arrival_time(),
             )
         job.accept(handle)
         for part in self.extensions.parts:

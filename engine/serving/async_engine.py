@@ -98,6 +98,8 @@ class AsyncEngine:
         """Load the model in the step's thread and begin stepping. Raises ConfigError."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self.load)
+        if self.generates:
+            await self.prompts.prepare()
         self._ranks = self.runner.ranks
         if self._ranks is not None:
             self._ranks.on_lost(lambda error: loop.call_soon_threadsafe(self._lose, error))
@@ -279,9 +281,11 @@ class AsyncEngine:
         request_id: str | None = None,
         tenant: str = "",
         resumed: Resumed | None = None,
+        arrival_time: float | None = None,
     ) -> SubmittedRequest:
         """Validate, tokenize off the loop, queue. `tenant`: the name under which prefix cache and fair share are kept.
-        A `resumed` request goes on where another process left it, whatever the queue holds.
+        `arrival_time`: begin of the latencies by time.monotonic(), now if None. A `resumed` request goes on where
+        another process left it, whatever the queue holds.
 
         Deltas reach `sink` on the event loop, in order. The last delta of each of the n outputs has a finish_reason,
         also after an abort. Raises InvalidRequestError, QueueFullError, UnavailableError; ValueError for an id in use.
@@ -298,7 +302,7 @@ class AsyncEngine:
         request_id, core = request_id or uuid.uuid4().hex, self.core
         if core.has(request_id):
             raise ValueError(f"request_id {request_id!r} is in use")
-        now = time.monotonic()
+        now = time.monotonic() if arrival_time is None else arrival_time
         requests = self._input_processor.requests(request_id, tokenized, now=now, tenant=tenant, resumed=resumed)
         predicted_ttft = WaitPrediction(core).admit(requests[0], is_new=is_new)
         self._dispatch.add(requests, sink)

@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from ..core.engine_core import EngineCore
 from ..core.policies import num_interactive
 from ..core.sampling_params import SamplingParams
+from ..errors import InvalidRequestError, UnavailableError
 from ..extension import importing_for
 from ..language.text.tokenizer import Tokenizer
 from ..language.workers.input_threads import InputThreads
@@ -35,7 +36,6 @@ class PromptReader:
         self._limits = limits
         self._threads = threads
         self._prediction = WaitPrediction(core)
-        self._renderer: Any = None  # the chat extra's, from the first conversation on
 
     def check_queue(self, params: SamplingParams) -> None:
         """Raise QueueFullError unless a request may be queued. Background requests always may."""
@@ -62,19 +62,30 @@ class PromptReader:
         work = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
         return await self.run(work, length=len(token_ids))
 
+    async def prepare(self) -> None:
+        """Start the process of the chat template, which the first conversation would wait for: 0.6 s."""
+        if self._tokenizer is not None and self._tokenizer.has_chat_template:
+            with contextlib.suppress(InvalidRequestError, UnavailableError):  # the first conversation is told of it
+                await self._threads.run(partial(self._chat.render, '{"messages": []}'), length=0)
+
     async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """Return the prompt text of a conversation, within limits in time and memory. Options as ChatTemplate.render.
 
         Raises InvalidRequestError, too.
         """
-        assert self._tokenizer is not None
         with importing_for("messages"):
             from ..language.chat import renderer  # here: not every server has conversations
-        if self._renderer is None:
-            self._renderer = renderer.Renderer(self._tokenizer.chat_template)
         conversation = renderer.as_json(messages, **options)
-        work: Callable[[], str] = partial(self._renderer.render, conversation)
+        work: Callable[[], str] = partial(self._chat.render, conversation)
         return await self.run(work, length=len(conversation))
+
+    @cached_property
+    def _chat(self) -> Any:
+        """Renderer of the conversations."""
+        from ..language.chat.renderer import Renderer
+
+        assert self._tokenizer is not None
+        return Renderer(self._tokenizer.chat_template)
 
     async def run(self, work: Callable[[], _T], *, length: int) -> _T:
         """Read prompts of this length together in a thread, by `work`. Raises its errors, too."""

@@ -13,8 +13,10 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .arrival import note_arrival
 from .errors import ERROR_FORM, REQUEST_ID, ErrorForm, describe
 
+LEFT_STATUS = 499  # the client disconnected before there was an answer, like in nginx's log
 MAX_CHARS = 128
 _MAX_LIST_CHARS = 1024
 _HEADERS = "splitfuse.headers"  # key in an ASGI scope
@@ -35,12 +37,19 @@ def listed(paths: Iterable[str]) -> str:
 class ResponseMiddleware:
     """ASGI middleware that labels answers, and answers with an error if the app fails; the log gets the traceback.
 
-    `error_form_of`: the form of errors below a path; None for the common one.
+    `error_form_of`: the form of errors below a path; None for the common one. `on_answer`: hears of each answer's
+    declared path (an actual path may hold a result's id), method and status.
     """
 
-    def __init__(self, app: ASGIApp, error_form_of: Callable[[str], ErrorForm | None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        error_form_of: Callable[[str], ErrorForm | None],
+        on_answer: Callable[[str, str, int], None] = lambda *_: None,
+    ) -> None:
         self._app = app
         self._error_form_of = error_form_of
+        self._on_answer = on_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,18 +60,18 @@ class ResponseMiddleware:
         scope[REQUEST_ID] = request_id
         if (form := self._error_form_of(scope["path"])) is not None:
             scope[ERROR_FORM] = form
-        started = False
+        arrival, status = note_arrival(), LEFT_STATUS
         extra_headers: dict[str, str] = {}
         scope[_HEADERS] = extra_headers
 
         async def labelled_send(message: Message) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers.update(extra_headers)
-                started = True
+                arrival.is_answered, status = True, message["status"]
             await send(message)
 
         try:
@@ -70,9 +79,11 @@ class ResponseMiddleware:
         except ClientDisconnect:
             pass  # there is no client left to answer
         except (Exception, asyncio.CancelledError) as exc:
-            if started:
+            if arrival.is_answered:
                 raise
             await describe(exc).response()(scope, receive, labelled_send)
+        finally:
+            self._on_answer(getattr(scope.get("route"), "path", "-"), scope.get("method", ""), status)
 
 
 def is_label(text: str) -> bool:

@@ -34,6 +34,10 @@ class ResultBackend(JobObserver):
         self.key_locks = KeyLocks()
         self.failure: Exception | None = None  # reason why results cannot be written now
 
+    def stats(self) -> dict[str, object]:
+        """Return figures of what is kept, for /stats and /metrics."""
+        return {}
+
     async def open(self) -> None:
         """Open the store. Raises ConfigError."""
 

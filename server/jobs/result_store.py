@@ -34,7 +34,7 @@ class ResultStore:
         self.add = index.add
         self.unfinished = index.unfinished
         self.check = index.check
-        self.open = backend.open
+        self.open, self.stats = backend.open, backend.stats
         self.close = backend.close
         self.sink = backend.sink
         self.accept = backend.accept

@@ -199,7 +199,8 @@ class FakeEngine:
         *,
         request_id: str | None = None,
         tenant: str = "",
-        resumed: None = None,
+        resumed: Any = None,
+        arrival_time: float | None = None,
     ) -> FakeHandle:
         await asyncio.sleep(0)
         prompt = prompt["prompt"] if isinstance(prompt, Mapping) else prompt

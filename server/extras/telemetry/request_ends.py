@@ -15,10 +15,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...http.errors import REQUEST_ID
+from ...http.response_middleware import LEFT_STATUS
 from ...jobs.job import Job, JobObserver
 
 _log = logging.getLogger("splitfuse.server")
-LEFT_STATUS = 499  # the client disconnected before there was an answer, like in nginx's log
 
 
 @dataclass(eq=False, slots=True)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....engine.core.outputs import OutputDelta, RequestMetrics
@@ -34,6 +35,8 @@ _log = logging.getLogger("splitfuse.results")
 class DurableBackend(ResultBackend):
     """ResultBackend over a Store. Memory holds unfinished jobs and, as far as there is room, others."""
 
+    file: Path | None = None  # of the store, if it is one of ours
+
     def __init__(self, index: JobIndex, stored: StoredJobs, *, open_store: Callable[[], Store]) -> None:
         super().__init__()
         self.index = index
@@ -42,6 +45,13 @@ class DurableBackend(ResultBackend):
         self._open_store = open_store
         self._journal: Journal | None = None
         self._kept: dict[str, StoredJob] = {}  # jobs that run here
+
+    def stats(self) -> dict[str, object]:
+        """Return the journal's lag, and the size of the file if there is one."""
+        lag_s = 0.0 if self._journal is None else self._journal.lag_s
+        files = () if self.file is None else (self.file, self.file.with_name(f"{self.file.name}-wal"))
+        num_bytes = sum(path.stat().st_size for path in files if path.exists())
+        return {"results_journal_lag_seconds": lag_s, "results_file_bytes": num_bytes}
 
     async def open(self) -> None:
         """Open the store and take over what an earlier process left. Raises ConfigError."""

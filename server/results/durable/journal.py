@@ -108,6 +108,7 @@ class Journal:
         self._undelivered: list[_Entry] = []
         self._on_failure = on_failure
         self._failure: StoreError | None = None
+        self._behind_since: float | None = None  # written by the journal's thread
         self._wall_clock = wall_clock
         self._loop = asyncio.get_running_loop()
         self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
@@ -121,6 +122,12 @@ class Journal:
         self._thread.start()
 
     # Methods of the event loop.
+
+    @property
+    def lag_s(self) -> float:
+        """Age of the oldest entry that is taken and not written."""
+        behind_since = self._behind_since
+        return 0.0 if behind_since is None else time.monotonic() - behind_since
 
     @property
     def next_segment(self) -> int:
@@ -199,7 +206,10 @@ class Journal:
             entries = list(self._take_entries())
             calls = [entry for entry in entries if isinstance(entry, _Call)]
             is_open = not any(isinstance(entry, _Stop) for entry in entries)
+            self._behind_since = self._behind_since or (time.monotonic() if entries else None)
             failure = self._commit(entries)
+            if failure is None:
+                self._behind_since = None
             self._failure, was_failing = failure, self._failure is not None
             # A loop that is already closed has no readers left.
             with contextlib.suppress(RuntimeError):

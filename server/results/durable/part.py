@@ -39,7 +39,9 @@ class DurablePart(Part):
         """Make the backend of these settings."""
         is_synced = settings.results_sync == "full"
         open_store = partial(SqliteStore, Path(settings.results), is_synced=is_synced, sealing=stored.sealing)
-        return DurableBackend(index, stored, open_store=open_store)
+        backend = DurableBackend(index, stored, open_store=open_store)
+        backend.file = Path(settings.results)
+        return backend
 
     async def open(self) -> None:
         """Begin to send webhooks, if there are targets."""

@@ -24,7 +24,10 @@ SERVER = Path(__file__).parents[3] / "server"
 GAUGES = [
     *("num_requests_running", "num_requests_waiting", "num_requests_swapped", "kv_cache_usage_perc"),
     *("grammar_cache_bytes", "prefix_cache_disk_bytes", "cache_config_info"),
+    *("results_file_bytes", "results_journal_lag_seconds"),
 ]
+PROCESS = {f"process_{name}" for name in ("virtual_memory_bytes", "resident_memory_bytes", "start_time_seconds")}
+PROCESS |= {f"process_{name}" for name in ("cpu_seconds", "open_fds", "max_fds")}
 COUNTERS = {
     "prompt_tokens": {},
     "generation_tokens": {},
@@ -302,7 +305,12 @@ async def scrape(served):
 @pytest.mark.parametrize("settings", [Settings(), Settings(metrics_prefix="vllm:", served_model_name="mine")])
 async def test_metrics_have_the_contracts_names(served):
     prefix = served.service.settings.metrics_prefix
+    await scrape(served)  # the first one is counted
     families = await scrape(served)
+    assert {name for name in families if name.startswith("process_")} == PROCESS
+    families = {name: family for name, family in families.items() if name not in PROCESS}
+    requests = families.pop(f"{prefix}http_requests")
+    assert [sample.labels for sample in requests.samples] == [{"route": "/metrics", "method": "GET", "status": "200"}]
     expected = {prefix + name: "gauge" for name in GAUGES}
     expected |= {prefix + name: "counter" for name in COUNTERS}
     expected |= {prefix + name: "histogram" for name in HISTOGRAMS}
@@ -351,8 +359,9 @@ def test_histograms_count_as_prometheus_does():
 
 
 async def test_odd_requests_make_no_new_series(served):
-    before = len((await served.client.get("/metrics")).text.splitlines())
-    for number in range(50):
+    for number in range(51):
+        if number < 2:  # the first scrape is counted in the second
+            before = len((await served.client.get("/metrics")).text.splitlines())
         await served.client.request(f"BREW{number}", f"/path{number}")
         await served.client.post("/v1/completions", json={"prompt": "x", "model": f"model{number}"})
     assert len((await served.client.get("/metrics")).text.splitlines()) == before
