@@ -119,6 +119,12 @@ def rm(args: argparse.Namespace) -> int:
     return remove(args.model, is_sure=args.yes)
 
 
+def results(args: argparse.Namespace) -> int:
+    from .results_backup import back_up
+
+    return back_up(args.file, url=args.url, api_key=args.client_key)
+
+
 def ps(args: argparse.Namespace) -> int:
     from .model_store.running_server import print_servers
 

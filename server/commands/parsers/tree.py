@@ -102,11 +102,19 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
         ("pull", handlers.pull, "fetch a model from the Hugging Face hub"),
         ("rm", handlers.rm, "remove a model that was fetched"),
         ("ps", handlers.ps, "list your servers on this machine"),
+        ("results", handlers.results, "copy the results file of a running server: results backup FILE"),
     ):
         made[name] = commands.add_parser(
             name, help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
         )
         made[name].set_defaults(run=run)
+    made["results"].usage = "splitfuse results backup FILE [--url URL] [--api-key KEY]"
+    made["results"].add_argument("action", choices=("backup",), metavar="backup", help="the one that there is")
+    made["results"].add_argument("file", metavar="FILE", help="new file, on the server's machine")
+    made["results"].add_argument("--url", help="the server, as http://localhost:8000; nothing: the one that runs here")
+    made["results"].add_argument(
+        "--api-key", dest="client_key", metavar="KEY", help="an admin's, if that server has keys; or SPLITFUSE_API_KEY"
+    )
     for name in ("inspect", "pull", "rm"):
         made[name].add_argument("model", metavar="MODEL", help="a short name, OWNER/NAME, or OWNER/NAME:FILE.gguf")
     made["models"].add_argument("--supported", action="store_true", help="the families that can be served")

@@ -7,5 +7,7 @@ EXTENSION = Extension(
     package=__name__,
     settings=DurableSettings,
     is_used=lambda settings: settings.has_durable_results and not settings.has_shared_results,
+    paths=("/results/backup",),
+    router="backup:router",
     part="part:DurablePart",
 )

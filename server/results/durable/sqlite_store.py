@@ -18,7 +18,7 @@ from .opened_file import FileChangedError, OpenedFile
 from .records import Changes, JobRow
 from .sealing import Sealing, new_mark
 from .sql import Dialect, Session
-from .store import DELETE_FILES, Store, StoreError, UnreadableError
+from .store import DELETE_FILES, BackupError, Store, StoreError, UnreadableError
 
 _log = logging.getLogger("splitfuse.results")
 # Statements that migrate each version of the format to the next; the first one creates version 1.
@@ -191,6 +191,27 @@ class SqliteStore(Store):
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._has_deleted = False
         return num_deleted
+
+    def backup(self, path: Path) -> int:
+        """Write a copy into a new file, which is complete once it has the name; return its size. Raises BackupError."""
+        part = path.with_name(f"{path.name}.part")
+        try:
+            if path.exists():
+                raise BackupError(f"{path} exists; name a new file")
+            part.unlink(missing_ok=True)  # of a process that died meanwhile
+            handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)  # users' data
+            try:
+                self._db.execute("VACUUM INTO ?", (str(part),))
+                os.fsync(handle)
+                num_bytes = os.fstat(handle).st_size
+            finally:
+                os.close(handle)
+            part.rename(path)
+        except (OSError, sqlite3.Error) as exc:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise BackupError(f"{path} cannot be written ({exc})") from exc
+        return num_bytes
 
     def close(self) -> None:
         self._db.close()

@@ -47,6 +47,10 @@ ON CONFLICT (file_id) DO UPDATE SET {_updates("expires", "num_bytes", "num_lines
   filename = CASE WHEN excluded.state = 'deleted' THEN '' ELSE splitfuse_files.filename END"""
 
 
+class BackupError(Exception):
+    """A copy of the store cannot be made; the store itself is sound."""
+
+
 class StoreError(Exception):
     """The store cannot be read or written: the disk is full or failing, or the server is gone."""
 

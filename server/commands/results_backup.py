@@ -1,0 +1,36 @@
+"""`splitfuse results backup`: asks a running server to copy its results file."""
+
+import os
+from pathlib import Path
+
+import httpx
+
+from ...engine.errors import ConfigError
+from ..process.runtime_file import running_servers
+
+_TIMEOUT_S = 3600.0
+
+
+def back_up(file: str, *, url: str | None, api_key: str | None) -> int:
+    """Copy the results of the server at the URL, or of the only one that runs here. Raises ConfigError."""
+    key = api_key or os.environ.get("SPLITFUSE_API_KEY", "").partition(",")[0]
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    address = f"{(url or _only_server()).rstrip('/')}/results/backup"
+    body = {"path": str(Path(file).expanduser().absolute())}
+    try:
+        answer = httpx.post(address, json=body, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+        fields = answer.json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
+        raise ConfigError(f"{address}: no backup was made ({exc})") from exc
+    if answer.status_code != 200:
+        raise ConfigError(f"no backup was made: {fields.get('error', {}).get('message', answer.status_code)}")
+    print(f"{fields['path']}: {fields['bytes']:,} bytes in {fields['seconds']:g} s")
+    return 0
+
+
+def _only_server() -> str:
+    servers = [server.url for server in running_servers()]
+    if len(servers) == 1:
+        return servers[0]
+    found = f"these run here: {', '.join(servers)}" if servers else "no server of yours runs here"
+    raise ConfigError(f"{found}; name one by --url, as http://localhost:8000 (without a server cp copies the file)")
