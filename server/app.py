@@ -98,7 +98,8 @@ def build_app(
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
     app.state.lazy_routes.load_all()
-    return openapi_of(app, _routes(app))
+    root_path = app.state.service.settings.root_path
+    return openapi_of(app, _routes(app)) | ({"servers": [{"url": root_path}]} if root_path else {})
 
 
 def _middleware(service: Service) -> list[Middleware]:
@@ -119,7 +120,16 @@ def _middleware(service: Service) -> list[Middleware]:
     key = Middleware(RequireKey, keys=service.keys, is_open=_is_open(service))
     slash = Middleware(_IgnoreTrailingSlash)
     every = Middleware(ResponseMiddleware, error_form_of=_error_form_of(service), on_answer=service.metrics.on_answer)
-    before = [Middleware(RequestBudget), every, *[guard] * (not service.keys), *[cors] * bool(origins), key, slash]
+    root = [Middleware(_RootPath, root_path=settings.root_path)] * bool(settings.root_path)
+    before = [
+        *root,
+        Middleware(RequestBudget),
+        every,
+        *[guard] * (not service.keys),
+        *[cors] * bool(origins),
+        key,
+        slash,
+    ]
     return [*before, *(middleware for part in service.extensions.parts for middleware in part.middleware())]
 
 
@@ -137,6 +147,18 @@ def _error_form_of(service: Service) -> Any:
         return None if owner is None or owner.error_form is None else owner.load(owner.error_form)
 
     return error_form_of
+
+
+class _RootPath:
+    """ASGI middleware that drops --root-path where a proxy has left it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app, self._root_path = app, root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and f"{scope['path']}/".startswith(f"{self._root_path}/"):
+            scope["path"] = scope["path"].removeprefix(self._root_path) or "/"
+        await self._app(scope, receive, send)
 
 
 class _IgnoreTrailingSlash:

@@ -36,6 +36,10 @@ class ServerSettings(EngineConfig):
     )
     host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, at_least=0, at_most=65535, help="port to listen on; 0 = any free one")
+    uds: str | None = setting(None, help="Unix socket to listen on, in place of --host and --port")
+    root_path: str = setting("", help="path below which a proxy shows the server, as /llm")
+    ssl_certfile: str | None = setting(None, help="file with the certificate chain in PEM: the server speaks HTTPS")
+    ssl_keyfile: str | None = setting(None, help="file with the certificate's key, if it is not in --ssl-certfile")
     api_key: tuple[str, ...] = setting(
         (), repr=False, help="key that requests must bring; may be given more than once (in the variable: with commas)"
     )
@@ -88,6 +92,11 @@ class ServerSettings(EngineConfig):
             raise ConfigError(f"id_tag {self.id_tag!r} takes up to 32 letters, digits and -, no - first; resp is taken")
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):
             raise ConfigError(f"metrics_prefix {self.metrics_prefix!r} takes letters, digits, _ and :, no digit first")
+
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ConfigError("ssl_keyfile is the key of a certificate: give --ssl-certfile, too")
+        if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
+            raise ConfigError(f"root_path {self.root_path!r} must be as /llm: a / first and none at the end")
 
     @cached_property
     def keys(self) -> tuple[str, ...]:

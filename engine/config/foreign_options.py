@@ -86,7 +86,7 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
 }
 _ALWAYS_REFUSED = {
     "the server speaks HTTP on --host and --port; put a proxy such as nginx or Caddy before it": "--middleware "
-    "--root-path --ssl-ca-certs --ssl-certfile --ssl-keyfile --uds",
+    "--ssl-ca-certs",
     f"{_CONFIG}; rope_scaling alone has a flag: --rope-scaling": "--hf-overrides --rope-theta",
     "classes of other servers cannot be loaded": "--logits-processors --tool-parser-plugin",
     "set HF_TOKEN in the environment": "--hf-token",

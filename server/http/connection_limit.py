@@ -19,7 +19,7 @@ class ConnectionLimit:
     def refusal(self, address: str) -> str | None:
         """Return the reason to refuse a connection from this address, None to allow it. Counts refusals."""
         limit = f"{self._max_connections}, --max-connections"
-        is_local = address.startswith("127.") or address == "::1"
+        is_local = address in ("", "::1") or address.startswith("127.")  # a Unix socket has none
         if self.num_open >= self._max_connections:
             reason = f"the server has as many connections as it takes ({limit})"
         elif self._open[address] >= self._max_per_address and not is_local:

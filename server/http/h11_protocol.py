@@ -80,7 +80,7 @@ class Connection(H11Protocol):
         is_waiting = cycle is not None and not cycle.more_body and not cycle.response_complete
         if is_waiting and self._next_probe is None:
             self._next_probe = self.loop.call_later(PROBE_S, self._probe, PROBE_S)
-        return is_waiting
+        return is_waiting and self.transport.get_extra_info("sslcontext") is None  # TLS closes both sides
 
     def handle_events(self) -> None:
         """Offer `write_chunk` to the application for a new request whose answer is sent in chunks."""

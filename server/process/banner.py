@@ -48,7 +48,7 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
     A replica's banner is one line, because its supervisor prints the address.
     """
     loaded, config = engine.loaded, engine.config
-    url = f"http://{reachable(settings.host)}:{port}"
+    url = address(settings, port)
     num_tokens = loaded.cache.num_blocks * settings.block_size
     num_requests = num_tokens / loaded.max_model_len
     rows = {
@@ -94,7 +94,14 @@ def _sampling(defaults: Mapping[str, Any], source: str) -> str:
 def curl(settings: ServerSettings, url: str) -> str:
     """Return a one-line command that shows a streamed answer."""
     key = ' -H "Authorization: Bearer $SPLITFUSE_API_KEY"' if settings.keys else ""
-    return f'curl -N {url}/generate{key} -d \'{{"prompt": "Once upon a time", "stream": true}}\''
+    socket = f" --unix-socket {settings.uds}" if settings.uds else ""
+    return f'curl -N{socket} {url}/generate{key} -d \'{{"prompt": "Once upon a time", "stream": true}}\''
+
+
+def address(settings: ServerSettings, port: int) -> str:
+    """Return the server's URL on this machine."""
+    place = "localhost" if settings.uds is not None else f"{reachable(settings.host)}:{port}"
+    return f"http{'s' * (settings.ssl_certfile is not None)}://{place}{settings.root_path}"
 
 
 def reachable(host: str) -> str:

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -39,8 +40,15 @@ LAST_BYTES_S = 5
 
 def run(settings: ServerSettings, signals: StopSignals, listener: socket.socket, *, replica: str | None = None) -> None:
     """Like start.serve, on a port that is open."""
-    with announced(host=reachable(settings.host), port=listener.getsockname()[1], model=settings.model_name):
+    host, port = reachable(settings.host), _port(listener)
+    scheme = "http" if settings.ssl_certfile is None else "https"
+    with announced(host=host, port=port, model=settings.model_name, scheme=scheme, uds=settings.uds):
         asyncio.run(_Process(settings, listener, signals, replica).run())
+
+
+def _port(listener: socket.socket) -> int:
+    """Return the port; 0 of a Unix socket."""
+    return 0 if listener.family == socket.AF_UNIX else int(listener.getsockname()[1])
 
 
 class _Server(uvicorn.Server):
@@ -59,7 +67,7 @@ class _Server(uvicorn.Server):
         self.is_up.set()
 
 
-def uvicorn_config(app: FastAPI) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI, **more: Any) -> uvicorn.Config:
     """Configure uvicorn: HTTP/1.1 with bounded heads, no access log (paths hold result ids), no banner."""
     return uvicorn.Config(
         app,
@@ -72,6 +80,7 @@ def uvicorn_config(app: FastAPI) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_BYTES_S,
+        **more,
     )
 
 
@@ -86,16 +95,17 @@ class _Process:
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []  # referenced, or they would be collected
         app = build_app(
-            dataclasses.replace(settings, port=listener.getsockname()[1]),  # the port may have been 0
+            dataclasses.replace(settings, port=_port(listener)),  # the port may have been 0
             stats=lambda: {"log_lines_dropped": num_dropped_lines()},
         )
         self._service: Service = app.state.service
         self._service.lifecycle.logs_load_failure = False
-        self._server = _Server(uvicorn_config(app))
+        certificate = {"ssl_certfile": settings.ssl_certfile, "ssl_keyfile": settings.ssl_keyfile}
+        self._server = _Server(uvicorn_config(app, **certificate))
 
     async def run(self) -> None:
         """Run until a signal has come and running requests have ended. Raises EngineDiedError."""
-        port = self._listener.getsockname()[1]
+        port = _port(self._listener)
         loop = asyncio.get_running_loop()
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:

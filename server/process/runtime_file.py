@@ -30,17 +30,20 @@ class RuntimeFile:
     host: str  # name in URLs on this machine
     port: int
     model: str
+    scheme: str = "http"
+    uds: str | None = None  # Unix socket in place of the port
 
     @property
     def url(self) -> str:
         """URL of the server."""
-        return f"http://{self.host}:{self.port}"
+        return f"{self.scheme}://{self.host}:{self.port}"
 
 
 @contextlib.contextmanager
-def announced(*, host: str, port: int, model: str) -> Iterator[None]:
+def announced(*, host: str, port: int, model: str, **more: Any) -> Iterator[None]:
     """Keep a file for this process during the block. Without a place to write there is none."""
-    entry = RuntimeFile(pid=os.getpid(), started=_started(os.getpid()), host=host, port=port, model=model)
+    pid = os.getpid()
+    entry = RuntimeFile(pid=pid, started=_started(pid), host=host, port=port, model=model, **more)
     text = json.dumps({"splitfuse": "server", **asdict(entry)}, separators=(",", ":"))
     path: Path | None = None
     with contextlib.suppress(OSError, ConfigError):

@@ -33,8 +33,9 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
     rate_limit_emfile_log()
     limit_request_log()
     set_up_logging(settings.log_format)
-    listener = listen(settings.host, settings.port)
-    if not settings.keys and not settings.is_local:
+    _check_certificate(settings)
+    listener = listen(settings.host, settings.port) if settings.uds is None else listen_at(Path(settings.uds))
+    if not settings.keys and not settings.is_local and settings.uds is None:
         _warn(
             f"listening on {settings.host} without an API key; all who reach port {listener.getsockname()[1]} can use "
             "the model: set SPLITFUSE_API_KEY"
@@ -75,6 +76,37 @@ def listen(host: str, port: int) -> socket.socket:
     # waits for the client's delayed acknowledgement: 44 ms instead of 2.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+def listen_at(path: Path) -> socket.socket:
+    """Open a Unix socket that this user and the group may use. Raises ConfigError if another server has it."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket():  # a dead server leaves its socket
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(str(path)) == 0:
+                    raise ConfigError(f"--uds {path}: another server listens on it")
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(0o660)
+        listener.listen(1024)
+    except OSError as exc:
+        raise ConfigError(f"--uds {path}: cannot listen on it ({exc.strerror or exc})") from exc
+    return listener
+
+
+def _check_certificate(settings: ServerSettings) -> None:
+    if settings.ssl_certfile is None:
+        return
+    import ssl
+
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            settings.ssl_certfile, settings.ssl_keyfile, password=""
+        )
+    except (OSError, ValueError) as exc:
+        files = " with --ssl-keyfile ".join(filter(None, (settings.ssl_certfile, settings.ssl_keyfile)))
+        raise ConfigError(f"--ssl-certfile {files}: no certificate with its key in PEM ({exc})") from exc
 
 
 def _warn(text: str) -> None:

@@ -79,13 +79,13 @@ async def generate(
         if wait_s := preferred_wait_s(prefer):
             await unless_disconnected(request.receive, job.wait(min(wait_s, MAX_WAIT_S)))
             headers = {**headers, "Preference-Applied": f"wait={wait_s:g}"}
-        return await _result(service, job, headers) if wait_s and job.finished else _accepted(job, headers)
+        return await _result(service, job, headers) if wait_s and job.finished else _accepted(service, job, headers)
     ends_it = key is None and not body.durable
     return stream(
         [job],
         NativeStreamWriter(job, service.json),
         on_disconnect=lambda: service.abort(job) if ends_it else None,
-        headers={"X-Seq-Id": job.seq_id, "Location": f"/result/{job.seq_id}", **headers},
+        headers={"X-Seq-Id": job.seq_id, "Location": _url(service, job), **headers},
     )
 
 
@@ -196,7 +196,12 @@ async def _job(request: Request, seq_id: str) -> Job:
     return await service_of(request).results.find(seq_id_of(seq_id), owner=owner_of(request))
 
 
-def _accepted(job: Job, headers: Mapping[str, str]) -> Response:
-    url = f"/result/{job.seq_id}"
+def _url(service: Service, job: Job) -> str:
+    """Return the path of the job's result, as clients see it."""
+    return f"{service.settings.root_path}/result/{job.seq_id}"
+
+
+def _accepted(service: Service, job: Job, headers: Mapping[str, str]) -> Response:
+    url = _url(service, job)
     body = {"seq_id": job.seq_id, "status": job.status, "result_url": url, "stream_url": f"{url}/stream"}
     return JsonResponse(body, status_code=202, headers={"Location": url, "Retry-After": "1", **headers})

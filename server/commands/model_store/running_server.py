@@ -29,7 +29,7 @@ def print_servers(*, api_key: str | None, as_json: bool) -> int:
 
 
 def _figures(server: RuntimeFile, headers: Mapping[str, str]) -> dict[str, Any]:
-    state, stats = _ask(server.url, headers)
+    state, stats = _ask(server, headers)
     return {
         "port": server.port,
         "model": server.model,
@@ -42,10 +42,12 @@ def _figures(server: RuntimeFile, headers: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _ask(url: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, Any]]:
+def _ask(server: RuntimeFile, headers: Mapping[str, str]) -> tuple[str, Mapping[str, Any]]:
     """Ask the server for its state and its figures."""
     try:
-        answer = httpx.get(f"{url}/stats", headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+        transport = httpx.HTTPTransport(uds=server.uds, verify=False)  # our own process, whatever its certificate
+        with httpx.Client(transport=transport, headers=headers, timeout=_TIMEOUT_S) as client:
+            answer = client.get(f"{server.url}/stats")
     except httpx.HTTPError:
         return "silent", {}
     if answer.status_code == 503:

@@ -26,6 +26,8 @@ class ReplicaSettings(ServerSettings):
         super().__post_init__()
         if self.ray_address is not None and self.replicas is None:
             raise ConfigError("--ray-address says where replicas run: give --replicas N, too")
+        if self.replicas is not None and (self.uds or self.ssl_certfile or self.root_path):
+            raise ConfigError("--replicas takes no --uds, --ssl-certfile and --root-path: put a proxy before its port")
 
 
 EXTENSION = Extension(

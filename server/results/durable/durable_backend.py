@@ -35,7 +35,7 @@ _log = logging.getLogger("splitfuse.results")
 class DurableBackend(ResultBackend):
     """ResultBackend over a Store. Memory holds unfinished jobs and, as far as there is room, others."""
 
-    file: Path | None = None  # of the store, if it is one of ours
+    file: Path | None = None  # an SQLite store's file
 
     def __init__(self, index: JobIndex, stored: StoredJobs, *, open_store: Callable[[], Store]) -> None:
         super().__init__()

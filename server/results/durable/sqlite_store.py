@@ -198,7 +198,7 @@ class SqliteStore(Store):
         try:
             if path.exists():
                 raise BackupError(f"{path} exists; name a new file")
-            part.unlink(missing_ok=True)  # of a process that died meanwhile
+            part.unlink(missing_ok=True)  # a process may have died while it wrote this
             handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)  # users' data
             try:
                 self._db.execute("VACUUM INTO ?", (str(part),))
