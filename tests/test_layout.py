@@ -55,7 +55,7 @@ LARGER = {
     "server/apis/responses": (850, "a dialect with items, events and stored answers"),
     "server/extras/replicas": (950, "HAProxy, Ray and the supervision of servers"),
     "server/results/batches": (1050, "uploads, and jobs that survive a restart"),
-    "server/results/durable": (2030, "a store that no kill -9 may cost a result, and all statements of both stores"),
+    "server/results/durable": (2100, "a store that no kill -9 may cost a result, both stores' statements, copies"),
     "server/results/shared": (720, "leases and takeover between servers"),
 }
 ALL_PYTHON = 58000
