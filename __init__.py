@@ -4,7 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import AsyncClient, Client, serve
+    from .client import (
+        APIConnectionError,
+        APIError,
+        APITimeoutError,
+        AsyncClient,
+        AuthenticationError,
+        BadRequestError,
+        Client,
+        NotFoundError,
+        ServerError,
+        serve,
+    )
     from .engine import (
         LLM,
         AsyncEngine,
@@ -21,29 +32,53 @@ if TYPE_CHECKING:
         TokensPrompt,
         pipeline,
     )
+    from .engine.errors import (
+        ConfigError,
+        ContextLengthError,
+        InvalidRequestError,
+        RequestFailedError,
+        UnavailableError,
+    )
+    from .errors import SplitfuseError
 
 __all__ = [
     "LLM",
+    "APIConnectionError",
+    "APIError",
+    "APITimeoutError",
     "AsyncClient",
     "AsyncEngine",
     "AsyncLLM",
+    "AuthenticationError",
+    "BadRequestError",
     "Client",
     "CompletionOutput",
+    "ConfigError",
+    "ContextLengthError",
     "EngineConfig",
+    "InvalidRequestError",
     "LLMStream",
+    "NotFoundError",
     "OutputDelta",
+    "RequestFailedError",
     "RequestOutput",
     "SamplingParams",
+    "ServerError",
+    "SplitfuseError",
     "StructuredOutputs",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
+    "UnavailableError",
     "pipeline",
     "serve",
 ]
 if "__path__" in globals():  # pytest imports this file as a plain module if the checkout's name is no identifier
     __path__.append(f"{__path__[0]}/server/process/main")  # where `python -m splitfuse` finds splitfuse.__main__
-_OF_CLIENT = ("AsyncClient", "Client", "serve")
+_OF_CLIENT = {"AsyncClient", "Client", "serve", "APIConnectionError", "APIError", "APITimeoutError"}
+_OF_CLIENT |= {"AuthenticationError", "BadRequestError", "NotFoundError", "ServerError"}
+_ERRORS = {"ConfigError", "ContextLengthError", "InvalidRequestError", "RequestFailedError", "SplitfuseError"}
+_ERRORS |= {"UnavailableError"}
 
 
 def __getattr__(name: str) -> Any:
@@ -53,4 +88,5 @@ def __getattr__(name: str) -> Any:
         return import_module(".client", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".client" if name in _OF_CLIENT else ".engine", __name__), name)
+    home = ".client" if name in _OF_CLIENT else ".engine.errors" if name in _ERRORS else ".engine"
+    return getattr(import_module(home, __name__), name)

@@ -19,7 +19,7 @@ from .errors import (
     ServerStartError,
 )
 from .events import StreamEvent
-from .results import ErrorDetail, Output, Result, Timings, Usage, Verdict
+from .results import ErrorDetail, Output, Ranked, Result, Timings, Usage, Verdict
 from .server_process import Server, serve
 from .server_process import client_of as _client_of
 
@@ -40,6 +40,7 @@ __all__ = [
     "NotFoundError",
     "Output",
     "QueueFullError",
+    "Ranked",
     "Result",
     "Server",
     "ServerError",

@@ -17,7 +17,7 @@ from .chat import ChatAnswer, ChatDelta, ChatReader, Messages, Schema
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
 from .messages import Answer, Prompt, Request
-from .results import Result, Verdict, read_page, read_result, read_verdict
+from .results import Ranked, Result, Verdict, read_page, read_result, read_verdict
 from .retry import Deadline
 from .sampling import Sampling, mii_fields, prompt_list
 
@@ -159,6 +159,24 @@ class AsyncClient(BaseClient):
         """Return the names under which the server serves its model."""
         answer = await self._ask(Request("GET", "/v1/models"), self.retry_policy.begin())
         return [str(model["id"]) for model in answer.json()["data"]]
+
+    async def embed(self, texts: str | Sequence[str], dimensions: int | None = None) -> list[list[float]]:
+        """Return the vector of each text, from an embedding model. `dimensions`: the first ones of every vector."""
+        fields: dict[str, Any] = {} if dimensions is None else {"dimensions": dimensions}
+        request = messages.post("/v1/embeddings", {"input": [texts] if isinstance(texts, str) else [*texts], **fields})
+        answer = await self._ask(request, self.retry_policy.begin(), at_most=None)
+        return [item["embedding"] for item in answer.json()["data"]]
+
+    async def rerank(self, query: str, documents: Sequence[str]) -> list[Ranked]:
+        """Return the documents' places and scores, the best first, from a model that scores pairs."""
+        request = messages.post("/v1/rerank", {"query": query, "documents": [*documents]})
+        answer = await self._ask(request, self.retry_policy.begin(), at_most=None)
+        return [Ranked(item["index"], item["relevance_score"]) for item in answer.json()["results"]]
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens."""
+        answer = await self._ask(messages.post("/tokenize", {"prompt": text}), self.retry_policy.begin())
+        return [int(token_id) for token_id in answer.json()["tokens"]]
 
     async def update_weights(self, path: str, *, mode: str = "keep") -> int:
         """Change the server to the weights of a folder on its machine, and return their version; for admins.

@@ -24,12 +24,17 @@ CANCEL_TIMEOUT_S = 2.0  # timeout of a DELETE whose answer is not used
 FIRST_POLL_BACKOFF_S, MAX_POLL_BACKOFF_S = 0.05, 1.0  # backoffs between polls that return at once
 
 
+def with_scheme(url: str) -> str:
+    """Return a server's address as a URL, without a slash at the end: localhost:8000 is one, too."""
+    return (url if "://" in url else f"http://{url}").rstrip("/")
+
+
 class BaseClient:
     """Base of Client and AsyncClient. `retry_policy` may be replaced by one with other backoffs."""
 
     def __init__(self, base_url: str | None, api_key: str | None, timeout: float | None, max_retries: int) -> None:
         url = base_url or os.environ.get("SPLITFUSE_BASE_URL") or DEFAULT_BASE_URL
-        self.base_url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self.base_url = with_scheme(url)
         self.retry_policy = RetryPolicy(timeout=timeout, max_retries=max_retries)
         self._key_headers = key_headers(api_key)
 

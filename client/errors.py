@@ -14,8 +14,10 @@ APIError                     any refusal by the server, or an answer that makes 
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import SplitfuseError
 
-class APIError(Exception):
+
+class APIError(SplitfuseError):
     """Error with the server's envelope; `status` is None if it did not come as an HTTP answer."""
 
     def __init__(

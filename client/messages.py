@@ -121,7 +121,7 @@ def delete_results() -> Request:
 
 
 def post(path: str, body: Mapping[str, Any] | None = None) -> Request:
-    """Return a POST of an admin, which is not repeated."""
+    """Return a POST that is not repeated after a lost connection."""
     content = None if body is None else json.dumps(body).encode()
     return Request("POST", path, {"content-type": "application/json"}, content)
 

@@ -24,6 +24,14 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Ranked:
+    """Place of a document in the request, and its relevance."""
+
+    index: int
+    relevance_score: float
+
+
+@dataclass(frozen=True)
 class Usage:
     """Tokens that a request cost."""
 

@@ -17,6 +17,8 @@ SplitfuseError
 import re
 import uuid
 
+from ..errors import SplitfuseError as SplitfuseError
+
 FAILED_ON_REQUEST = "the engine failed on this request"
 
 
@@ -25,10 +27,6 @@ _LOST_DEVICE = re.compile(
     r"(CUDA error|Triton Error \[CUDA\]): (?!out of memory|invalid (configuration )?argument|CUBLAS_)"
     r"|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)"
 )
-
-
-class SplitfuseError(Exception):
-    """Base of the errors that splitfuse raises on purpose. `str(error)` is meant for users and names the way out."""
 
 
 class ConfigError(SplitfuseError):

@@ -67,7 +67,7 @@ def describe_gguf(file: GgufFile) -> ModelDescription:
         types=known if known != "-" or most is None else most.name,
         held=f", {most.bits_on_cpu:.2f} bits in a CPU's memory" if most is not None and is_wider else "",
         num_parameters=sum(prod(info.shape) for info in infos),
-        num_bytes=max(sum(bytes_of.values()), file.path.stat().st_size),
+        num_bytes=sum(part.path.stat().st_size for part in file.files),
         metadata={
             key: value
             for key, value in file.metadata.items()

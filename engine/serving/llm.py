@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import itertools
+import sys
 import threading
 import weakref
 from collections import deque
@@ -141,7 +142,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt] | None = None,
         sampling_params: Params = None,
-        use_tqdm: Any = False,
+        use_tqdm: Any = True,
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         priority: int | Sequence[int] | None = None,
@@ -153,11 +154,13 @@ class LLM:
         A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}. Give one or a list of them,
         and one SamplingParams for all or one per prompt; or fields of SamplingParams as keywords. Without any:
         `get_default_sampling_params()`. `prompt_token_ids`: prompts as ids, like in older vLLM. `priority`: one, or one
-        per prompt. `use_tqdm` is vLLM's; no bar is shown. `on_delta` is called with each delta. Extensions take further
-        keywords. Raises InvalidRequestError before anything runs, RequestFailedError if a request failed.
+        per prompt. `use_tqdm`: a terminal shows a bar for several prompts. `on_delta` is called with each delta.
+        Extensions take further keywords. Raises InvalidRequestError before anything runs, RequestFailedError if a
+        request failed.
         """
         many = _prompts(prompts, prompt_token_ids)
-        return self._answers(many, self._params_for(many, sampling_params, fields, priority=priority), on_delta)
+        params = self._params_for(many, sampling_params, fields, priority=priority)
+        return self._answers(many, params, on_delta, shows_bar=bool(use_tqdm))
 
     def generate_stream(
         self,
@@ -173,9 +176,9 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[Any],
+        messages: str | Sequence[Any],
         sampling_params: Params = None,
-        use_tqdm: Any = False,
+        use_tqdm: Any = True,
         *,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
@@ -185,7 +188,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> list[RequestOutput]:
-        """Answer a conversation (a list of messages) or many (a list of such lists), with one RequestOutput each.
+        """Answer a conversation (a list of messages, or the text of one) or many (a list of such lists).
 
         Prompts are made like in /v1/chat/completions, by `chat_template` or the model's own. The template decides
         whether a prompt shows the tools. `chat_template_content_format` is vLLM's and not read. `fields`:
@@ -199,11 +202,11 @@ class LLM:
             continue_final_message=continue_final_message,
             variables=chat_template_kwargs,
         )
-        return self._answers(prompts, self._params_for(prompts, sampling_params, fields))
+        return self._answers(prompts, self._params_for(prompts, sampling_params, fields), shows_bar=bool(use_tqdm))
 
     def chat_stream(
         self,
-        messages: Sequence[Any],
+        messages: str | Sequence[Any],
         sampling_params: Params = None,
         *,
         chat_template: str | None = None,
@@ -216,13 +219,19 @@ class LLM:
         return self.begin(prompts, self._params_for(prompts, sampling_params, fields))
 
     def _rendered(
-        self, messages: Sequence[Any], *, tools: Sequence[Mapping[str, Any]] | None, **options: Any
+        self, messages: str | Sequence[Any], *, tools: Sequence[Mapping[str, Any]] | None, **options: Any
     ) -> list[Prompt]:
         if self.tokenizer is None:
             raise InvalidRequestError("chat needs a tokenizer, and this model has none", param="messages")
         from ..language.chat.messages import read_messages  # here: not every caller has conversations
         from ..language.chat.tools import read_tools
 
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        if not isinstance(messages, Sequence):
+            raise InvalidRequestError(
+                f"messages must be a text, a conversation or several, not {type(messages).__name__}", param="messages"
+            )
         conversations = messages if messages and isinstance(messages[0], (list, tuple)) else [messages]
         texts = [
             self.tokenizer.render_chat(read_messages(conversation), tools=read_tools(tools), **options)
@@ -261,11 +270,19 @@ class LLM:
         prompts: Sequence[Prompt],
         params: Sequence[SamplingParams],
         on_delta: OnDelta | None = None,
+        *,
+        shows_bar: bool = False,
     ) -> list[RequestOutput]:
         """Run requests to their end."""
         makers = [extension.load(extension.call_observer) for extension in declared() if extension.call_observer]
         observers = [observer for make in makers if (observer := make(self, params)) is not None]
-        outputs = self.begin(prompts, params, observers).joined(on_delta)
+        stream = self.begin(prompts, params, observers)
+        if shows_bar and len(prompts) > 1 and sys.stderr is not None and sys.stderr.isatty():
+            from .progress_bar import with_bar  # here: programs in a pipe show none
+
+            outputs = with_bar(stream, num_outputs=sum(own.n for own in params), on_delta=on_delta)
+        else:
+            outputs = stream.joined(on_delta)
         for observer in observers:
             observer.ended(outputs)
         return outputs
@@ -427,6 +444,11 @@ def check_one_each(prompts: Sequence[Any], items: Sequence[Any], kind: str) -> N
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Return one prompt or several as a list."""
+    """Return one prompt or several as a list. Raises InvalidRequestError."""
+    if not isinstance(prompts, (str, dict, Sequence)):
+        raise InvalidRequestError(
+            f"prompts must be a text, a list of token ids, or a list of these, not {type(prompts).__name__}",
+            param="prompts",
+        )
     is_one = isinstance(prompts, (str, dict)) or (bool(prompts) and isinstance(cast(Sequence[Any], prompts)[0], int))
     return [cast(Prompt, prompts)] if is_one else list(cast(Sequence[Prompt], prompts))

@@ -1,10 +1,10 @@
 """`splitfuse results backup`: asks a running server to copy its results file."""
 
-import os
 from pathlib import Path
 
 import httpx
 
+from ...client.base import key_headers, with_scheme
 from ...engine.errors import ConfigError
 from ..process.runtime_file import running_servers
 
@@ -13,12 +13,10 @@ _TIMEOUT_S = 3600.0
 
 def back_up(file: str, *, url: str | None, api_key: str | None) -> int:
     """Copy the results of the server at the URL, or of the only one that runs here. Raises ConfigError."""
-    key = api_key or os.environ.get("SPLITFUSE_API_KEY", "").partition(",")[0]
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    address = f"{(url or _only_server()).rstrip('/')}/results/backup"
+    address = f"{with_scheme(url or _only_server())}/results/backup"
     body = {"path": str(Path(file).expanduser().absolute())}
     try:
-        answer = httpx.post(address, json=body, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+        answer = httpx.post(address, json=body, headers=key_headers(api_key), timeout=_TIMEOUT_S, trust_env=False)
         fields = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
         raise ConfigError(f"{address}: no backup was made ({exc})") from exc

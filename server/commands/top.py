@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from ...client.base import key_headers
+from ...client.base import key_headers, with_scheme
 from ...client.sse import SSEParser
 from ...engine.errors import ConfigError
 from .live_figures import LiveFigures, printable
@@ -63,9 +63,8 @@ def _draw(figures: LiveFigures) -> None:
 def _events(url: str, api_key: str | None, *, patience_s: float) -> Iterator[tuple[str, Any]]:
     timeout = httpx.Timeout(_TIMEOUT_S, read=patience_s)
     parser = SSEParser()
-    with httpx.stream(
-        "GET", f"{url.rstrip('/')}/stats/stream", headers=key_headers(api_key), timeout=timeout
-    ) as response:
+    address = f"{with_scheme(url)}/stats/stream"
+    with httpx.stream("GET", address, headers=key_headers(api_key), timeout=timeout) as response:
         if response.status_code != 200:
             response.read()
             raise ConfigError(f"{url} answered {response.status_code}: {_message(response)}")

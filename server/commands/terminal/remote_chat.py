@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from ....client.base import key_headers
+from ....client.base import key_headers, with_scheme
 from ....client.sse import SSEParser
 from ....engine.errors import ConfigError
 from ...process.runtime_file import running_servers
@@ -31,7 +31,7 @@ class RemoteChat:
 
     def __init__(self, url: str, *, api_key: str | None) -> None:
         """Raise ConfigError if no server answers there."""
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = with_scheme(url).removesuffix("/v1")
         self._client = httpx.Client(base_url=self.url, headers=key_headers(api_key), timeout=_TIMEOUT, trust_env=False)
         self.name = self._first_model()
 

@@ -1,7 +1,9 @@
 """LLM and pipeline: the shapes that scripts written for vLLM and MII expect."""
 
 import gc
+import io
 import pickle
+import sys
 import threading
 import weakref
 from typing import Any
@@ -169,6 +171,8 @@ def test_chat_answers_one_conversation_or_many(tiny_folder: str) -> None:
     expected = llm.generate(texts, params, use_tqdm=False)
     assert [output.prompt_token_ids for output in many] == [output.prompt_token_ids for output in expected]
     assert [output.outputs[0].token_ids for output in many] == [output.outputs[0].token_ids for output in expected]
+    (by_text,) = llm.chat("hello", params)
+    assert by_text.prompt_token_ids == many[0].prompt_token_ids
     (alone,) = llm.chat(conversations[0], params)
     assert alone.outputs[0].token_ids == many[0].outputs[0].token_ids
     assert llm.tokenizer is not None
@@ -184,6 +188,33 @@ def test_chat_answers_one_conversation_or_many(tiny_folder: str) -> None:
     assert text(chat_template=other, tools=tools, chat_template_kwargs={"mood": "gay"}) == (
         '[{"type": "function", "function": {"name": "f"}}] gay'
     )
+
+
+def test_wrong_types_are_refused_in_words(tiny_folder: str) -> None:
+    with LLM(tiny_folder, dtype="float32", chat_template="{{ messages }}") as llm:
+        for wrong in (123, 1.5, object()):
+            kind = type(wrong).__name__
+            with pytest.raises(InvalidRequestError, match=f"^prompts must be a text, .*, not {kind}$"):
+                llm.generate(wrong)  # type: ignore[arg-type]
+            with pytest.raises(InvalidRequestError, match=f"^messages must be a text, .*, not {kind}$"):
+                llm.chat(wrong)  # type: ignore[arg-type]
+
+
+def test_a_terminal_shows_a_bar_for_several_prompts(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, n=2)
+    with LLM(tiny_folder, dtype="float32") as llm:
+        expected = [output.outputs[0].token_ids for output in llm.generate(["a", "b"], params)]
+
+        def shown(prompts: list[str], **options: Any) -> str:
+            terminal = io.StringIO()
+            monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+            monkeypatch.setattr(sys, "stderr", terminal)
+            outputs = llm.generate(prompts, params, **options)
+            assert [output.outputs[0].token_ids for output in outputs] == expected[: len(prompts)]
+            return terminal.getvalue()
+
+        assert "4/4" in shown(["a", "b"])
+        assert shown(["a"]) == shown(["a", "b"], use_tqdm=False) == ""
 
 
 def test_a_chat_that_makes_no_sense_is_refused(tiny_folder: str) -> None:
