@@ -28,6 +28,7 @@ from .gc_policy import collect_when_idle
 from .log_format import as_line
 from .queued_output import num_dropped_lines
 from .runtime_file import announced
+from .service_manager import notify
 from .stop_signals import KILL_S, StopSignals
 from .watchdog import Watchdog
 
@@ -120,7 +121,9 @@ class _Process:
                 asyncio.create_task(self._watch()),
             ]
             print(as_line(banner(self._settings, engine, port=port, replica=self._replica)), flush=True)
+            notify("READY=1")
             await self._wait_for_stop()
+            notify("STOPPING=1")
             await self._drain()
         finally:
             self._server.should_exit = True
