@@ -107,7 +107,8 @@ def _middleware(service: Service) -> list[Middleware]:
     settings = service.settings
     origins = settings.origins
     names = {settings.host.lower(), *settings.hosts}
-    guard = Middleware(RefuseForeignPages, hosts=names, origins=origins)
+    is_open = _is_open(service)
+    guard = Middleware(RefuseForeignPages, hosts=names, origins=origins, is_open=is_open)
     # Before the key is asked for: browsers send none with a preflight.
     cors = Middleware(
         CORSMiddleware,
@@ -117,7 +118,7 @@ def _middleware(service: Service) -> list[Middleware]:
         allow_private_network=True,
         expose_headers=_EXPOSED_HEADERS,
     )
-    key = Middleware(RequireKey, keys=service.keys, is_open=_is_open(service))
+    key = Middleware(RequireKey, keys=service.keys, is_open=is_open)
     slash = Middleware(_IgnoreTrailingSlash)
     every = Middleware(ResponseMiddleware, error_form_of=_error_form_of(service), on_answer=service.metrics.on_answer)
     root = [Middleware(_RootPath, root_path=settings.root_path)] * bool(settings.root_path)
@@ -134,8 +135,8 @@ def _middleware(service: Service) -> list[Middleware]:
 
 
 def _is_open(service: Service) -> Any:
-    """Make the test of scopes that extensions leave open; without keys everything is."""
-    tests = service.extensions.all("is_open") if service.keys else []
+    """Make the test of scopes that extensions leave open: files without secrets."""
+    tests = service.extensions.all("is_open")
     return lambda scope: any(test(service, scope) for test in tests)
 
 

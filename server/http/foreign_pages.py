@@ -6,7 +6,7 @@ page is visible in `Origin` and `Sec-Fetch-Site`, which no script can change.
 """
 
 import ipaddress
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,10 +19,22 @@ ANY = "*"
 
 
 class RefuseForeignPages:
-    """ASGI middleware that answers 403 if Host is not ours, or if the page's origin is not allowed."""
+    """ASGI middleware that answers 403 if Host is not ours, or if the page's origin is not allowed.
 
-    def __init__(self, app: ASGIApp, *, hosts: Collection[str], origins: Collection[str]) -> None:
+    `is_open`: true of files without secrets. Behind a proxy that changes Host our own page looks foreign; its files have
+    to load, so that it can show the reason.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Collection[str],
+        origins: Collection[str],
+        is_open: Callable[[Scope], bool] = lambda _: False,
+    ) -> None:
         self._app = app
+        self._is_open = is_open
         self._hosts = frozenset(hosts)
         self._origins = frozenset(origins)
 
@@ -30,6 +42,8 @@ class RefuseForeignPages:
         problem = None
         if scope["type"] == "http" and scope["path"] not in UNCHECKED_PATHS:
             problem = self._problem(scope["method"], dict(scope["headers"]))
+            if problem is not None and scope["path"] != "/" and scope["method"] == "GET" and self._is_open(scope):
+                problem = None
         if problem is None:
             await self._app(scope, receive, send)
         else:
@@ -60,6 +74,8 @@ def _refusal(kind: str, subject: str) -> Problem:
         ", or with an --api-key" if kind == "host" else ""
     )
     message = f"{subject} may not use this server, which has no API keys; {way_out}"
+    if kind == "origin":
+        message += "; if it is this server's own page behind nginx, that needs: proxy_set_header Host $http_host"
     return Problem(403, message, "permission_error", code=f"{kind}_not_allowed")
 
 

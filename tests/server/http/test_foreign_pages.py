@@ -176,3 +176,15 @@ async def test_a_server_with_keys_asks_for_them_and_sends_no_cors_headers(served
     response = await served.client.post("/generate", json=BODY, headers=headers | {"Authorization": "Bearer secret"})
     assert response.status_code == 202
     assert not any(name.startswith("access-control") for name in response.headers)
+
+
+async def test_our_page_behind_a_proxy_that_changes_host_loads_and_says_why(served):
+    """A bare proxy_pass of nginx sets Host to the server's address: the page was drawn, and its scripts were 403."""
+    behind = {"Origin": "http://127.0.0.1:8080", "Sec_Fetch_Site": "same-origin"}
+    for path in ("/page/chat.js", "/page/chat.css"):
+        assert (await ask(served, path, **behind)).status_code == 200, path
+    refused = await ask(served, **behind)
+    is_refused(refused, "origin")
+    assert "proxy_set_header Host $http_host" in refused.json()["error"]["message"]
+    for path in ("/v1/models", "/stats", "/page/none.js"):
+        is_refused(await ask(served, path, **behind), "origin")
