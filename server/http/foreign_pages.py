@@ -21,8 +21,8 @@ ANY = "*"
 class RefuseForeignPages:
     """ASGI middleware that answers 403 if Host is not ours, or if the page's origin is not allowed.
 
-    `is_open`: true of files without secrets. Behind a proxy that changes Host our own page looks foreign; its files have
-    to load, so that it can show the reason.
+    `is_open`: true of files without secrets. Behind a proxy that changes Host our own page looks foreign, and its files
+    have to load, so that the page can show the reason.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class Finding:
         return self.is_needed and not self.ok
 
     def __str__(self) -> str:
-        mark = "ok" if self.ok else "MISSING" if self.is_needed else "no"
+        mark = "ok" if self.ok else "MISSING" if self.is_needed else "-"
         fix = f"\n{'':<21}fix: {self.fix}" if self.fix and not self.ok else ""
         return f"{self.name:<12} {mark:<7} {self.text}{fix}"
 

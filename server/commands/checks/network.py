@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from ...process.runtime_file import running_servers
 from .finding import Finding, remark
 
 _LISTENING = "0A"  # in /proc/net/tcp
@@ -20,6 +21,9 @@ def port(number: int) -> Finding:
         with socket.create_server(("127.0.0.1", number)):
             return Finding(name, f"{number} is free")
     except OSError as exc:
+        ours = next((server for server in running_servers() if server.port == number), None)
+        if ours is not None:
+            return Finding(name, f"{number} has your splitfuse, which serves {ours.model}")
         owner = _owner(number)
         text = f"{number} is taken by {owner}" if owner else f"{number} cannot be taken: {exc.strerror}"
         return remark(name, text, fix="end that program, or serve --port N")

@@ -14,6 +14,11 @@ from splitfuse.server.cli import main
 from splitfuse.server.commands import doctor
 from splitfuse.server.commands.checks.machine import cache, disk, hub_folder, processor
 from splitfuse.server.commands.checks.network import hub, port
+from splitfuse.server.commands.checks.finding import remark
+from splitfuse.server.commands.checks.network import hub, port
+from splitfuse.server.commands.checks.processor import processor
+from splitfuse.server.commands.checks.storage import cache, disk, hub_folder
+from splitfuse.server.process.runtime_file import announced
 
 
 @pytest.fixture(autouse=True)
@@ -184,6 +189,17 @@ def test_the_program_on_the_port_is_named() -> None:
     assert (taken.ok, taken.is_fault) == (False, False)
     assert f"{number} is taken by process {os.getpid()}" in taken.text
     assert port(number).ok
+
+
+def test_our_own_server_on_the_port_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("SPLITFUSE_RUNTIME_DIR", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.getsockname()[1]
+        with announced(host="127.0.0.1", port=number, model="mine"):
+            found = port(number)
+    assert (found.ok, found.text) == (True, f"{number} has your splitfuse, which serves mine")
+    assert str(remark("network", "off")).split() == ["network", "-", "off"]
 
 
 def test_the_way_to_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
