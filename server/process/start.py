@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ...engine.errors import ConfigError
 from ...engine.execution.build_announcement import announce_build
+from ...engine.formats.checkpoint import local_model
+from ...engine.formats.split_names import parts_of
 from ..server_settings import ServerSettings
 from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .log_format import as_line, set_up_logging
@@ -18,6 +20,7 @@ from .log_limit import limit_request_log
 from .stop_signals import StopSignals
 
 PORTS_TRIED = 50
+QUICK_BYTES = 150e6  # they take 2 s, most of it imports
 MIN_KEY_CHARS = 16  # 96 bits in base64
 
 
@@ -34,6 +37,7 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
     limit_request_log()
     set_up_logging(settings.log_format)
     _check_certificate(settings)
+    local_model(settings.model)  # a missing model is named before a taken port
     listener = listen(settings.host, settings.port) if settings.uds is None else listen_at(Path(settings.uds))
     if not settings.keys and not settings.is_local and settings.uds is None:
         _warn(
@@ -42,6 +46,7 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
         )
     _warn_of_keys(settings)
     announce_build(settings.device, settings.model)
+    say_loading(settings)
     from .process import run  # the web framework takes 0.5 s
 
     run(settings, signals, listener, replica=replica)
@@ -57,6 +62,18 @@ def _warn_of_keys(settings: ServerSettings) -> None:
     if any(len(key) < MIN_KEY_CHARS for key in (*settings.keys, *settings.admin_keys)):
         text = "an API key or admin key is shorter than"
         _warn(f"{text} {MIN_KEY_CHARS} characters, and so can be guessed: openssl rand -base64 24 makes a good one")
+
+
+def say_loading(settings: ServerSettings) -> None:
+    """Say what loads, if that takes more than a moment. Raises ConfigError if the model is not there."""
+    path = local_model(settings.model)
+    files = [] if path is None else parts_of(path) if path.is_file() else path.glob("*.safetensors")
+    if (num_bytes := sum(file.stat().st_size for file in files)) > QUICK_BYTES:
+        print(
+            as_line(f"splitfuse: loading {settings.model_name} ({num_bytes / 1e6:,.0f} MB)"),
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def listen(host: str, port: int) -> socket.socket:

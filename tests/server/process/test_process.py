@@ -12,6 +12,9 @@ from pathlib import Path
 import httpx
 from serving import ServerProcess, one_line, parse_events, run_cli
 
+from splitfuse.server.process import start
+from splitfuse.server.settings import Settings
+
 LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
 
 
@@ -233,6 +236,24 @@ def test_port_taken():
         sock.listen()
         port = sock.getsockname()[1]
         one_line(run_cli("serve", "--port", str(port)), f"port {port}", "in use", "is free: --port ")
+
+
+def test_a_missing_model_is_named_before_a_taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = run_cli("serve", "./nofile.gguf", "--port", str(listener.getsockname()[1]))
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "file './nofile.gguf' does not exist" in done.stderr
+
+
+def test_a_model_that_takes_a_moment_is_said_to_load(tmp_path, monkeypatch, capfd):
+    path = tmp_path / "small.gguf"
+    path.write_bytes(b"GGUF" + bytes(10**6))
+    start.say_loading(Settings(model=str(path)))
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(start, "QUICK_BYTES", 10**5)
+    start.say_loading(Settings(model=str(path)))
+    start.say_loading(Settings(model="owner/name"))
+    assert capfd.readouterr().err == "splitfuse: loading small (1 MB)\n"
 
 
 def test_bad_host():
