@@ -33,6 +33,7 @@ NAVIGATION: dict[str, dict[str, str]] = {
         "Without a server": "tutorials/without_a_server",
         "A stated form": "tutorials/a_stated_form",
         "Functions": "tutorials/tools",
+        "Coding agents": "tutorials/agents",
         "Streams": "tutorials/streams",
         "Through a crash": "tutorials/survive_a_crash",
         "Why was it slow?": "tutorials/why_was_it_slow",

@@ -82,3 +82,16 @@ def test_there_are_ten_at_least_and_each_has_something_to_run() -> None:
     assert len(PAGES) >= 10
     assert {kind for page in PAGES for kind, _ in blocks(page)} == {"sh", "sh start", "sh kill", "python"}
     assert [page.name for page in PAGES if not blocks(page)] == []
+
+
+def test_the_page_of_agents_has_the_settings_that_the_clients_tests_use() -> None:
+    page = (FOLDER / "agents.md").read_text()
+    tests = (Path(__file__).parents[2] / "clients/agents_cli.py").read_text()
+    used = set(
+        re.findall(
+            r'"((?:ANTHROPIC|OPENAI)_[A-Z_]+)"|^ +f?\'?"?(?:\w+_)?(wire_api|env_key|base_url) =', tests, re.MULTILINE
+        )
+    )
+    names = {name for names in used for name in names if name}
+    assert len(names) >= 5
+    assert {name for name in names if name not in page} == set()
