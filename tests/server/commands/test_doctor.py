@@ -12,12 +12,9 @@ from splitfuse.engine.config import host
 from splitfuse.kernels.cpu import compilation
 from splitfuse.server.cli import main
 from splitfuse.server.commands import doctor
+from splitfuse.server.commands.checks.finding import remark
 from splitfuse.server.commands.checks.machine import cache, disk, hub_folder, processor
 from splitfuse.server.commands.checks.network import hub, port
-from splitfuse.server.commands.checks.finding import remark
-from splitfuse.server.commands.checks.network import hub, port
-from splitfuse.server.commands.checks.processor import processor
-from splitfuse.server.commands.checks.storage import cache, disk, hub_folder
 from splitfuse.server.process.runtime_file import announced
 
 
