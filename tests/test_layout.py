@@ -37,7 +37,7 @@ DELETABLE = ("apis", "results", "extras")
 BUDGETS = {
     "engine/core": 2245,
     "the engine without its core and its extras": 19200,
-    "the server without its deletable folders": 7650,
+    "the server without its deletable folders": 7900,
     "kernels": 7500,
     "client": 2700,
 }
@@ -56,7 +56,7 @@ LARGER = {
     "server/apis/responses": (850, "a dialect with items, events and stored answers"),
     "server/extras/replicas": (950, "HAProxy, Ray and the supervision of servers"),
     "server/results/batches": (1050, "uploads, and jobs that survive a restart"),
-    "server/results/durable": (2100, "a store that no kill -9 may cost a result, both stores' statements, copies"),
+    "server/results/durable": (2150, "a store that no kill -9 may cost a result, both stores' statements, copies"),
     "server/results/shared": (720, "leases and takeover between servers"),
 }
 ALL_PYTHON = 58000
