@@ -54,13 +54,13 @@ from .norm import add_rms_norm as add_rms_norm
 from .norm import layer_norm as layer_norm
 from .norm import rms_norm as rms_norm
 from .quantized_linear import QuantizedLinear
-from .recurrence.convolution import short_conv as short_conv
-from .recurrence.gates import gated_rms_norm as gated_rms_norm
-from .recurrence.gates import sigmoid_mul as sigmoid_mul
-from .recurrence.gates import silu_gate as silu_gate
-from .recurrence.state import gated_delta as gated_delta
-from .recurrence.state import mamba2 as mamba2
+from .recurrent_gates import gated_rms_norm as gated_rms_norm
+from .recurrent_gates import sigmoid_mul as sigmoid_mul
+from .recurrent_gates import silu_gate as silu_gate
+from .recurrent_state import gated_delta as gated_delta
+from .recurrent_state import mamba2 as mamba2
 from .rope_and_cache import rope_and_cache as rope_and_cache
+from .short_convolution import short_conv as short_conv
 
 
 def prepare() -> None:

@@ -23,8 +23,7 @@ from captured import Repeater
 from torch import Tensor
 
 from splitfuse.engine.execution.runner.cuda_graphs import CudaGraphCapturer
-from splitfuse.engine.extras.parallel.gpus import check_gpus, environment
-from splitfuse.engine.extras.parallel.group import Group
+from splitfuse.engine.extras.parallel.group import Group, check_gpus, environment
 
 WIDTH, NUM_SUMS = 4096, 20
 NUM_TOKENS = (1, 2, 4, 8, 16, 32, 64)

@@ -33,5 +33,5 @@ EXTENSION = EngineExtension(
     is_used=lambda config: config.enable_lora,
     part="adapters:Adapters.of",
     decoder_wrapper="adapted:adapted",
-    keywords={"lora_request": "llm_keyword:with_adapters"},
+    keywords={"lora_request": "adapters:with_adapters"},
 )

@@ -10,12 +10,12 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary, finalize
 
 from ...config import EngineConfig
@@ -29,6 +29,9 @@ from .adapter import Adapter
 from .matrices import Matrices
 from .peft_folder import read_folder
 from .request import LoRARequest
+
+if TYPE_CHECKING:
+    from ...serving.llm import LLM
 
 T = TypeVar("T")
 _NICENESS = 5  # the reading thread's, so that the steps come first
@@ -303,3 +306,15 @@ def _trimmed(call: Callable[[], T]) -> T:
 def _be_nice() -> None:
     with contextlib.suppress(OSError, AttributeError):  # on Linux the priority is a thread's own
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+
+
+def with_adapters(llm: "LLM", params: Sequence[SamplingParams], lora_request: Any) -> list[SamplingParams]:
+    """Return the parameters with the adapters of a LoRARequest, or of one or None per prompt."""
+    from ...serving.llm import check_one_each  # here: a server has no LLM
+
+    if (adapters := llm.engine.part(Adapters)) is None:
+        raise InvalidRequestError("lora_request needs LLM(enable_lora=True)", param="lora_request")
+    requests = list(lora_request) if isinstance(lora_request, (list, tuple)) else [lora_request] * len(params)
+    check_one_each(params, requests, "LoRA requests")
+    pairs = zip(params, requests, strict=True)
+    return [item if request is None else adapters.request(request).params(item) for item, request in pairs]

@@ -1,8 +1,12 @@
-"""Group: how the ranks of a tensor-parallel model meet."""
+"""Group: how the ranks of a tensor-parallel model meet; their GPUs: each rank has one, and sees no other."""
 
+import os
 from typing import Any, NamedTuple
 
+import torch
+
 from ....kernels import ops
+from ...errors import ConfigError
 from ...execution.models.tensor_parallel import TensorParallel
 
 
@@ -33,3 +37,40 @@ class Group(NamedTuple):
         """Read what `to_arguments` has written."""
         backend, size, num_slices, in_order = arguments
         return cls(backend, int(size), int(num_slices), bool(int(in_order)))
+
+
+def check_gpus(size: int, backend: str = "nccl") -> None:
+    """Raise ConfigError if this machine cannot run so many ranks on GPUs, with sums of this `backend`."""
+    import torch.distributed as dist
+
+    if size == 1:
+        return
+    setting = f"--tensor-parallel-size {size}"
+    if not (dist.is_available() and dist.is_nccl_available()):
+        raise ConfigError(
+            f"{setting} on GPUs needs NCCL, which torch {torch.__version__} lacks; "
+            "install a torch for Linux that is built for CUDA, or leave it out"
+        )
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    if len(names) < size:
+        raise ConfigError(f"{setting} needs {size} GPUs, torch sees {len(names)}; lower it, or --device cpu works")
+    if len(set(names[:size])) > 1:
+        raise ConfigError(
+            f"{setting}: the first {size} GPUs differ ({', '.join(dict.fromkeys(names[:size]))}); "
+            "CUDA_VISIBLE_DEVICES chooses GPUs that are alike"
+        )
+    if backend.endswith("+symmetric"):
+        from ....kernels.symmetric_memory import missing
+
+        if needed := missing(size):
+            raise ConfigError(f"{setting}: sums in symmetric memory need {needed}; the backend nccl sums without it")
+
+
+def environment(rank: int) -> dict[str, str]:
+    """Return the variable that leaves a rank its GPU alone, as device 0.
+
+    So threads that compile kernels or read weights, whose current device is 0, use that GPU. NCCL copies between GPUs
+    that their processes do not see.
+    """
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return {"CUDA_VISIBLE_DEVICES": visible[rank] if visible else str(rank)}

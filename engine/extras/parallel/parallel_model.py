@@ -16,8 +16,7 @@ from ...execution.models.forward_inputs import Inputs
 from ...execution.models.kv_cache import KVCache
 from ...execution.models.tensor_parallel import TensorParallel
 from .cores import bind
-from .gpus import check_gpus
-from .group import Group
+from .group import Group, check_gpus
 
 if TYPE_CHECKING:
     from .rank_processes import RankProcesses

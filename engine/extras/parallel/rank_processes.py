@@ -19,8 +19,7 @@ from typing import Any
 from ...errors import ConfigError, RankLostError
 from ...execution.runner.forward_pass import Ranks
 from ...execution.runner.step import Step
-from .gpus import environment
-from .group import Group
+from .group import Group, environment
 
 # Longest wait for a slow rank in a sum; a rank that has ended or is stopped is noticed at once (_watch).
 _LIMIT_S = 10.0

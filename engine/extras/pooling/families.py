@@ -25,10 +25,10 @@ class Encoder(NamedTuple):
 ENCODERS = {
     "BertModel": Encoder(".bert", "BERT", "BAAI/bge-base-en-v1.5"),
     "BertForSequenceClassification": Encoder(".bert", "BERT, scores", "cross-encoder/ms-marco-MiniLM-L6-v2"),
-    "RobertaModel": Encoder(".roberta", "RoBERTa", "sentence-transformers/all-distilroberta-v1"),
-    "RobertaForSequenceClassification": Encoder(".roberta", "RoBERTa, scores", "cross-encoder/stsb-roberta-base"),
-    "XLMRobertaModel": Encoder(".roberta", "XLM-RoBERTa", "BAAI/bge-m3"),
-    "XLMRobertaForSequenceClassification": Encoder(".roberta", "XLM-RoBERTa, scores", "BAAI/bge-reranker-v2-m3"),
+    "RobertaModel": Encoder(".bert", "RoBERTa", "sentence-transformers/all-distilroberta-v1"),
+    "RobertaForSequenceClassification": Encoder(".bert", "RoBERTa, scores", "cross-encoder/stsb-roberta-base"),
+    "XLMRobertaModel": Encoder(".bert", "XLM-RoBERTa", "BAAI/bge-m3"),
+    "XLMRobertaForSequenceClassification": Encoder(".bert", "XLM-RoBERTa, scores", "BAAI/bge-reranker-v2-m3"),
     "ModernBertModel": Encoder(".modernbert", "ModernBERT", "Alibaba-NLP/gte-modernbert-base"),
     "ModernBertForSequenceClassification": Encoder(
         ".modernbert", "ModernBERT, scores", "Alibaba-NLP/gte-reranker-modernbert-base"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import InvalidRequestError
 from .params import StructuredOutputs
-from .schemas.json_pointer import escaped
+from .schemas.document import escaped
 
 # Place of an error in llguidance's message, and a rule of ours that holds a schema.
 _IN_LINE = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?")

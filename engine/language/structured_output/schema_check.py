@@ -13,7 +13,7 @@ from typing import Any
 
 from ...formats.linear_pattern import linear_pattern
 from .relaxed_pattern import RelaxedPattern
-from .schemas.json_pointer import escaped, unescaped
+from .schemas.document import escaped, unescaped
 
 # Schemas applied to a value: 0.2 s at most. jsonschema-rs has no such limit and holds the GIL: 26 levels of
 # {"oneOf": [next, next]}, in 2 KB, take it 1.1 s, and every level doubles that.

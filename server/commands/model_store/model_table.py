@@ -55,7 +55,7 @@ def print_supported() -> int:
 
 def _through_transformers() -> str:
     """Return a paragraph about the families that transformers' modules serve and that have no native class."""
-    tested = load_extra("transformers_impl.tested", needed_for="models --supported").TESTED
+    tested = load_extra("transformers_impl", needed_for="models --supported").TESTED
     names = ", ".join(sorted(set(tested) - set(MODELS)))
     return textwrap.fill(f"Through transformers (--model-impl), slower; others where they fit. Tested: {names}.", 100)
 

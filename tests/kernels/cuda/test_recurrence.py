@@ -7,7 +7,7 @@ from recurrent_cases import LAYERS, Layer, gated_delta, in_double, mamba2, short
 
 from splitfuse.kernels import reference
 from splitfuse.kernels.cuda import backend as cuda
-from splitfuse.kernels.cuda.recurrence import gates
+from splitfuse.kernels.cuda import recurrent_gates as gates
 
 # The GPU computes -100 / (1 + inf) = -0 too.
 pytestmark = [pytest.mark.sampled(4), pytest.mark.filterwarnings("ignore:overflow encountered in exp")]

@@ -14,7 +14,17 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from .dialect import DRAFT_2019, dialect_of, identifier
-from .json_pointer import escaped, unescaped
+
+
+def escaped(key: str) -> str:
+    """Escape a key for a JSON pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def unescaped(key: str) -> str:
+    """Return the key that a part of a JSON pointer names."""
+    return key.replace("~1", "/").replace("~0", "~")
+
 
 _METASCHEMA = re.compile(r"^https?://json-schema\.org/draft(?:-0(\d)/schema|/(20\d\d)-\d\d/((?:meta/)?[a-z-]+))$")
 _MAX_KEYS = 200  # of one pointer

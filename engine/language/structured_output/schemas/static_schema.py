@@ -12,8 +12,7 @@ from itertools import count
 from typing import Any
 
 from .dialect import constraints
-from .document import Document, Place, TooManySchemasError
-from .json_pointer import escaped
+from .document import Document, Place, TooManySchemasError, escaped
 
 MAX_SCHEMAS = 40_000  # a real schema of 1 MiB has 20,000; 20 us each
 _OWN = re.compile(r"^/(\$defs|definitions)/([\w.-]+)$", re.ASCII)

@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from splitfuse.engine import SamplingParams
 from splitfuse.engine.execution.models.registry import MODELS
-from splitfuse.engine.extras.transformers_impl.tested import TESTED
+from splitfuse.engine.extras.transformers_impl import TESTED
 
 _NUM_NEW = 8
 _SHAPE: dict[str, Any] = {

@@ -8,7 +8,7 @@ import torch
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.extras.parallel import parallel_model
-from splitfuse.engine.extras.parallel.gpus import check_gpus, environment
+from splitfuse.engine.extras.parallel.group import check_gpus, environment
 from splitfuse.engine.extras.parallel.parallel_model import Setup, start_ranks
 
 

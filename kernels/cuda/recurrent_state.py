@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...arguments import RaggedBatch, StateBatch, StateView
-from .convolution import convolve, layout
+from ..arguments import RaggedBatch, StateBatch, StateView
+from .short_convolution import convolve, layout
 
 BLOCK_COLUMNS = 32  # with 128 rows 32 registers of a thread hold its share of the state. Untuned
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...arguments import RaggedBatch, StateBatch, StateView
+from ..arguments import RaggedBatch, StateBatch, StateView
 
 # 512 channels over 4 warps: 4 a thread, an 8-byte load of each tap. Untuned.
 BLOCK = 512

@@ -1,9 +1,0 @@
-"""Architectures without a native class whose tokens the tests compare with transformers'. Imports nothing."""
-
-TESTED = (
-    "AfmoeForCausalLM", "AXK1ForCausalLM", "BitNetForCausalLM", "Cohere2MoeForCausalLM", "CwmForCausalLM",
-    "ExaoneMoeForCausalLM", "FlexOlmoForCausalLM", "GPTBigCodeForCausalLM", "GraniteMoeSharedForCausalLM",
-    "HeliumForCausalLM", "HyperCLOVAXForCausalLM", "HYV3ForCausalLM", "Jais2ForCausalLM", "LagunaForCausalLM",
-    "MellumForCausalLM", "MiniCPM3ForCausalLM", "NanoChatForCausalLM", "OlmoForCausalLM", "PersimmonForCausalLM",
-    "PhiForCausalLM", "SolarOpenForCausalLM", "VaultGemmaForCausalLM", "YoutuForCausalLM",
-)  # fmt: skip
