@@ -356,4 +356,5 @@ _TYPES: dict[str, tuple[Callable[[Tensor], _Unpacked], int, tuple[int, ...] | No
     "NVFP4": (_nvfp4, 4, E2M1),
     "Q1_0": (_q1_0, 2, _TERNARY),
     "Q2_0": (_q2_0, 2, _TERNARY),
+    "Q2_0_G128": (_q2_0, 2, _TERNARY),
 }

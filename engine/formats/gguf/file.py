@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from ...errors import ConfigError
 from ..checkpoint import version_of
 from ..split_names import parts_of
-from .tensor_types import TENSOR_TYPES, TensorType, type_name
+from .tensor_types import FORKED_TYPES, TENSOR_TYPES, TensorType, type_name
 
 _MAGIC = b"GGUF"
 # Headers hold the vocabulary: 1.8 MB for 49 k tokens, 9 MB for 200 k. The second size is for headers beyond the first.
@@ -244,11 +244,15 @@ def _tensors(infos: list[_Info], header_end: int, metadata: Mapping[str, Any], p
     data_start = -(-header_end // alignment) * alignment
     tensors: dict[str, TensorInfo] = {}
     end_of_last, last = data_start, "the header"
-    for name, dims, number, offset in sorted(infos, key=lambda info: info[3]):
+    infos = sorted(infos, key=lambda info: info[3])
+    ends = [*(info[3] for info in infos[1:]), size - data_start]
+    for (name, dims, number, offset), end in zip(infos, ends, strict=False):  # without tensors one end is left
         if number not in TENSOR_TYPES:
             known = ", ".join(kind.name for kind in TENSOR_TYPES.values())
             raise ValueError(f"tensor {name!r} is of type {type_name(number)}; known: {known}")
         kind, begin = TENSOR_TYPES[number], data_start + offset
+        if number in FORKED_TYPES and kind.num_bytes(prod(dims)) > end - offset:
+            kind = FORKED_TYPES[number]  # the smaller type
         if 0 in dims or dims[0] % kind.block_values:
             raise ValueError(f"tensor {name!r} of type {kind.name} has dimensions {list(dims)}")
         num_bytes = kind.num_bytes(prod(dims))

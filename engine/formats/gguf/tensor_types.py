@@ -52,7 +52,9 @@ TENSOR_TYPES = {
     41: TensorType("Q1_0", 128, 18, 2.125),
     42: TensorType("Q2_0", 64, 18),
 }
-TYPES_BY_NAME = {kind.name: kind for kind in TENSOR_TYPES.values()}
+# Number -> type of the same number in a fork whose files are published: ternary models in blocks of 128.
+FORKED_TYPES = {42: TensorType("Q2_0_G128", 128, 34)}
+TYPES_BY_NAME = {kind.name: kind for kind in (*TENSOR_TYPES.values(), *FORKED_TYPES.values())}
 # Types that no published weights have: integers, and activations of llama.cpp's products.
 _OTHERS = {9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"}
 

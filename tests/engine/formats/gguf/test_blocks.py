@@ -11,7 +11,7 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.formats.gguf.blocks import _GRIDS, _grid, floats, quantized
 from splitfuse.engine.formats.gguf.tensor_types import TENSOR_TYPES, TYPES_BY_NAME
 
-NOT_IN_THE_PACKAGE = ("Q1_0", "Q2_0")  # its `dequantize` refuses these
+NOT_IN_THE_PACKAGE = ("Q1_0", "Q2_0", "Q2_0_G128")  # its `dequantize` refuses these
 PACKAGED = [name for name in TYPES_BY_NAME if name not in NOT_IN_THE_PACKAGE]
 ROWS = 37
 
@@ -48,6 +48,7 @@ def test_random_blocks_are_dequantized_to_the_bit(name: str, num_blocks: int) ->
     [
         ("Q1_0", [0b00000101, *[0] * 15], [1, -1, 1, *[-1] * 125]),
         ("Q2_0", [0b11100100, *[0b01010101] * 15], [-1, 0, 1, 2, *[0] * 60]),
+        ("Q2_0_G128", [0b11100100, *[0b01010101] * 31], [-1, 0, 1, 2, *[0] * 124]),
     ],
 )
 def test_types_without_a_reference_are_as_ggml_describes_them(name: str, codes: list[int], values: list[int]) -> None:

@@ -64,6 +64,16 @@ def key(kind: int, value: bytes) -> bytes:
     return header(keys=1, rest=string("k") + struct.pack("<I", kind) + value)
 
 
+@pytest.mark.parametrize(("block_bytes", "name"), [(18 / 64, "Q2_0"), (34 / 128, "Q2_0_G128")])
+def test_the_place_of_the_next_tensor_tells_a_forks_blocks(block_bytes: float, name: str, tmp_path: Path) -> None:
+    num_bytes = int(block_bytes * 64 * 128)
+    rest = tensor("a", dims=(128, 64), kind=42) + tensor("b", dims=(128, 64), kind=42, offset=num_bytes)
+    file = header(tensors=2, rest=rest)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(file + bytes(-len(file) % 32 + 2 * num_bytes))
+    assert [info.type.name for info in read_gguf(path).tensors.values()] == [name, name]
+
+
 HOSTILE: list[tuple[bytes, str]] = [
     (b"", "not begin with GGUF|does not end"),
     (b"GGUF", "does not end"),
