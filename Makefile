@@ -16,7 +16,7 @@ STEPS ?= 2000
 MINUTES ?=
 TRACES ?=
 
-.PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak faults kills mutations page clients \
+.PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak pairs faults kills mutations page clients \
 	tensor-parallel gpu gpu-dry \
 	gpu-profile lock image image-check wheel balanced replicas builds bench bench-peers goodput gaps measurements clean
 
@@ -112,7 +112,7 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
 
 # By hand, against a server process; each says how to see again what it has found.
-CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks mutations cache_files adapters)
+CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks mutations cache_files adapters pairs)
 CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
 CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
 
@@ -121,6 +121,9 @@ fuzz: $(VENV)/.test  ## hostile requests for MINUTES=30; ARGS="--case N" sends o
 
 soak: $(VENV)/.test  ## mixed traffic for MINUTES=60: equal answers, and nothing kept
 	$(CAMPAIGN) soak --minutes $(or $(MINUTES),60) $(ARGS)
+
+pairs: $(VENV)/.test  ## features that meet, all pairs of 43 switches: equal to the bit to an undisturbed run; SECONDS=3600 SEED=1
+	$(CAMPAIGN) pairs --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),1) $(ARGS)
 
 faults: $(VENV)/.test  ## real faults in real processes: a table of what is promised and what was seen; 10 minutes
 	$(CAMPAIGN) faults $(ARGS)

@@ -114,16 +114,17 @@ class Served:
         except httpx.HTTPError:
             return None
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, *, key: str | None = None) -> dict[str, Any]:
         """Return the JSON of GET /stats."""
-        stats: dict[str, Any] = httpx.get(self.url + "/stats", timeout=30.0, trust_env=False).json()
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        stats: dict[str, Any] = httpx.get(self.url + "/stats", headers=headers, timeout=30.0, trust_env=False).json()
         return stats
 
-    def until_idle(self, *, seconds: float = 60.0) -> dict[str, Any]:
+    def until_idle(self, *, seconds: float = 60.0, key: str | None = None) -> dict[str, Any]:
         """Return statistics once nothing runs or waits and every block is free. Raises AssertionError after a limit."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            stats = self.stats()
+            stats = self.stats(key=key)
             if stats["num_running"] == stats["num_waiting"] == stats["num_used_blocks"] == 0:
                 return stats
             time.sleep(0.1)

@@ -3,6 +3,7 @@
 import importlib
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ from mutations import loader
 from mutations.attempt import LOADED, attempt, fault_of
 from mutations.mutants import GGUF_SHARE, Mutant, mutant
 from mutations.originals import Original, folder_models, gguf_models
+from pairs import row
+from pairs import switches as pairs
 from served import Usage
 from soak.__main__ import Quiet, faults_of
 from soak.tenants import Competition
@@ -76,6 +79,27 @@ def test_cache_files(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.thorough
 def test_adapters(run: Run) -> None:
     assert "3 adapters in " in run("adapters", "--model", "demo", "--adapters", "3", "--seconds", "1", "--any-wait")
+
+
+def test_every_pair_of_switches_occurs_unless_it_is_refused() -> None:
+    for switches in (pairs.SERVER, pairs.REQUEST):
+        rows = pairs.covering(switches, random.Random(1))
+        assert len(rows) <= 45
+        seen = set().union(*map(pairs.pairs_of, rows))
+        assert {*map(frozenset, pairs._all_pairs(switches))} - {*map(frozenset, seen)} <= pairs.REFUSED
+        assert not {*map(frozenset, seen)} & pairs.REFUSED
+    assert len(pairs.SERVER) + len(pairs.REQUEST) > 40
+
+
+@pytest.mark.thorough
+def test_pairs(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert re.search(r"[1-9]\d* answers, \d+ pairs, 0 different", run("pairs", "--seconds", "1", "--rows", "1"))
+    answer_of = row.answer_of
+    planted = iter(range(10**9))  # each answer differs from all others in its last place
+    monkeypatch.setattr(row, "answer_of", lambda result: [*answer_of(result), next(planted)])
+    monkeypatch.setattr(sys, "argv", ["pairs", "--seconds", "1", "--rows", "1"])
+    assert importlib.import_module("pairs.__main__").main() == 1
+    assert not re.search(r" 0 different$", capsys.readouterr().out.strip())
 
 
 @pytest.mark.thorough

@@ -1,0 +1,63 @@
+"""`make pairs SECONDS=3600 SEED=1`: features that meet. Each answer must equal, to the bit, an undisturbed server's.
+
+Every pair of values of the switches occurs in a row, a server under mixed load, or in a request. Prints the number of
+answers that were compared, of pairs, and of differences.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from typing import Any
+
+from pairs.row import Asked, Judged, run_row, undisturbed
+from pairs.switches import NUMBERS, REQUEST, SERVER, Row, body, covering, pairs_of
+
+LEAST_S = 4.0  # of load, for each row
+
+
+def main() -> int:
+    """Run the campaign. Returns 1 if an answer differed or a server did anything wrong."""
+    parser = argparse.ArgumentParser(prog="pairs", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rows", type=int, help="run only the first rows")
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    asked = [Asked(row, body(row, seed=number)) for number, row in enumerate(covering(REQUEST, rng))]
+    rows = covering(SERVER, rng)[: options.rows]
+    start, answers, results = time.monotonic(), _Undisturbed(asked), Judged()
+    pairs = set().union(*(pairs_of(request.row) for request in asked))
+    for number, row in enumerate(rows):
+        left = options.seconds - (time.monotonic() - start)
+        seconds = max(LEAST_S, left / (len(rows) - number) - 15)
+        with tempfile.TemporaryDirectory(prefix="pairs-") as folder:
+            judged = run_row(row, asked, answers.of(row), folder=folder, seconds=seconds, seed=options.seed + number)
+        results.add(judged)
+        print("\n".join(judged.faults), end="\n" if judged.faults else "", flush=True)
+        pairs |= pairs_of(row)
+        # A request's switch meets a server's in every row.
+        pairs |= {(one, other) for request in asked for one in request.row.items() for other in row.items()}
+        print(f"row {number + 1} of {len(rows)}: {judged}; {' '.join(f'{k}={v}' for k, v in row.items())}", flush=True)
+
+    print(f"{results.num_answers} answers, {len(pairs)} pairs, {results.num_different} different")
+    return int(bool(results.faults or results.num_different))
+
+
+class _Undisturbed:
+    """Answers of servers without load, by the switches on which their bits may depend."""
+
+    def __init__(self, asked: list[Asked]) -> None:
+        self._asked = asked
+        self._kept: dict[tuple[str, ...], list[Any]] = {}
+
+    def of(self, row: Row) -> list[Any]:
+        key = tuple(row[name] for name in NUMBERS)
+        if key not in self._kept:
+            self._kept[key] = undisturbed({name: row[name] for name in NUMBERS}, self._asked)
+        return self._kept[key]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

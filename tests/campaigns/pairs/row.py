@@ -1,0 +1,249 @@
+"""A row: one server under mixed load and an event, and the judgement of its answers."""
+
+import contextlib
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from pairs.switches import Row, arguments
+from served import Served
+
+from splitfuse.engine.config import DEMO_FOLDER
+
+NUM_CLIENTS = 6
+_ONE_THREAD = ("--num-threads", "1")
+_BUSY = (429, 503)  # come back later
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, and the values of its switches."""
+
+    row: Row
+    body: dict[str, Any]
+
+
+@dataclass
+class Judged:
+    """What was seen."""
+
+    num_answers: int = 0
+    num_different: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.num_answers} answers, {self.num_different} different, {len(self.faults)} faults"
+
+    def add(self, other: "Judged") -> None:
+        """Add what another row has seen."""
+        self.num_answers += other.num_answers
+        self.num_different += other.num_different
+        self.faults += other.faults
+
+
+def answer_of(result: dict[str, Any]) -> Any:
+    """Return all of a result that must be equal."""
+    names = ("text", "token_ids", "finish_reason", "stop_reason", "logprobs")
+    outputs = [{name: output.get(name) for name in names} for output in result["outputs"]]
+    return json.loads(
+        json.dumps([result["status"], outputs, result.get("prompt_logprobs"), result["usage"]["completion_tokens"]])
+    )
+
+
+def undisturbed(row: Row, asked: Sequence[Asked]) -> list[Any]:
+    """Return the answers of a server that does nothing else, one after the other."""
+    with Served(*_ONE_THREAD, *arguments(row, "")) as server, server.client(timeout=120) as client:
+        return [answer_of(_polled(client, request.body)) for request in asked]
+
+
+def run_row(
+    row: Row, asked: Sequence[Asked], expected: Sequence[Any], *, folder: str, seconds: float, seed: int
+) -> Judged:
+    """Run a server under load; return how its answers compare."""
+    args = (*_ONE_THREAD, *arguments(row, folder))
+    judged = Judged()
+    try:
+        with Served(*args) as first:
+            load = _Load(first, row, asked, expected, seed=seed)
+            server = load.run(args, seconds=seconds)
+            try:
+                judged = load.judged
+                server.until_idle(key="key-of-all" if row["keys"] == "two" else None)
+                judged.faults += ["a traceback in the log: " + server.log[-800:]] if "Traceback" in server.log else []
+            finally:
+                if server is not first:
+                    server.__exit__(None, None, None)
+    except (AssertionError, RuntimeError, httpx.HTTPError) as exc:
+        judged.faults.append(f"{type(exc).__name__}: {exc}"[:1500])
+    judged.faults = [f"{' '.join(f'{k}={v}' for k, v in row.items())}: {fault}" for fault in judged.faults]
+    return judged
+
+
+class _Load:
+    """Clients that ask until the time is over, and one event after the other."""
+
+    def __init__(self, server: Served, row: Row, asked: Sequence[Asked], expected: Sequence[Any], *, seed: int) -> None:
+        self.judged = Judged()
+        self._server, self._row, self._seed = server, row, seed
+        self._asked, self._expected = asked, expected
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+
+    def run(self, args: Sequence[str], *, seconds: float) -> Served:
+        """Return the server that runs at the end."""
+        with ThreadPoolExecutor(NUM_CLIENTS + 1) as pool:
+            clients = [
+                pool.submit(self._client, random.Random(f"{self._seed} {number}")) for number in range(NUM_CLIENTS)
+            ]
+            try:
+                self._events(args, until=time.monotonic() + seconds)
+            finally:
+                self._is_over.set()
+            for client in clients:
+                client.result()
+        return self._server
+
+    def _headers(self, name: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer key-of-{name}"} if self._row["keys"] == "two" else {}
+
+    def _events(self, args: Sequence[str], *, until: float) -> None:
+        event, rng = self._row["event"], random.Random(self._seed)
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, rng.uniform(0.5, 3)))
+            if event == "kill" and left > 8:
+                self._server.process.kill()
+                self._server.process.wait()
+                port = self._server.port
+                self._server = Served(*args, port=port).until_ready()
+            elif event in ("pause", "sleep", "weights"):
+                steps = {"pause": ("/pause?mode=keep", "/resume"), "sleep": ("/sleep?level=1&mode=keep", "/wake_up")}
+                for path in steps.get(event, ("/weights",)):
+                    body = {"path": str(DEMO_FOLDER), "mode": "keep"} if event == "weights" else None
+                    with self._server.client(timeout=120) as client:
+                        reply = client.post(path, json=body, headers=self._headers("all"))
+                    if reply.status_code >= 400:
+                        self._fault(f"{path}: {reply.status_code} {reply.text[:300]}")
+                    time.sleep(rng.uniform(0, 0.5))
+
+    def _client(self, rng: random.Random) -> None:
+        while not self._is_over.is_set():
+            number = rng.randrange(len(self._asked))
+            # TransportError: the server was killed.
+            with contextlib.suppress(httpx.TransportError), self._server.client(timeout=120) as client:
+                client.headers.update(self._headers(rng.choice(["the-first", "the-other"])))
+                if self._row["event"] == "aborts" and rng.random() < 0.4:
+                    self._abort(client, self._asked[number].body, rng)
+                else:
+                    self._compare(number, client, rng)
+
+    def _abort(self, client: httpx.Client, body: dict[str, Any], rng: random.Random) -> None:
+        with client.stream("POST", "/generate", json={**body, "stream": True}) as reply:
+            for _, _line in zip(range(rng.randint(0, 60)), reply.iter_lines(), strict=False):
+                pass
+
+    def _compare(self, number: int, client: httpx.Client, rng: random.Random) -> None:
+        request = self._asked[number]
+        try:
+            result = _result(client, request, rng, has_kills=self._row["event"] == "kill")
+        except _LaterError:
+            time.sleep(0.2)
+            return
+        except _FaultError as exc:
+            self._fault(f"{request.row}: {exc}")
+            return
+        found = answer_of(result)
+        with self._lock:
+            self.judged.num_answers += 1
+            if found != self._expected[number]:
+                self.judged.num_different += 1
+                if self.judged.num_different <= 3:
+                    self.judged.faults.append(f"{request.row}: {_difference(found, self._expected[number])}")
+
+    def _fault(self, text: str) -> None:
+        with self._lock:
+            self.judged.faults.append(text)
+
+
+class _LaterError(Exception):
+    """The server is busy, sleeps, or was killed."""
+
+
+class _FaultError(Exception):
+    """The server did what it must not do."""
+
+
+def _result(client: httpx.Client, request: Asked, rng: random.Random, *, has_kills: bool) -> dict[str, Any]:
+    """Return the result by the request's door."""
+    door = request.row["door"]
+    if door in ("poll", "twice"):
+        key = {"Idempotency-Key": f"{rng.getrandbits(64):x}"} if door == "twice" else {}
+        result = _polled(client, request.body, headers=key, has_kills=has_kills)
+        if door == "twice":
+            again = _answered(client.post("/generate", json=request.body, headers=key))
+            if again["seq_id"] != result["seq_id"]:
+                raise _FaultError("the same Idempotency-Key gave another result")
+        return result
+    body = {**request.body, "stream": True, **({"durable": True} if door == "durable" else {})}
+    done: dict[str, Any] | None = None
+    texts: dict[int, str] = {}
+    with client.stream("POST", "/generate", json=body) as reply:
+        if reply.status_code != 200:
+            reply.read()
+            _answered(reply)
+        event = ""
+        for line in reply.iter_lines():
+            event = line.removeprefix("event: ") if line.startswith("event: ") else event
+            data = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else None
+            if data is not None and event == "token":
+                texts[data["index"]] = texts.get(data["index"], "") + data["text"]
+            elif data is not None and event == "done":
+                done = data
+            elif data is not None:
+                raise (
+                    _LaterError if data["error"]["code"] in ("draining", "cancelled") else _FaultError(str(data)[:300])
+                )
+    if done is None:
+        raise _LaterError
+    if any(texts.get(output["index"], "") != output["text"] for output in done["outputs"]):
+        raise _FaultError("the stream's text is not the result's")
+    return done
+
+
+def _polled(
+    client: httpx.Client, body: dict[str, Any], *, headers: dict[str, str] | None = None, has_kills: bool = False
+) -> dict[str, Any]:
+    result = _answered(client.post("/generate", json=body, headers=headers))
+    deadline = time.monotonic() + 180
+    while "outputs" not in result or result["status"] in ("queued", "running"):
+        try:
+            result = _answered(client.get(f"/result/{result['seq_id']}", params={"wait": 10}))
+        except (httpx.TransportError, _LaterError):
+            if not has_kills or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        if time.monotonic() > deadline:
+            raise _FaultError(f"no end within 180 s: {result['status']}")
+    return result
+
+
+def _answered(reply: httpx.Response) -> dict[str, Any]:
+    if reply.status_code in _BUSY:
+        raise _LaterError
+    if reply.status_code >= 300:
+        raise _FaultError(f"{reply.request.method} {reply.request.url.path}: {reply.status_code} {reply.text[:300]}")
+    value: dict[str, Any] = reply.json()
+    return value
+
+
+def _difference(found: Any, expected: Any) -> str:
+    for one, other in zip(found[1], expected[1], strict=False):
+        for name in one:
+            if one[name] != other.get(name):
+                return f"{name}: {str(one[name])[:200]} instead of {str(other.get(name))[:200]}"
+    return f"{str(found)[:200]} instead of {str(expected)[:200]}"
