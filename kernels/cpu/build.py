@@ -79,7 +79,7 @@ def _library() -> Library | None:
 
 
 def _all_bound(loaded: ctypes.CDLL) -> Library:
-    return {name: _bound(loaded[name], fields) for name, _, fields in _ops((FOLDER / "arguments.h").read_text())}
+    return {name: _bound(loaded[name], fields) for name, _, fields in _ops((FOLDER / "arguments.h").read_text("utf-8"))}
 
 
 def _ops(header: str) -> Iterator[tuple[str, str, dict[str, str]]]:

@@ -159,7 +159,7 @@ def share_openmp() -> bool:
     """
     with contextlib.suppress(OSError, TypeError):  # no /proc; Windows
         if not hasattr(ctypes.CDLL(None), _OPENMP_CALL):
-            for path in set(re.findall(r"/\S*/lib[gi]?omp\S*", Path("/proc/self/maps").read_text())):
+            for path in set(re.findall(r"/\S*/lib[gi]?omp\S*", Path("/proc/self/maps").read_text("utf-8"))):
                 ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
         return hasattr(ctypes.CDLL(None), _OPENMP_CALL)
     return False
@@ -228,7 +228,7 @@ def source_digest() -> str:
 def cpu_features() -> str:
     """Return the words for what the processor can do."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         return platform.processor()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")

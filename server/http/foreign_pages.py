@@ -62,7 +62,8 @@ class RefuseForeignPages:
         """True if no foreign page can have this name, like an address, or no name: HTTP/1.0 needs no Host."""
         if name in ("localhost", "127.0.0.1", "") or name in self._hosts or ANY in self._hosts:
             return True
-        return name.endswith(".localhost") or _is_address(name)
+        # No public name ends so: mDNS, and the hosts of containers (host.docker.internal) and clouds.
+        return name.endswith((".localhost", ".local", ".internal")) or _is_address(name)
 
     def _is_allowed(self, origin: str) -> bool:
         return ANY in self._origins or origin in self._origins

@@ -79,7 +79,7 @@ async def body_chunks(request: Request, *, max_bytes: int, setting: str) -> Asyn
 def parse(body: bytes) -> dict[str, Any]:
     """Parse the JSON object in these bytes. Raises InvalidRequestError."""
     try:
-        value = _decode(body.decode("utf-8"))
+        value = _decode(body.decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
         raise InvalidRequestError(f"the body is not valid UTF-8 at byte {exc.start}") from exc
     except json.JSONDecodeError as exc:

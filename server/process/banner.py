@@ -35,7 +35,7 @@ def int8_hint(settings: ServerSettings, loaded: Any) -> str | None:
 def cpu_flags() -> frozenset[str]:
     """Return the processor's features by Linux's names; none on other systems."""
     try:
-        lines = _CPUINFO.read_text().splitlines()
+        lines = _CPUINFO.read_text("utf-8").splitlines()
     except OSError:
         return frozenset()
     flags = next((line for line in lines if line.startswith("flags")), "")

@@ -32,7 +32,7 @@ def _torch_version() -> str:
     if spec is None:
         return ""
     try:
-        text = Path(spec.origin or "").with_name("version").with_suffix(".py").read_text()
+        text = Path(spec.origin or "").with_name("version").with_suffix(".py").read_text("utf-8")
     except (OSError, ValueError):
         return ""
     match = re.search(r"__version__ = '([\d.]+)", text)

@@ -115,7 +115,7 @@ def _is_alive(entry: RuntimeFile) -> bool:
 def _started(pid: int) -> str:
     """Return the time at which a process started, in the kernel's ticks; empty where there is no /proc."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:
         return ""
     return text.rpartition(")")[2].split()[19]

@@ -65,7 +65,7 @@ def _config(folder: Path) -> dict[str, Any]:
     try:
         if not path.stat().st_size < _MAX_CONFIG_BYTES or not path.is_file():
             raise ValueError("it is too long, or no file")
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as exc:
         raise ConfigError(f"{folder} has no {_CONFIG}: an adapter is a folder of peft, or a .gguf file") from exc
     except (OSError, ValueError, RecursionError) as exc:

@@ -10,7 +10,7 @@ _NODES = Path("/sys/devices/system/node")
 def numa_nodes(folder: Path = _NODES) -> list[set[int]]:
     """Return the cores of each NUMA node; one node of all cores if the system does not list any."""
     lists = sorted(folder.glob("node[0-9]*/cpulist"), key=lambda path: int(path.parent.name[4:]))
-    nodes = [_cores(path.read_text()) for path in lists]
+    nodes = [_cores(path.read_text("utf-8")) for path in lists]
     return [node for node in nodes if node] or [set(range(os.cpu_count() or 1))]
 
 

@@ -78,6 +78,8 @@ class RerankRequest(PoolingFields):
 
     def pairs(self) -> list[Pair]:
         """Return the query with each document. Raises InvalidRequestError."""
+        if not self.query:
+            raise InvalidRequestError("query is empty; send at least one character", param="query")
         return [Pair(self.query, text) for text in self.texts()]
 
 

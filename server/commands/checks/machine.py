@@ -69,7 +69,7 @@ def processor(cpuinfo: Path = _CPUINFO) -> Finding:
 def _fields(cpuinfo: Path) -> dict[str, str]:
     """Return the fields of the first processor."""
     try:
-        lines = cpuinfo.read_text().partition("\n\n")[0].splitlines()
+        lines = cpuinfo.read_text("utf-8").partition("\n\n")[0].splitlines()
     except OSError:
         return {}
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -59,7 +59,7 @@ def _inodes(number: int) -> Iterator[str]:
     """Yield the inodes of the sockets that listen on a port."""
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
-            for line in (_PROC / "self/net" / table).read_text().splitlines()[1:]:
+            for line in (_PROC / "self/net" / table).read_text("utf-8").splitlines()[1:]:
                 columns = line.split()
                 if columns[3] == _LISTENING and int(columns[1].rpartition(":")[2], 16) == number:
                     yield columns[9]

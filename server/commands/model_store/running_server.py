@@ -61,7 +61,7 @@ def _ask(server: RuntimeFile, headers: Mapping[str, str]) -> tuple[str, Mapping[
 def _memory(pid: int) -> int | None:
     """Return the bytes of main memory that a process holds; None where there is no /proc."""
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        pages = int(Path(f"/proc/{pid}/statm").read_text("utf-8").split()[1])
     except (OSError, ValueError, IndexError):
         return None
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -118,4 +118,4 @@ class Haproxy:
                     writer.close()
                     return
                 await asyncio.sleep(0.02)
-        raise ConfigError(f"HAProxy cannot start: {' '.join(self._log.read_text().split())}")
+        raise ConfigError(f"HAProxy cannot start: {' '.join(self._log.read_text('utf-8').split())}")

@@ -47,7 +47,19 @@ async def test_a_name_that_is_not_ours(served, host, path):
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:1", "a.localhost", "localhost.", "127.0.0.1:80", "10.1.2.3", "[::1]:8000", "[::1]"]
+    "host",
+    [
+        "host.docker.internal",
+        "box.local:8000",
+        "localhost",
+        "LOCALHOST:1",
+        "a.localhost",
+        "localhost.",
+        "127.0.0.1:80",
+        "10.1.2.3",
+        "[::1]:8000",
+        "[::1]",
+    ],
 )
 async def test_names_and_addresses_that_cannot_be_rebound(served, host):
     assert (await ask(served, Host=host)).status_code == 202

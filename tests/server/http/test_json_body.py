@@ -38,7 +38,7 @@ REFUSED = {
     "invalid UTF-8": b'{"a": "\xff"}',
     "surrogate as UTF-8": b'{"a": "\xed\xa0\x80"}',
     "UTF-16": '{"a": 1}'.encode("utf-16"),
-    "byte order mark": b'\xef\xbb\xbf{"a": 1}',
+    "two byte order marks": b'\xef\xbb\xbf\xef\xbb\xbf{"a": 1}',
     "single quotes": b"{'a': 1}",
     "65 levels": b'{"a":' + b"[" * 64 + b"]" * 64 + b"}",
     "100,000 levels": b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
@@ -54,6 +54,11 @@ def test_refused(name):
         parse(REFUSED[name])
     assert len(str(info.value)) < 300
     str(info.value).encode()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_body():
+    """Editors of Windows write it; lines of batches took it."""
+    assert parse(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
 
 
 def test_surrogates_name_their_field():

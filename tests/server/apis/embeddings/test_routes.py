@@ -157,6 +157,12 @@ async def test_an_end_of_the_server_is_a_503(embedder: Path, monkeypatch: pytest
         assert "retry-after" in answer.headers
 
 
+async def test_an_empty_query_is_named(scorer: Path) -> None:
+    async with served(scorer) as (client, _):
+        error = (await client.post("/rerank", json={"query": "", "documents": ["a"]})).json()["error"]
+    assert (error["param"], error["message"]) == ("query", "query is empty; send at least one character")
+
+
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 async def test_documents_are_sorted(scorer: Path, path: str) -> None:
     documents = ["bread", {"text": "wet weather"}, "a"]
