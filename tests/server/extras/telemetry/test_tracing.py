@@ -82,6 +82,18 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
         build_app(Settings(otlp_traces_endpoint="http://127.0.0.1:4318/v1/traces"))
 
 
+def send_span_to(receiver):
+    """Send one span to a server with this handler."""
+    with HTTPServer(("127.0.0.1", 0), receiver) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        tracer = otlp_tracer(f"http://127.0.0.1:{server.server_port}", model_name="a-model", version="1")
+        tracer.on_request_end(RequestRecord("id", Headers({}), 1.0, route="/generate", status=200, end=2.0))
+        tracer.close()
+        server.shutdown()
+        thread.join()
+
+
 def test_spans_reach_the_endpoint():
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter", reason=REASON)
     received = []
@@ -95,14 +107,7 @@ def test_spans_reach_the_endpoint():
         def log_message(self, *args):
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        tracer = otlp_tracer(f"http://127.0.0.1:{server.server_port}", model_name="a-model", version="1")
-        tracer.on_request_end(RequestRecord("id", Headers({}), 1.0, route="/generate", status=200, end=2.0))
-        tracer.close()
-        server.shutdown()
-        thread.join()
+    send_span_to(Receiver)
     ((path, body),) = received
     assert path == "/v1/traces"
     assert b"text_completion a-model" in body
@@ -129,14 +134,7 @@ def test_an_endless_answer_takes_no_memory_and_no_time(monkeypatch):
         def log_message(self, *args):
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        tracer = otlp_tracer(f"http://127.0.0.1:{server.server_port}", model_name="a-model", version="1")
-        tracer.on_request_end(RequestRecord("id", Headers({}), 1.0, route="/generate", status=200, end=2.0))
-        tracer.close()
-        server.shutdown()
-        thread.join()
+    send_span_to(Receiver)
     assert asked == ["/v1/traces"]
     assert num_bytes < 50 * 10**6, "what the kernel's buffers hold"
 

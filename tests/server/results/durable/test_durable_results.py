@@ -72,11 +72,8 @@ async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
     await results.close()
 
 
-async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) -> None:
-    results = durable_results(limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={})
-    with pytest.raises(NotReadyError):
-        await results.find("early", owner="")
-    await results.open()
+async def fill(results: Any) -> None:
+    """Keep the results of three jobs."""
     engine = FakeEngine()
     await engine.start()
     for name in ("a", "b", "c"):
@@ -86,6 +83,14 @@ async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) 
         job.accept(handle)
         await results.accept(job, handle, SavedRequest(kind="generate", body={}), user="", fingerprint="fake")
         await job.wait(60)
+
+
+async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) -> None:
+    results = durable_results(limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={})
+    with pytest.raises(NotReadyError):
+        await results.find("early", owner="")
+    await results.open()
+    await fill(results)
     assert len(results) == 2
     found = await results.find("a", owner="me")
     assert (found.status, len(found.outputs[0].token_ids)) == ("completed", 3)
@@ -103,15 +108,7 @@ async def test_readers_at_once_bring_a_result_back_once(tmp_path: Path) -> None:
     """Each reader waits for the disk, and meanwhile another one may have put the job into memory."""
     results = durable_results(limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={})
     await results.open()
-    engine = FakeEngine()
-    await engine.start()
-    for name in ("a", "b", "c"):
-        job = Job(name, model="m", owner="me")
-        results.add(job)
-        handle = await engine.submit([104, 105], SamplingParams(max_tokens=3), results.sink(job), request_id=name)
-        job.accept(handle)
-        await results.accept(job, handle, SavedRequest(kind="generate", body={}), user="", fingerprint="fake")
-        await job.wait(60)
+    await fill(results)
     found = await asyncio.gather(*(results.find("a", owner="me") for _ in range(30)))
     assert len(set(map(id, found))) == 1
     results.check()
