@@ -35,12 +35,12 @@ def read_folder_tokenizer(folder: Path) -> TokenizerParts:
     merged = {**config, **(_optional(folder / "special_tokens_map.json") if is_old else {})}
     special = {name: text for name in _SPECIAL_TOKENS if (text := _content(merged.get(name)))}
     more = merged.get("extra_special_tokens") or merged.get("additional_special_tokens") or ()
-    extras = [text for token in (more.values() if isinstance(more, dict) else more) if (text := _content(token))]
-    added = config["added_tokens_decoder"] if not is_old else {}
-    if is_old:
-        by_id = {token_id: text for text, token_id in _optional(folder / "added_tokens.json").items()}
-        added = {key: {"content": text, "special": text in {*special.values(), *extras}} for key, text in by_id.items()}
+    old = _optional(folder / "added_tokens.json") if is_old else {}
     try:
+        extras = [text for token in (more.values() if isinstance(more, dict) else more) if (text := _content(token))]
+        by_id = {token_id: text for text, token_id in old.items()}
+        added = {key: {"content": text, "special": text in {*special.values(), *extras}} for key, text in by_id.items()}
+        added = added if is_old else config["added_tokens_decoder"]
         _add_tokens(fast, added, [*special.values(), *extras])
     except (AttributeError, LookupError, TypeError, ValueError) as exc:
         raise ConfigError(f"{folder}: its added tokens cannot be read ({exc}); fetch the folder again") from exc

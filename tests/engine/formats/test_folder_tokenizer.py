@@ -53,8 +53,14 @@ def test_facts_of_all_files_are_read_like_transformers_reads_them(case: str, tmp
     assert ours.render_chat(messages) == theirs.apply_chat_template(messages, tokenize=False)
 
 
-@pytest.mark.parametrize("added", [{"x": ADDED}, {"5": "text"}, {"5": {"no": "content"}}])
-def test_added_tokens_that_cannot_be_read_are_refused(added: object, tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, {"added_tokens_decoder": added}, {})
+@pytest.mark.parametrize(
+    "config",
+    [
+        *({"added_tokens_decoder": added} for added in ({"x": ADDED}, {"5": "text"}, {"5": {"no": "content"}})),
+        {"extra_special_tokens": 1.5},
+    ],
+)
+def test_added_tokens_that_cannot_be_read_are_refused(config: dict[str, Any], tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, config, {})
     with pytest.raises(ConfigError, match="added tokens cannot be read"):
         Tokenizer(folder)
