@@ -3,6 +3,8 @@
 A proxy and a server that find different ends of a request can be made to see different requests (request smuggling).
 """
 
+import re
+
 import h11
 from h11._receivebuffer import ReceiveBuffer
 
@@ -11,6 +13,7 @@ MAX_HEADERS = 100
 _TOO_LONG = f"the request's head is longer than {MAX_HEAD_BYTES} bytes; send shorter headers or a shorter path"
 _BARE_LF = "a line ends with LF alone; end lines with CR LF"
 _FOLD = "a header goes on in the next line; write each header in one line"
+_ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _CHUNK_SIZE = "a chunk's size is followed by a space or a bare CR; send the digits and CR LF"
 
 
@@ -74,7 +77,18 @@ class BoundedH11(h11.Connection):
             self.fault = _fault(event, num_bytes - len(self._receive_buffer))
             if self.fault:
                 raise h11.RemoteProtocolError(self.fault)
+            return _in_origin_form(event)
         return event
+
+
+def _in_origin_form(request: h11.Request) -> h11.Request:
+    """Return the request with a path for its target. An absolute target's host replaces Host (RFC 9112, 3.2.2)."""
+    found = _ABSOLUTE.match(request.target)
+    if found is None:
+        return request
+    headers = [(name, found[1] if name == b"host" else value) for name, value in request.headers]
+    target = found[2] if found[2].startswith(b"/") else b"/" + found[2]
+    return h11.Request(method=request.method, headers=headers, target=target, http_version=request.http_version)
 
 
 def _fault(request: h11.Request, num_bytes: int) -> str:

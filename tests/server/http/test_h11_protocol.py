@@ -48,6 +48,22 @@ def error_of(raw):
 
 
 @pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        (b"http://localhost/version", 200),
+        (b"HTTP://127.0.0.1:80/result/x?wait=1", 404),
+        (b"https://localhost?a=1", 200),
+        (b"http://evil.example/result/x", 403),
+        (b"ftp://localhost/version", 403),
+    ],
+)
+async def test_a_target_may_be_a_whole_address(served, target, status):
+    """A proxy may send it; its host counts, not that of Host."""
+    raw = await exchange(served, LAST.replace(b"/version", target, 1))
+    assert int(raw.split()[1]) == status, raw
+
+
+@pytest.mark.parametrize(
     "head", [b"nonsense\r\n\r\n", b"GET / FTP/1.1\r\n\r\n", b"GET /\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n"]
 )
 async def test_no_http(served, head):
