@@ -199,7 +199,7 @@ async def test_unfinished_batches_of_all_servers_count(
     batch = await one.begin()
     await two.begin()
     for server in pair:
-        with pytest.raises(QueueFullError, match="2 batches are unfinished"):
+        with pytest.raises(QueueFullError, match="2 of your batches are unfinished"):
             await server.create(batch.input_file_id)
 
 
