@@ -16,7 +16,7 @@ STEPS ?= 2000
 MINUTES ?=
 TRACES ?=
 
-.PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak pairs faults kills mutations page clients \
+.PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak pairs faults kills mutations conformance page clients \
 	tensor-parallel gpu gpu-dry \
 	gpu-profile lock image image-check wheel balanced replicas builds bench bench-peers goodput gaps measurements clean
 
@@ -127,6 +127,11 @@ pairs: $(VENV)/.test  ## features that meet, all pairs of 43 switches: equal to 
 
 faults: $(VENV)/.test  ## real faults in real processes: a table of what is promised and what was seen; 10 minutes
 	$(CAMPAIGN) faults $(ARGS)
+
+conformance: $(VENV)/.test  ## what others have published: vocabularies, word splits, files of 90 models, types, wrappers, encoders
+	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q -rs -k "not hostile" tests/engine/formats/gguf \
+		$(addprefix tests/engine/, behaviour/test_published_models.py behaviour/test_gguf_models.py \
+		execution/models/test_wrappers.py) tests/engine/behaviour/test_pooling.py $(ARGS)
 
 page: $(VENV)/.test  ## the chat and the engine view in a Chromium (apt-get install chromium); ARGS="-k hostile" for a part
 	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q -rs \

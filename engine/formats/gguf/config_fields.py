@@ -76,7 +76,7 @@ def _config_fields(file: GgufFile, architecture: Architecture, keys: Keys) -> di
         "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
         "dtype": {"F32": "float32", "F16": "float16"}.get(embedding.type.name, "bfloat16"),
         "eos_token_id": _end_ids(file),
-        "description": str(describe_gguf(file)),
+        "description": f"{describe_gguf(file)}{_unread_beside(file)}",
         **_rope(keys),
         **architecture.fields(keys),
     }
@@ -133,3 +133,9 @@ def _end_ids(file: GgufFile) -> list[int]:
     named_ids = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
     ids = {token_id for token_id in named_ids if isinstance(token_id, int)}
     return end_ids(tokens, file.metadata.get("tokenizer.ggml.token_type"), ids) if isinstance(tokens, Strings) else []
+
+
+def _unread_beside(file: GgufFile) -> str:
+    """Return a remark on the encoder of images beside a model; empty if there is none."""
+    images = next((path.name for path in sorted(file.path.parent.glob("*mmproj*.gguf"))), None)
+    return f"; {images} stays unread: images are not served" if images else ""

@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.registry import read_model_config
+from splitfuse.engine.formats.gguf.config_fields import read_config_fields
 from splitfuse.engine.formats.gguf.tensor_types import TENSOR_TYPES
 
 NUM_NEW = 24
@@ -125,6 +126,13 @@ def test_a_split_file_opens_by_any_part_or_its_folder(given: str, tmp_path: Path
     path = {"first": parts[0], "second": parts[1], "folder": tmp_path}[given]
     [output] = LLM(str(path), dtype="float32").generate([prompt], PARAMS)
     assert output.outputs[0].token_ids == greedy(model, prompt, NUM_NEW)
+
+
+def test_an_encoder_of_images_beside_a_model_is_named(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "llama-mha")
+    (tmp_path / "mmproj-F16.gguf").write_bytes(b"GGUF")
+    description = read_config_fields(tmp_path / "m.gguf")["description"]
+    assert description.endswith("parameters; mmproj-F16.gguf stays unread: images are not served")
 
 
 def test_a_part_that_is_missing_or_renamed_is_named(tmp_path: Path) -> None:
