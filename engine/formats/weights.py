@@ -23,7 +23,6 @@ from .checkpoint import version_of
 from .json_file import read_json
 from .load_progress import with_progress
 from .tensor_entry import WIDE, TensorEntry, read_tensor, tensor_entries
-from .text_part import TextPart
 
 if TYPE_CHECKING:
     from .checkpoint_format import CheckpointFormat
@@ -275,7 +274,12 @@ def weight_source(
         source = SafetensorsSource(folder, dtype=dtype, quantization=quantization, reads_ahead_to=ahead)
     try:
         with with_progress(source, total=None if quantization else len(source.unread())) as counted:
-            yield TextPart(counted) if is_text_part else counted
+            if is_text_part:
+                from .text_part import TextPart  # here: most models are text alone
+
+                yield TextPart(counted)
+            else:
+                yield counted
         source.check()
     finally:
         source.close()
