@@ -1,6 +1,7 @@
 """PromptReader: reads and renders prompts in threads beside the event loop, within the limits of the queue."""
 
 import contextlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from .queue_limits import QueueLimits
 from .wait_prediction import WaitPrediction
 
 _T = TypeVar("_T")
+_ASK = '{"asks_form": true}'  # in place of a conversation
 
 
 class PromptReader:
@@ -36,6 +38,7 @@ class PromptReader:
         self._limits = limits
         self._threads = threads
         self._prediction = WaitPrediction(core)
+        self._form: dict[str, Any] | None = None  # form_facts of the chat template
 
     def check_queue(self, params: SamplingParams) -> None:
         """Raise QueueFullError unless a request may be queued. Background requests always may."""
@@ -66,17 +69,28 @@ class PromptReader:
         """Start the process of the chat template, which the first conversation would wait for: 0.6 s."""
         if self._tokenizer is not None and self._tokenizer.has_chat_template:
             with contextlib.suppress(InvalidRequestError, UnavailableError):  # the first conversation is told of it
-                await self._threads.run(partial(self._chat.render, '{"messages": []}'), length=0)
+                asked = await self._threads.run(partial(self._chat.render, _ASK), length=0)
+                self._form = json.loads(asked)
 
     async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """Return the prompt text of a conversation, within limits in time and memory. Options as ChatTemplate.render.
 
         Raises InvalidRequestError, too.
         """
+        return await self._in_renderer(json.dumps({"messages": messages, **options}))
+
+    async def chat_form(self) -> dict[str, Any]:
+        """Return what the chat template says of its answers, like form_facts. Raises UnavailableError."""
+        if self._form is None:
+            try:
+                self._form = json.loads(await self._in_renderer(_ASK))
+            except InvalidRequestError as exc:  # such templates keep the formats that their marks name
+                self._form = {"error": str(exc)}
+        return self._form
+
+    async def _in_renderer(self, conversation: str) -> str:
         with importing_for("messages"):
-            from ..language.chat import renderer  # here: not every server has conversations
-        conversation = renderer.as_json(messages, **options)
-        work: Callable[[], str] = partial(self._chat.render, conversation)
+            work: Callable[[], str] = partial(self._chat.render, conversation)
         return await self.run(work, length=len(conversation))
 
     @cached_property

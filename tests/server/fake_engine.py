@@ -25,6 +25,7 @@ from splitfuse.engine.errors import (
     RequestFailedError,
     UnavailableError,
 )
+from splitfuse.engine.language.chat.derived_format import form_facts
 from splitfuse.engine.language.chat.template import ChatTemplate
 
 VOCAB_SIZE = 300  # ids from 256 on have no text
@@ -231,6 +232,9 @@ class FakeEngine:
 
     async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         return self.tokenizer.chat_template.render(messages, **options)
+
+    async def chat_form(self) -> dict[str, Any]:
+        return form_facts(self.tokenizer.chat_template)
 
     def abort(self, request_id: str) -> None:
         if request_id in self.handles:

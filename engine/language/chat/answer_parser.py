@@ -54,7 +54,7 @@ class AnswerParser:
         parts = self._after_thinking([_without_cut_tag(part, self._thinking_tags) for part in thought])
         held = "" if self._thinking is None else self._thinking.held
         if held and self._calls is not None:  # a call within reasoning that nothing closed, or more of the reasoning
-            found = [*self._calls.push(held), *self._calls.finish()]
+            found = [*self._calls.push(held), *self._without_cut_call(self._calls.finish())]
             is_call = any(part.kind == "call" for part in found)
             return parts + self._allowed(found if is_call else [AnswerPart("reasoning", held)])
         return parts + self._allowed([] if self._calls is None else self._without_cut_call(self._calls.finish()))

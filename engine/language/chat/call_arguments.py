@@ -135,7 +135,8 @@ class Values:
             return start, "", False
         found = [at for pattern in self._openings if (at := text.find(pattern.first, start)) >= 0]
         key = text[start : min(found)] if found else text[start:]
-        if len(key) > 256 or "\n" in key.strip() or (self._has_quotes and not self._is_word(key)):
+        is_markup = any(word in key for word in (self._key_open.first, self._value_close.first) if word)
+        if len(key) > 256 or "\n" in key.strip() or is_markup or (self._has_quotes and not self._is_word(key)):
             return -1, "", False
         ends = [pattern.match(text, start + len(key), is_end=is_end)[0] for pattern in self._openings]
         for number, end in enumerate(ends):

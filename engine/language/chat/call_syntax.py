@@ -8,6 +8,7 @@ from typing import Literal
 NUMBER, ID, _NAME = "\x01", "\x02", "\x03"  # places of a call's number, its id and its name in the texts
 _PLACES = {NUMBER: re.compile(r"\d+"), ID: re.compile(r"[\w-]+"), _NAME: re.compile(r"[A-Za-z0-9_.-]+")}
 _WORDS = re.compile(rf"[{NUMBER}{ID}{_NAME}]|[^\s{NUMBER}{ID}{_NAME}]+")
+TAG = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 _SPACE = re.compile(r"\s*")
 _MIN_TAG_CHARS = 4  # shorter texts, and JSON, begin no call by themselves
 
@@ -44,8 +45,11 @@ class CallSyntax:
     @property
     def trigger(self) -> str:
         """Text that always begins calls, "" if no text is that clear."""
-        first = Pattern(self.before + self.opening + self.name_open).first
-        return first if is_tag(first) else ""
+        text = self.before + self.opening + self.name_open
+        tag = TAG.match(text)
+        if tag is not None and tag[0] not in self.trailer:
+            return tag[0]
+        return text if tag is not None else first if is_tag(first := Pattern(text).first) else ""
 
 
 class Pattern:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from ...errors import ConfigError, InvalidRequestError
@@ -18,7 +17,7 @@ from .template import ChatTemplate
 
 Tools = Sequence[Mapping[str, Any]]
 _NESTED = {"list": [1, None, True, 'it\'s "so"'], "of": {"the": "<tag> é"}}
-_READ_BACK: Sequence[tuple[str, dict[str, Any]]] = (
+READ_BACK: Sequence[tuple[str, dict[str, Any]]] = (
     ("mark_call_a", {"mark_key_a": 'say "so",\n\'it\' \\ is {"x": [1]} </tool_call> é'}),
     ("mark_call_a", {}),
     ("mark_call_a", {"mark_key_a": "", "mark_key_b": -1.5}),
@@ -102,9 +101,9 @@ class ChatForm:
     def _check(self) -> None:
         """Raise ConfigError unless calls of all kinds are read back as the template writes them."""
         assert self.calls is not None
-        trials = [[call] for call in _READ_BACK]
+        trials = [[call] for call in READ_BACK]
         if self.has_parallel_calls:
-            trials.append(list(_READ_BACK[2:]))
+            trials.append(list(READ_BACK[2:]))
         for calls in trials:
             text = self.render_calls(calls)
             if self.read(text).calls != calls:
@@ -121,13 +120,8 @@ class FormReader:
         if form.calls is not None and form.calls.arguments == "channels":
             thinking, calls, self._calls = HarmonyParser(), None, None
         elif form.reasoning is not None:
-            thinking = ReasoningParser(
-                openings=form.reasoning.openings,
-                closings=form.reasoning.closings,
-                is_open=form.begins_open,
-                trigger="" if form.calls is None else form.calls.trigger,
-                new_calls=None if form.calls is None else partial(CallsReader, form.calls, tools),
-            )
+            trigger = "" if form.calls is None else form.calls.trigger
+            thinking = form.reasoning.parser(tools, is_open=form.begins_open, trigger=trigger, syntax=form.calls)
         self._parser = AnswerParser(thinking, calls)
         self.parts: list[Any] = []
 

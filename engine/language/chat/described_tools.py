@@ -12,16 +12,16 @@ from .tool_parsers.hermes import CLOSING, OPENING
 
 _INTRODUCTION = """You can call these functions:
 {functions}
-To call one, answer with its name and its arguments as JSON:
-{opening}
-{{"name": "NAME", "arguments": {{"KEY": "VALUE"}}}}
-{closing}"""
+To call one, answer with its name and its arguments{as_json}:
+{example}"""
+_EXAMPLE = f'{OPENING}\n{{"name": "NAME", "arguments": {{"KEY": "VALUE"}}}}\n{CLOSING}'
 
 
-def introduction(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the tools and the form of a call."""
+def introduction(tools: Sequence[Mapping[str, Any]], example: str | None = None) -> str:
+    """Describe the tools and the form of a call: that of the `example`, else Hermes'."""
     functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    return _INTRODUCTION.format(functions=functions, opening=OPENING, closing=CLOSING)
+    as_json = " as JSON" if example is None else ""
+    return _INTRODUCTION.format(functions=functions, as_json=as_json, example=example or _EXAMPLE)
 
 
 def with_system(messages: Sequence[Mapping[str, Any]], text: str) -> list[Message]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import ConfigError, InvalidRequestError
-from .call_syntax import ID, NUMBER, CallSyntax
+from .call_syntax import ID, NUMBER, TAG, CallSyntax
 from .harmony_parser import CHANNEL, MESSAGE
 from .reasoning_parser import REASONING_FORMATS, ReasoningFormat
 
@@ -36,7 +36,6 @@ _TOOLS = [
     for name, arguments in _CALLS
 ]
 _IDS = ("aB3dE6gH9", "bC4eF7hI0")
-_TAG = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 _CLOSINGS = re.compile(r"</[\w:]*think[\w:]*>|\[/THINK\]|<\|END_THINKING\|>")
 _THINKING_NAMES = ("reasoning_content", "reasoning", "thinking", "tool_plan")
 _VARIABLES: Sequence[Mapping[str, Any]] = ({}, {"enable_thinking": True, "thinking": True}, {"enable_thinking": False})
@@ -49,7 +48,6 @@ class CallTrials:
         self._ask = ask
         self._is_parallel = is_parallel
         self._thoughts = thoughts
-        self._footer = self._plain(_TOOLS)[1]
 
     def _plain(self, tools: Any) -> tuple[str, str]:
         """Return the texts before and after an answer of text alone."""
@@ -59,7 +57,7 @@ class CallTrials:
 
     def answer_text(self, calls: Sequence[Call], *, ids: Sequence[str] = (), tools: Any = None) -> str:
         """Return an answer of these calls in the template's own words."""
-        tools = tools or _TOOLS
+        tools = _TOOLS if tools is None else tools
         header, footer = self._plain(tools)
         ids = [*ids, *(f"call_{number:024}" for number in range(len(ids), len(calls)))]
         entries = [
@@ -82,12 +80,12 @@ class CallTrials:
             text = text.replace(call_id, ID)
         places = _places(text, calls)
         ends = [*(place.start for place in places[1:]), len(text)]
-        end_tag = _TAG.match(self._footer)
+        end_tag = TAG.match(self._plain(_TOOLS)[1])
         tails = [text[place.finish : end] for place, end in zip(places, ends, strict=True)]
         trailer = ""
         if end_tag is not None:
             tails[-1], _, more = tails[-1].partition(end_tag[0])
-            trailer = " ".join([end_tag[0], *_TAG.findall(more)])
+            trailer = " ".join([end_tag[0], *TAG.findall(more)])
         heads = [text[: places[0].start], *tails[:-1]]
         middles = [text[place.end : place.begin] for place in places]
         heads, middles, tails = _numbered(heads, middles, tails)
@@ -274,8 +272,8 @@ def _shown_thoughts(ask: Ask, variables: Mapping[str, Any], *, has_calls: bool) 
     if CHANNEL in opening and MESSAGE in opening:
         return REASONING_FORMATS["openai_gptoss"]
     if not opening:
-        opening = (_TAG.findall(before) or [""])[-1]
-    closing = _TAG.match(after.strip())
+        opening = (TAG.findall(before) or [""])[-1]
+    closing = TAG.match(after.strip())
     if closing is None:
         return None
     return ReasoningFormat(openings=(opening,), closings=(closing[0],))

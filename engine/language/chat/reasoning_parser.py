@@ -1,11 +1,14 @@
 """ReasoningParser: text between two tags is reasoning, the rest is content. Also the tags that models use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any
 
 from . import harmony_parser
 from .answer_parts import AnswerPart, BufferedReader, cut_at_first
+from .call_reader import CallsReader
+from .call_syntax import CallSyntax
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,18 @@ class ReasoningFormat:
     def is_open_at_end(self, text: str) -> bool:
         """True if reasoning that began in this text goes on after the text."""
         return max(map(text.rfind, self.openings)) > max(map(text.rfind, self.closings))
+
+    def parser(
+        self, tools: Sequence[Mapping[str, Any]], *, is_open: bool, trigger: str = "", syntax: CallSyntax | None = None
+    ) -> "ReasoningParser":
+        """Create a parser of one answer. Calls may begin within reasoning, with `trigger` and in this syntax."""
+        return ReasoningParser(
+            openings=self.openings,
+            closings=self.closings,
+            is_open=is_open,
+            trigger=trigger,
+            new_calls=None if syntax is None else partial(CallsReader, syntax, tools),
+        )
 
     def without_empty(self, text: str) -> str:
         """Return the text without empty reasoning at its beginning."""
@@ -67,20 +82,6 @@ def detected_reasoning(template: str) -> str | None:
     return next(formats, None)
 
 
-class CallsFinder(Protocol):
-    """Reader that knows if it is within a call."""
-
-    @property
-    def is_inside(self) -> bool:
-        """True within a call."""
-
-    def push(self, text: str) -> list[AnswerPart]:
-        """Read text."""
-
-    def finish(self) -> list[AnswerPart]:
-        """Read the end of the text."""
-
-
 class ReasoningParser(BufferedReader):
     """Reader of tagged reasoning. `is_open`: the template's prompt ended after an opening tag.
 
@@ -95,14 +96,14 @@ class ReasoningParser(BufferedReader):
         closings: Sequence[str] = _THINK.closings,
         is_open: bool = False,
         trigger: str = "",
-        new_calls: Callable[[], CallsFinder] | None = None,
+        new_calls: Callable[[], CallsReader] | None = None,
     ) -> None:
         """`trigger`: text that begins calls; a call is one also if nothing closes the reasoning before it."""
         super().__init__(drops_leading_space=True)
         self.held = ""  # reasoning from the beginning of a call on: a call, unless the reasoning ends behind it
-        self._trigger = trigger if new_calls is not None else ""
+        self._trigger = trigger
         self._new_calls = new_calls
-        self._call: CallsFinder | None = None  # reader of the held text
+        self._call: CallsReader | None = None  # reader of the held text
         self.is_thinking = is_open
         self._openings = openings
         self._closings = closings
@@ -143,21 +144,21 @@ class ReasoningParser(BufferedReader):
 
     def _behind_call(self, text: str, *, is_end: bool) -> list[AnswerPart]:
         """Hold text from a call on. A closing tag counts where no call is open, or if none of the calls ends."""
-        assert self._call is not None
         while True:
             before, tag, self._text = cut_at_first(text, self._closings, is_end=is_end)
             self.held += before
-            self._call.push(before)
+            if self._call is not None:
+                self._call.push(before)
             if tag is None:
                 break
-            if not self._call.is_inside:
+            if self._call is None or not self._call.is_inside:
                 return self._closed(self.held)
             text = self._text
             self.held += tag
             self._call.push(tag)
-        if is_end:
+        if is_end and self._call is not None:
             self._call.finish()
-        if is_end and self._call.is_inside:
+        if is_end and self._call is not None and self._call.is_inside:
             before, tag, rest = cut_at_first(self.held, self._closings, is_end=True)
             if tag is not None:
                 self._text = rest

@@ -10,8 +10,6 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ...errors import InvalidRequestError, UnavailableError
 from ..workers.input_threads import LONG_CHARS
@@ -29,7 +27,7 @@ class Renderer:
         self._short, self._long = _Process(setup), _Process(setup)
 
     def render(self, conversation: str) -> str:
-        """Render the prompt's text of a conversation from `as_json`. Blocks.
+        """Render the prompt's text of a conversation: the JSON of ChatTemplate.render's arguments. Blocks.
 
         Raises UnavailableError, and InvalidRequestError like ChatTemplate.render, but also if rendering takes too much
         time or memory.
@@ -39,11 +37,6 @@ class Renderer:
         if "error" in reply:
             raise InvalidRequestError(reply["error"], param=reply["param"])
         return str(reply["text"])
-
-
-def as_json(messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-    """Serialise the arguments of ChatTemplate.render as JSON."""
-    return json.dumps({"messages": messages, **options})
 
 
 class _Process:

@@ -50,11 +50,16 @@ class Shapes:
             shapes = next((s for s in trial.choices(shapes) if trial.works(s, render)), trial.fallback(shapes))
         return shapes
 
-    def fit(self, messages: Messages, tools: Tools | None) -> tuple[list[Message], list[Message] | None]:
-        """Return the conversation and the tools in a form that the template takes and shows."""
+    def fit(
+        self, messages: Messages, tools: Tools | None, *, example: str | None = None
+    ) -> tuple[list[Message], list[Message] | None]:
+        """Return the conversation and the tools in a form that the template takes and shows.
+
+        `example`: a call in the model's own words, for tools that the template does not show.
+        """
         turns = without_nulls(messages)
         if tools and not self.shows_tools:
-            turns, tools = with_system(turns, introduction(tools)), None
+            turns, tools = with_system(turns, introduction(tools, example)), None
         turns = self._with_systems(turns)
         turns = self._with_calls(turns) if self.shows_calls else calls_as_text(turns)
         shown = [self._tool(tool) for tool in tools or ()]
@@ -72,6 +77,7 @@ class Shapes:
         return turns
 
     def _with_calls(self, turns: list[Message]) -> list[Message]:
+        turns = _with_ids(turns)
         if self.has_one_call:
             turns = _with_one_call(turns)
         if self.has_text_or_calls:
@@ -111,6 +117,26 @@ def _merged(turns: Sequence[Message], may_join: Sequence[bool]) -> list[Message]
             merged.append(turn)
         could = can
     return merged
+
+
+def _with_ids(turns: Sequence[Message]) -> list[Message]:
+    """Give ids to calls without one, and to the results that follow them."""
+    result: list[Message] = []
+    waiting: list[str] = []  # ids of calls whose results are still to come
+    number = 0
+    for turn in turns:
+        if turn.get("tool_calls"):
+            numbered = enumerate(turn["tool_calls"], number)
+            turn = {**turn, "tool_calls": [{"id": f"call{n:05}", **call} for n, call in numbered]}
+            number += len(turn["tool_calls"])
+            waiting = [call["id"] for call in turn["tool_calls"]]
+        elif turn["role"] == "tool":
+            if turn.get("tool_call_id") in waiting:
+                waiting.remove(turn["tool_call_id"])
+            elif waiting and "tool_call_id" not in turn:
+                turn = {**turn, "tool_call_id": waiting.pop(0)}
+        result.append(turn)
+    return result
 
 
 def _with_one_call(turns: Sequence[Message]) -> list[Message]:

@@ -78,7 +78,8 @@ class ChatTemplate:
         shapes = self.shapes
         if describes_tools:
             shapes = replace(shapes, shows_tools=False, shows_calls=False)
-        turns, shown_tools = shapes.fit(messages, tools)
+        example = self._example if tools and shapes.shows_calls and not shapes.shows_tools else None
+        turns, shown_tools = shapes.fit(messages, tools, example=example)
         try:
             return self._render(turns, tools=shown_tools, **options)
         except InvalidRequestError:
@@ -86,9 +87,23 @@ class ChatTemplate:
                 raise
             in_words = replace(shapes, shows_tools=False)  # schemas that a template cannot show
             with suppress(InvalidRequestError):
-                turns, shown_tools = in_words.fit(messages, tools)
+                turns, shown_tools = in_words.fit(messages, tools, example=self._example)
                 return self._render(turns, tools=shown_tools, **options)
             raise
+
+    @cached_property
+    def _example(self) -> str | None:
+        """A call in the template's own words, None if the template shows none."""
+        from .form_trials import CallTrials  # here: few templates show calls and no tools
+
+        if not self.shapes.shows_calls:
+            return None
+        try:
+            trials = CallTrials(self.render, is_parallel=False, thoughts=None)
+            text = trials.answer_text([("NAME", {"KEY": "VALUE"})], tools=[])
+            return text.partition(self._special_tokens.get("eos_token") or "\0")[0]
+        except InvalidRequestError:
+            return None
 
     @cached_property
     def shapes(self) -> Shapes:

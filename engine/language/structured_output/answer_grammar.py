@@ -6,8 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from ...errors import InvalidRequestError
-from ..chat.reasoning_parser import REASONING_FORMATS, ReasoningFormat
-from ..chat.tool_parsers.registry import TOOL_FORMATS
+from ..chat.derived_format import Style, reasoning_format, tool_format
 from .call_grammar import call_rules, json_value, literal, text_up_to
 from .params import StructuredOutputs
 from .refusal import refusal
@@ -16,10 +15,10 @@ from .to_llguidance import grammar_schema, spacing
 
 def answer_grammar(
     *,
-    style: str | None = None,
+    style: Style | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
     is_parallel: bool = True,
-    reasoning: str | None = None,
+    reasoning: Style | None = None,
     is_open: bool = False,
     content: StructuredOutputs | None = None,
     special_ids: Mapping[str, int] | None = None,
@@ -33,9 +32,9 @@ def answer_grammar(
     special_ids = special_ids or {}
     rules = []
     if style is not None:
-        rules += call_rules(TOOL_FORMATS[style], tools, is_parallel=is_parallel, special_ids=special_ids)
+        rules += call_rules(tool_format(style), tools, is_parallel=is_parallel, special_ids=special_ids)
     rules += [] if content is None else _content(content)
-    before = "" if reasoning is None else literal(REASONING_FORMATS[reasoning].before_content, special_ids)
+    before = "" if reasoning is None else literal(reasoning_format(reasoning).before_content, special_ids)
     kinds = ["calls"] * (style is not None) + [f"{before} content".strip()] * (content is not None)
     thought, their_rules = _reasoning(reasoning, is_open=is_open, special_ids=special_ids)
     return "\n".join([f"start: {thought}({' | '.join(kinds)})", *rules, *their_rules])
@@ -43,11 +42,11 @@ def answer_grammar(
 
 def free_answer_grammar(
     *,
-    style: str,
+    style: Style,
     tools: Sequence[Mapping[str, Any]],
     unchecked: Container[str] = (),
     is_parallel: bool = True,
-    reasoning: str | None = None,
+    reasoning: Style | None = None,
     is_open: bool = False,
     special_ids: Mapping[str, int] | None = None,
 ) -> str:
@@ -57,14 +56,14 @@ def free_answer_grammar(
     the answer ends with the first call. Other arguments are like answer_grammar's.
     """
     special_ids = special_ids or {}
-    form = TOOL_FORMATS[style]
+    form = tool_format(style)
     rules = call_rules(
         form, tools, is_parallel=is_parallel, special_ids=special_ids, unchecked=unchecked, has_begun=True
     )
     thought, their_rules = _reasoning(reasoning, is_open=is_open, special_ids=special_ids)
     answer = "(before calls)* TEXT" if is_parallel else "(before calls | TEXT)"
     # Text that begins like reasoning is reasoning, and a trigger within reasoning begins no call.
-    openings = [] if reasoning is None else REASONING_FORMATS[reasoning].openings
+    openings = [] if reasoning is None else reasoning_format(reasoning).openings
     other = "".join(rf" & ~/\s*{_as_regex(opening)}(?s:.*)/" for opening in openings)
     return "\n".join(
         [
@@ -81,11 +80,11 @@ def _as_regex(text: str) -> str:
     return re.escape(text).replace("/", r"\/")
 
 
-def _reasoning(name: str | None, *, is_open: bool, special_ids: Mapping[str, int]) -> tuple[str, list[str]]:
+def _reasoning(name: Style | None, *, is_open: bool, special_ids: Mapping[str, int]) -> tuple[str, list[str]]:
     """Return the start of an answer that may begin with reasoning, and its rules."""
     if name is None:
         return "", []
-    form: ReasoningFormat = REASONING_FORMATS[name]
+    form = reasoning_format(name)
     rules = [text_up_to(form.closings[0], "thought", special_ids=special_ids), r"gap: /\s*/"]
     if is_open:
         return "thought gap ", rules

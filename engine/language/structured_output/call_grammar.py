@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import InvalidRequestError
+from ..chat.call_syntax import ID, NUMBER, CallSyntax
 from ..chat.loose_values import resolved, types_of
 from ..chat.tool_parsers.qwen3_coder import PARAMETER, PARAMETER_END
 from ..chat.tool_parsers.tool_format import ToolFormat
@@ -14,15 +15,14 @@ from .params import JSON_SPACING
 from .schemas.document import TooManySchemasError
 from .tool_schema import arguments_schema
 
+_PLACES = {NUMBER: "/[0-9]+/", ID: "/[A-Za-z0-9]{9}/"}  # of a call's number and id
+
 
 def literal(text: str, special_ids: Mapping[str, int]) -> str:
     """Return a text as Lark; its special tokens become token ids. "" for an empty text."""
-    if not special_ids:
-        return json.dumps(text) if text else ""
-    pieces = re.split(f"({'|'.join(map(re.escape, special_ids))})", text)
-    return " ".join(
-        f"<[{special_ids[piece]}]>" if piece in special_ids else json.dumps(piece) for piece in pieces if piece
-    )
+    pieces = re.split(f"({'|'.join(map(re.escape, [*special_ids, *_PLACES]))})", text)
+    terms = _PLACES | {piece: f"<[{token_id}]>" for piece, token_id in special_ids.items()}
+    return " ".join(terms.get(piece, json.dumps(piece)) for piece in pieces if piece)
 
 
 def text_up_to(end: str, name: str, *, of: str = "/(?s:.*)/", special_ids: Mapping[str, int]) -> str:
@@ -39,6 +39,14 @@ def json_value(schema: Any) -> str:
 
 
 _ANY: Mapping[str, Any] = {"type": "object"}
+_QWEN3_CODER = CallSyntax(
+    arguments="tags",
+    key_open=PARAMETER,
+    value_open=">\n",
+    value_close=f"\n{PARAMETER_END}",
+    separator="\n",  # after the last value, too
+)
+_PYTHON = CallSyntax(arguments="keywords", value_open="=", separator=", ", quote='"')
 
 
 def call_rules(
@@ -67,7 +75,7 @@ def call_rules(
         function = tool["function"]
         schema = _ANY if function["name"] in unchecked else _enforceable_arguments(function)
         opening, closing = style.around(function["name"])
-        arguments, their_rules = _ARGUMENTS[style.arguments](schema, f"tool_{number}")
+        arguments, their_rules = _ARGUMENTS[style.arguments](schema, f"tool_{number}", style.syntax, special_ids)
         opening, closing = literal(opening[skip:], special_ids), literal(closing, special_ids)
         rules += [f"tool_{number}: {opening} {arguments} {closing}", *their_rules]
     return rules
@@ -80,7 +88,9 @@ def _enforceable_arguments(function: Mapping[str, Any]) -> Any:
         raise InvalidRequestError(f"tools: the parameters of {function['name']}: {exc}", param="tools") from exc
 
 
-def _json_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
+def _json_arguments(
+    schema: Mapping[str, Any], name: str, syntax: CallSyntax | None, special_ids: Mapping[str, int]
+) -> tuple[str, list[str]]:
     return json_value({**schema, "x-guidance": dict(JSON_SPACING)}), []
 
 
@@ -102,41 +112,59 @@ def _properties(schema: Mapping[str, Any]) -> list[_Property]:
     ]
 
 
-def _xml_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
+def _xml_arguments(
+    schema: Mapping[str, Any], name: str, syntax: CallSyntax | None, special_ids: Mapping[str, int]
+) -> tuple[str, list[str]]:
     """Return the rules for the properties in order, each in tags of its own."""
+    syntax = syntax or _QWEN3_CODER
     expression, rules = [], []
     for number, item in enumerate(_properties(schema)):
         rule = f"{name}_{number}"
         value = f"{rule}_value"
         expression.append(rule if item.is_required else f"{rule}?")
+        is_string = types_of(item.schema, item.schema) == {"string"}
+        opening = syntax.string_open if is_string and syntax.string_open else syntax.value_open
+        opening, closing = literal(f"{syntax.key_open}{item.name}{opening}", special_ids), syntax.separator
         rules += [
-            f"{rule}: {json.dumps(f'{PARAMETER}{item.name}>{chr(10)}')} {value} {json.dumps(chr(10))}",
-            _xml_value(item.schema, value),
+            f"{rule}: {opening} {value} {literal(closing, special_ids)}".rstrip(),
+            _xml_value(item.schema, value, syntax.value_close, is_string=is_string, special_ids=special_ids),
         ]
     return " ".join(expression), rules
 
 
-def _xml_value(schema: Mapping[str, Any], name: str) -> str:
-    end = f"\n{PARAMETER_END}"
-    if types_of(schema, schema) != {"string"}:
-        return f"{name}: {json_value(schema)} {json.dumps(end)}"
+def _xml_value(
+    schema: Mapping[str, Any], name: str, end: str, *, is_string: bool, special_ids: Mapping[str, int]
+) -> str:
+    closing = literal(end, special_ids)
+    if not is_string:
+        return f"{name}: {json_value(schema)} {closing}"
     schema = resolved(schema, schema)
     if "enum" in schema:
-        return f"{name}: ({' | '.join(json.dumps(str(value)) for value in schema['enum'])}) {json.dumps(end)}"
+        return f"{name}: ({' | '.join(json.dumps(str(value)) for value in schema['enum'])}) {closing}"
     if isinstance(schema.get("maxLength"), int):
-        return f"{name}: /(?s:.{{0,{schema['maxLength']}}})/ {json.dumps(end)}"
-    return text_up_to(end, name, special_ids={})
+        return f"{name}: /(?s:.{{0,{schema['maxLength']}}})/ {closing}"
+    return text_up_to(end, name, special_ids=special_ids)
 
 
-def _python_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
+def _python_arguments(
+    schema: Mapping[str, Any], name: str, syntax: CallSyntax | None, special_ids: Mapping[str, int]
+) -> tuple[str, list[str]]:
     """Return the rules for the properties in order, as KEY=value with commas between. Values are JSON."""
+    syntax = syntax or _PYTHON
     properties = _properties(schema)
-    rules = [
-        f"{name}_{number}: {json.dumps(f'{item.name}=')} {json_value(item.schema)}"
-        for number, item in enumerate(properties)
-    ]
+    rules: list[str] = []
+    for number, item in enumerate(properties):
+        rule = f"{name}_{number}"
+        is_text = len(syntax.quote) > 1 and types_of(item.schema, item.schema) == {"string"}
+        quote = syntax.quote if is_text else ""
+        opening = literal(f"{syntax.key_open}{item.name}{syntax.value_open}{quote}", special_ids)
+        value = f"{rule}_value" if is_text else json_value(item.schema)
+        rules.append(f"{rule}: {opening} {value} {literal(syntax.value_close, special_ids)}".rstrip())
+        if is_text:
+            rules.append(_xml_value(item.schema, value, quote, is_string=True, special_ids=special_ids))
+    separator = literal(syntax.separator, special_ids)
     later = [
-        f'", " {name}_{number}' if item.is_required else f'(", " {name}_{number})?'
+        f"{separator} {name}_{number}" if item.is_required else f"({separator} {name}_{number})?"
         for number, item in enumerate(properties)
     ]
     firsts = []

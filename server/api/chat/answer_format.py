@@ -9,6 +9,7 @@ from ....engine.checks import check_text
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.language.chat.answer_parser import AnswerParser
+from ....engine.language.chat.derived_format import Style, reasoning_format, tool_format
 from ....engine.language.chat.harmony_parser import HarmonyParser
 from ....engine.language.chat.reasoning_parser import (
     REASONING_FORMATS,
@@ -17,7 +18,7 @@ from ....engine.language.chat.reasoning_parser import (
     detected_reasoning,
 )
 from ....engine.language.chat.template import ChatTemplate
-from ....engine.language.chat.tool_parsers.registry import NEUTRAL_FORMAT, TOOL_FORMATS, detected_format
+from ....engine.language.chat.tool_parsers.registry import NEUTRAL_FORMAT, detected_format
 from ....engine.language.chat.tools import Tool
 from ....engine.language.structured_output.answer_grammar import answer_grammar, free_answer_grammar
 from ....engine.language.structured_output.params import StructuredOutputs
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
 class AnswerFormat:
     """Rules for splitting one answer into reasoning, tool calls and content."""
 
-    style: str | None = None  # tool format to look for; None: no calls
+    style: Style | None = None  # tool format to look for; None: no calls
     tools: list[Tool] = field(default_factory=list)  # tools that may be called
     is_forced: bool = False  # the answer must be a call
     checked_names: list[str] = field(default_factory=list)  # their arguments are checked even if no call is forced
     max_calls: int | None = None
-    reasoning: str | None = None  # name of the reasoning format
+    reasoning: Style | None = None  # reasoning format to look for
     is_open: bool = False  # the prompt ends inside the reasoning
     shows_reasoning: bool = True
     customs: list[str] = field(default_factory=list)  # names of custom tools
@@ -64,22 +65,24 @@ class AnswerFormat:
 
     def reader(self) -> AnswerParser:
         """Create a parser for one answer."""
-        calls = None if self.style is None else TOOL_FORMATS[self.style].reader(self.tools)
+        form = None if self.style is None else tool_format(self.style)
+        calls = None if form is None else form.reader(self.tools)
         thinking: HarmonyParser | ReasoningParser | None = None
         thinking_tags: list[str] = []
         if self.reasoning == "openai_gptoss":
             thinking, calls = HarmonyParser(reads_calls=calls is not None), None
         elif self.reasoning is not None:
-            form = REASONING_FORMATS[self.reasoning]
-            thinking = ReasoningParser(openings=form.openings, closings=form.closings, is_open=self.is_open)
-            thinking_tags = [*form.openings, *form.closings]
+            thoughts = reasoning_format(self.reasoning)
+            trigger, syntax = ("", None) if form is None else (form.trigger, form.syntax)
+            thinking = thoughts.parser(self.tools, is_open=self.is_open, trigger=trigger, syntax=syntax)
+            thinking_tags = [*thoughts.openings, *thoughts.closings]
         parser = AnswerParser(
             thinking,
             calls,
             max_calls=self.max_calls,
             shows_reasoning=self.shows_reasoning,
             is_forced=self.is_forced,
-            has_call_tag=self.style is not None and bool(TOOL_FORMATS[self.style].trigger),
+            has_call_tag=form is not None and bool(form.trigger),
             thinking_tags=thinking_tags,
         )
         return CustomCalls(parser, self.customs) if self.customs else parser
@@ -106,15 +109,16 @@ async def model_prompt(
     if engine.tokenizer is None:
         raise InvalidRequestError("this model has no tokenizer")
     tokenizer = engine.tokenizer
+    form = await engine.prompts.chat_form()
     # Decided without looking at the request's tools: earlier messages may contain calls.
-    describes_tools = _style_of(tokenizer.chat_template, settings) is None
+    own = _style_of(tokenizer.chat_template, settings, form)
     try:
-        text = await chat.render(engine, describes_tools=describes_tools)
+        text = await chat.render(engine, describes_tools=own is None)
     except InvalidRequestError as exc:
         exc.param = name if exc.param == "messages" else exc.param
         raise
     check_text(text, param=name)
-    return text, answer_format(chat, text, tokenizer, settings)
+    return text, answer_format(chat, text, tokenizer, settings, form)
 
 
 def rendered(text: str) -> "Prompt":
@@ -122,19 +126,22 @@ def rendered(text: str) -> "Prompt":
     return {"prompt": text, "add_special_tokens": False}
 
 
-def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: ServerSettings) -> AnswerFormat:
-    """Return the format to expect of a model with this tokenizer after this prompt."""
-    style = _style(chat, tokenizer.chat_template, settings)
-    reasoning = reasoning_format(tokenizer.chat_template, settings)
-    form = None if reasoning is None else REASONING_FORMATS[reasoning]
-    special_texts = [] if style is None else [*TOOL_FORMATS[style].special_texts]
+def answer_format(
+    chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: ServerSettings, asked: Mapping[str, Any]
+) -> AnswerFormat:
+    """Return the format to expect of a model with this tokenizer after this prompt. `asked`: of form_facts."""
+    own = _style_of(tokenizer.chat_template, settings, asked)
+    style = _style(chat, own)
+    reasoning = reasoning_style(tokenizer.chat_template, settings, asked)
+    form = None if reasoning is None else reasoning_format(reasoning)
+    special_texts = [] if style is None else [*tool_format(style).special_texts]
     special_texts += [] if form is None else form.special_texts
     is_parallel = chat.is_parallel and chat.choice.mode != "named"
     return AnswerFormat(
         style=style,
         tools=chat.choice.among(chat.tools),
         is_forced=chat.choice.is_forced,
-        checked_names=_checked_names(chat, style, tokenizer.chat_template, settings),
+        checked_names=_checked_names(chat, style, is_told=own is None),
         max_calls=None if is_parallel else 1,
         reasoning=reasoning,
         is_open=form is not None and _ends_in_reasoning(chat, prompt, form),
@@ -145,11 +152,11 @@ def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: Ser
     )
 
 
-def reasoning_format(template: ChatTemplate, settings: ServerSettings) -> str | None:
-    """Return the name of the reasoning format to look for in answers of a model with this template."""
+def reasoning_style(template: ChatTemplate, settings: ServerSettings, asked: Mapping[str, Any]) -> Style | None:
+    """Return the reasoning format to look for in answers of a model with this template."""
     named = settings.section(ChatSettings).reasoning_parser
-    found = detected_reasoning(template.source) if named == "auto" else named
-    return found if found in REASONING_FORMATS else None
+    found = (detected_reasoning(template.source) or asked.get("reasoning")) if named == "auto" else named
+    return found if not isinstance(found, str) or found in REASONING_FORMATS else None
 
 
 def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
@@ -204,31 +211,27 @@ def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
     return dataclasses.replace(params, structured_outputs=outputs)
 
 
-def _style_of(template: ChatTemplate, settings: ServerSettings) -> str | None:
+def _style_of(template: ChatTemplate, settings: ServerSettings, asked: Mapping[str, Any]) -> Style | None:
     """Return the model's tool format, "none" to leave calls in the text, None if neither settings nor template say."""
     named = settings.section(ChatSettings).tool_call_parser
-    return detected_format(template.source) if named == "auto" else named
+    return (asked.get("calls") or detected_format(template.source)) if named == "auto" else named
 
 
-def _style(chat: Chat, template: ChatTemplate, settings: ServerSettings) -> str | None:
+def _style(chat: Chat, own: Style | None) -> Style | None:
     """Return the tool format to look for in this answer, None if calls are not looked for."""
-    if chat.choice.mode == "none":
+    if chat.choice.mode == "none" or (own == "none" and not chat.choice.is_forced):
         return None
-    style = _style_of(template, settings) or NEUTRAL_FORMAT
-    if style == "none":
-        return NEUTRAL_FORMAT if chat.choice.is_forced else None
-    return style
+    return NEUTRAL_FORMAT if own is None or own == "none" else own
 
 
-def _checked_names(chat: Chat, style: str | None, template: ChatTemplate, settings: ServerSettings) -> list[str]:
+def _checked_names(chat: Chat, style: Style | None, *, is_told: bool) -> list[str]:
     """Return the tools whose arguments a grammar checks when the model calls them by itself.
 
     These are all tools if the prompt describes the format, which the model may then know badly, else the strict ones.
     """
-    if style is None or chat.choice.is_forced or not TOOL_FORMATS[style].trigger:
+    if style is None or chat.choice.is_forced or not tool_format(style).trigger:
         return []
     names = [tool["function"]["name"] for tool in chat.choice.among(chat.tools)]
-    is_told = _style_of(template, settings) is None
     return [name for name in names if is_told or name in chat.strict_names]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ....engine.formats.description import ModelDescription, describe
 from ...api.chat import ChatSettings
-from ...api.chat.answer_format import reasoning_format
+from ...api.chat.answer_format import reasoning_style
 from ...http.keys import digest
 from ...service import Service
 from .response import timestamp
@@ -52,7 +52,7 @@ def show_model(service: Service) -> dict[str, Any]:
         "completion": service.engine.generates,
         "embedding": pooler is not None and not pooler.classifies,
         "tools": template is not None and service.settings.section(ChatSettings).tool_call_parser != "none",
-        "thinking": template is not None and reasoning_format(template, service.settings) is not None,
+        "thinking": template is not None and reasoning_style(template, service.settings, {}) is not None,
     }
     return {
         "modelfile": "",

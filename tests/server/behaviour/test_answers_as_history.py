@@ -3,12 +3,16 @@
 `make histories` sends 2,000 answers to every API; the suite sends a share of them.
 """
 
+import json
 import os
 import random
 
 import fake_engine
 import pytest
+from published import published
 
+from splitfuse.engine import ChatForm
+from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.language.chat.template import ChatTemplate
 
 NUM_ANSWERS = int(os.environ.get("SPLITFUSE_HISTORIES", "20"))  # per API and template
@@ -100,3 +104,41 @@ async def test_any_answer_is_accepted_as_history(served, api, arguments, calls):
         assert [half for half in HALVES for text in texts if half in text] == [], (number, served.engine.script)
         again = await served.client.post(path, json=body(1, [*earlier, USER]))
         assert again.status_code == 200, (number, earlier, again.text)
+
+
+# The result of the call, in the words of each API.
+RESULTS = {
+    "chat": lambda said: [{"role": "tool", "tool_call_id": said[0]["tool_calls"][0]["id"], "content": "r"}],
+    "responses": lambda said: [{"type": "function_call_output", "call_id": said[-1]["call_id"], "output": "r"}],
+    "messages": lambda said: [
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": said[0]["content"][-1]["id"]}]}
+    ],
+    "ollama": lambda said: [{"role": "tool", "tool_name": "f", "content": "r"}],
+}
+PUBLISHED = {path.stem: path.read_text() for path in sorted(published("conformance/templates").glob("*.jinja"))}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+async def test_a_call_in_the_templates_own_words_comes_back_as_history(served, name):
+    """Four APIs read the call, take their own answer back, and the next prompt shows the call."""
+    try:
+        form = ChatForm.derive(PUBLISHED[name])
+    except ConfigError:
+        return
+    tokens = {"bos_token": "", "eos_token": ""}
+    served.engine.tokenizer.chat_template = ChatTemplate(PUBLISHED[name], special_tokens=tokens)
+    text = '<tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call>'
+    if form.has_calls:
+        text = form.render_calls([("f", {"a": "</tool_call>"})])
+    for api, (path, body, history) in APIS.items():
+        served.engine.script = [text[n : n + 3] for n in range(0, len(text), 3)]
+        response = await served.client.post(path, json=body(len(text), []))
+        assert response.status_code == 200, response.text
+        earlier = history(response.json())
+        assert {"name": '"f"' in json.dumps(earlier), "tag": "</tool_call>" in json.dumps(earlier)} == {
+            "name": True,
+            "tag": True,
+        }, (path, earlier)
+        assert not any(text.strip() for text in shown_texts(earlier)), (path, earlier)
+        again = await served.client.post(path, json=body(1, [*earlier, *RESULTS[api](earlier)]))
+        assert again.status_code == 200, (path, earlier, again.text)

@@ -30,26 +30,25 @@ class HermesCalls(BufferedReader):
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
         parts: list[AnswerPart] = []
-        has_more = True
-        while has_more:
-            tag = self._closing if self._is_inside else self._opening
-            text, has_more, self._text = cut_at(self._text, tag, is_end=is_end) if tag else (self._text, False, "")
+        while True:
             if not self._is_inside:
+                text, found, self._text = cut_at(self._text, self._opening, is_end=is_end)
                 parts += self._part("content", text)
-                if has_more:
-                    self._is_inside, self._is_junk, self._raw, self._call = True, False, self._opening, None
+                if not found:
+                    return parts
+                self._is_inside, self._is_junk, self._raw, self._call = True, False, self._opening, None
+            if not self._is_junk:  # a tag within a string of the call is no end
+                self._text = self._calls(self._text, parts)
+            if not self._is_junk:
+                return parts
+            if self._raw or not self._closing:  # content; the rest is read as text
+                parts += self._part("content", self._raw)
+                self._is_inside, self._raw = False, ""
                 continue
-            rest = self._calls(text, parts)
-            if self._is_junk and (self._raw or not self._closing):  # content; the rest is read as text
-                self._text = rest + tag * has_more + self._text
-                has_more = True
-            elif has_more:
-                self._raw += tag if self._raw else ""
-            else:
-                break
-            parts += self._part("content", self._raw)
-            self._is_inside, self._raw = False, ""
-        return parts
+            _, found, self._text = cut_at(self._text, self._closing, is_end=is_end)
+            if not found:
+                return parts
+            self._is_inside = False
 
     def _calls(self, text: str, parts: list[AnswerPart]) -> str:
         """Read calls within the tags. Return the unread text, from the first junk on."""

@@ -80,14 +80,14 @@ class CallReader:
         if not self._key:
             self._key = entry.key
             self._is_whole = not entry.text.startswith("{")
-            if entry.text[0] not in '{"n':
+            if entry.text[0] not in '{["n':
                 self._is_no_call = not self.is_call
                 return []
         self._arguments += entry.text
         if entry.is_end:
             self._has_ended = True
             if self._is_whole:
-                if self._arguments != "null" and not self._arguments.startswith('"'):
+                if self._arguments != "null" and self._arguments[0] not in '["':
                     self._is_no_call = not self.is_call
                     return []
                 self._is_whole = False
@@ -105,5 +105,5 @@ class CallReader:
 
 
 def _unwrapped(raw: str) -> str:
-    """Return arguments that are no object as JSON: the JSON inside a string, {} for null."""
-    return decoded(raw) or "{}"
+    """Return arguments that are no object as JSON: the JSON inside a string, {} for null, else the model's text."""
+    return raw if raw.startswith("[") else decoded(raw) or "{}"

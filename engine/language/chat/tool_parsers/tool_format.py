@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..answer_parts import Reader
+from ..call_syntax import CallSyntax
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -27,6 +28,7 @@ class ToolFormat:
     arguments: Literal["json", "xml", "python"] = "json"
     trigger: str = ""  # text that always begins calls; "" if no text is that clear
     special_texts: tuple[str, ...] = ()  # parts of the texts above that may be special tokens
+    syntax: CallSyntax | None = None  # syntax of a derived format
 
 
 def in_object(key: str) -> Callable[[str], tuple[str, str]]:

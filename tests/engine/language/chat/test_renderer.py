@@ -1,5 +1,6 @@
 """Hostile templates cost their own request one second and limited memory; other requests are rendered as usual."""
 
+import json
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from splitfuse.engine.errors import InvalidRequestError, UnavailableError
-from splitfuse.engine.language.chat.renderer import Renderer, as_json
+from splitfuse.engine.language.chat.renderer import Renderer
 from splitfuse.engine.language.chat.template import ChatTemplate
 from splitfuse.engine.language.workers import worker_process
 from splitfuse.engine.language.workers.input_threads import LONG_CHARS
@@ -30,6 +31,10 @@ TOO_LARGE = [
     "{{ 'x' * 3000000 }}",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
 ]
+
+
+def as_json(messages: list[dict[str, Any]], **options: Any) -> str:
+    return json.dumps({"messages": messages, **options})
 
 
 def renderer(source: str) -> Renderer:

@@ -1,14 +1,16 @@
 """Grammars of whole answers: the texts they accept, and the demo model's answers under them."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from jsonschema import validate
 from llguidance import LLMatcher, LLTokenizer
+from published import published
 
-from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine import LLM, ChatForm, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.engine.errors import ConfigError, InvalidRequestError
 from splitfuse.engine.language.chat.answer_parts import read_whole
 from splitfuse.engine.language.chat.tool_parsers.registry import TOOL_FORMATS
 from splitfuse.engine.language.structured_output.answer_grammar import answer_grammar, free_answer_grammar
@@ -236,3 +238,29 @@ def test_the_demo_model_calls_when_it_must(llm: LLM, style: str) -> None:
         validate(json.loads(arguments.text), schemas[name.text])
         names.add(name.text)
     assert names == set(schemas)
+
+
+PUBLISHED = {path.stem: path for path in sorted(published("conformance/templates").glob("*.jinja"))}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_calls_in_the_form_of_a_published_template(accepts, name: str) -> None:
+    try:
+        form = ChatForm.derive(PUBLISHED[name].read_text())
+    except ConfigError:
+        return
+    if form.calls is None or form.calls.arguments == "channels":
+        return
+    schema = {"type": "object", "properties": {"days": {"type": "integer"}, "town": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
+    calls = [("weather", {"days": 3, "town": "R"}), ("weather", {"days": 4})][: 1 + form.has_parallel_calls]
+    text = form.render_calls(calls)
+    if form.calls.arguments == "json" and '{"days": 3, "town": "R"}' not in text:
+        return  # JSON with line breaks, which grammars forbid
+    ends = range(len(text), len(text) - 60, -1)  # what the template puts after the calls ends the turn
+    grammar = answer_grammar(style=asdict(form.calls), tools=tools)
+    assert any(accepts(grammar, text[:end]) for end in ends), (grammar, text)
+    assert not any(accepts(grammar, text[:end].replace("days", "weeks")) for end in ends)
+    if form.calls.trigger:
+        free = free_answer_grammar(style=asdict(form.calls), tools=tools)
+        assert any(accepts(free, f"So. {text[:end]}") for end in ends), (free, text)
