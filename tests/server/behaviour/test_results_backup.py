@@ -16,7 +16,7 @@ BODY: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 150, "temperature": 0, "
 
 
 def submit(client: httpx.Client, number: int) -> str:
-    answer = client.post("/generate", json={**BODY, "max_tokens": 10 + 25 * number})
+    answer = client.post("/generate", json={**BODY, "max_tokens": 10 + 120 * number})
     assert answer.status_code == 202, answer.text
     seq_id: str = answer.json()["seq_id"]
     return seq_id
@@ -43,7 +43,7 @@ def test_a_copy_made_under_load_goes_on_where_it_was_made(tmp_path: Path) -> Non
         done = run_cli("results", "backup", str(tmp_path / "second.db"), "--url", server.url)
         assert (done.returncode, done.stdout.partition(": ")[0]) == (0, str(tmp_path / "second.db")), done.stderr
         server.process.kill()
-    assert {"running", "completed"} <= set(statuses), "the copy was made amid work"
+    assert set(statuses) - {"completed"}, "the copy was made amid work"
     assert copy.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.glob("*.part")] == []
     with (
