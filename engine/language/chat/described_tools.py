@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .messages import Message
-from .tool_parsers.hermes import CLOSING, OPENING
 
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _INTRODUCTION = """You can call these functions:
 {functions}
 To call one, answer with its name and its arguments{as_json}:

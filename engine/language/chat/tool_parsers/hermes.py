@@ -1,10 +1,10 @@
 """Hermes' and Qwen's format of calls: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
 
 from ..answer_parts import AnswerPart, BufferedReader, cut_at
+from ..described_tools import CLOSING, OPENING
 from .streaming_call import CallReader
 from .tool_format import ToolFormat, in_object
 
-OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _SEPARATORS = " \t\r\n,;[]"  # some models put several calls into one pair of tags
 
 
