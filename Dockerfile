@@ -52,7 +52,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 # The package alone in /opt/package, so that it is a layer of its own: another version of it is a download of some MB.
 FROM packages-cpu AS build-cpu
-COPY __init__.py errors.py py.typed pyproject.toml README.md LICENSE docker/install_package.sh ./
+COPY __init__.py py.typed pyproject.toml README.md LICENSE docker/install_package.sh ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/
@@ -62,7 +62,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     sh install_package.sh /opt/package
 
 FROM packages-cuda AS build-cuda
-COPY __init__.py errors.py py.typed pyproject.toml README.md LICENSE docker/install_package.sh ./
+COPY __init__.py py.typed pyproject.toml README.md LICENSE docker/install_package.sh ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/

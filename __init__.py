@@ -39,7 +39,14 @@ if TYPE_CHECKING:
         RequestFailedError,
         UnavailableError,
     )
-    from .errors import SplitfuseError
+
+
+class SplitfuseError(Exception):
+    """Base of the errors that splitfuse raises on purpose. `str(error)` is meant for users and names the way out.
+
+    It stands here because the engine and the client know nothing else of each other.
+    """
+
 
 __all__ = [
     "LLM",
@@ -77,8 +84,7 @@ if "__path__" in globals():  # pytest imports this file as a plain module if the
     __path__.append(f"{__path__[0]}/server/process/main")  # where `python -m splitfuse` finds splitfuse.__main__
 _OF_CLIENT = {"AsyncClient", "Client", "serve", "APIConnectionError", "APIError", "APITimeoutError"}
 _OF_CLIENT |= {"AuthenticationError", "BadRequestError", "NotFoundError", "ServerError"}
-_ERRORS = {"ConfigError", "ContextLengthError", "InvalidRequestError", "RequestFailedError", "SplitfuseError"}
-_ERRORS |= {"UnavailableError"}
+_ERRORS = {"ConfigError", "ContextLengthError", "InvalidRequestError", "RequestFailedError", "UnavailableError"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ APIError                     any refusal by the server, or an answer that makes 
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import SplitfuseError
+from .. import SplitfuseError
 
 
 class APIError(SplitfuseError):

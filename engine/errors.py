@@ -17,7 +17,7 @@ SplitfuseError
 import re
 import uuid
 
-from ..errors import SplitfuseError as SplitfuseError
+from .. import SplitfuseError as SplitfuseError
 
 FAILED_ON_REQUEST = "the engine failed on this request"
 

@@ -53,8 +53,7 @@ def copy_package(kind: str, copy: Path) -> None:
     for package in PACKAGES[kind]:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, copy / "splitfuse" / package, ignore=ignore, copy_function=os.symlink)
-    for name in ("__init__.py", "errors.py"):
-        os.symlink(ROOT / name, copy / "splitfuse" / name)
+    os.symlink(ROOT / "__init__.py", copy / "splitfuse/__init__.py")
 
 
 async def served(operations: Sequence[Operation] | None) -> dict[str, object]:
