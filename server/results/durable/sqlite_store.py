@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,24 +195,17 @@ class SqliteStore(Store):
 
     def backup(self, path: Path) -> int:
         """Write a copy into a new file, which is complete once it has the name; return its size. Raises BackupError."""
-        part = path.with_name(f"{path.name}.part")
+        if path.exists():
+            raise BackupError(f"{path} exists; name a new file")
         try:
-            if path.exists():
-                raise BackupError(f"{path} exists; name a new file")
-            part.unlink(missing_ok=True)  # a process may have died while it wrote this
-            handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)  # users' data
-            try:
-                self._db.execute("VACUUM INTO ?", (str(part),))
-                os.fsync(handle)
-                num_bytes = os.fstat(handle).st_size
-            finally:
-                os.close(handle)
-            part.rename(path)
+            # A file of this call's own, so that nothing else can be lost. A process that dies leaves it.
+            with tempfile.NamedTemporaryFile(prefix=f"{path.name}.", suffix=".part", dir=path.parent) as part:
+                self._db.execute("VACUUM INTO ?", (part.name,))
+                os.fsync(part.fileno())
+                os.link(part.name, path)  # unlike a rename it replaces nothing
+                return os.fstat(part.fileno()).st_size
         except (OSError, sqlite3.Error) as exc:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
             raise BackupError(f"{path} cannot be written ({exc})") from exc
-        return num_bytes
 
     def close(self) -> None:
         self._db.close()
