@@ -2,7 +2,7 @@
 
 const NAMESPACE = "http://www.w3.org/1998/Math/MathML";
 const MAX_CHARS = 4000;
-const MAX_NESTING = 30;
+const MATH_DEPTH = 30;
 const GREEK = "alpha α beta β gamma γ delta δ epsilon ϵ varepsilon ε zeta ζ eta η theta θ vartheta ϑ iota ι kappa κ lambda λ " +
   "mu μ nu ν xi ξ pi π rho ρ sigma σ tau τ upsilon υ phi ϕ varphi φ chi χ psi ψ omega ω Gamma Γ Delta Δ Theta Θ Lambda Λ " +
   "Xi Ξ Pi Π Sigma Σ Phi Φ Psi Ψ Omega Ω infty ∞ partial ∂ nabla ∇ hbar ℏ ell ℓ emptyset ∅ aleph ℵ";
@@ -59,7 +59,7 @@ class Reader {
   }
 
   row(ends, depth) {
-    if (depth > MAX_NESTING) throw new SyntaxError("too deep");
+    if (depth > MATH_DEPTH) throw new SyntaxError("too deep");
     const nodes = [];
     while (!ends()) {
       if (this.isAtEnd) throw new SyntaxError("it ends early");
@@ -112,7 +112,7 @@ class Reader {
   }
 
   atom(depth) {
-    if (this.isAtEnd || depth > MAX_NESTING) throw new SyntaxError("nothing is here");
+    if (this.isAtEnd || depth > MATH_DEPTH) throw new SyntaxError("nothing is here");
     const token = this.next;
     if (token === "{") return this.group(depth);
     if (["}", "_", "^", "&", "\\\\"].includes(token)) throw new SyntaxError(token);
