@@ -16,12 +16,13 @@ from packaging.utils import canonicalize_name
 
 import splitfuse
 from splitfuse import client, engine
+from splitfuse.engine import errors
 from splitfuse.server import package_version
 
 
 def test_names_are_those_of_the_parts() -> None:
     for name in splitfuse.__all__:
-        home = client if hasattr(client, name) else engine
+        home = next(part for part in (client, errors, engine) if hasattr(part, name))
         assert getattr(splitfuse, name) is getattr(home, name), name
     assert splitfuse.StructuredOutputsParams is splitfuse.StructuredOutputs
     assert splitfuse.__version__ == package_version()

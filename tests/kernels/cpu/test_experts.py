@@ -41,6 +41,8 @@ def plain_experts(num_experts: int, hidden: int, inner: int, dtype: torch.dtype)
 
 
 def quantized_experts(form: str, num_experts: int, down_form: str = "") -> list[ops.ExpertWeights]:
+    """Return experts in this form; `down` in another one where its rows have no whole groups."""
+
     def weight(name: str, num_outputs: int, num_inputs: int, seed: int) -> QuantizedWeight:
         quantized = random_weight(FORMS[name], num_outputs, num_inputs, seed=seed)
         scale = quantized.dequantized().std().item() * num_inputs**0.5
@@ -49,10 +51,12 @@ def quantized_experts(form: str, num_experts: int, down_form: str = "") -> list[
         parts = {name: part for name in (level, offset) if (part := getattr(quantized, name)) is not None}
         return quantized._replace(**{name: (part.float() / scale).to(part.dtype) for name, part in parts.items()})
 
+    has_no_groups = FORMS[form].super_group or FORMS[form].group > HIDDEN // 2
+    down = down_form or ("Q8_0" if has_no_groups else form)
     return [
         ops.ExpertWeights(
             [weight(form, INNER, HIDDEN, 10 * expert + half) for half in range(2)],
-            weight(down_form or form, HIDDEN, HIDDEN // 2, 10 * expert + 2),
+            weight(down, HIDDEN, HIDDEN // 2, 10 * expert + 2),
         )
         for expert in range(num_experts)
     ]
@@ -138,7 +142,7 @@ def test_experts_without_gates(has_bias: bool, dtype: torch.dtype, backend: str)
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_quantized_experts(form: str, dtype: torch.dtype, backend: str) -> None:
     """In every form; matrices of bfloat16 are rounded once more where they are widened."""
-    each = quantized_experts(form, 6, down_form="Q8_0" if FORMS[form].super_group else "")
+    each = quantized_experts(form, 6)
     packed = ops.pack_experts(iter(each), num_experts=6, dtype=dtype, device=CPU)
     x = randn(9, HIDDEN, seed=3, dtype=dtype)
     weights, ids = routing(9, 3, 6)
@@ -221,7 +225,7 @@ def test_a_token_has_the_same_bits_in_any_batch(form: str, dtype: torch.dtype, i
     if form == "mixed":  # zeros and groups differ
         each = [expert for form in ("Q4_0", "Q4_1", "Q8_0", "AWQ") for expert in quantized_experts(form, 1)]
     elif form != "plain":
-        each = quantized_experts(form, 4, down_form="Q8_0" if FORMS[form].super_group else "")
+        each = quantized_experts(form, 4)
     packed = ops.pack_experts(iter(each), num_experts=4, dtype=dtype, device=CPU, input_bits=input_bits)
     x, (weights, ids) = randn(160, HIDDEN, seed=3, dtype=dtype), routing(160, 2, 4)
     whole = ops.experts(x, weights, ids, packed)

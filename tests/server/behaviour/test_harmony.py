@@ -27,6 +27,7 @@ analysis: <|channel|> "analysis" <|message|> /[a-z]{9}/ <|end|> <|start|> "assis
 preamble: <|channel|> "commentary" <|message|> /[A-Z]{9}/ <|end|> <|start|> "assistant"
 final: <|channel|> "final" <|message|> /[0-9]{9}/"""
 
+NEUTRAL = ("--generation-config", "vllm")  # the biases below are for probabilities that nothing filters
 _DELTAS = ("reasoning_text", "function_call_arguments")
 
 
@@ -40,7 +41,7 @@ class Town(BaseModel):
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("tiny-gpt-oss")
     save_harmony_model(folder)
-    with ServerProcess(str(folder), "--dtype", "float32", "--served-model-name", "tiny") as process:
+    with ServerProcess(str(folder), "--dtype", "float32", "--served-model-name", "tiny", *NEUTRAL) as process:
         yield process
 
 

@@ -20,7 +20,7 @@ def record(path: Path) -> HybridEngine:
     shared = [[rng.randrange(1000) for _ in range(300)] for _ in range(3)]
     with path.open("w") as stream:
         cache = CacheSpec(NUM_BLOCKS, engine.config.block_size)
-        engine.core.scheduler.listeners.append(Recorder(stream, engine.config, cache, states=engine.spec))
+        engine.pipeline.core.scheduler.listeners.append(Recorder(stream, engine.config, cache, states=engine.spec))
         for _ in range(6):
             for start in shared:
                 engine.request([*start, *(rng.randrange(1000) for _ in range(40))], 20)
