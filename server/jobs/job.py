@@ -212,11 +212,14 @@ class Job:
             self._handle = None
             self.ended.set()
         self.changed.fire()
-        num_bytes = _size_of(delta)
-        self.num_bytes += num_bytes
-        self._notify("job_grew", num_bytes)
+        self.grow(_size_of(delta))
         if is_last and self.finished:
             self._notify("job_ended")
+
+    def grow(self, num_bytes: int) -> None:
+        """Count memory that is kept for as long as the job."""
+        self.num_bytes += num_bytes
+        self._notify("job_grew", num_bytes)
 
     def suspend(self) -> None:
         """Release all readers: no more events come in this process."""

@@ -130,8 +130,6 @@ async def tokens(
     origin = service.part(Origins).of(job)
     if output >= len(job.outputs):
         raise InvalidRequestError(f"the answer has {len(job.outputs)} outputs", param="output")
-    if origin.weights_version != service.engine.weights_version:
-        raise InvalidRequestError("the weights have changed since this answer", param="seq_id")
     token_ids = list(job.outputs[output].token_ids)
     if token_ids and (output, top) not in origin.scores:
         await unless_disconnected(request.receive, _score(service, job, origin, output=output, top=top))
@@ -159,7 +157,7 @@ async def _score(service: Service, job: Job, origin: Origin, *, output: int, top
     await service.complete([scoring], [whole], params)
     assert scoring.prompt_logprobs is not None
     origin.scores[output, top] = scoring.prompt_logprobs
-    service.part(Origins).scored(job)
+    job.grow(scoring.prompt_logprobs.num_bytes)
 
 
 def _token(service: Service, number: int, score: TokenLogprobs | None) -> dict[str, Any]:

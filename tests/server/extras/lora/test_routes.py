@@ -188,3 +188,30 @@ async def test_more_adapters_than_room_wait_for_each_other(world: World) -> None
         await world.client.post("/v1/unload_lora_adapter", json={"lora_name": name})
     gc.collect()
     assert (await world.client.get("/stats")).json()["adapters"] == {"named": [], "num_loaded": 0, "bytes": 0}
+
+
+async def test_an_adapters_answer_is_forked_with_it_or_with_another(world: World) -> None:
+    client, answers = world.client, world.answers
+    parent = (await client.post("/generate", json=GREEDY | {"model": "a"}, headers=WAIT)).json()
+    index = world.service.results.index
+
+    async def forked(**fields: Any) -> list[int]:
+        accepted = (await client.post("/fork", json={"seq_id": parent["seq_id"], **fields})).json()
+        found: list[int] = (await client.get(accepted["result_url"], params={"wait": 50})).json()["token_ids"]
+        index.check()
+        return found
+
+    assert await forked(at=5) == answers["a"]
+    assert await forked(at=0, model="b") == answers["b"]
+    assert await forked(at=0, model="base") == answers[""]
+    before = index.num_bytes
+    scored = (await client.get(f"/result/{parent['seq_id']}/tokens", params={"top": 1})).json()["tokens"]
+    assert [token["top"][0]["token_id"] for token in scored] == answers["a"]
+    assert index.num_bytes > before, "scores are kept with the answer"
+    index.check()
+    assert (await client.post("/v1/unload_lora_adapter", json={"lora_name": "a"})).status_code == 200
+    gone = await client.post("/fork", json={"seq_id": parent["seq_id"], "at": 5})
+    assert (gone.status_code, "adapter" in gone.json()["error"]["message"]) == (400, True)
+    await client.delete(f"/result/{parent['seq_id']}")
+    index.check()
+    assert (await client.post("/fork", json={"seq_id": parent["seq_id"]})).status_code == 404

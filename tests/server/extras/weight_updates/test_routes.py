@@ -250,3 +250,19 @@ async def test_other_keys_may_not_change_the_server(client: httpx.AsyncClient, p
 @pytest.mark.parametrize("settings", [Settings(host="0.0.0.0")])
 async def test_without_keys_only_this_machine_may(served: Any) -> None:
     assert (await served.client.post("/weights", json={"path": "/"})).status_code == 403
+
+
+async def test_an_answer_of_other_weights_is_not_forked(client: httpx.AsyncClient, folders: list[Path]) -> None:
+    body = {"prompt": [20, 30, 40], **GREEDY}
+    parent = (await client.post("/generate", json=body, headers={"Prefer": "wait=60"})).json()
+    fork, tokens = {"seq_id": parent["seq_id"], "at": 3}, f"/result/{parent['seq_id']}/tokens"
+    again = (await client.post("/fork", json=fork)).json()
+    result = (await client.get(again["result_url"], params={"wait": 60})).json()
+    assert result["token_ids"] == parent["token_ids"]
+    assert (await client.get(tokens)).json()["num_tokens"] == 24
+    for answer in (await client.post("/fork", json=fork, headers=USER), await client.get(tokens, headers=USER)):
+        assert answer.status_code == 404, "another key's answer"
+    await client.post("/weights", json={"path": str(folders[1])})
+    for answer in (await client.post("/fork", json=fork), await client.get(tokens)):
+        assert answer.status_code == 400
+        assert "weights" in answer.json()["error"]["message"]
