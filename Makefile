@@ -195,8 +195,8 @@ bench-peers: $(VENV)/.test  ## beside vLLM's CPU build and llama.cpp, which are 
 	tests/bench/peers/setup.sh
 	$(BIN)/python tests/bench/peers.py $(ARGS)
 	$(BIN)/python tests/bench/peers_http.py
-	$(BIN)/python tests/bench/null_model.py
-	$(BIN)/python tests/bench/null_model.py --streams 1000 --tokens 200 --pace-ms 100
+	$(BIN)/python tests/bench/null_device.py
+	$(BIN)/python tests/bench/null_device.py --streams 1000 --tokens 200 --step-ms 100
 
 balanced: $(VENV)/.test  ## two servers on one PostgreSQL behind HAProxy: one is killed, one drained; JOBS=64
 	$(CAMPAIGN) balanced --jobs $(or $(JOBS),64) $(ARGS)
