@@ -61,6 +61,10 @@ class AdapterTable:
                 tiles.append([address, len(part), *part, *[0] * (TILE - len(part))])
         return tiles
 
+    def padding_tiles(self, num_tokens: int) -> list[list[int]]:
+        """Return tiles without rows: as many as a step of these tokens has, unless it has more than 64 adapters."""
+        return [[self.address, *[0] * (TILE + 1)]] * min(num_tokens, num_tokens // TILE + 64)
+
 
 _tables: WeakValueDictionary[int, AdapterTable] = WeakValueDictionary()  # by address, for ops in torch
 

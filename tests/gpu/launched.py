@@ -11,7 +11,8 @@ import json
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,13 +31,15 @@ from splitfuse.engine import EngineConfig
 from splitfuse.engine.config import ResolvedConfig
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.forward_inputs import Bounds, Inputs
-from splitfuse.engine.execution.models.kv_cache import KVCache
+from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool
 from splitfuse.engine.execution.models.planned_weights import ShapeSource
 from splitfuse.engine.execution.models.registry import read_model_config
 from splitfuse.engine.execution.models.resolved_model import ResolvedModel, build_model, resolve_dtype
+from splitfuse.engine.execution.runner.async_runner import decode_planner
 from splitfuse.engine.execution.runner.cuda_graphs import padding
+from splitfuse.engine.execution.runner.state_arrays import padding_states
 from splitfuse.kernels import ops
-from splitfuse.kernels.cuda.attention_decode import decode_planner
+from splitfuse.kernels.cuda import attention_decode
 
 META = torch.device("meta")
 
@@ -66,38 +69,57 @@ class MemoryCounter(TorchDispatchMode):
         self.num_bytes -= num_bytes
 
 
+def be_a_gpu() -> None:
+    """Let meta tensors take a GPU's kernels in this process: an H100's or H200's."""
+    driver.set_active(OfflineDriver(90))
+    ops._BACKEND_OF_DEVICE["meta"] = "cuda"
+    ops.decode_planner = attention_decode.decode_planner
+
+
 def config_of(shape: dict[str, Any]) -> ModelConfig:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape))
         return read_model_config(Path(folder))
 
 
-def loaded(shape: dict[str, Any]) -> tuple[Any, MemoryCounter]:
+def loaded(shape: dict[str, Any], quantization: str | None = None) -> tuple[Any, MemoryCounter]:
     """Return a model with all of a GPU's packing, in the dtype that a GPU takes, and what loading it took."""
     config, counter = config_of(shape), MemoryCounter()
     dtype = resolve_dtype("auto", config, torch.device("cuda"))
-    with counter:
+    with counter, listed_launches():  # weights may be rounded by a kernel
         source = ShapeSource(None, dtype=dtype)
-        facts = ResolvedConfig.of(EngineConfig(), device="cuda", max_model_len=2048)
+        facts = ResolvedConfig.of(EngineConfig(quantization=quantization), device="cuda", max_model_len=2048)
         model = build_model(ResolvedModel(facts, Path(), config, META, dtype, dtype), source)
     return model, counter
 
 
-def launches_of(model: Any, dtype: torch.dtype, num_rows: int, context: int) -> list[tuple[str, tuple[int, ...]]]:
-    """Return (kernel, grid) of all launches of a decode step, with its logits."""
+@contextmanager
+def listed_launches() -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+    """List (kernel, grid) of the block's launches instead of launching."""
     found: list[tuple[str, tuple[int, ...]]] = []
 
     def launcher(self: Any, grid: tuple[int, ...]) -> Callable[..., None]:
         return lambda *args, **options: found.append((self.__name__.strip("_"), grid))
 
+    with patch.object(JITFunction, "__getitem__", launcher):
+        yield found
+
+
+def launches_of(model: Any, dtype: torch.dtype, num_rows: int, context: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Return (kernel, grid) of all launches of a decode step, with its logits."""
     config = model.config
-    cache = KVCache(config, num_blocks=64, block_size=16, dtype=dtype, device=META)
-    planner = decode_planner(META, [(0, config.num_kv_heads, config.head_dim)], dtype=dtype, cache_dtype=dtype)
-    arrays: dict[str, Any] = {**padding(num_rows), "block_tables": np.zeros((num_rows, -(-context // 16)), np.int32)}
+    states = StatePool(2 * num_rows, dtype)
+    cache = KVCache(config, num_blocks=64, block_size=16, dtype=dtype, device=META, states=states)
+    planner = decode_planner(config, cache, dtype=dtype, device=META)
+    arrays: dict[str, Any] = {
+        **padding(num_rows),
+        **padding_states(num_rows),
+        "block_tables": np.zeros((num_rows, -(-context // 16)), np.int32),
+    }
     arrays |= {"seq_lens": np.full(num_rows, context, np.int32)}
     arrays |= planner(arrays["query_start_loc"], arrays["seq_lens"]) or {}
     fields = {name: torch.from_numpy(array).to(META) for name, array in arrays.items()}
-    with patch.object(JITFunction, "__getitem__", launcher):
+    with listed_launches() as found:
         model.logits(model.forward(Inputs.of(fields, Bounds(num_rows, 1, context)), cache))
     return found
 
@@ -108,8 +130,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1])
     parser.add_argument("--context", type=int, default=1024)
     options = parser.parse_args()
-    driver.set_active(OfflineDriver(90))
-    ops._BACKEND_OF_DEVICE["meta"] = "cuda"
+    be_a_gpu()
     model, memory = loaded(ALL_SHAPES[options.shape])
     found = {"dtype": str(model._dtype), "weights": memory.num_bytes, "peak": memory.peak, "steps": {}}
     for num_rows in options.rows:

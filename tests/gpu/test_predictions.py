@@ -77,3 +77,16 @@ def test_loading_takes_hardly_more_than_the_weights(shape: str) -> None:
         every += 48 * (128 - 8) * 3 * 2048 * 768  # experts that one token does not choose
     assert found["weights"] == pytest.approx(2 * every, rel=1e-3)
     assert found["peak"] <= 1.02 * found["weights"]
+
+
+def test_launches_of_published_models_are_counted() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("launch_counts.py")), "--json", "--rows", "1"]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {(row["model"], row["dtype"]): row for row in json.loads(done.stdout)}
+    counts = {"bfloat16": 386, "fp8": 514, "int8": 547, "int4": 547}
+    assert {dtype: rows["llama-3.1-8b", dtype]["launches"] for dtype in counts} == counts
+    assert rows["qwen3.5-35b-a3b", "bfloat16"]["launches"] == 862
+    assert not rows["qwen3.5-35b-a3b", "bfloat16"]["in_graph"], "until a card has run them"
+    assert {row["in_graph"] for (model, _), row in rows.items() if model in ("llama-3.1-8b", "gpt-oss-20b")} == {True}

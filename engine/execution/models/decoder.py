@@ -16,7 +16,7 @@ from ....kernels import ops
 from ...errors import ConfigError
 from ...formats.weights import WeightSource
 from .config import ModelConfig
-from .forward_inputs import Inputs, select
+from .forward_inputs import Arrays, Inputs, select
 from .forward_plan import ForwardPlan
 from .kv_cache import KVCache
 from .layer_states import LayerState
@@ -68,7 +68,6 @@ class Decoder:
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
     attention_class: ClassVar[type[Attention]] = Attention
     unrounded: ClassVar[tuple[str, ...]] = ()  # endings of matrices' names that --quantization leaves alone
-    pads_rows: ClassVar[bool] = True  # False if a step cannot have rows without requests, as CUDA graphs have
     inexact: ClassVar[str | None] = None  # reason why an op of the family may round otherwise in another batch
 
     @classmethod
@@ -208,6 +207,10 @@ class Decoder:
     def _embedded_size(self) -> int:
         """Width of `_embed`'s result."""
         return self.config.hidden_size
+
+    def padding(self, num_tokens: int) -> Arrays:
+        """Return the fields that only this family's steps have, over tokens that are all padding, for CUDA graphs."""
+        return {}
 
     def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:
         """Return the last hidden states at `logits_indices`, [L, hidden_size], as `logits` takes them."""

@@ -7,6 +7,7 @@ the next one; the host sees them later.
 No step may wait for the device on its way: no .item(), no boolean index, no copy from or to memory that is not pinned.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from .forward_pass import Ranks
 from .pending_outputs import PendingOutputs
 from .rehearsal import StepLimits, compile_kernels, rehearse, rehearse_largest
 from .stages import Stages
-from .state_arrays import largest_states
+from .state_arrays import largest_states, padding_states
 from .step import Step
 from .transfer import TransferBuffers, layout_of, num_bytes
 
@@ -60,7 +61,7 @@ class AsyncRunner:
         self._sample_indices: dict[Request, int] = {}  # last step's
         self._pending: PendingOutputs | None = None  # last step's
         self._num_compiled = 0
-        largest = _largest_arrays(limits)
+        largest = _largest_arrays(limits, model.padding)
         most_samples = len(largest["keys"])
         self.buffers = TransferBuffers(num_bytes(layout_of(largest)), most_samples, device=device, stream=stream)
         self.stages = Stages(
@@ -95,12 +96,18 @@ class AsyncRunner:
                 num_rows=num_rows,
                 planner=self._limits.planner,
                 max_padding=max_padding,
+                more=self._more_padding,
             )
 
         num_rows = self._limits.max_num_seqs + 1  # no batch has the last row
         most = num_tokens_of_a_launch(self._model.config)
         mixed = graphs(mixed_graph_sizes(self._limits.max_num_tokens, most), num_rows, most // 4)
         self.graphs.use(decodes=graphs(sizes), mixed=mixed)
+
+    def _more_padding(self, num_rows: int, num_tokens: int) -> Arrays:
+        """Return the fields that this model's steps have beside a plain decoder's, as GraphPadding says."""
+        states = padding_states(num_rows, num_rows + num_tokens) if self._model.config.is_recurrent else {}
+        return {**states, **self._model.padding(num_tokens)}
 
     @torch.inference_mode()
     def move(self, moves: Moves) -> None:
@@ -192,7 +199,7 @@ def decode_planner(model: ModelConfig, cache: KVCache, *, dtype: torch.dtype, de
     return ops.decode_planner(device, layers, dtype=dtype, cache_dtype=keys[0].dtype if keys else dtype)
 
 
-def _largest_arrays(limits: StepLimits) -> Arrays:
+def _largest_arrays(limits: StepLimits, padding_of_model: Callable[[int], Arrays]) -> Arrays:
     """Return every field that a step can have, at its largest; no page of it is touched."""
     rows = limits.max_num_seqs + 8  # a graph may pad a few
     tokens = max(limits.max_num_tokens, rows)
@@ -200,7 +207,7 @@ def _largest_arrays(limits: StepLimits) -> Arrays:
     per_sample = ("keys", "temperature", "top_k", "top_p", "min_p")  # drafts are samples, too
     arrays: Arrays = {name: np.empty(tokens, dtype=np.int64) for name in per_token + per_sample}
     arrays |= {name: np.empty(rows + 1, dtype=np.int64) for name in ("query_start_loc", "seq_lens")}
-    arrays |= largest_states(rows, tokens)
+    arrays |= largest_states(rows, tokens) | padding_of_model(tokens)
     plans = with_plans(padding(rows), limits.planner) or {}
     arrays |= {name: array for name, array in plans.items() if name not in arrays}
     return {**arrays, "block_tables": np.empty((rows, limits.table_width), dtype=np.int32)}

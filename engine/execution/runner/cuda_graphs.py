@@ -4,7 +4,8 @@ A graph is captured for a number of tokens and rows; a smaller batch is padded. 
 tokens: the padding is rows that have no tokens in the cache (length 0) and write none (slot -1). A mixed batch is
 padded to the most rows of any batch: the first row behind its own has length 0 and all tokens that are left, the
 further rows have no token. A graph reads the inputs where TransferBuffers puts them and block tables of full width, so
-one graph serves any length. `GraphCapturer` captures and replays.
+one graph serves any length. What only some models read, states' slots and adapters' tiles, is padded, too
+(`GraphPadding`). `GraphCapturer` captures and replays.
 """
 
 import gc
@@ -32,6 +33,8 @@ _LAUNCH_SECONDS, _OPERATIONS = 250e-6, 600e12
 _GRAPH_BYTES = 2 * 2**20
 
 Forward = Callable[[Tensor, Inputs], Tensor]
+# Fields that only this model's graphs read, for (rows, tokens) that are all padding.
+GraphPadding = Callable[[int, int], Arrays]
 
 
 class GraphCapturer(Protocol):
@@ -97,6 +100,7 @@ class StepGraphs:
         num_rows: int | None = None,
         planner: Any = None,
         max_padding: int | None = None,
+        more: GraphPadding = lambda num_rows, num_tokens: {},
     ) -> None:
         """`forward` takes `token_sources` and the Inputs, returns hidden states [tokens, H]. `sizes` are falling.
 
@@ -111,6 +115,7 @@ class StepGraphs:
         self._max_model_len = max_model_len
         self._num_rows = num_rows
         self._planner = planner  # ops.decode_planner's
+        self._more: dict[int, Arrays] = {size: more(num_rows or size, size) for size in self._sizes}
         self._max_padding = max_padding  # most tokens that pad a step which has no graph of its own size yet; None: any
         self._replays: dict[int, Callable[[], None]] = {}
         self._num_eager = 0  # steps that could have had a graph of their size
@@ -178,7 +183,7 @@ class StepGraphs:
         return Bounds(None, size, self._max_model_len)
 
     def _fill_with_padding(self, size: int) -> dict[str, Tensor]:
-        arrays = with_plans(padding(size, self._num_rows), self._planner)
+        arrays = with_plans(padding(size, self._num_rows, self._more[size]), self._planner)
         assert arrays is not None, "padding needs the least"
         layout = layout_of(arrays)
         assert num_bytes(layout) <= len(self._buffer)
@@ -189,7 +194,7 @@ class StepGraphs:
 
     def pad(self, arrays: Arrays, size: int) -> Arrays | None:
         """Pad the arrays of a batch for the graph of this size; None if the work lists have no room."""
-        return pad(arrays, size, self._num_rows, self._planner)
+        return pad(arrays, size, self._num_rows, self._planner, self._more[size])
 
     def replay(self, size: int, block_tables: Tensor) -> Tensor:
         """Return hidden states [size, H] for the inputs in the buffer and block_tables [rows of the step, blocks]."""
@@ -214,7 +219,7 @@ class StepGraph(NamedTuple):
         return self.graphs.replay(self.size, block_tables)
 
 
-def padding(num_tokens: int, num_rows: int | None = None) -> Arrays:
+def padding(num_tokens: int, num_rows: int | None = None, more: Arrays | None = None) -> Arrays:
     """Return the fields that a graph reads, in the order in which a step sends them, for rows that are all padding."""
     rows = num_rows or num_tokens
     starts = np.arange(rows + 1) if num_rows is None else np.minimum(np.arange(rows + 1), 1) * num_tokens
@@ -226,17 +231,29 @@ def padding(num_tokens: int, num_rows: int | None = None) -> Arrays:
         "query_start_loc": starts.astype(np.int32),
         "seq_lens": np.zeros(rows, dtype=np.int32),
         "logits_indices": np.arange(num_tokens),  # the most there can be: all tokens but a row's first are drafts
+        **{name: array.copy() for name, array in (more or {}).items()},
     }
 
 
-def pad(arrays: Arrays, num_tokens: int, num_rows: int | None = None, planner: Any = None) -> Arrays | None:
+def pad(
+    arrays: Arrays,
+    num_tokens: int,
+    num_rows: int | None = None,
+    planner: Any = None,
+    more: Arrays | None = None,
+) -> Arrays | None:
     """Pad the arrays of a batch for a graph of this many tokens and rows; arrays that no graph reads come last.
 
-    Without "sources" all tokens are known. None if the planner's work lists are larger than a graph's.
+    Without "sources" all tokens are known. None if the work lists of the planner or of adapters are larger than a
+    graph's.
     """
-    padded = padding(num_tokens, num_rows)
+    padded = padding(num_tokens, num_rows, more)
     for name in padded.keys() & arrays.keys():
+        if len(arrays[name]) > len(padded[name]):
+            return None
         padded[name][: len(arrays[name])] = arrays[name]
+    if (loc := padded.get("state_checkpoint_loc")) is not None:
+        loc[len(arrays["state_checkpoint_loc"]) :] = loc.max()  # rows of padding have no checkpoints
     planned = with_plans(padded, planner)
     return planned and {**planned, **{name: array for name, array in arrays.items() if name not in padded}}
 

@@ -1,5 +1,6 @@
 """Launching: the launcher of a runner's steps, and the memory that steps take of a GPU, before the first request."""
 
+import logging
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,6 +19,12 @@ from .cuda_graphs import CudaGraphCapturer, GraphCapturer, graph_bytes, graph_si
 from .model_runner import ModelRunner
 from .rehearsal import compile_kernels
 
+_log = logging.getLogger("splitfuse.engine")
+
+# Graphs that are right where their work is repeated on a CPU, and have not been seen on a card: a switch of tests/gpu
+# takes them out, and whoever has seen them deletes them here.
+UNSEEN = {"recurrent layers", "adapters"}
+
 
 def load_launcher(runner: ModelRunner, config: ResolvedConfig) -> AsyncRunner:
     """Create the launcher of a runner's steps. On a GPU its kernels are compiled and its graphs captured now."""
@@ -35,8 +42,9 @@ def _load_launcher(runner: ModelRunner, config: ResolvedConfig) -> AsyncRunner:
     capturer = _capturer(loaded.device)
     if capturer is None:
         return launcher
-    # No graph pads state slots or tiles of adapters yet.
-    if not config.enforce_eager and runner.model.pads_rows and not loaded.model_config.is_recurrent:
+    if (reason := graphs_refusal(runner.model, config)) is not None:
+        _log.info("no CUDA graphs: %s", reason)
+    else:
         launcher.use_graphs(
             capturer,
             sizes=graph_sizes(config.max_num_seqs),
@@ -46,6 +54,16 @@ def _load_launcher(runner: ModelRunner, config: ResolvedConfig) -> AsyncRunner:
     launcher.compile_kernels()
     launcher.capture_graphs()
     return launcher
+
+
+def graphs_refusal(model: Any, config: ResolvedConfig) -> str | None:
+    """Return the reason why a model's steps get no CUDA graphs; None if they do. `model` is a Decoder."""
+    if config.enforce_eager:
+        return "--enforce-eager"
+    fields = {"recurrent layers"} if model.config.is_recurrent else set()
+    fields |= {"adapters"} if model.padding(1) else set()
+    unseen = sorted(fields & UNSEEN)
+    return f"no card has run those of {' or '.join(unseen)} yet" if unseen else None
 
 
 def _capturer(device: torch.device) -> GraphCapturer | None:

@@ -28,10 +28,11 @@ def state_arrays(rows: Sequence[BatchRow]) -> Arrays:
     return {name: np.array(value, dtype=np.int32) for name, value in zip(STATE_FIELDS, values, strict=True)}
 
 
-def padding_states(num_rows: int) -> Arrays:
-    """Return the arrays of rows that read no state and write none."""
+def padding_states(num_rows: int, max_checkpoints: int = 0) -> Arrays:
+    """Return the arrays of rows that read no state and write none, with room for these checkpoints."""
     none, zeros = np.full(num_rows, -1, dtype=np.int32), np.zeros(num_rows + 1, dtype=np.int32)
-    values = (none, none, zeros[:-1], zeros[:-1], zeros, zeros[:0], zeros[:0])
+    room = np.zeros(max_checkpoints, dtype=np.int32)
+    values = (none, none, zeros[:-1], zeros[:-1], zeros, room, room)
     return dict(zip(STATE_FIELDS, values, strict=True))
 
 

@@ -7,15 +7,17 @@ one linear.
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ....kernels import ops
 from ...errors import ConfigError
 from ...execution.models.decoder import Decoder, Layer, Parts
-from ...execution.models.forward_inputs import Inputs, select
+from ...execution.models.forward_inputs import Arrays, Inputs, select
 from ...execution.models.gpt2 import GPT2LMHeadModel
 from ...execution.models.interleaved_rope import InterleavedRope
 from ...execution.models.kv_cache import KVCache
@@ -75,6 +77,11 @@ class LoraTargets:
         place = ops.AdapterPlace(first, torch.tensor(outputs, device=self.device))
         return AdaptedLinear(linear, place, self.step)
 
+    @cached_property
+    def no_adapter(self) -> "AdapterTable":
+        """Table that changes nothing, for tiles of padding. Call it once all parts are known."""
+        return ops.adapter_table({}, num_parts=len(self.parts), device=self.device)
+
     def table(self, matrices: Matrices, *, max_rank: int, about: str) -> "AdapterTable":
         """Lay an adapter out for this model. Raises ConfigError if it does not fit."""
         found: dict[int, ops.AdapterPart] = {}
@@ -129,11 +136,13 @@ class Adapted(_Base):
     """Part of a decoder's class that wraps its linears."""
 
     sites: LoraTargets
-    pads_rows = False
 
     def _load(self) -> None:
         self.sites = LoraTargets(self._prefix, self.config.head_dim, self._device, self._dtype)
         super()._load()
+
+    def padding(self, num_tokens: int) -> Arrays:
+        return {"adapter_tiles": np.array(self.sites.no_adapter.padding_tiles(num_tokens), dtype=np.int64)}
 
     def _linear(self, parts: Parts, num_inputs: int, **how: Any) -> Any:
         linear = super()._linear(parts, num_inputs, **how)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...config import ResolvedConfig
 from ...execution.models.config import ModelConfig
-from ...execution.models.forward_inputs import Inputs
+from ...execution.models.forward_inputs import Arrays, Inputs
 from ...execution.models.kv_cache import KVCache
 from ...execution.models.tensor_parallel import TensorParallel
 from .cores import bind
@@ -59,7 +59,11 @@ class RankModel:
         self._model = model
         self._group = parallel.group
         self.config: ModelConfig = model.config
-        self.pads_rows: bool = model.pads_rows
+
+    def padding(self, num_tokens: int) -> Arrays:
+        """Like Decoder.padding."""
+        fields: Arrays = self._model.padding(num_tokens)
+        return fields
 
     @property
     def plan(self) -> Any:

@@ -11,7 +11,7 @@ from ....kernels import ops
 from ...errors import ConfigError
 from ...execution.models.config import ModelConfig
 from ...execution.models.decoder import WeightNames
-from ...execution.models.forward_inputs import Inputs
+from ...execution.models.forward_inputs import Arrays, Inputs
 from ...execution.models.kv_cache import KVCache
 from ...execution.models.tensor_parallel import SINGLE_RANK, TensorParallel
 from ...formats.weights import WeightSource
@@ -38,6 +38,10 @@ class _Hidden(nn.Module):
     def decoder(self) -> "_Hidden":
         """Part that some classes call instead of the whole."""
         return self
+
+    def padding(self, num_tokens: int) -> Arrays:
+        """Like Decoder.padding."""
+        return {}
 
     def forward(self, *args: Any, **options: Any) -> BaseModelOutputWithPast:
         return _HiddenStates(last_hidden_state=self.hidden)
@@ -78,7 +82,6 @@ class TransformersModel:
     """Model of any architecture whose layers call transformers' attention interface. For one thread."""
 
     names: ClassVar[WeightNames] = WeightNames()
-    pads_rows: ClassVar[bool] = True
     unrounded: ClassVar[tuple[str, ...]] = ()
     inexact: ClassVar[str | None] = "transformers' modules run in torch, whose ops depend on the batch"
 

@@ -14,12 +14,13 @@ import pytest
 import torch
 from engines import collect, running_engine
 from overlapped_llm import compare, launcher_of
+from tiny_adapters import random_adapter, save_adapter
 from tiny_models import CONFIGS, save_model
 
-from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine import LLM, LoRARequest, SamplingParams
 from splitfuse.engine.core.batch import Batch
 from splitfuse.engine.execution.models.forward_inputs import Inputs
-from splitfuse.engine.execution.runner import async_runner
+from splitfuse.engine.execution.runner import async_runner, launching
 from splitfuse.engine.execution.runner import cuda_graphs as graphs_module
 from splitfuse.engine.execution.runner.cuda_graphs import (
     STEPS_BETWEEN_CAPTURES,
@@ -431,3 +432,46 @@ def test_the_router_knows_which_tokens_pad_a_graph(tmp_path: Path, monkeypatch: 
     assert all(num_tokens == num_with_slots for num_tokens, num_with_slots, _ in seen)
     assert any(num_tokens == 5 and size == 8 for num_tokens, _, size in seen), "decodes"
     assert any(num_tokens > 8 and size > num_tokens for num_tokens, _, size in seen), "mixed"
+
+
+@pytest.mark.parametrize("name", ["qwen3-next", "mamba2", "lfm2"])
+def test_recurrent_layers_go_through_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Random schedules with preemption, forks and drafts; rows that pad have no state."""
+    save_model(name, tmp_path)
+    monkeypatch.setattr(graphs_module, "STEPS_BETWEEN_CAPTURES", 2)
+    capturer = FakeCapturer()
+    num_launched = sum(compare(str(tmp_path), seed, capturer)[1] for seed in range(3))
+    assert capturer.num_replayed > num_launched // 3, f"of {num_launched} steps"
+
+
+def test_rows_with_adapters_and_without_go_through_graphs(tmp_path: Path) -> None:
+    model = save_model("llama-gqa-tied", tmp_path / "model")
+    paths = [save_adapter(tmp_path / f"a{seed}", random_adapter(model, seed=seed)) for seed in range(3)]
+    requests = [*(LoRARequest(path.name, number, str(path)) for number, path in enumerate(paths, 1)), None]
+
+    def answers(capturer: FakeCapturer | None) -> list[list[int]]:
+        options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "enable_lora": True, "max_num_seqs": 8}
+        llm = LLM(str(tmp_path / "model"), async_scheduling=True, **options)
+        if capturer is not None:
+            launcher_of(llm).use_graphs(capturer, sizes=graph_sizes(8), hidden_size=64, dtype=torch.float32)
+            launcher_of(llm).capture_graphs()
+        params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+        prompts = [[30 + number, 40] * (1 + 9 * number) for number in range(8)]
+        outputs = llm.generate(prompts, params, lora_request=requests * 2)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+    capturer, plain = FakeCapturer(), answers(None)
+    assert answers(capturer) == plain
+    assert len({tuple(answer) for answer in plain}) == 8
+    assert capturer.num_replayed >= 8
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_graphs_that_no_card_has_run_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_seen: bool) -> None:
+    monkeypatch.setattr(launching, "UNSEEN", set() if is_seen else launching.UNSEEN)
+    models: dict[str, dict[str, Any]] = {"qwen3-next": {}, "llama-gqa-tied": {"enable_lora": True}, "llama-mha": {}}
+    for name, options in models.items():
+        save_model(name, tmp_path / name)
+        llm = LLM(str(tmp_path / name), dtype="float32", device="cpu", async_scheduling=True, **options)
+        reason = launching.graphs_refusal(launcher_of(llm)._model, llm.config)
+        assert (reason is None) == (is_seen or name == "llama-mha")
