@@ -41,7 +41,7 @@ DELETABLE = ("apis", "results", "extras")
 # commit what went for it. The extras of the engine, and the deletable folders of the server, have AN_EXTRA each.
 BUDGETS = {
     "engine/core": 2200,
-    "the engine without its core and its extras": 19250,
+    "the engine without its core and its extras": 19283,
     "the server without its deletable folders": 7780,
     "kernels": 7330,
     "client": 2385,
@@ -64,7 +64,7 @@ LARGER = {
     "server/results/durable": (2090, "a store that no kill -9 may cost a result, both stores' statements, copies"),
     "server/results/shared": (720, "leases and takeover between servers"),
 }
-ALL_PYTHON = 57900
+ALL_PYTHON = 59700
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 # Modules that are imported after asking if the extra that they need is there.
 ASK_FIRST = {
