@@ -35,6 +35,7 @@ from .arguments import StateView as StateView
 from .arguments import StepArrays as StepArrays
 from .int8_cache import token_width as token_width
 from .quantize import E2M1 as E2M1
+from .quantize import Plane as Plane
 from .quantize import QuantizedWeight as QuantizedWeight
 from .quantize import can_quantize as can_quantize
 from .quantize import powers_of_two as powers_of_two
@@ -463,6 +464,14 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, i
     `bits` 8 or 4: quantize first (quantize.py); a shape without a quantized layout stays unquantized. `input_bits` 8:
     the inputs of a quantized weight may be rounded to int8, token by token and group by group, where that is faster.
     16: to 15 bits, from bfloat16. FAST_INPUTS: as with 8, from bfloat16 on a CPU with byte products but no tiles.
+    """
+
+
+@_backend_op
+def unpack_codes(blocks: Tensor, low: Plane, high: Plane | None = None, *, middle: int = 0) -> Tensor:
+    """Return the values of quantized blocks [n, bytes] uint8: low + (high << low's width) - middle.
+
+    [n, values] uint8, or int8 with a middle.
     """
 
 

@@ -258,3 +258,33 @@ def _quantize(weight: Tensor, bits: int) -> QuantizedWeight:
         values = torch.where(better, rounded.to(torch.uint8), values)
     scales, offsets = (part.squeeze(2).T.contiguous() for part in (scales, offsets))
     return QuantizedWeight(values.view(weight.shape), scales, offsets, 4)
+
+
+class Plane(NamedTuple):
+    """Fields of `width` bits, 1, 2 or 4, in some bytes of a quantized block.
+
+    Each run of bytes has the lowest fields of its bytes, then the next ones: a run of one byte has its own in a row.
+    """
+
+    begin: int
+    num_bytes: int
+    width: int
+    run: int  # bytes
+
+
+def unpack_codes(blocks: Tensor, low: Plane, high: Plane | None = None, *, middle: int = 0) -> Tensor:
+    """Implement `ops.unpack_codes` with torch."""
+    codes = _fields(blocks, low)
+    if high is not None:
+        codes |= _fields(blocks, high) << low.width
+    return codes.view(torch.int8) - middle if middle else codes
+
+
+def _fields(blocks: Tensor, plane: Plane) -> Tensor:
+    """Return the fields of a plane, a byte each: eight bytes at a time if a run has as many."""
+    word, mask = (torch.int64, 0x0101010101010101) if plane.run % 8 == 0 else (torch.uint8, 1)
+    own = blocks[:, plane.begin : plane.begin + plane.num_bytes].clone(memory_format=torch.contiguous_format)
+    runs = own.view(word).view(len(blocks), -1, 1, plane.run // word.itemsize)
+    shifts = torch.arange(0, 8, plane.width, dtype=word, device=blocks.device)[:, None]
+    fields: Tensor = runs >> shifts & mask * (2**plane.width - 1)
+    return fields.view(torch.uint8).view(len(blocks), -1)

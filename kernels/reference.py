@@ -29,6 +29,7 @@ from .arguments import (
     RouteArgs,
 )
 from .quantize import E4M3_MAX, QuantizedWeight, can_quantize, dequantized, quantize, round_rows, rounded_to_e4m3
+from .quantize import unpack_codes as unpack_codes
 from .recurrence import gated_delta as gated_delta
 from .recurrence import gated_rms_norm as gated_rms_norm
 from .recurrence import gelu_tanh_gate as gelu_tanh_gate

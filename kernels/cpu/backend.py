@@ -22,7 +22,8 @@ from ..arguments import (
     RopeArgs,
     RouteArgs,
 )
-from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize, rounded_to_e4m3
+from ..quantize import Plane, QuantizedWeight, can_quantize, dequantized, quantize, rounded_to_e4m3
+from ..quantize import unpack_codes as unpack_in_torch
 from . import build, torch_fallback
 from .build import op as _op
 from .filter_logits import filter_logits as filter_logits
@@ -75,6 +76,22 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, i
     if bits == 16 or not can_quantize(weight, bits):
         return pack(weight, bias)
     return pack_quantized([quantize(weight, bits)], bias, dtype=weight.dtype, input_bits=input_bits)
+
+
+def unpack_codes(blocks: Tensor, low: Plane, high: Plane | None = None, *, middle: int = 0) -> Tensor:
+    # A server on a GPU reads files, too, and would wait for a library to be built that it does not need.
+    if (library := build.loaded_library()) is None:
+        return unpack_in_torch(blocks, low, high, middle=middle)
+    num_values = low.num_bytes * 8 // low.width
+    codes = torch.empty(len(blocks), num_values, dtype=torch.int8 if middle else torch.uint8)
+    upper = high or Plane(0, 0, 1, 1)
+    library["unpack_codes"](
+        blocks=blocks.contiguous(), codes=codes, num_blocks=len(blocks), block_bytes=blocks.shape[1],
+        num_values=num_values, begin=low.begin, num_bytes=low.num_bytes, width=low.width, run=low.run,
+        upper_begin=upper.begin, upper_bytes=upper.num_bytes, upper_width=upper.width, upper_run=upper.run,
+        middle=middle,
+    )  # fmt: skip
+    return codes
 
 
 def pack_quantized(

@@ -46,6 +46,11 @@ def library() -> Library | None:
         return _library()
 
 
+def loaded_library() -> Library | None:
+    """Return the library if it is loaded already; nobody waits for it to be built."""
+    return _library() if _library.cache_info().currsize else None
+
+
 def op(name: str, dtype: str | None) -> Callable[..., None] | None:
     """Return the library's op; None without a library or for a dtype that it does not know."""
     native = library()

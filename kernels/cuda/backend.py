@@ -20,6 +20,7 @@ from ..altup import sparse_gelu_mul as sparse_gelu_mul
 from ..altup import tanh as tanh
 from ..arguments import SWIGLU_EXPERTS, AttentionArgs, CacheView, ExpertArgs, ExpertWeights, RaggedBatch, RouteArgs
 from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
+from ..quantize import unpack_codes as unpack_codes
 from ..reference import add_gated as add_gated
 from ..reference import clamped_swiglu as clamped_swiglu
 from ..reference import gelu_tanh_gate as gelu_tanh_gate

@@ -74,14 +74,14 @@ class Llama4ForCausalLM(InterleavedRope, SparseDecoder):
             }
         )
 
-    def _load_layers(self) -> Any:
+    def _load(self) -> None:
         fields, num_positions = self.config.hf_config, len(self._cos_sin[self.config.ropes[0]])
         self._chunks = [chunk if chunk < num_positions else 0 for chunk in fields["chunks"]]
         self._query_scale: QueryScale | None = None  # so that the native plan serves the lengths that need none
         if fields["attn_temperature_tuning"] and num_positions >= positive_int(fields, "floor_scale"):
             steps = torch.floor((torch.arange(num_positions, dtype=torch.float32) + 1.0) / fields["floor_scale"])
             self._query_scale = QueryScale((torch.log1p(steps) * fields["attn_scale"] + 1.0).to(self._device))
-        return super()._load_layers()
+        super()._load()
 
     def _load_attention(self, index: int) -> Attention:
         attention, fields = super()._load_attention(index), self.config.hf_config

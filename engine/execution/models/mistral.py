@@ -68,9 +68,9 @@ class Ministral3ForCausalLM(Decoder):
     def _load_attention(self, index: int) -> Attention:
         return replace(super()._load_attention(index), by_position=self._query_scale)
 
-    def _load_layers(self) -> Any:
+    def _load(self) -> None:
         self._query_scale = self._load_query_scale()
-        return super()._load_layers()
+        super()._load()
 
     def _load_query_scale(self) -> QueryScale | None:
         """Return the factors of all positions; None if each is 1, so that the native plan serves the model."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ....kernels.ops import E2M1, QuantizedWeight
+from ....kernels.ops import E2M1, Plane, QuantizedWeight, unpack_codes
 from ...errors import ConfigError
 from .tensor_types import TENSOR_TYPES, TYPES_BY_NAME
 
@@ -42,7 +42,7 @@ _GRIDS = {
 # Number of values that are converted to floats at a time, so that their float32 form fits the processor's cache.
 _CHUNK_VALUES = 2**18
 # Number of blocks that are unpacked at a time, because unpacking takes several bytes for each value.
-_BLOCKS_AT_ONCE = 2**16
+_BLOCKS_AT_ONCE = 2**20
 
 
 class _Unpacked(NamedTuple):
@@ -120,34 +120,25 @@ def _signed(values: Tensor, middle: int) -> Tensor:
     return values.view(torch.int8) - middle
 
 
-def _nibbles(blocks: Tensor, *, num_bytes: int = 16) -> Tensor:
-    """Split each run of `num_bytes` into its low halves, then its high halves: [n, 2 · bytes]."""
-    copied = blocks.clone(memory_format=torch.contiguous_format)  # contiguous, so int64 can view eight bytes at a time
-    runs = copied.view(torch.int64).view(len(blocks), -1, num_bytes // 8)
-    low = 0x0F0F0F0F0F0F0F0F
-    return torch.stack((runs & low, runs >> 4 & low), dim=2).view(torch.uint8).view(len(blocks), -1)
-
-
-def _fifth_bits(blocks: Tensor) -> Tensor:
-    """Return [n, 32]: 16 for each bit that is set in four bytes, lowest bit first, else 0."""
-    bits = blocks[:, :, None] >> torch.arange(8, dtype=torch.uint8)
-    return (bits & 1).view(len(blocks), 32) << 4
+def _nibbles(begin: int, num_bytes: int, *, run: int = 16) -> Plane:
+    """Name halves of bytes: each run's low halves, then its high halves."""
+    return Plane(begin, num_bytes, 4, run)
 
 
 def _q4_0(blocks: Tensor) -> _Unpacked:
-    return _Unpacked(_signed(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0))
+    return _Unpacked(unpack_codes(blocks, _nibbles(2, 16), middle=8), _half(blocks, 0))
 
 
 def _q4_1(blocks: Tensor) -> _Unpacked:
-    return _Unpacked(_nibbles(blocks[:, 4:]), _half(blocks, 0), _half(blocks, 2))
+    return _Unpacked(unpack_codes(blocks, _nibbles(4, 16)), _half(blocks, 0), _half(blocks, 2))
 
 
 def _q5_0(blocks: Tensor) -> _Unpacked:
-    return _Unpacked(_signed(_nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6]), 16), _half(blocks, 0))
+    return _Unpacked(unpack_codes(blocks, _nibbles(6, 16), Plane(2, 4, 1, 1), middle=16), _half(blocks, 0))
 
 
 def _q5_1(blocks: Tensor) -> _Unpacked:
-    return _Unpacked(_nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8]), _half(blocks, 0), _half(blocks, 2))
+    return _Unpacked(unpack_codes(blocks, _nibbles(8, 16), Plane(4, 4, 1, 1)), _half(blocks, 0), _half(blocks, 2))
 
 
 def _q8_0(blocks: Tensor) -> _Unpacked:
@@ -155,20 +146,20 @@ def _q8_0(blocks: Tensor) -> _Unpacked:
 
 
 def _iq4_nl(blocks: Tensor) -> _Unpacked:
-    return _Unpacked(_nibbles(blocks[:, 2:]), _half(blocks, 0))
+    return _Unpacked(unpack_codes(blocks, _nibbles(2, 16)), _half(blocks, 0))
 
 
 def _mxfp4(blocks: Tensor) -> _Unpacked:
     exponents = blocks[:, :1].int()  # twice the scale, whose half may be denormal
     bits = torch.where(exponents < 2, 0x200000 << exponents, (exponents - 1) << 23)
-    return _Unpacked(_nibbles(blocks[:, 1:]), bits.to(torch.int32).view(torch.float32))
+    return _Unpacked(unpack_codes(blocks, _nibbles(1, 16)), bits.to(torch.int32).view(torch.float32))
 
 
 def _nvfp4(blocks: Tensor) -> _Unpacked:
     # Bytes of e4m3 without a sign. ggml reads its NaN as 0 and, with the sign, as the number that the bits would be.
     scales = (blocks[:, :4] & 127).view(torch.float8_e4m3fn).half()
     scales = torch.where(blocks[:, :4] == 127, 0.0, torch.where(blocks[:, :4] == 255, 480.0, scales))
-    return _Unpacked(_nibbles(blocks[:, 4:], num_bytes=8), scales.half() / 2)
+    return _Unpacked(unpack_codes(blocks, _nibbles(4, 32, run=8)), scales.half() / 2)
 
 
 def _fields(blocks: Tensor, width: int, count: int) -> Tensor:
@@ -188,7 +179,7 @@ def _q1_0(blocks: Tensor) -> _Unpacked:
 
 
 def _q2_0(blocks: Tensor) -> _Unpacked:
-    return _Unpacked(_fields(blocks[:, 2:], 2, 4), _half(blocks, 0))
+    return _Unpacked(unpack_codes(blocks, Plane(2, blocks.shape[1] - 2, 2, 1)), _half(blocks, 0))
 
 
 def _tq1_0(blocks: Tensor) -> _Unpacked:
@@ -199,34 +190,26 @@ def _tq1_0(blocks: Tensor) -> _Unpacked:
     return _Unpacked((fractions.short() * 3 >> 8).to(torch.uint8), _half(blocks, 52))
 
 
-def _pairs_of_bits(blocks: Tensor) -> Tensor:
-    """Split each run of 32 bytes into its lowest pairs of bits, then the next ones: [n, 4 · bytes]."""
-    runs = blocks.reshape(len(blocks), -1, 1, 32) >> torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
-    return (runs & 3).view(len(blocks), -1)
-
-
 def _tq2_0(blocks: Tensor) -> _Unpacked:
-    return _Unpacked(_pairs_of_bits(blocks[:, :64]), _half(blocks, 64))
+    return _Unpacked(unpack_codes(blocks, Plane(0, 64, 2, 32)), _half(blocks, 64))
 
 
 def _q2_k(blocks: Tensor) -> _Unpacked:
-    scales = blocks[:, :16]
-    return _Unpacked(_pairs_of_bits(blocks[:, 16:80]), scales & 15, scales >> 4, _half(blocks, 80), -_half(blocks, 82))
+    values, scales = unpack_codes(blocks, Plane(16, 64, 2, 32)), blocks[:, :16]
+    return _Unpacked(values, scales & 15, scales >> 4, _half(blocks, 80), -_half(blocks, 82))
 
 
 def _q3_k(blocks: Tensor) -> _Unpacked:
-    # Bit i of byte j of the mask belongs to value j of run i; a missing bit subtracts 4.
-    mask = ((blocks[:, None, :32] >> torch.arange(8, dtype=torch.uint8)[:, None]) & 1).flatten(1)
     low = torch.cat((blocks[:, 96:104] & 15, blocks[:, 96:104] >> 4), dim=1)
     high = (blocks[:, None, 104:108] >> torch.arange(0, 8, 2, dtype=torch.uint8)[:, None] & 3).flatten(1)
-    values = _signed(_pairs_of_bits(blocks[:, 32:96]) | mask << 2, 4)
+    values = unpack_codes(blocks, Plane(32, 64, 2, 32), Plane(0, 32, 1, 32), middle=4)
     return _Unpacked(values, _signed(low | high << 4, 32), super_scales=_half(blocks, 108))
 
 
 def _iq4_xs(blocks: Tensor) -> _Unpacked:
     high = _fields(_words(blocks, 2, 4, torch.int16), 2, 8).to(torch.uint8)
     scales = _signed(_fields(blocks[:, 4:8], 4, 2) | high << 4, 32)
-    return _Unpacked(_nibbles(blocks[:, 8:]), scales, super_scales=_half(blocks, 0))
+    return _Unpacked(unpack_codes(blocks, _nibbles(8, 128)), scales, super_scales=_half(blocks, 0))
 
 
 @cache
@@ -312,21 +295,18 @@ def _with_minima(values: Tensor, blocks: Tensor) -> _Unpacked:
 
 
 def _q4_k(blocks: Tensor) -> _Unpacked:
-    return _with_minima(_nibbles(blocks[:, 16:], num_bytes=32), blocks)
+    return _with_minima(unpack_codes(blocks, _nibbles(16, 128, run=32)), blocks)
 
 
 def _q5_k(blocks: Tensor) -> _Unpacked:
-    # Bit i of byte j belongs to value j of group i.
-    fifth = ((blocks[:, 16:48, None] >> torch.arange(8, dtype=torch.uint8)) & 1).transpose(1, 2).reshape(-1, 256) << 4
-    return _with_minima(_nibbles(blocks[:, 48:], num_bytes=32) | fifth, blocks)
+    return _with_minima(unpack_codes(blocks, _nibbles(48, 128, run=32), Plane(16, 32, 1, 32)), blocks)
 
 
 def _q6_k(blocks: Tensor) -> _Unpacked:
     # Each half of the block has 64 bytes of low nibbles, like the other types, and 32 bytes of high pairs of four runs.
-    pairs = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
-    values = _nibbles(blocks[:, :128], num_bytes=64) | ((pairs & 3) << 4).view(-1, 256)
+    values = unpack_codes(blocks, _nibbles(0, 128, run=64), Plane(128, 64, 2, 32), middle=32)
     scales = blocks[:, 192:208].contiguous().view(torch.int8)
-    return _Unpacked(_signed(values, 32), scales, super_scales=_half(blocks, 208))
+    return _Unpacked(values, scales, super_scales=_half(blocks, 208))
 
 
 # Type name -> function that unpacks blocks, bits of a value, codebook.

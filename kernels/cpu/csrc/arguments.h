@@ -208,6 +208,16 @@ struct QuantizedValues {
     int64_t num_threads;
 };
 
+// codes [blocks, values] = fields of the blocks' bytes, less `middle`: see Plane in kernels/arguments.py. A second plane
+// has the upper bits, or no bytes.
+struct UnpackCodes {
+    const uint8_t* blocks;
+    uint8_t* codes;
+    int64_t num_blocks, block_bytes, num_values;
+    int64_t begin, num_bytes, width, run, upper_begin, upper_bytes, upper_width, upper_run, middle;
+    int64_t num_threads;
+};
+
 // tokens[row] = argmax of logits[row] [vocab] + noise of keys[row].
 struct GumbelArgmax {
     const float* logits;

@@ -10,10 +10,19 @@ from splitfuse.engine import gguf_dequantize
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.formats.gguf.blocks import _GRIDS, _grid, floats, quantized
 from splitfuse.engine.formats.gguf.tensor_types import TENSOR_TYPES, TYPES_BY_NAME
+from splitfuse.kernels.cpu import build
 
 NOT_IN_THE_PACKAGE = ("Q1_0", "Q2_0", "Q2_0_G128")  # its `dequantize` refuses these
 PACKAGED = [name for name in TYPES_BY_NAME if name not in NOT_IN_THE_PACKAGE]
 ROWS = 37
+
+
+@pytest.fixture(autouse=True, params=["library", "torch"])
+def unpacking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unpack by the native library, where there is a compiler, and by torch."""
+    if request.param == "library" and build.library() is None:
+        pytest.skip("needs a C++ compiler")
+    monkeypatch.setattr(build, "loaded_library", build.library if request.param == "library" else lambda: None)
 
 
 def test_the_types_have_the_packages_numbers_and_sizes() -> None:
