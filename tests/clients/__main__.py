@@ -87,11 +87,11 @@ def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[
     try:
         words = command(client)
     except NotInstalled as exc:
-        return (client.name, "", f"not run: {exc}", "", "", "", today), True
+        return (client.name, "", f"not run: {exc}", "", "", today), True
     seen = {model: _outcome(client, [*words, url], verbose=verbose) for model, url in urls.items()}
     cells = [seen[model].cell if model in seen else "" for model in ("demo", "smollm2")]
     last = list(seen.values())[-1]
-    row = (client.name, last.version, *cells, last.shown, last.accepted, today)
+    row = (client.name, last.version, *cells, last.accepted, today)
     return row, not any(one.failed for one in seen.values())
 
 

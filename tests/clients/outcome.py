@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-HEADER = "| client | version | demo | smollm2 | shown end to end | only accepted | date |"
+HEADER = "| client | version | demo | smollm2 | only accepted | date |"
 ACCEPTED = "_accepted"  # ends the name of a check that shows a right answer, but not what a model makes of it
 
 
@@ -31,11 +31,6 @@ class Outcome:
         """Return a cell like `17 of 18: errors failed`."""
         counts = f"{len(self.passed)} of {len(self.passed) + len(self.failed)}"
         return f"{counts}: {', '.join(self.failed)} failed" if self.failed else counts
-
-    @property
-    def shown(self) -> str:
-        """Names of the checks that passed end to end."""
-        return ", ".join(name.replace("_", " ") for name in self.passed if not name.endswith(ACCEPTED))
 
     @property
     def accepted(self) -> str:

@@ -26,21 +26,21 @@ def test_a_check_that_leaves_the_model_a_choice_is_no_proof() -> None:
     outcome = Outcome.of(
         "openai 3.5\nok    chat\n# 2 prompts\nok    tools_auto_accepted\nok    both_ways\n", exit_code=0
     )
-    assert (outcome.shown, outcome.accepted) == ("chat, both ways", "tools auto")
+    assert (len(outcome.passed), outcome.accepted) == (3, "tools auto")
 
 
 def test_a_row_takes_its_place_and_the_others_stay(tmp_path: Path) -> None:
     path = tmp_path / "RESULTS.md"
-    path.write_text(f"# Results\n\n{HEADER}\n|---|\n| b | 1 | 2 of 2 | | | | day |\n| gone | 1 | | | | | |\n")
-    row = write_row(path, ("a", "2", "1 of 1", "", "chat", "", "day"), names=("a", "b"))
-    write_row(path, ("b", "3", "2 of 2", "", "chat", "tools", "day"), names=("a", "b"))
+    path.write_text(f"# Results\n\n{HEADER}\n|---|\n| b | 1 | 2 of 2 | | | day |\n| gone | 1 | | | | |\n")
+    row = write_row(path, ("a", "2", "1 of 1", "", "", "day"), names=("a", "b"))
+    write_row(path, ("b", "3", "2 of 2", "", "tools", "day"), names=("a", "b"))
     assert path.read_text().splitlines() == [
         "# Results",
         "",
         HEADER,
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|",
         row,
-        "| b | 3 | 2 of 2 |  | chat | tools | day |",
+        "| b | 3 | 2 of 2 |  | tools | day |",
     ]
 
 
