@@ -51,11 +51,11 @@ class _Vocabulary:
     @classmethod
     def of(cls, file: GgufFile) -> "_Vocabulary":
         keys = {key.removeprefix(_PREFIX): value for key, value in file.metadata.items() if key.startswith(_PREFIX)}
-        tokens, embedding = _strings(keys, "tokens"), file.tensors.get("token_embd.weight")
+        tokens, embedding = list(_strings(keys, "tokens")), file.tensors.get("token_embd.weight")
         if embedding is not None and len(tokens) > embedding.shape[0]:
             raise ConfigError(f"there are more than the embeddings' tokens: {len(tokens)}; fetch the file again")
         types = token_types(tokens, keys.get("token_type"))
-        return cls(str(file.metadata.get("general.architecture")), keys, list(tokens), types)
+        return cls(str(file.metadata.get("general.architecture")), keys, tokens, types)
 
     @property
     def split(self) -> WordSplit:

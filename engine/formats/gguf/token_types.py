@@ -19,23 +19,29 @@ _MESSAGES = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
 _LOOKS_SPECIAL = re.compile(r"<\|[^|>\s]+\|>|<｜[^｜\s]+｜>|<(?:start|end)_of_turn>|<unused\d+>|<pad>|<mask>|\[@BOS@\]")
 
 
-def token_types(tokens: Strings, types: Sequence[int] | None) -> list[int]:
+def token_types(tokens: Sequence[str], types: Sequence[int] | None) -> list[int]:
     """Return the type of each token. A normal token that looks special is a control token. Raises ConfigError."""
-    if types is None:
-        types = [NORMAL] * len(tokens)
-    if len(types) != len(tokens):
-        raise ConfigError(f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens")
     looks = _LOOKS_SPECIAL.fullmatch
     return [
         CONTROL if kind == NORMAL and text[:1] in "<[" and looks(text) else int(kind)
-        for text, kind in zip(tokens, types, strict=True)
+        for text, kind in zip(tokens, _stated(types, len(tokens)), strict=True)
     ]
+
+
+def _stated(types: Sequence[int] | None, num_tokens: int) -> Sequence[int]:
+    if types is None:
+        return [NORMAL] * num_tokens
+    if len(types) != num_tokens:
+        raise ConfigError(f"tokenizer.ggml.token_type has {len(types)} entries for {num_tokens} tokens")
+    return types
 
 
 def end_ids(tokens: Strings, types: Sequence[int] | None, named_ids: set[int]) -> list[int]:
     """Return the ids of the tokens that end an answer: the file names some, others are known by their texts."""
-    kinds = token_types(tokens, types)
-    ends = {text: token_id for token_id, text in enumerate(tokens) if kinds[token_id] == CONTROL and text in _ENDS}
+    found = {token_id: text for token_id, text in enumerate(tokens) if text in _ENDS}
+    stated = _stated(types, len(tokens))
+    kinds = token_types([*found.values()], [stated[token_id] for token_id in found])
+    ends = {text: token_id for (token_id, text), kind in zip(found.items(), kinds, strict=True) if kind == CONTROL}
     if any(ends.keys() >= pair for pair in _MESSAGES):
         named_ids = named_ids - {ends.pop("<|end|>", -1)}
     return sorted(named_ids | set(ends.values()))
