@@ -106,6 +106,8 @@ _ELSEWHERE = {
     "--device cpu, or nothing: a GPU takes the whole model": "-ngl --n-gpu-layers --gpu-layers",
     "--served-model-name": "-a --alias",
     "--max-loras": "--max-cpu-loras",
+    "--thinking-budget": "--reasoning-budget",
+    "--thinking-message": "--reasoning-budget-message",
     "--speculative-config": "--speculative-model --num-speculative-tokens",
     "--host": "--hostname",
     "--pooler-config": "--override-pooler-config",

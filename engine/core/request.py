@@ -160,6 +160,10 @@ class Request:
         """True if it has ended, for any reason."""
         return self.status is Status.FINISHED
 
+    def constrain(self, grammar: Any, params: SamplingParams) -> None:
+        """Restrict its tokens from now on, and note the parameters that say so. No step is in flight."""
+        self.grammar, self.params, self.is_plainly_sampled = grammar, params, False
+
     def metrics(self) -> RequestMetrics:
         """Return its times and counts so far; the history once it has ended."""
         return RequestMetrics(**{name: getattr(self, name) for name in _METRICS}, history=self.history)

@@ -71,6 +71,9 @@ class SamplingParams:
     structured_outputs: Any = ruled(  # noqa: RUF009
         None, _STRUCTURED, "What the output must be: one constraint."
     )
+    thinking_budget: int | None = ruled(
+        None, Integer(-1, 2**31 - 1), "Most tokens of reasoning, which is then closed; -1: no limit."
+    )
     cache_salt: str = ruled("", Text(256), "Share cached prefixes only with requests of the same salt.")
     priority: int = ruled(0, Integer(-(2**31), 2**31 - 1), "Lower first, with --scheduling-policy priority.")
     timeout_ms: int | None = ruled(None, _DAY_MS, "From arrival; then the request ends with its output so far.")
@@ -83,6 +86,7 @@ class SamplingParams:
     is_background: bool = False  # queues behind all interactive requests, whatever the scheduling policy
     wants_receipt: bool = False  # the server proves the answer by a receipt
     adapter: Any = None  # name of an adapter (LoRA); the engine puts the adapter itself here
+    reasoning_format: Any = None  # ReasoningFormat of the answer, if the route knows it
     pooling: Any = None  # a PoolingTask: the request samples nothing and ends when its prompt is computed
     # The user's names of fields, and of the prompt, where they differ ("max_completion_tokens"); for refusals.
     names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)

@@ -11,5 +11,6 @@ NAMES: Mapping[str, str] = {
     "receipts": "receipt_key_file verify receipt",
     "simulation": "record",
     "spec_decode": "speculative_config",
+    "thinking": "thinking_budget thinking_message",
     "weight_updates": "update_weights sleep wake_up",
 }

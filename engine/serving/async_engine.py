@@ -297,6 +297,7 @@ class AsyncEngine:
             params = await part.params_for(params)
         tokenized = await self.prompts.tokenize(prompt, params, is_new=is_new)
         for part in self.extensions:
+            tokenized = await part.constrained(tokenized, self.prompts)
             await part.fetch(tokenized.token_ids, params, tenant=tenant)
         self._check_admission(params, is_new=is_new)  # again: the queue may have filled meanwhile
         request_id, core = request_id or uuid.uuid4().hex, self.core

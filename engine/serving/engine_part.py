@@ -20,6 +20,8 @@ from ..extension import used
 if TYPE_CHECKING:
     from ..execution.runner.model_runner import ModelRunner
     from ..language.text.tokenizer import Tokenizer
+    from .input_processor import TokenizedPrompt
+    from .prompt_reader import PromptReader
 
 NewCompanion = Callable[[BlockManager], BlockCompanion]
 T = TypeVar("T")
@@ -97,6 +99,10 @@ class EnginePart:
     def params_now(self, params: SamplingParams) -> SamplingParams:
         """Like `params_for`, and wait here."""
         return params
+
+    async def constrained(self, prompt: "TokenizedPrompt", reader: "PromptReader") -> "TokenizedPrompt":
+        """Restrict the tokens of a request further. `reader` asks the chat template."""
+        return prompt
 
     async def fetch(self, token_ids: Sequence[int], params: SamplingParams, *, tenant: str) -> None:
         """Prepare for a prompt before it is queued."""

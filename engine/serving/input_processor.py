@@ -60,12 +60,12 @@ def _ignore_if_optional(params: SamplingParams) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """Prompt and bad words as token ids, with the compiled grammar of its structured outputs."""
+    """Prompt and bad words as token ids. `grammar`: its compiled one, or what a part has put around it."""
 
     token_ids: list[int]
     params: SamplingParams
     bad_words: tuple[tuple[int, ...], ...] = ()
-    grammar: "CompiledGrammar | None" = None
+    grammar: "CompiledGrammar | Any" = None
 
 
 class LengthLimit(NamedTuple):
@@ -155,7 +155,7 @@ class InputProcessor:
         if params.pooling is None and not self._generates:
             raise InvalidRequestError("this model generates no text; POST /v1/embeddings, /score or /classify")
         outputs = params.structured_outputs
-        assert (grammar is None) == (outputs is None) or (outputs is not None and outputs.is_optional)
+        assert grammar is not None or outputs is None or outputs.is_optional
         token_ids = tokenized.token_ids
         params.check_against(vocab_size=self._vocab_size)
         if params.truncate_prompt_tokens is not None:

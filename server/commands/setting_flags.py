@@ -16,7 +16,7 @@ SECTIONS: dict[str, str] = {
     "model": "profile served_model_name revision device dtype load_format model_impl quantization "
     "quantization_activations speculative_config generation_config "
     "override_generation_config tokenizer chat_template exact pooler_config embedding_model seed num_threads "
-    "enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices",
+    "enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices thinking_budget thinking_message",
     "memory": "max_model_len rope_scaling kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks "
     "block_size swap_space enable_prefix_caching prefix_cache_dir prefix_cache_disk_bytes prefix_cache_key_file",
     "scheduling": "max_num_seqs max_num_batched_tokens long_prefill_token_threshold batching_policy scheduling_policy "

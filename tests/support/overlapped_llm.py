@@ -13,7 +13,9 @@ from splitfuse.engine import LLM, CompletionOutput, SamplingParams
 from splitfuse.engine.core.batch import Batch, Moves, RowOutput
 from splitfuse.engine.execution.runner.async_runner import AsyncRunner
 from splitfuse.engine.execution.runner.cuda_graphs import GraphCapturer, graph_sizes
+from splitfuse.engine.language.chat.reasoning_parser import ReasoningFormat
 
+_OPEN = ReasoningFormat(openings=("<!--",), closings=("-->",), is_open=True)
 SAMPLING_FIELDS: list[dict[str, Any]] = [
     *[{"temperature": 0}, {}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 40, "top_p": 0.9}],
     *[{"n": 2}, {"stop_token_ids": list(range(20, 40))}],
@@ -35,6 +37,8 @@ SPECIAL_FIELDS: list[dict[str, Any]] = [
     {"structured_outputs": {"regex": "[a-z]{3,}"}, "logprobs": 2},
     {"structured_outputs": {"json_object": True}, "ignore_eos": True, "logprobs": 1},
     {"structured_outputs": {"choice": ["yes", "no"]}, "presence_penalty": 1.0},
+    *[{"thinking_budget": budget, "reasoning_format": _OPEN, "logprobs": 1} for budget in (0, 4)],
+    {"thinking_budget": 2, "reasoning_format": _OPEN, "structured_outputs": {"regex": "[a-z]{0,9}-->[0-9]{3}"}},
 ]
 
 

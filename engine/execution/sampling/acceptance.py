@@ -89,14 +89,14 @@ class Acceptance:
                 return token_id, grammar.finish_reason, None
         if grammar.error is None and grammar.is_accepting:  # no token is allowed, and the output may end here
             return min(grammar.eos_token_ids), "stop", None
-        outputs = request.params.structured_outputs
-        assert outputs is not None
+        if (outputs := request.params.structured_outputs) is None:
+            return NOT_FINITE_TOKEN, None, _failure(request, largest)
         message = f"{outputs.name} cannot be met any further: {grammar.error or _NOTHING_LEFT}"
         return NOT_FINITE_TOKEN, None, RowFailure(message, param=outputs.name)
 
 
 def _failure(request: Request, largest: float) -> RowFailure:
-    """Return the reason why a row without a grammar has no token; `largest` is its largest processed logit."""
+    """Return the reason why a row has no token, not by its grammar; `largest` is its largest processed logit."""
     if largest == _MINUS_INFINITY and request.params.allowed_token_ids is not None:
         return RowFailure(_ALL_FORBIDDEN, param="allowed_token_ids")
     return RowFailure(NOT_FINITE)

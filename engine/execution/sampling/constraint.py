@@ -1,4 +1,4 @@
-"""TokenConstraint: the state of a constrained output, as the sampler uses it. The structured-output extra has one."""
+"""TokenConstraint: the state of a constrained output, as the sampler uses it. Grammars and extras have one."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -36,7 +36,11 @@ class TokenConstraint(Protocol):
 
     @property
     def forced_token_id(self) -> int | None:
-        """Next token of a forced completion, whatever is sampled; None if none has begun."""
+        """Next token if it is forced, whatever is sampled; None if the model chooses it."""
+
+    @property
+    def mask_source(self) -> "TokenConstraint | None":
+        """Constraint that the mask maker knows; None if all tokens are allowed."""
 
     @property
     def vocab_size(self) -> int:

@@ -69,6 +69,15 @@ class Grammar:
         """End tokens of the model."""
         return self.compiled.eos_token_ids
 
+    @property
+    def mask_source(self) -> "Grammar":
+        """The grammar itself."""
+        return self
+
+    def allows(self, token_ids: Sequence[int]) -> bool:
+        """True if the output may go on with all of these tokens."""
+        return bool(self.matcher.validate_tokens(list(token_ids)) == len(token_ids))
+
     def new_mask_maker(self) -> "MaskMaker":
         """Create a mask maker, which serves all grammars."""
         return MaskMaker()

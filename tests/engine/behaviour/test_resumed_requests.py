@@ -8,6 +8,7 @@ import pytest
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.core.outputs import KnownOutput, OutputDelta
+from splitfuse.engine.language.chat.reasoning_parser import ReasoningFormat
 from splitfuse.engine.serving.request_output import CompletionOutput
 from splitfuse.engine.serving.submitted_request import Resumed
 
@@ -19,6 +20,8 @@ SCHEMA = {
     "type": "array",
     "items": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
 }
+
+OPEN = ReasoningFormat(openings=("<think>",), closings=("</think>",), is_open=True)
 
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
@@ -32,6 +35,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "forced completion": {"structured_outputs": {"json": SCHEMA}, "max_tokens": 60},
     "schema without forced completion": {"structured_outputs": {"json": SCHEMA}, "bad_words": ["a"], "max_tokens": 60},
     "regex": {"structured_outputs": {"regex": "([A-Z][a-z]{1,7} ){3,9}"}},
+    "thinking": {"thinking_budget": 5, "reasoning_format": OPEN, "n": 2, "logprobs": 1},
+    "thinking before JSON": {
+        "thinking_budget": 3,
+        "reasoning_format": OPEN,
+        "structured_outputs": {
+            "grammar": 'start: /[^<]*<\\/think>/ %json {"type": "array", "items": {"enum": [1, 2]}}'
+        },
+    },
 }
 
 
@@ -51,6 +62,8 @@ def llm(request: pytest.FixtureRequest) -> LLM:
 def run(llm: LLM, params: SamplingParams, resumed: dict[str, Resumed | None]) -> dict[str, list[OutputDelta]]:
     """Return the deltas of one request per name."""
     tokenized = llm.run(llm.engine.prompts.tokenize(PROMPT, params, is_new=False))
+    for part in llm.engine.extensions:
+        tokenized = llm.run(part.constrained(tokenized, llm.engine.prompts))
     for name, resumption in resumed.items():
         llm.engine.core.add(llm.engine._input_processor.requests(name, tokenized, now=0.0, resumed=resumption))
     deltas = defaultdict(list)
@@ -79,7 +92,7 @@ def known_of(deltas: list[OutputDelta], num_outputs: int) -> Resumed:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cut_after_any_event_it_goes_on_to_the_same_end(llm: LLM, kind: str) -> None:
-    params = SamplingParams.from_fields({"max_tokens": 24, "seed": SEED, **KINDS[kind]})
+    params = SamplingParams(**{"max_tokens": 24, "seed": SEED, **KINDS[kind]})
     whole = run(llm, params, {"whole": None})["whole"]
     cuts = {str(count): known_of(whole[:count], params.n) for count in range(len(whole))}
     assert len(cuts) >= 3
@@ -99,6 +112,7 @@ def test_cut_after_any_event_it_goes_on_to_the_same_end(llm: LLM, kind: str) -> 
             params.prompt_logprobs is not None
         )
     assert kind != "forced completion" or any(delta.forced_from for delta in whole), "the completion is forced"
+    assert "thinking" not in kind or all("</think>" in output.text for output in expected)
 
 
 def test_its_times_are_those_of_its_first_arrival(llm: LLM) -> None:

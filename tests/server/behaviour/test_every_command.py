@@ -44,6 +44,7 @@ VALUES: dict[str, Any] = {
     "itl_ms": 1000,
     "tenant_goals": '{"ann": {"ttft_ms": 5000}}',
     "max_queue_seconds": 60,
+    "thinking_budget": 512,
     "num_threads": 1,
     "override_generation_config": '{"temperature": 0}',
     "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}',
