@@ -236,6 +236,15 @@ class Client(BaseClient):
                 self._sleep(min(backoff, until - now))
                 backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
 
+    def stop_thinking(self, seq_id: str) -> int:
+        """End the reasoning of a running answer. Return the thinking_budget that gives the answer again.
+
+        Raises NotFoundError; APIError with status 409 if the answer does not think.
+        """
+        answer = self._ask(messages.stop_thinking(seq_id), self.retry_policy.begin())
+        num_tokens: int = answer.json()["thinking_tokens"]
+        return num_tokens
+
     def _cancel(self, seq_id: str) -> None:
         """Cancel a request whose result is not wanted; if that fails, the request ends by itself at max_tokens."""
         with contextlib.suppress(APIError):

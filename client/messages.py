@@ -126,6 +126,11 @@ def post(path: str, body: Mapping[str, Any] | None = None) -> Request:
     return Request("POST", path, {"content-type": "application/json"}, content)
 
 
+def stop_thinking(seq_id: str) -> Request:
+    """Return POST /result/{seq_id}/stop_thinking."""
+    return Request("POST", f"/result/{quote(seq_id, safe='')}/stop_thinking")
+
+
 def cancel(seq_id: str) -> Request:
     """Return DELETE /result/{seq_id}."""
     return Request("DELETE", f"/result/{quote(seq_id, safe='')}")

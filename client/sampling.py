@@ -39,6 +39,7 @@ class Sampling(TypedDict, total=False):
     priority: int | None
     timeout_ms: int | None
     max_queue_ms: int | None
+    thinking_budget: int | None
     ttft_ms: int | None
     itl_ms: int | None
     best_effort: bool | None

@@ -45,6 +45,9 @@ CONSTRAINTS: Mapping[str, str] = {
     "ebnf": "grammar",
 }
 
+# Other servers' names of fields that mean the same: vLLM's, then llama.cpp's.
+OTHER_NAMES = dict.fromkeys(("thinking_token_budget", "thinking_budget_tokens", "reasoning_budget"), "thinking_budget")
+
 # Refused by --strict-fields whatever their value: other servers' names, with another name here or no counterpart.
 FOREIGN = frozenset({*HARMLESS, *CONSTRAINTS})
 

@@ -15,6 +15,7 @@ _ERRORS: dict[int, Schema] = {
     },
     404: {"description": "The model does not exist, or the caller has no such result."},
     408: {"description": "The body did not arrive in time."},
+    409: {"description": "The answer does not think, or not any more."},
     413: {"description": "The body is longer than --max-body-bytes, or the answer or file would be too large."},
     415: {"description": "The body has a Content-Encoding other than gzip."},
     422: {"description": "The Idempotency-Key has been used before, with another body."},

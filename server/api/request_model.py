@@ -13,7 +13,7 @@ from ...engine.errors import InvalidRequestError, ModelNotFoundError
 from ..http.json_body import FIELDS, read_json
 from ..http.response_middleware import answer_headers, listed
 from ..service import Service, service_of
-from .known_fields import FOREIGN, HARMLESS, asks_for_nothing
+from .known_fields import FOREIGN, HARMLESS, OTHER_NAMES, asks_for_nothing
 
 _MAX_IGNORED = 100  # fields of a body that have no effect; each is compared with all known names
 
@@ -106,6 +106,11 @@ class RequestModel(BaseModel):
         if not isinstance(value, dict):
             return value
         reading: ParseContext = info.context or ParseContext()
+        for name in OTHER_NAMES.keys() & cls._known & value.keys():
+            value, other = {**value}, value[name]
+            del value[name]
+            if other is not None and value.setdefault(OTHER_NAMES[name], other) != other:
+                raise PydanticCustomError("differs", f"differs from {OTHER_NAMES[name]}; send one", {"name": name})
         if unknown := value.keys() - cls._known:
             cls._check_unknown({name: value[name] for name in sorted(unknown)}, reading)
         fields = {name: item for name, item in value.items() if item is not None and name not in unknown}

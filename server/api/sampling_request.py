@@ -15,13 +15,14 @@ from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import InvalidRequestError
 from ...engine.language.structured_output.params import StructuredOutputs
 from ..http.response_middleware import MAX_CHARS, is_label
-from .known_fields import CONSTRAINTS, HARMLESS, HINTS, NOTHING, asks_for_nothing
+from .known_fields import CONSTRAINTS, HARMLESS, HINTS, NOTHING, OTHER_NAMES, asks_for_nothing
 from .request_model import ModelName, RequestModel, User
 from .response_format import ResponseFormat, TextFormat
 
 SAMPLING_FIELDS = schemas_of(SamplingParams)
 for _name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
     del SAMPLING_FIELDS[_name]["default"]  # the model's; a generated client would send the neutral one
+SAMPLING_FIELDS |= {name: SAMPLING_FIELDS[own] for name, own in OTHER_NAMES.items()}
 _STRUCTURED_FIELDS = schemas_of(StructuredOutputs)
 
 

@@ -67,6 +67,13 @@ class ResultNotFoundError(SplitfuseError):
         self.code = f"{kind}_not_found"
 
 
+class NotThinkingError(SplitfuseError):
+    """The answer's reasoning is over, or its model has none."""
+
+    def __init__(self) -> None:
+        super().__init__("this answer does not think: its reasoning is over, or none is known of the model")
+
+
 class IdempotencyKeyReusedError(SplitfuseError):
     """The key has been used before, with another body."""
 
@@ -203,6 +210,8 @@ def _describe_own(exc: SplitfuseError) -> Problem:
             return Problem(415, text, param="Content-Encoding", code="unread_encoding", headers={"Connection": "close"})
         case FileTooLargeError():
             return Problem(413, text, param="file", code="file_too_large")
+        case NotThinkingError():
+            return Problem(409, text, code="not_thinking")
         case IdempotencyKeyReusedError():
             return Problem(422, text, param="Idempotency-Key", code="idempotency_key_reused")
         case QueueFullError():

@@ -1,7 +1,7 @@
 """Port to results outside memory (the base class keeps none there), and to earlier answers."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...engine.core.outputs import OutputDelta
 from .idempotency import IdempotencyKey, KeyLocks
@@ -52,6 +52,9 @@ class ResultBackend(JobObserver):
         self, job: Job, handle: "SubmittedRequest", kept: SavedRequest, *, user: str, fingerprint: str
     ) -> None:
         """Return when the job is kept."""
+
+    async def amend(self, job: Job, **fields: Any) -> None:
+        """Return when changed parameters of a running job are kept."""
 
     async def find(self, seq_id: str, *, owner: str) -> Job | None:
         """Return the owner's job that is not in memory."""

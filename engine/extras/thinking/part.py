@@ -1,5 +1,6 @@
 """Thinking: the part of an engine that limits the reasoning of requests."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,13 @@ from .limit import ThinkingLimit
 if TYPE_CHECKING:
     from ...language.chat.reasoning_parser import ReasoningFormat
     from ...serving.async_engine import AsyncEngine
+
+
+Record = Callable[[int], Awaitable[None]]  # keeps a budget
+
+
+async def _unrecorded(num_tokens: int) -> None:
+    """Keep nothing."""
 
 
 class Thinking(EnginePart):
@@ -31,8 +39,8 @@ class Thinking(EnginePart):
             return prompt
         return replace(prompt, params=params, grammar=LimitedGrammar(limit, prompt.grammar))
 
-    async def stop(self, engine: "AsyncEngine", request_id: str) -> int | None:
-        """End the reasoning of a request's outputs here, as if this were their budget.
+    async def stop(self, engine: "AsyncEngine", request_id: str, record: Record = _unrecorded) -> int | None:
+        """End the reasoning of a request's outputs here, as if this were their budget, which is recorded before.
 
         Return the number of tokens that the longest has, None if none of them thinks or may begin to.
         """
@@ -48,6 +56,7 @@ class Thinking(EnginePart):
             num_tokens = max((state.num_thoughts for _, state in outputs if not state.is_over), default=None)
             if num_tokens is None:
                 return None
+            await record(num_tokens)
             for request, state in outputs:
                 state.limit = replace(state.limit, num_tokens=num_tokens)
                 request.constrain(state, replace(request.params, thinking_budget=num_tokens))

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from ....engine.serving.input_processor import Prompt
 
 
+# Tokens of reasoning by level, for templates that do not read it; higher levels have no limit.
+LEVELS: Mapping[str, int] = {"none": 0, "minimal": 128, "low": 512, "medium": 2048, "high": -1, "xhigh": -1, "max": -1}
+
+
 @dataclass(frozen=True, kw_only=True)
 class AnswerFormat:
     """Rules for splitting one answer into reasoning, tool calls and content."""
@@ -49,6 +53,7 @@ class AnswerFormat:
     customs: list[str] = field(default_factory=list)  # names of custom tools
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)  # of functions, by the model's name
     special_ids: dict[str, int] = field(default_factory=dict)  # special tokens among the texts of both formats
+    thinking_budget: int | None = None  # of the level of reasoning, unless the template reads levels
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> "AnswerFormat":
@@ -149,7 +154,13 @@ def answer_format(
         customs=list(chat.customs),
         namespaces=dict(chat.namespaces),
         special_ids=tokenizer.special_ids(special_texts) if special_texts else {},
+        thinking_budget=_level_budget(chat.effort, tokenizer.chat_template.source),
     )
+
+
+def _level_budget(effort: str | None, source: str) -> int | None:
+    """Return the tokens of reasoning at a level. A template that reads levels has its own, except for "none"."""
+    return None if effort != "none" and "reasoning_effort" in source else LEVELS.get(effort or "")
 
 
 def reasoning_style(template: ChatTemplate, settings: ServerSettings, asked: Mapping[str, Any]) -> Style | None:
@@ -166,6 +177,10 @@ def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
     """
     if answer.special_ids:  # special tokens separate the parts of the answer
         params = dataclasses.replace(params, skip_special_tokens=False)
+    if answer.reasoning is not None:
+        form = dataclasses.replace(reasoning_format(answer.reasoning), is_open=answer.is_open)
+        budget = answer.thinking_budget if params.thinking_budget is None else params.thinking_budget
+        params = dataclasses.replace(params, reasoning_format=form, thinking_budget=budget)
     content = params.structured_outputs
     if content is None and not answer.is_forced:
         return _checked(params, answer) if answer.checked_names else params

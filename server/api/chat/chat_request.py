@@ -15,6 +15,7 @@ from ....engine.language.chat.messages import Message
 from ....engine.language.chat.template import RESERVED_NAMES
 from ....engine.language.chat.tools import Tool, ToolChoice, read_tool_choice
 from ..request_model import ParseContext, RequestModel
+from ..sampling_request import schema_of
 from .message_fields import look_into_messages, look_into_tools
 from .served_tools import ServedTools
 
@@ -73,6 +74,7 @@ class Chat:
     continue_final_message: bool = False
     variables: Mapping[str, Variable] = field(default_factory=dict)  # variables of the chat template
     shows_reasoning: bool = True
+    effort: str | None = None  # level of reasoning, also if the template does not read it
 
     async def render(self, engine: "AsyncEngine", *, describes_tools: bool = False) -> str:
         """Render the prompt, without tools that must not be called. Raises like PromptReader.render_chat."""
@@ -119,14 +121,26 @@ class ToolFields(RequestModel):
             customs=served.customs,
             namespaces=served.namespaces,
             variables=effort | self.chat_template_kwargs,
+            effort=reasoning_effort,
             **more,
         )
+
+
+class ReasoningOptions(RequestModel):
+    """Limits of reasoning, as OpenRouter's clients send them."""
+
+    is_tolerant = True
+    path = "reasoning."
+    ignored: ClassVar = {"exclude": (False,), "enabled": (True,)}
+    effort: Effort | None = None
+    max_tokens: Annotated[Any, schema_of("thinking_budget")] = None
 
 
 class ChatFields(ToolFields):
     """Chat fields of /v1/chat/completions."""
 
     reasoning_effort: Effort | None = None
+    reasoning: ReasoningOptions = ReasoningOptions()
     include_reasoning: bool = True
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None  # default: true unless the final message is continued
@@ -140,7 +154,7 @@ class ChatFields(ToolFields):
         generates = self.add_generation_prompt
         return self._chat(
             messages,
-            reasoning_effort=self.reasoning_effort,
+            reasoning_effort=self.reasoning_effort or self.reasoning.effort,
             shows_reasoning=self.include_reasoning,
             add_generation_prompt=not self.continue_final_message if generates is None else generates,
             continue_final_message=self.continue_final_message,

@@ -47,7 +47,8 @@ class Thinking(RequestModel):
 
     is_tolerant = True
     path = "thinking."
-    ignored: ClassVar = dict.fromkeys(("budget_tokens", "display"), ())
+    ignored: ClassVar = {"display": ()}
+    budget_tokens: Annotated[Any, schema_of("thinking_budget")] = None
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
 
 
@@ -126,7 +127,12 @@ class ConversationFields(RequestModel):
             add_generation_prompt=not goes_on,
             continue_final_message=goes_on,
             variables=self._variables(),
+            effort="none" if self._refuses_thinking else self.output_config.effort,
         )
+
+    @property
+    def _refuses_thinking(self) -> bool:
+        return "thinking" in self.model_fields_set and self.thinking.type == "disabled"
 
     def _variables(self) -> dict[str, Variable]:
         """Return variables for the template.
@@ -176,7 +182,9 @@ class MessagesRequest(SamplingRequest, ConversationFields):
     def params(self) -> SamplingParams:
         """Build the parameters. A `max_tokens` above the free context is cut to fit. Raises InvalidRequestError."""
         names = {"prompt": "messages", "stop": "stop_sequences"}
-        params = self.sampling(names=names, stop=self.stop_sequences, **self._format())
+        budget = self.thinking.budget_tokens
+        more = {} if budget is None or self._refuses_thinking else {"thinking_budget": budget}
+        params = self.sampling(names=names, stop=self.stop_sequences, **self._format(), **more)
         return dataclasses.replace(params, default_max_tokens=_TOKENS.checked("max_tokens", self.max_tokens))
 
     def _format(self) -> dict[str, Any]:

@@ -86,16 +86,19 @@ class OllamaRequest(OllamaBody):
     format: SkipValidation[str | dict[str, Any]] = ""
     options: Options = Options()
     think: bool | str | None = None
+    thinking_budget: Annotated[Any, schema_of("thinking_budget")] = None
 
     def params(self, *, prompt: str) -> SamplingParams:
         """Build the parameters. Raises InvalidRequestError."""
-        return self.options.params(prompt=prompt, outputs=self._outputs(), defaults=self.defaults, adapter=self.adapter)
+        defaults = {**self.defaults, "thinking_budget": self.thinking_budget}
+        return self.options.params(prompt=prompt, outputs=self._outputs(), defaults=defaults, adapter=self.adapter)
 
     def chat_with(self, messages: list[Message], *, tools: object = None) -> Chat:
         """Build the chat with these messages. Raises InvalidRequestError."""
         chat_tools = ServedTools.of(tools, are_flat=False).read()
         choice = ToolChoice("auto" if chat_tools else "none")
-        return Chat(messages=messages, tools=chat_tools, choice=choice, variables=self._variables())
+        effort = "none" if self.think is False else self.think if isinstance(self.think, str) else None
+        return Chat(messages=messages, tools=chat_tools, choice=choice, variables=self._variables(), effort=effort)
 
     def _outputs(self) -> StructuredOutputs | None:
         if self.format == "":

@@ -13,7 +13,7 @@ from ....engine.errors import InvalidRequestError
 from ....engine.language.chat.messages import Message, read_items
 from ...api.chat.answer_check import AnswerCheck
 from ...api.chat.answer_format import AnswerFormat
-from ...api.chat.chat_request import Chat, Effort, ToolFields
+from ...api.chat.chat_request import Chat, ReasoningOptions, ToolFields
 from ...api.chat.message_fields import look_into_items
 from ...api.chat.served_tools import ServedTools
 from ...api.known_fields import HINTS, ITEM_FIELDS, NOTHING
@@ -102,13 +102,10 @@ class TextOptions(RequestModel):
     verbosity: Literal["low", "medium", "high"] | None = None  # repeated, but without effect
 
 
-class Reasoning(RequestModel):
+class Reasoning(ReasoningOptions):
     """Options of reasoning. Summaries are repeated, but have no effect."""
 
-    is_tolerant = True
-    path = "reasoning."
     ignored: ClassVar = {"summary": (), "generate_summary": (), "context": (), "mode": ()}
-    effort: Effort | None = None
     summary: Summary | None = None
     generate_summary: Summary | None = None
 
@@ -208,11 +205,13 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         Refusals use this route's names of fields. Raises InvalidRequestError.
         """
         top = self.top_logprobs if self.top_logprobs is not None else 0
+        more = {} if self.reasoning.max_tokens is None else {"thinking_budget": self.reasoning.max_tokens}
         return self.sampling(
             names={"prompt": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"},
             max_tokens=self.max_output_tokens,
             logprobs=top if self.has_logprobs else None,
             text_format=None if is_forced else self.text.format,
+            **more,
         )
 
     def stored(self, messages: Sequence[Message], params: SamplingParams) -> StoredRequest:

@@ -207,6 +207,14 @@ class DurableBackend(ResultBackend):
         text = _dumped(request, unfinished.kept.job, handle, user=user, fingerprint=fingerprint, ttl_s=ttl_s)
         self._opened().renew(unfinished.row.num, unfinished.kept.stored("request", text))
 
+    async def amend(self, job: Job, **fields: Any) -> None:
+        """Return when changed parameters of a running job are on disk, so that another process goes on with them."""
+        kept, row = self._kept.get(job.seq_id), await self.use(lambda store: store.find(job.seq_id))
+        if kept is not None and row is not None:
+            text = json.dumps(self.stored.request_of(row) | {"amended": fields}, separators=(",", ":"))
+            self._opened().renew(kept.num, kept.stored("request", text))
+            await self.use(lambda store: None)  # after it is written
+
     def fail(self, unfinished: UnfinishedJob, *, reason: str) -> None:
         """End a job that cannot go on, with the tokens that it had."""
         error_id = new_error_id()

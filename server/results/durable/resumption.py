@@ -117,7 +117,7 @@ class Resumption:
         job, request = unfinished.kept.job, unfinished.request
         defaults = request.get("defaults", {})  # a version without them sampled neutrally
         params = self._kinds[request["kind"]].params(request["body"], job.attachment, defaults)
-        params = replace(params, adapter=_adapter_of(unfinished))
+        params = replace(params, adapter=_adapter_of(unfinished), **request.get("amended", {}))
         receipts = None
         if self._receipts is not None:
             with contextlib.suppress(UnavailableError):  # its weights cannot be named: the answer has no receipt

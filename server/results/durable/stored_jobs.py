@@ -95,6 +95,11 @@ class StoredJobs:
         job.ttl_s = None if row.expires is None else row.expires - self.wall_clock()
         return job
 
+    def request_of(self, row: JobRow) -> dict[str, Any]:
+        """Return the stored request of a row. Raises DamagedError."""
+        request: dict[str, Any] = json.loads(self._text(row, "request")[0])
+        return request
+
     def unfinished(self, rows: Iterable[JobRow], segments: Callable[[int], Iterable[bytes]]) -> list[UnfinishedJob]:
         """Return unfinished jobs with their events."""
         begun = {row.num: self._begun(row) for row in rows}
