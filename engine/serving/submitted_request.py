@@ -15,19 +15,20 @@ class SubmittedRequest:
         self.request_id = request_id
         self.prompt = prompt  # the prompt's text; None if it came as ids
         self.prompt_token_ids = requests[0].token_ids[: requests[0].num_prompt_tokens]
+        self.params: SamplingParams = requests[0].params
         self.arrival_time = requests[0].arrival_time
         self.seed = requests[0].seed  # the first output's; the seeds of the others follow from it
         self.requests = requests
-
-    @property
-    def params(self) -> SamplingParams:
-        """Parameters, which may change while it runs."""
-        return self.requests[0].params
 
     def output(self) -> RequestOutput:
         """Return its outputs before the first delta."""
         outputs = [CompletionOutput(index) for index in range(self.params.n)]
         return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs)
+
+    @property
+    def was_changed(self) -> bool:
+        """True if its parameters have changed since: they alone do not give its answer again."""
+        return any(request.params is not self.params for request in self.requests)
 
     @property
     def lasting_params(self) -> SamplingParams:
