@@ -154,6 +154,13 @@ def test_a_wrong_budget_is_named(server: ServerProcess, fields: dict[str, int]) 
     assert "budget" in answer.json()["error"]["message"]
 
 
+def test_a_receipt_states_the_budget(server: ServerProcess) -> None:
+    receipt = ask(server, CHAT, thinking_budget=3, receipt=True)["receipt"]
+    assert receipt["request"]["thinking"]["budget"] == 3
+    verdict = httpx.post(server.url + "/verify", json={"receipt": receipt}, timeout=60).json()
+    assert verdict["valid"], verdict
+
+
 def test_stopped_thinking_survives_kill_9_and_equals_its_budget(server: ServerProcess, tmp_path: Path) -> None:
     (tmp_path / "template.jinja").write_text(TEMPLATE)
     fields: dict[str, Any] = {"max_tokens": 1500, "ignore_eos": True, "temperature": 0.7, "seed": 4}
