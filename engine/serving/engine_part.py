@@ -20,8 +20,6 @@ from ..extension import used
 if TYPE_CHECKING:
     from ..execution.runner.model_runner import ModelRunner
     from ..language.text.tokenizer import Tokenizer
-    from .input_processor import TokenizedPrompt
-    from .prompt_reader import PromptReader
 
 NewCompanion = Callable[[BlockManager], BlockCompanion]
 T = TypeVar("T")
@@ -100,8 +98,8 @@ class EnginePart:
         """Like `params_for`, and wait here."""
         return params
 
-    async def constrained(self, prompt: "TokenizedPrompt", reader: "PromptReader") -> "TokenizedPrompt":
-        """Restrict the tokens of a request further. `reader` asks the chat template."""
+    async def constrained(self, prompt: Any, reader: Any) -> Any:
+        """Restrict the tokens of a TokenizedPrompt's request further. `reader`: the PromptReader."""
         return prompt
 
     async def fetch(self, token_ids: Sequence[int], params: SamplingParams, *, tenant: str) -> None:

@@ -131,7 +131,6 @@ class ReasoningOptions(RequestModel):
 
     is_tolerant = True
     path = "reasoning."
-    ignored: ClassVar = {"exclude": (False,), "enabled": (True,)}
     effort: Effort | None = None
     max_tokens: Annotated[Any, schema_of("thinking_budget")] = None
 

@@ -1,12 +1,10 @@
 """RunningJobs: jobs by their id while somebody holds them, also those of routes that keep no result."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from ...extension import Part
-
-if TYPE_CHECKING:
-    from ...jobs.job import Job
+from ...jobs.job import Job
 
 
 class RunningJobs(Part):
@@ -16,11 +14,10 @@ class RunningJobs(Part):
         super().__init__(service)
         self._jobs: WeakValueDictionary[str, Job] = WeakValueDictionary()
 
-    def job_created(self, job: "Job") -> None:
-        """Note the job."""
+    def job_created(self, job: Job) -> None:
         self._jobs[job.seq_id] = job
 
-    def get(self, seq_id: str, *, owner: str) -> "Job | None":
+    def get(self, seq_id: str, *, owner: str) -> Job | None:
         """Return the owner's job."""
         job = self._jobs.get(seq_id)
         return job if job is not None and job.owner == owner else None

@@ -32,7 +32,7 @@ async def stop_thinking(request: Request, seq_id: SeqId) -> Response:
     async def record(num_tokens: int) -> None:
         await service.results.amend(job, thinking_budget=num_tokens)
 
-    running = None if job.finished or part is None else part.stop(service.engine, job.seq_id, record)
+    running = None if job.finished or part is None else part.stop(service.engine, job.seq_id, record=record)
     if running is None or (num_tokens := await running) is None:
         raise NotThinkingError
     return JsonResponse({"seq_id": job.seq_id, "thinking_tokens": num_tokens})

@@ -44,6 +44,31 @@ ENDLESS = """() => {
 }"""
 
 
+# The next answer thinks until its thinking is stopped, and then has content.
+THINKING = r"""() => {
+  const real = window.fetch, write = new TextEncoder();
+  const chunk = (delta, more) => write.encode(`data: ${JSON.stringify({choices: [{delta}], ...more})}\n\n`);
+  let stream;
+  window.fetch = (path, options) => {
+    if (path === "result/own-id/stop_thinking" && options.method === "POST") {
+      const usage = {completion_tokens: 9, completion_tokens_details: {reasoning_tokens: 7}};
+      stream.enqueue(chunk({content: "words"}, {usage}));
+      stream.enqueue(write.encode("data: [DONE]\n\n"));
+      stream.close();
+      return Promise.resolve(new Response("{}"));
+    }
+    const told = '{"ttft_s": null, "status": "completed"}';
+    if (path === "result/own-id/explain") return Promise.resolve(new Response(told));
+    if (!path.endsWith("chat/completions")) return real(path, options);
+    const body = new ReadableStream({start(own) {
+      stream = own;
+      for (const piece of ["Let", " me"]) stream.enqueue(chunk({reasoning_content: piece}));
+    }});
+    return Promise.resolve(new Response(body, {headers: {"X-Seq-Id": "own-id"}}));
+  };
+}"""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with chromium() as browser:
@@ -205,6 +230,20 @@ def test_stop_again_edit_and_branches(page: Any) -> None:
     page.click(".user [title='Earlier version']")
     page.wait_for_function("() => document.querySelector('.user .bubble').textContent.startsWith('One day')")
     assert page.text_content(".assistant .count") == "2/2"
+
+
+@thorough
+def test_thoughts_are_counted_and_can_be_stopped(page: Any) -> None:
+    page.evaluate(THINKING)
+    page.fill("#prompt", "Think.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".reasoning summary button")
+    assert "2 tokens" in page.text_content(".reasoning summary")
+    page.click(".reasoning summary button")
+    complete(page, 1)
+    assert page.text_content(".assistant:last-of-type > .prose").strip() == "words"
+    assert "7 tokens" in page.text_content(".reasoning summary")
+    assert not page.is_visible(".reasoning button")
 
 
 @thorough

@@ -38,7 +38,7 @@ class Chat {
     this.settings = new ChatSettings({onSystem: (text) => this.setSystem(text), onRemoveAll: () => this.removeAll()});
     this.conversation = Conversation.fresh(this.settings.system);
     this.talk = new Talk({edit: (node) => this.edit(node), retry: (node) => this.retry(node), show: (node) => this.showBranch(node),
-      explain: (node) => this.explain(node), isLast: (node) => node.id === this.conversation.chat.leaf,
+      explain: (node) => this.explain(node), stopThinking: () => this.stopThinking(), isLast: (node) => node.id === this.conversation.chat.leaf,
       answerCalls: (node, texts) => this.answerCalls(node, texts)});
     this.composer = new Composer({onSend: (text, files) => this.send(text, files), onStop: () => this.stop(), onFault: (text) => showToast(text)});
     this.list = new ChatList(this.store, {current: () => this.conversation.chat.id, onOpen: (chat) => this.open(chat),
@@ -214,6 +214,10 @@ class Chat {
 
   stop() {
     this.runs.get(this.conversation.chat.id)?.completion.stop();
+  }
+
+  stopThinking() {
+    this.runs.get(this.conversation.chat.id)?.completion.stopThinking().catch((error) => showToast(error.message));
   }
 
   showBranch(node) {

@@ -50,15 +50,24 @@ export class Completion {
     this.stopped.abort();
   }
 
+  // Ends the reasoning; the answer goes on.
+  stopThinking() {
+    return this.api.json(`result/${this.seqId}/stop_thinking`, {method: "POST", isExtra: true});
+  }
+
   take(data) {
     const {message} = this;
     if (data.error) message.error = data.error.message;
     if (data.usage) this.usage = data.usage;
+    if (message.thoughts) message.thoughts = data.usage?.completion_tokens_details?.reasoning_tokens ?? message.thoughts;
     const choice = data.choices?.[0];
     if (!choice) return;
     const {content, reasoning_content: reasoning, tool_calls: calls} = choice.delta ?? {};
     if (content || reasoning || calls) this.first ??= performance.now() - this.began;
-    if (reasoning) message.reasoning = (message.reasoning ?? "") + reasoning;
+    if (reasoning) {
+      message.reasoning = (message.reasoning ?? "") + reasoning;
+      message.thoughts = (message.thoughts ?? 0) + 1;  // about a token a piece; the usage says it exactly
+    }
     if (content && message.reasoning) message.thinkingMs ??= performance.now() - this.began;
     if (content) message.content += content;
     for (const call of calls ?? []) addCall(message, call);

@@ -12,7 +12,9 @@ export class MessageView {
     this.node = node;
     this.actions = actions;
     this.prose = new MarkdownView();
-    this.fold = element("details", {className: "reasoning", hidden: true}, element("summary"), element("div", {className: "prose", dir: "auto"}));
+    this.enough = element("button", {type: "button", className: "link", onclick: () => actions.stopThinking(node)}, "Stop thinking");
+    this.fold = element("details", {className: "reasoning", hidden: true},
+      element("summary", {}, element("span"), this.enough), element("div", {className: "prose", dir: "auto"}));
     this.calls = element("div", {className: "calls"});
     this.foot = element("div", {className: "foot"});
     this.error = element("p", {className: "error", role: "alert", hidden: true});
@@ -43,11 +45,13 @@ export class MessageView {
   }
 
   showReasoning(isRunning) {
-    const {reasoning, thinkingMs, content} = this.node;
+    const {reasoning, thinkingMs, thoughts, content} = this.node;
     this.fold.hidden = !reasoning;
     if (!reasoning) return;
     const isThinking = isRunning && !content && thinkingMs === undefined;
-    this.fold.firstChild.textContent = isThinking ? "Thinking …" : `Thought for ${Math.max(0.1, (thinkingMs ?? 0) / 1000).toFixed(1)} s`;
+    const words = isThinking ? "Thinking …" : `Thought for ${Math.max(0.1, (thinkingMs ?? 0) / 1000).toFixed(1)} s`;
+    this.fold.firstChild.firstChild.textContent = thoughts ? `${words} ${thoughts} tokens ` : words;
+    this.enough.hidden = !isThinking;
     this.fold.lastChild.textContent = reasoning;
   }
 

@@ -121,8 +121,14 @@ def test_stopped_thinking_is_equal_to_a_budget_of_as_many_tokens() -> None:
             collector = Collector()
             await engine.submit(PROMPT, params, collector, request_id="a")
             await collector.until(3)
-            count = await part.stop(engine, "a")
+            recorded: list[int] = []
+
+            async def record(num_tokens: int) -> None:
+                recorded.append(num_tokens)
+
+            count = await part.stop(engine, "a", record=record)
             assert count is not None
+            assert recorded == [count]
             assert 3 <= count < 290
             await collector.ended.wait()
             other = Collector()
@@ -131,6 +137,6 @@ def test_stopped_thinking_is_equal_to_a_budget_of_as_many_tokens() -> None:
             ids = [[i for delta in sink.deltas for i in delta.token_ids] for sink in (collector, other)]
             assert ids[0] == ids[1]
             assert "</think>" in "".join(delta.text for delta in collector.deltas)
-            assert await part.stop(engine, "a") is None
+            assert await part.stop(engine, "a", record=record) is None
 
     asyncio.run(work())
