@@ -147,6 +147,14 @@ def test_a_schema_holds_behind_the_closing(server: ServerProcess, expected: tupl
     assert json.loads(content)["n"] in (1, 2)
 
 
+def test_a_call_comes_behind_the_closing_of_each_output(server: ServerProcess) -> None:
+    tool = {"type": "function", "function": {"name": "count", "parameters": SCHEMA}}
+    asked = {"tools": [tool], "tool_choice": "required", "n": 2, "max_tokens": 80}
+    for choice in ask(server, CHAT, thinking_budget=3, **asked)["choices"]:
+        assert _num_tokens(server, choice["message"]["reasoning_content"]) == 3
+        assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])["n"] in (1, 2)
+
+
 @pytest.mark.parametrize("fields", [{"thinking_budget": -2}, {"thinking_budget": 1, "reasoning_budget": 2}])
 def test_a_wrong_budget_is_named(server: ServerProcess, fields: dict[str, int]) -> None:
     answer = httpx.post(server.url + CHAT[0], json={**CHAT[1], **fields})

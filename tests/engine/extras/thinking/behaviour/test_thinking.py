@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 from engines import Collector, running_engine
 from harmony_model import save_harmony_model
+from published import published
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.extras.thinking.constraint import LimitedGrammar
+from splitfuse.engine.extras.thinking.limit import ThinkingLimit
 from splitfuse.engine.extras.thinking.part import Thinking
+from splitfuse.engine.language.chat.chat_form import ChatForm
 from splitfuse.engine.language.chat.reasoning_parser import REASONING_FORMATS, ReasoningFormat
 
 # The form of five kinds of templates: a tag in the prompt, a tag of the model's, several words, brackets.
+TEMPLATES = sorted(published("conformance/templates").glob("*.jinja"))
 FORMS = {
     "<think>": ReasoningFormat(openings=("<think>",), closings=("</think>",), is_open=True),
     "[THINK]": replace(REASONING_FORMATS["mistral"], is_open=True),
@@ -103,6 +109,36 @@ def test_channels_close_and_do_not_open_again(tmp_path: Path, budget: int) -> No
     again = limit.begin()
     again.follow([1, *taken], num_prompt_tokens=1)
     assert again._places == state._places
+
+
+@pytest.mark.parametrize("drafter", [{"method": "ngram", "num_speculative_tokens": 3}, {"method": "suffix"}], ids=str)
+def test_drafts_change_nothing(llm: LLM, drafter: dict[str, Any]) -> None:
+    drafting = LLM(str(DEMO_FOLDER), device="cpu", dtype="float32", thinking_message=" Ok.", speculative_config=drafter)
+    for fields in ({"thinking_budget": 4}, {"thinking_budget": 0, "temperature": 0.8, "seed": 5, "n": 2}):
+        assert texts(drafting, **fields, **_open()) == texts(llm, **fields, **_open())
+    assert drafting.engine.core.speculation.to_dict()
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_published_templates_close_in_their_own_form(llm: LLM, path: Path) -> None:
+    """The limit writes what the template's own reader takes for a closing."""
+    try:
+        form = ChatForm.derive(path.read_text())
+    except ConfigError:
+        pytest.skip("its form cannot be derived")
+    if form.reasoning is None:
+        pytest.skip("it shows no reasoning")
+    assert llm.tokenizer is not None
+    ids = partial(llm.tokenizer.encode, add_special_tokens=False)
+    reasoning = replace(form.reasoning, is_open=form.begins_open)
+    fields: dict[str, Any] = {"num_tokens": 2, "vocab_size": 4096}
+    limit = ThinkingLimit.of(reasoning, ids("Hi"), message="", tokenizer=llm.tokenizer, **fields)
+    state = LimitedGrammar(limit, None).begin()
+    opening = () if form.begins_open else ids(form.reasoning.openings[0])
+    taken = [state.take(token_id) for token_id in [*opening, *ids(" one two"), *ids(" a" * 40)]]
+    answer = form.read(llm.tokenizer.decode(taken))
+    assert answer.reasoning == "one two"
+    assert answer.content.endswith("a a a")
 
 
 async def _limit(llm: LLM, prompt: list[int], params: SamplingParams) -> Any:
