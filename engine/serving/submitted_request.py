@@ -26,11 +26,6 @@ class SubmittedRequest:
         return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs)
 
     @property
-    def was_changed(self) -> bool:
-        """True if its parameters have changed since: they alone do not give its answer again."""
-        return any(request.params is not self.params for request in self.requests)
-
-    @property
     def lasting_params(self) -> SamplingParams:
         """Parameters for what outlives the request: without the matrices of an adapter."""
         adapter = self.params.adapter

@@ -125,7 +125,8 @@ class Job:
     prompt_logprobs: PromptLogprobs | None = None
     receipt: ReceiptMaker | None = None
     num_reused_tokens = 0  # tokens of an earlier answer, which were not computed again
-    is_suspended = False  # another process goes on with it
+    # Another process goes on with the job; the parameters have changed since the job began.
+    is_suspended = was_changed = False
 
     def __init__(
         self,

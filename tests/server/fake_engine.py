@@ -71,7 +71,6 @@ class FakeHandle:
     seed: int = 0
     started: bool = False
     max_tokens: int = 64
-    was_changed: bool = False
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

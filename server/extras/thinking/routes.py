@@ -30,6 +30,7 @@ async def stop_thinking(request: Request, seq_id: SeqId) -> Response:
     part = service.engine.part(Thinking)
 
     async def record(num_tokens: int) -> None:
+        job.was_changed = True
         await service.results.amend(job, thinking_budget=num_tokens)
 
     running = None if job.finished or part is None else part.stop(service.engine, job.seq_id, record=record)

@@ -67,13 +67,12 @@ class _Maker:
         self._prompt_token_ids, self._seed = tuple(request.prompt_token_ids), request.seed
         self._part, self._identities = part, identities  # identities known at submission
         self._version = version
-        self._request = request
 
     def of(self, job: Job, outputs: "Sequence[CompletionOutput]") -> dict[str, Any] | None:
         """Like ReceiptMaker, with the identity of the weights that sampled the answer."""
         version, *others = set(job.weights.values()) or {self._version}
         identity = self._identities.get(version) or self._part.identity_of(version)
-        if others or identity is None or self._request.was_changed:  # its reasoning was ended by hand
+        if others or identity is None or job.was_changed:
             return None
         key = self._part.key
         receipt = Receipt.of(

@@ -66,7 +66,6 @@ class _Reuse(JobObserver):
         self._fingerprint, self._version = fingerprint, version
         self._found = answers.find(tenant, key)
         self._request: AnsweredRequest | None = None  # the engine's, to be kept with its answer
-        self._running: SubmittedRequest
 
     @property
     def earlier(self) -> SubmittedRequest | None:
@@ -78,7 +77,7 @@ class _Reuse(JobObserver):
         if self._found is not None:
             await self._deliver(self._found, sink)
             return
-        self._request, self._running = AnsweredRequest(request), request
+        self._request = AnsweredRequest(request)
         if self._job.finished:  # while the request was written to disk
             self.job_ended(self._job)
         else:
@@ -96,7 +95,7 @@ class _Reuse(JobObserver):
     def job_ended(self, job: Job) -> None:
         """Keep the answer, if it is complete and all of it is the key's model's."""
         assert self._request is not None
-        if self._running.was_changed:  # its reasoning was ended by hand
+        if job.was_changed:
             return
         adapter = self._request.params.adapter
         is_of_key = set(job.weights.values()) <= {self._version} and (
