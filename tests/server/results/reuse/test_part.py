@@ -138,3 +138,9 @@ async def test_an_answer_of_other_weights_than_its_keys_is_not_kept(served):
     engine.submit = submit
     await ask(served)
     assert len(answers_of(served)) == 1
+
+
+async def test_an_answer_whose_parameters_changed_is_not_kept(served, monkeypatch):
+    monkeypatch.setattr("splitfuse.server.jobs.job.Job.was_changed", True)
+    await ask(served)
+    assert len(answers_of(served)) == 0
