@@ -134,6 +134,21 @@ class AsyncClient(BaseClient):
         """Return the job of a request that was submitted before, perhaps by another process."""
         return AsyncJob(self, seq_id)
 
+    async def fork(self, seq_id: str, *, at: int | None = None, **changes: Any) -> "AsyncJob":
+        """Continue a kept answer from its token `at` (None: from its end), and return the fork's job.
+
+        `changes`: fields of POST /fork: output, append_text, append_token_ids, and sampling fields that change.
+        """
+        fields = {"seq_id": seq_id, **({} if at is None else {"at": at}), **changes}
+        answer = await self._ask(messages.post("/fork", fields), self.retry_policy.begin())
+        return self.job(answer.seq_id())
+
+    async def tokens(self, seq_id: str, *, top: int = 20, output: int = 0) -> list[dict[str, Any]]:
+        """Return each token of a kept answer with its logprob, its rank and the likeliest tokens at its place."""
+        request = messages.tokens(seq_id, top=top, output=output)
+        answer = await self._ask(request, self.retry_policy.begin(), at_most=None)
+        return list(answer.json()["tokens"])
+
     async def results(self, *, status: str | None = None) -> AsyncIterator[Result]:
         """Iterate over this key's results on the server, newest first, without their outputs."""
         after: str | None = None

@@ -104,6 +104,11 @@ def attach(seq_id: str, starting_after: int | None) -> Request:
     return Request("GET", f"/result/{quote(seq_id, safe='')}/stream", headers)
 
 
+def tokens(seq_id: str, *, top: int, output: int) -> Request:
+    """Build the request for a kept answer's tokens with their alternatives."""
+    return Request("GET", f"/result/{quote(seq_id, safe='')}/tokens?top={top}&output={output}")
+
+
 def results(*, status: str | None, after: str | None) -> Request:
     """Return GET /results: the page that follows the result `after`."""
     query = {"limit": PAGE_SIZE, "status": status, "after": after}

@@ -184,7 +184,7 @@ def supported_keywords(keywords: Mapping[str, Any], known: Collection[str]) -> d
         flag = _flag(f"no_{name}" if is_off else name)
         option = FOREIGN_OPTIONS.get(flag)
         if name in known:
-            if not isinstance(value, str):
+            if not isinstance(value, str) or not value:
                 ours[name] = value
             elif words := _with_our_value(flag, value):
                 ours[name] = words[1]

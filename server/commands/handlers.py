@@ -76,6 +76,15 @@ def verify(args: argparse.Namespace) -> int:
     return show(verdict, receipt, public_key=args.public_key, as_json=args.as_json)
 
 
+def bisect(args: argparse.Namespace) -> int:
+    from .bisect import run
+
+    return run(
+        args.a, args.b, words=(args.settings_a, args.settings_b), prompts=args.prompts, as_json=args.as_json,
+        max_tokens=args.max_tokens, tolerance=args.tolerance, api_key=args.client_key,
+    )  # fmt: skip
+
+
 def plan(args: argparse.Namespace) -> int:
     from .plan import plan
 

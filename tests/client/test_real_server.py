@@ -171,3 +171,15 @@ def test_a_client_is_found_by_the_name_of_its_model(server: Server) -> None:
         ]
     with pytest.raises(NotFoundError, match=f"does not serve opt-125m; it serves {name}"):
         mii.client("opt-125m", **options)
+
+
+def test_an_answer_goes_on_from_any_of_its_tokens(server: Server) -> None:
+    answer = server.client.generate(PROMPT, **GREEDY)
+    same = server.client.fork(answer.seq_id, at=5).result(wait=30)
+    assert (same.token_ids, same.text) == (answer.token_ids, answer.text)
+    other = server.client.fork(answer.seq_id, at=5, append_text=" But", temperature=1.0, seed=3).result(wait=30)
+    assert other.token_ids[:5] == answer.token_ids[:5]
+    assert other.token_ids != answer.token_ids
+    tokens = server.client.tokens(answer.seq_id, top=3)
+    assert [token["token_id"] for token in tokens] == answer.token_ids
+    assert all(token["rank"] == 1 and len(token["top"]) == 3 for token in tokens)

@@ -227,6 +227,22 @@ class Decoder:
             x, residual = self._run_layer(layer, x, residual, inputs, cache, kept)
         return self._norm.add(*(select(inputs.logits_indices, x, residual) if last is None else (x, residual)))[0]
 
+    def streams(self, inputs: Inputs, kv_cache: KVCache) -> list[Tensor]:
+        """Return the residual stream of the last token behind each layer, float32 [hidden_size], to compare models."""
+        found, run_layer = [], self._run_layer
+
+        def kept(layer: Layer, *args: Any) -> tuple[Tensor, Tensor | None]:
+            x, residual = run_layer(layer, *args)
+            found.append((x if residual is None else x + residual)[-1].float())
+            return x, residual
+
+        self._run_layer = kept  # type: ignore[method-assign, assignment]
+        try:
+            self._run_layers(self._embed(inputs), inputs, kv_cache)
+        finally:
+            del self._run_layer
+        return found
+
     def _embed(self, inputs: Inputs) -> Tensor:
         if self._parallel.size == 1:
             return self._look_up(inputs.token_ids)

@@ -52,21 +52,22 @@ def compare(
     if short := [name for name, tokens in ids.items() if len(tokens) < 3]:
         raise ConfigError(f"{short[0]}: a text of at least three tokens")
     longest = max(map(len, ids.values()))
-    ours = _runner(model, num_threads=num_threads, longest=longest, **settings)
-    theirs = _runner(reference, num_threads=num_threads, longest=longest, **_REFERENCE)
+    ours = new_runner(model, num_threads=num_threads, longest=longest, **settings)
+    theirs = new_runner(reference, num_threads=num_threads, longest=longest, **_REFERENCE)
     columns = {name: _columns(ours, theirs, tokens) for name, tokens in ids.items()}
     columns["all"] = torch.cat([*columns.values()], dim=1)
     return {name: _figures(column) for name, column in columns.items()}
 
 
-def _runner(name: str, *, num_threads: int, longest: int, **settings: Any) -> ModelRunner:
+def new_runner(name: str, *, longest: int, **settings: Any) -> ModelRunner:
+    """Load a model on the CPU, with a cache for one sequence of `longest` tokens. Raises ConfigError."""
     folder = model_folder(EngineConfig(model=name), name)
     blocks: dict[str, Any] = {
         "num_kv_blocks": -(-longest // BLOCK_SIZE),
         "block_size": BLOCK_SIZE,
         "max_model_len": longest,
     }
-    config = EngineConfig(model=name, device="cpu", num_threads=num_threads, **blocks, **settings)
+    config = EngineConfig(**{**settings, "model": name, "device": "cpu", **blocks})
     return load_runner(resolve(config, folder))
 
 

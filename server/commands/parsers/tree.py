@@ -102,6 +102,7 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
         ("pull", handlers.pull, "fetch a model from the Hugging Face hub"),
         ("rm", handlers.rm, "remove a model that was fetched"),
         ("ps", handlers.ps, "list your servers on this machine"),
+        ("bisect", handlers.bisect, "find the first token and layer at which two models or servers differ"),
         ("results", handlers.results, "copy the results file of a running server: results backup FILE"),
     ):
         made[name] = commands.add_parser(
@@ -115,14 +116,31 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
     made["results"].add_argument(
         "--api-key", dest="client_key", metavar="KEY", help="an admin's, if that server has keys; or SPLITFUSE_API_KEY"
     )
+    _add_bisect_flags(made["bisect"])
     for name in ("inspect", "pull", "rm"):
         made[name].add_argument("model", metavar="MODEL", help="a short name, OWNER/NAME, or OWNER/NAME:FILE.gguf")
     made["models"].add_argument("--supported", action="store_true", help="the families that can be served")
-    for name in ("inspect", "models", "ps"):
+    for name in ("bisect", "inspect", "models", "ps"):
         made[name].add_argument("--json", action="store_true", dest="as_json", help="print JSON")
     made["rm"].add_argument("-y", "--yes", action="store_true", help="do not ask")
     made["ps"].add_argument("--api-key", metavar="KEY", help="if the servers have keys; or SPLITFUSE_API_KEY")
     return made
+
+
+def _add_bisect_flags(parser: Parser) -> None:
+    parser.usage = "splitfuse bisect A B [flags]"
+    for name in ("a", "b"):
+        parser.add_argument(name, metavar=name.upper(), help="what serve takes, or a server's URL")
+        text = f"settings of {name.upper()}, as quantization=int8 or adapter=FOLDER (of a server: its name)"
+        flag = f"--settings-{name}"
+        parser.add_argument(flag, nargs="+", default=[], metavar="NAME=VALUE", help=text)
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="a prompt a line; default eight short ones")
+    parser.add_argument("-n", "--max-tokens", type=int, default=64, metavar="N", help="of an answer, default 64")
+    text = "difference of a layer's output that rounding may make, as a share of its length; default 0.02"
+    parser.add_argument("--tolerance", type=float, default=0.02, metavar="SHARE", help=text)
+    parser.add_argument(
+        "--api-key", dest="client_key", metavar="KEY", help="if the servers have keys; or SPLITFUSE_API_KEY"
+    )
 
 
 def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[str, Parser]:
