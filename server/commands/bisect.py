@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 from ...engine.config import EngineConfig
 from ...engine.errors import ConfigError
 from ...engine.extension import load_extra
-from ...engine.serving.llm import LLM
 
 _TEXTS = (
     "The capital of France is",
@@ -56,6 +55,8 @@ class Local:
     """Model that is loaded into this process. `settings`: as EngineConfig's; `adapter`: folder of a LoRA."""
 
     def __init__(self, model: str, settings: Mapping[str, Any]) -> None:
+        from ...engine import LLM
+
         self._adapter = settings.get("adapter")
         lora = {"enable_lora": True} if self._adapter else {}
         own = {name: value for name, value in settings.items() if name != "adapter"}
