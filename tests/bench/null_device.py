@@ -3,6 +3,9 @@
 `python tests/bench/null_device.py --streams 256 --step-ms 8`: a step ends D ms after the step before, two are in
 flight, and each row gets a made-up token. In one process the server has a core and the client another one; with
 fronts all processes share both.
+
+Where the server falls behind, text computed before the measurement counts, too: tokens/s are too high there.
+`--api-server-count` is read and has no effect yet.
 """
 
 import argparse

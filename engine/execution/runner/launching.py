@@ -21,8 +21,8 @@ from .rehearsal import compile_kernels
 
 _log = logging.getLogger("splitfuse.engine")
 
-# Graphs that are right where their work is repeated on a CPU, and have not been seen on a card: a switch of tests/gpu
-# takes them out, and whoever has seen them deletes them here.
+# Models whose graphs are right where their work is repeated on a CPU, and have not been seen on a card. families.py of
+# tests/gpu captures them; once a card has shown equal tokens, their row goes.
 UNSEEN = {"recurrent layers", "adapters"}
 
 
