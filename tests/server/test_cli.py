@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from serving import one_line, run_cli
+from tables import table
 
 from splitfuse.server.cli import main
 
@@ -13,40 +14,7 @@ DEMO_FOLDER = Path(__file__).parents[2] / "engine/demo_model"
 
 @pytest.mark.parametrize(
     ("args", "texts"),
-    [
-        (["serve", "--port", "x"], ["--port: 'x' is not an integer"]),
-        (["serve", "--max-num-seq", "1"], ["did you mean --max-num-seqs?"]),
-        (["serve", "--quantize"], ["--quantize is not known to `splitfuse serve`"]),
-        (["serve", "a", "b"], ["b is not known"]),
-        (["serve", ""], ["model is an empty string"]),
-        (["serve", "--dtype", "int3"], ["dtype 'int3'"]),
-        (["serve", "--config", "/no/such.yaml"], ["/no/such.yaml"]),
-        (["serve", "/no/such/folder", "--port", "0"], ["/no/such/folder", "does not exist"]),
-        (["serve", "--max-model-len", "1000000", "--port", "0"], ["1000000", "2048"]),
-        (["serve", "--device", "cuda", "--port", "0"], ["--device cuda"]),
-        (["generate"], ["-p/--prompt"]),
-        (["generate", "-p", ""], ["prompt is empty"]),
-        (["generate", "-p", "x", "-n", "0"], ["max_tokens"]),
-        (["generate", "-p", "x", "-n", "five"], ["'five' is not an integer"]),
-        (["generate", "-p", "x", "--port", "5"], ["--port is not known to `splitfuse generate`"]),
-        (["generate", "once", "upon"], ["splitfuse generate -p 'once upon'"]),
-        (["generate", "once upon"], ["stands where MODEL does", "splitfuse generate -p 'once upon'"]),
-        (["swim"], ["invalid choice: 'swim'"]),
-        (["pull", "no/such/name"], ["model folder 'no/such/name' does not exist"]),
-        (["rm", "demo"], ["demo belongs to a Python package"]),
-        (["rm", "qwen3:0.6b", "--yes"], ["qwen3:0.6b is not in the cache"]),
-        (["--port", "1"], ["--port goes with a command: splitfuse serve --port 1"]),
-        (["--model=x"], ["--model goes with a command: splitfuse serve --model=x"]),
-        (["serve", "-pp", "2"], ["-pp 2 is not taken: --tensor-parallel-size"]),
-        (["serve", "demo", "-tp", "2", "--tensor-parallel-slices", "3"], ["a multiple of tensor_parallel_size"]),
-        (["chat", "--trust-remote-code"], ["--trust-remote-code is not taken: code"]),
-        (
-            ["serve", "--model", "/no/such/folder", "--tensor-parallel-size=1", "--port=0"],
-            ["/no/such/folder", "does not exist"],
-        ),
-        (["completion", "tcsh"], ["invalid choice: 'tcsh'"]),
-        (["bench", "swim"], ["serve", "offline"]),
-    ],
+    table(__file__, "mistakes"),
     ids=" ".join,
 )
 def test_mistakes_on_the_command_line(args, texts, one_line_here):

@@ -18,74 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 DOCS = "server/docs"
 # Title of a part → its pages: files of the repository, or functions that write a page.
-NAVIGATION: dict[str, dict[str, str]] = {
-    "Start": {
-        "Overview": "README.md",
-        "Install": "installation",
-        "Models": "models",
-        "Commands": "commands",
-        "Measurements": "measurements",
-        "Plain questions": "plain_questions",
-    },
-    "Tutorials": {
-        "A first answer": "tutorials/first_answer",
-        "Your program": "tutorials/your_program",
-        "Without a server": "tutorials/without_a_server",
-        "A stated form": "tutorials/a_stated_form",
-        "Functions": "tutorials/tools",
-        "Coding agents": "tutorials/agents",
-        "Streams": "tutorials/streams",
-        "Through a crash": "tutorials/survive_a_crash",
-        "Why was it slow?": "tutorials/why_was_it_slow",
-        "Memory and speed": "tutorials/plan_memory",
-        "Compare policies": "tutorials/compare_policies",
-        "One step by hand": "tutorials/one_step",
-    },
-    "Guides": {
-        "Python": "python",
-        "Structured output": "structured_output",
-        "Embeddings": "embeddings",
-        "Adapters": "adapters",
-        "Speculative decoding": "speculative_decoding",
-        "Training": "training",
-        "Receipts": "receipts",
-        "Clients of other servers": "compatibility",
-    },
-    "Operation": {
-        "Run in production": "deployment",
-        "Who may use it": "access",
-        "Durable results": "durability",
-        "Batches": "batches",
-        "Prefix cache on disk": "prefix_cache",
-        "Replicas": "replicas",
-        "Tensor parallelism": "tensor_parallel",
-        "Gaps and deadlines": "deadlines",
-        "Stream of steps": "step_stream",
-        "Security": ".github/SECURITY.md",
-    },
-    "Internals": {
-        "Architecture": "ARCHITECTURE.md",
-        "Serving": "internals/serving",
-        "Execution": "internals/execution",
-        "Results and batches": "internals/durability",
-        "Supervisor": "internals/replicas",
-        "Inspection": "internals/inspection",
-        "Glossary": "internals/glossary",
-    },
-    "Reference": {
-        "HTTP API": "server/API.md",
-        "Routes, fields, settings": "reference",
-        "Command line": "reference/command_line.md",
-        "Python names": "reference/names.md",
-    },
-    "Contribute": {
-        "Contributing": "CONTRIBUTING.md",
-        "Extending": "extending",
-        "Extras": "internals/extras",
-        "Testing": "internals/testing",
-        "Changelog": "CHANGELOG.md",
-    },
-}
+NAVIGATION: dict[str, dict[str, str]] = json.loads(Path(__file__).with_suffix(".json").read_text())
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 _SOURCE_ATTRIBUTE = re.compile(r'(src(?:set)?=")([^":]+)(")')
 

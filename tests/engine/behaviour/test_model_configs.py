@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tables import table
 from tiny_models import CONFIGS, byte_tokenizer, greedy, save_model, write_config
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -18,128 +19,7 @@ from splitfuse.engine.execution.models.resolved_model import resolve
 from splitfuse.engine.language.text.tokenizer import Tokenizer
 
 PROMPT = [20 + i * 7 % 200 for i in range(120)]
-OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
-    ("llama-gqa-tied", {"sliding_window": 16}),
-    ("llama-gqa-tied", {"rope_parameters": None, "rope_theta": 50.0}),
-    (
-        "llama-gqa-tied",
-        {"rope_parameters": None, "rope_theta": 99.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
-    ),
-    ("llama-mha", {"num_key_value_heads": None}),
-    ("mistral-window", {"sliding_window": None}),
-    ("mistral-window", {"sliding_window": 5}),
-    ("mistral-window", {"sliding_window": 2**40}),
-    ("qwen2", {"sliding_window": 16, "layer_types": None}),
-    ("qwen2", {"sliding_window": 16, "use_sliding_window": True, "layer_types": None, "max_window_layers": 1}),
-    (
-        "qwen2",
-        {"sliding_window": 16, "use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
-    ),
-    ("qwen3", {"use_sliding_window": False, "sliding_window": 16, "layer_types": None}),
-    (
-        "llama-mha",
-        {
-            "rope_parameters": None,
-            "rope_theta": 500.0,
-            "rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 8, "original_max_position_embeddings": 64},
-        },
-    ),
-    (
-        "qwen2",
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "factor": 3.0,
-                "original_max_position_embeddings": 100,
-                "mscale": 0.7,
-                "mscale_all_dim": 1.2,
-                "truncate": False,
-            }
-        },
-    ),
-    ("llama-mha", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "attention_factor": 1.3}}),
-    ("llama-mha", {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
-    ("phi3-window", {"sliding_window": None}),
-    # All of the sequence is beyond the original length: the long factors, in both libraries.
-    ("phi3-longrope", {"original_max_position_embeddings": 64}),
-    (
-        "phi3-longrope",
-        {
-            "original_max_position_embeddings": 64,
-            "partial_rotary_factor": 0.5,
-            "rope_parameters": None,
-            "rope_scaling": {
-                "type": "su",
-                "original_max_position_embeddings": 64,
-                "short_factor": [1.0, 1.1, 1.2, 1.3],
-                "long_factor": [1.5, 2.0, 2.5, 9.0],
-            },
-        },
-    ),
-    ("gemma2", {"layer_types": None, "attn_logit_softcapping": None, "hidden_act": "relu"}),
-    ("gemma2", {"final_logit_softcapping": None, "sliding_window": 100, "query_pre_attn_scalar": 7}),
-    ("gemma3", {"layer_types": None, "sliding_window_pattern": 2, "final_logit_softcapping": 2.0}),
-    (
-        "gemma3",
-        {
-            "rope_parameters": None,
-            "rope_theta": 5000.0,
-            "rope_local_base_freq": 70.0,
-            "rope_scaling": {"rope_type": "linear", "factor": 2.0},
-        },
-    ),
-    ("gpt2", {"scale_attn_weights": False, "activation_function": "relu"}),
-    ("falcon-7b", {"rope_parameters": None, "rope_theta": 77.0}),
-    ("mixtral-window", {"sliding_window": None}),
-    ("mixtral-window", {"num_experts_per_tok": 5}),
-    ("qwen3-moe", {"norm_topk_prob": False}),
-    ("qwen3-moe", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}),
-    ("gemma", {"hidden_act": "gelu", "query_pre_attn_scalar": 7}),
-    ("gpt-neox", {"rope_parameters": None, "rotary_pct": 0.5, "rotary_emb_base": 77}),
-    ("gpt-neox", {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}),
-    ("granite", {"embedding_multiplier": 1, "logits_scaling": 1.5, "residual_multiplier": 0.7}),
-    ("ministral-window", {"layer_types": None, "sliding_window": 16}),
-    ("ministral-window", {"layer_types": ["full_attention"] * 3}),
-    ("olmo2", {"rms_norm_eps": 0.1}),
-    ("qwen2-moe", {"layer_types": None, "max_window_layers": 1, "norm_topk_prob": True}),
-    ("qwen2-moe", {"use_sliding_window": False, "layer_types": None}),
-    ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 3, "rope_parameters": None}),
-    ("smollm3-window", {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
-    ("stablelm", {"rope_parameters": None, "partial_rotary_factor": 0.75, "rope_theta": 77.0}),
-    ("stablelm", {"rope_parameters": None}),
-    ("starcoder2-window", {"sliding_window": None, "norm_epsilon": 0.1}),
-    (
-        "olmo3",
-        {
-            "rope_parameters": None,
-            "layer_types": None,
-            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
-        },
-    ),
-    ("seed-oss", {"rope_parameters": None, "rope_theta": 77.0}),
-    ("exaone4-window", {"layer_types": None, "sliding_window_pattern": 3}),
-    ("arcee", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}}),
-    ("nemotron", {"rope_parameters": None, "partial_rotary_factor": 1.0, "norm_eps": 0.1}),
-    ("glm", {"rope_parameters": None, "partial_rotary_factor": 1.0, "rope_theta": 77.0}),
-    ("cohere", {"logit_scale": 1.0, "rope_parameters": None, "rope_theta": 77.0}),
-    ("cohere2", {"layer_types": None, "sliding_window_pattern": 2}),
-    ("ernie4_5", {"rope_parameters": None, "rope_theta": 77.0}),
-    ("hunyuan-dense", {"rope_parameters": None, "rope_theta": 77.0}),
-    ("olmoe", {"norm_topk_prob": True}),
-    ("gemma4", {"final_logit_softcapping": None, "rms_norm_eps": 0.1}),
-    ("gemma4", {"rope_parameters": None, "sliding_window": 16}),
-    ("gemma4-moe", {"top_k_experts": 4}),
-    ("gemma3n", {"rope_parameters": None, "rope_theta": 77.0, "rope_local_base_freq": 7.0}),
-    ("gemma3n", {"activation_sparsity_pattern": None, "altup_correct_scale": False}),
-    ("llama4", {"attention_chunk_size": 64, "attn_temperature_tuning": False}),
-    ("llama4", {"layer_types": ["full_attention"] * 4, "use_qk_norm": False}),
-    ("llama4", {"layer_types": None, "no_rope_layers": [], "no_rope_layer_interval": 2, "floor_scale": 8}),
-    ("phimoe", {"sliding_window": None, "router_jitter_noise": 0.3}),
-    ("gpt-oss", {"swiglu_limit": 0.5, "layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
-    ("glm4-moe", {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0}),
-    ("hunyuan-moe", {"moe_topk": [2, 2], "num_experts": 5}),
-    ("hunyuan-dense", {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "alpha": 9.0, "factor": 1.0}}),
-]
+OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = table(__file__, "ours like theirs")
 
 
 @pytest.mark.sampled(3)
@@ -156,29 +36,7 @@ def test_config_variants_give_the_tokens_of_transformers(name: str, changes: dic
     assert ours.outputs[0].token_ids == greedy(theirs, PROMPT, num_tokens)
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    ({"rope_parameters": {"rope_type": "default", "rope_theta": 1}}, "rope_theta"),
-    ({"rope_parameters": {"rope_type": "yarn", "factor": "4"}}, "factor"),
-    ({"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}, "8 numbers"),
-    ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
-    ({"attention_bias": True}, "q_proj.bias"),
-    ({"quantization_config": {"quant_method": "fp8"}}, "quantized"),
-    ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "factor"),
-    ({"rope_parameters": {"rope_type": "mrope", "factor": 2.0}}, "mrope"),
-    ({"eos_token_id": "</s>"}, "config.json"),
-    ({"eos_token_id": [[1]]}, "config.json"),
-    ({"head_dim": 10**6}, "head_dim 1000000"),
-    ({"num_hidden_layers": 2**62, "layer_types": None}, "is more than 4096"),
-    ({"max_position_embeddings": 2**31}, "--max-model-len"),
-    ({"rms_norm_eps": None}, "config.json"),
-    ({"head_dim": 15}, "odd"),
-    ({"num_key_value_heads": 3}, "multiple"),
-    ({"hidden_size": -1}, "hidden_size"),
-    ({"hidden_act": "gelu"}, "gelu"),
-    ({"architectures": ["FooForCausalLM"]}, "lists the"),
-    ({"intermediate_size": 97}, "do not belong together"),
-]
+REFUSED: list[tuple[dict[str, Any], str]] = table(__file__, "refused")
 
 
 @pytest.mark.parametrize(("changes", "words"), REFUSED)
@@ -190,49 +48,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], words: str, tmp_pa
         LLM(str(tmp_path), dtype="float32")
 
 
-REFUSED_BY_FAMILY: list[tuple[str, dict[str, Any], str]] = [
-    ("phi3-longrope", {"partial_rotary_factor": 0.5}, "short_factor must be 4 numbers"),
-    ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
-    ("gemma2", {"hidden_activation": "quick_gelu"}, "quick_gelu"),
-    ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
-    ("gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
-    ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
-    ("gpt2", {"activation_function": "tanh"}, "tanh"),
-    ("opt", {"word_embed_proj_dim": "narrow"}, "word_embed_proj_dim"),
-    ("opt", {"enable_bias": False}, "would not read"),
-    ("falcon-7b", {"alibi": True}, "alibi"),
-    ("falcon-7b", {"bias": True}, "query_key_value.bias"),
-    ("mixtral-window", {"num_experts_per_tok": 6}, "more than the 5 experts"),
-    ("mixtral-window", {"num_local_experts": 4}, r"gate.weight has shape \[5, 64\]"),
-    ("mixtral-window", {"hidden_act": "gelu"}, "gelu"),
-    ("qwen3-moe", {"moe_intermediate_size": "40"}, "moe_intermediate_size"),
-    ("glm4-moe", {"n_group": 3}, "n_group 3"),
-    ("glm4-moe", {"topk_group": 1}, "more than the experts of 1 of 4 groups"),
-    ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
-    ("gpt-oss", {"swiglu_alpha": 2.0}, "swiglu_alpha"),
-    ("gemma4", {"num_kv_shared_layers": 6}, "num_kv_shared_layers 6"),
-    ("gemma4", {"num_kv_shared_layers": 5}, "no layer before the last 5 is full_attention"),
-    ("gemma4", {"layer_types": ["mamba"] * 6}, "'mamba' is not known"),
-    ("gemma4", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
-    ("gemma4-moe", {"num_experts": 4}, "router.proj.weight has shape"),
-    ("gemma3n", {"altup_num_inputs": 3}, "altup_num_inputs 3 is not built"),
-    ("gemma3n", {"activation_sparsity_pattern": [0.5]}, "activation_sparsity_pattern must have a value"),
-    ("llama4", {"layer_types": ["sliding_attention"] * 4}, "'sliding_attention' is not known"),
-    ("llama4", {"no_rope_layers": [1]}, "no_rope_layers and layer_types"),
-    ("llama4", {"attention_chunk_size": 40}, "--block-size 16 does not divide attention_chunk_size 40"),
-    ("phimoe", {"num_experts_per_tok": 1}, "num_experts_per_tok 1"),
-    ("phimoe", {"router_jitter_noise": 0}, "router_jitter_noise"),
-    ("hunyuan-moe", {"moe_topk": [2, 1]}, "moe_topk differs"),
-    ("qwen3-moe", {"mlp_only_layers": []}, r"layers\.1\.mlp\.gate"),
-    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
-    ("gpt-neox", {"attention_bias": False}, "would not read"),
-    ("granite", {"residual_multiplier": 0}, "residual_multiplier"),
-    ("qwen2-moe", {"shared_expert_intermediate_size": 55}, r"shared_expert\.gate_proj"),
-    ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers has fewer"),
-    ("stablelm", {"qk_layernorm": True}, r"q_layernorm\.norms\.0"),
-    ("stablelm-parallel", {"use_parallel_residual": False}, "post_attention_layernorm"),
-    ("starcoder2-no-bias", {"use_bias": True}, r"\.bias"),
-]
+REFUSED_BY_FAMILY: list[tuple[str, dict[str, Any], str]] = table(__file__, "refused by family")
 
 
 @pytest.mark.parametrize(("name", "changes", "words"), REFUSED_BY_FAMILY)

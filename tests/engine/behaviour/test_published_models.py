@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from gguf_files import write_gguf
 from published import needs_published, published
+from tables import table
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
@@ -13,31 +14,7 @@ from splitfuse.engine.errors import ConfigError
 TABLE = published("conformance/models.tsv")
 ROWS = list(csv.DictReader(TABLE.read_text().splitlines(), delimiter="\t")) if TABLE.exists() else []
 # Architecture -> the tiny model whose layers it has, and its word split where the table does not know it.
-TINY = {
-    "deepseek2": ("deepseek-v3", ""),
-    "gemma3": ("gemma3", "llama"),
-    "gemma4": ("gemma4-moe", "gemma4"),
-    "glm4moe": ("glm4-moe", ""),
-    "gpt-oss": ("gpt-oss", ""),
-    "granitehybrid": ("granite-hybrid", ""),
-    "lfm2": ("lfm2", ""),
-    "lfm2moe": ("lfm2-moe", ""),
-    "llama": ("llama-mha", ""),
-    "llama4": ("llama4-whole", ""),
-    "minicpm": ("granite", "llama"),
-    "mistral3": ("ministral3", ""),
-    "nemotron_h_moe": ("nemotron-h-moe", "pixtral"),
-    "phi3": ("phi3-window", ""),
-    "qwen2": ("qwen2", ""),
-    "qwen2vl": ("qwen2", ""),
-    "qwen3": ("qwen3", ""),
-    "qwen35": ("qwen3.5", ""),
-    "qwen35moe": ("qwen3.5-moe", ""),
-    "qwen3moe": ("qwen3-moe", ""),
-    "qwen3next": ("qwen3-next", ""),
-    "qwen3vl": ("qwen3", ""),
-    "smollm3": ("smollm3-fourth", "smaug-bpe"),
-}
+TINY = table(__file__, "tiny")
 # Rows that do not open, and why.
 NOT_SERVED = {
     "Muse-Glimmer-30B-GGUF": "an architecture that no library here has",

@@ -3,6 +3,7 @@
 import argparse
 
 import pytest
+from tables import table
 
 from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS, supported_keywords, translated
 from splitfuse.engine.errors import ConfigError
@@ -65,26 +66,7 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [
-        ("--model X --port 1", "X --port 1"),
-        ("--model=X", "X"),
-        ("X --tensor-parallel-size 1 -dp 1 -pp=1", "X --tensor-parallel-size 1"),
-        ("X -tp 2 --tp-size=4", "X --tensor-parallel-size 2 --tensor-parallel-size 4"),
-        ("X --enable-auto-tool-choice --tool-call-parser hermes", "X --tool-call-parser hermes"),
-        ("X --tokenizer Y --revision main --code-revision main", "X --tokenizer Y --revision main"),
-        ("--dtype half --dtype=float --dtype bfloat16", "--dtype float16 --dtype float32 --dtype bfloat16"),
-        ("--max_num_seqs 4 --seed=a_b", "--max-num-seqs 4 --seed=a_b"),
-        ("--disable-log-requests --disable-log-stats", "--no-request-log"),
-        ("--no-enable-log-requests --enable-log-requests", "--no-request-log --request-log"),
-        ("--num-gpu-blocks-override 9", "--num-kv-blocks 9"),
-        ("-q awq --quantization gptq -q int8 --quantization int4", "--quantization int8 --quantization int4"),
-        ("--reasoning-parser deepseek-r1", "--reasoning-parser deepseek_r1"),
-        ("--kv-cache-dtype auto --gpu-memory-utilization 0.5", "--kv-cache-dtype auto --gpu-memory-utilization 0.5"),
-        ("--kv-cache-dtype int8_per_token_head", "--kv-cache-dtype int8"),
-        ("--uvicorn-log-level info -O 3 --swap-space 0", "--swap-space 0"),
-        ("X --jinja -cb --no-mmap --enable-chunked-prefill --port 1", "X --port 1"),
-        ("-- --tokenizer X", "-- --tokenizer X"),
-    ],
+    table(__file__, "taken"),
 )
 def test_what_is_taken(options: str, expected: str) -> None:
     assert translated(options.split()) == expected.split()

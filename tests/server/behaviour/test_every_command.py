@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from forked_process import ForkedProcess
 from serving import ServerProcess, run_cli
+from tables import table
 
 from splitfuse.client.bench.options import options_parser
 from splitfuse.engine.config.setting import Setting, settings_of
@@ -25,61 +26,9 @@ from splitfuse.server.settings import Settings
 ROOT = Path(__file__).parents[3]
 _SETTINGS = settings_of(Settings)
 # Values of settings whose default is none, or would change what the test can see.
-VALUES: dict[str, Any] = {
-    "served_model_name": "everything",
-    "dtype": "float32",
-    "max_model_len": 512,
-    "rope_scaling": '{"rope_type": "linear", "factor": 1}',
-    "pooler_config": '{"pooling_type": "LAST"}',
-    "max_num_seqs": 8,
-    "max_num_batched_tokens": 128,
-    "long_prefill_token_threshold": 64,
-    "kv_cache_memory_bytes": "64MiB",
-    "num_kv_blocks": 128,
-    "quantization": "int8",
-    "scheduling_policy": "fair",
-    "tenant_weights": '{"somebody": 2}',
-    "target_itl_ms": 100,
-    "ttft_ms": 5000,
-    "itl_ms": 1000,
-    "tenant_goals": '{"ann": {"ttft_ms": 5000}}',
-    "max_queue_seconds": 60,
-    "thinking_budget": 512,
-    "num_threads": 1,
-    "override_generation_config": '{"temperature": 0}',
-    "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}',
-    "max_seqs_per_key": 4,
-    "api_key": "sesame",
-    "admin_key": "open-and-watch",
-    "allowed_hosts": "127.0.0.1",
-    "allowed_origins": "https://example.org",
-    "max_unfinished_per_key": 100,
-    "max_result_bytes_per_key": 10**6,
-    "step_timeout": 100,
-    "port": 0,
-    "id_tag": "t",
-    "log_steps": True,
-}
+VALUES: dict[str, Any] = table(__file__, "values")
 # Settings that need another machine, service or model, and those that name what another one names.
-NOT_HERE = {
-    "async_scheduling": "a GPU",
-    "tensor_parallel_size": "ranks beside other tests",
-    "tensor_parallel_slices": "ranks beside other tests",
-    "embedding_model": "another model",
-    "replicas": "HAProxy",
-    "ray_address": "Ray",
-    "results_url": "several servers",
-    "results_lease": "several servers",
-    "lora_modules": "an adapter's files",
-    "lora_dir": "an adapter's files",
-    "otlp_traces_endpoint": "a collector",
-    "webhook_targets": "a receiver",
-    "webhook_secret_file": "a receiver",
-    "results_key_file": "--record excludes it",
-    "prefix_cache_dir": "--record excludes it",
-    "prefix_cache_key_file": "--record excludes --prefix-cache-dir",
-    "host": "the test finds the server at the default",
-}
+NOT_HERE = table(__file__, "not here")
 
 
 def setting_flags(folder: Path, names: Iterable[str]) -> Iterator[str]:

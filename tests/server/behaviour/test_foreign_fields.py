@@ -6,6 +6,7 @@ import time
 import pytest
 from fake_engine import answer_text
 from serving import parse_events
+from tables import table
 
 from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.server.api.known_fields import HARMLESS, HINTS
@@ -92,26 +93,7 @@ async def test_nested_objects_are_read_the_same_way(served):
 
 @pytest.mark.parametrize(
     ("route", "fields", "param"),
-    [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "contents": "x"}]}, "messages[0].contents"),
-        (
-            "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "txt": 1}]}]},
-            "messages[0].content[0].txt",
-        ),
-        ("/v1/chat/completions", {"tools": [{"function": {"name": "f"}, "tpe": "x"}]}, "tools[0].tpe"),
-        ("/v1/chat/completions", {"reasoning_effort": "banana"}, "reasoning_effort"),
-        ("/v1/chat/completions", {"stream_options": {"include_usag": True}}, "stream_options.include_usag"),
-        ("/v1/responses", {"input": [{"role": "user", "content": "x", "reply_text": 1}]}, "input[0].reply_text"),
-        ("/v1/responses", {"truncation": "foo"}, "truncation"),
-        ("/v1/responses", {"max_tool_calls": "x"}, "max_tool_calls"),
-        ("/v1/responses", {"include": ["foo"]}, "include[0]"),
-        ("/v1/responses", {"service_tier": 5}, "service_tier"),
-        ("/v1/responses", {"reasoning": {"effort": "banana"}}, "reasoning.effort"),
-        ("/v1/responses", {"reasoning": {"efort": "low"}}, "reasoning.efort"),
-        ("/v1/responses", {"stream_options": {"max_chunk": 1}}, "stream_options.max_chunk"),
-        ("/v1/responses", {"text": {"verbosity": "foo"}}, "text.verbosity"),
-    ],
+    table(__file__, "unknown within"),
 )
 async def test_what_is_not_known_within_them_is_refused(served, route, fields, param):
     refused(await post(served, route, **fields), param)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tables import table
 
 ROOT = Path(__file__).parents[3]
 # 20,755, and 2,100 for layers of several kinds, experts, rows that are pooled, prebuilt kernels, adapters, Gemma 4's
@@ -16,30 +17,7 @@ ROOT = Path(__file__).parents[3]
 # request, and what a template takes; published sampling values, names of models, forks, metrics from the arrival on.
 MAX_LINES = 26_050
 # Parts of the package that two requests of /generate on a CPU must not load.
-FOREIGN = (
-    "client",
-    "engine.execution.models.host_blocks",
-    "engine.formats.weight_reader",
-    "engine.execution.runner.async_runner",
-    "engine.execution.runner.cuda_graphs",
-    "engine.extras.bench.offline",
-    "engine.language.chat.chat_form",
-    "engine.language.chat.tool_parsers",
-    "engine.formats.gguf",
-    "engine.extras.parallel.parallel_model",
-    "engine.extras.hybrid.request_states",
-    "engine.extras.pooling.pooler",
-    "engine.formats.quantization",
-    "engine.extras.simulation.recording",
-    "engine.extras.spec_decode.manager",
-    "engine.language.structured_output.grammar",
-    "engine.language.structured_output.sandbox",
-    "kernels.cpu.quantized_linear",
-    "kernels.cuda",
-    "kernels.reference",
-    "server.commands",
-    "server.extras.page.routes",
-)
+FOREIGN = table(__file__, "foreign")
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tables import table
 from tiny_adapters import random_adapter, save_adapter
 from tiny_models import greedy, make_model, save_model
 
@@ -52,21 +53,7 @@ def test_it_answers_like_peft(fields: dict[str, Any], llm: LLM, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("fields", "fault"),
-    [
-        ({"peft_type": "IA3"}, "peft_type 'IA3' is not built"),
-        ({"use_dora": True}, "DoRA"),
-        ({"bias": "all"}, "biases"),
-        ({"modules_to_save": ["lm_head"]}, "whole modules"),
-        ({"target_parameters": ["experts"]}, "matrices of parameters"),
-        ({"init_lora_weights": "pissa_niter_4"}, "changes the model, too"),
-        ({"lora_alpha": "8"}, "lora_alpha must be a number"),
-        ({"lora_alpha": 10**400}, "lora_alpha must be a number"),
-        ({"alpha_pattern": {"(": 8}}, "cannot be used: unclosed group"),
-        ({"alpha_pattern": {"(?=q)q": 8}}, "look-around"),
-        ({"alpha_pattern": {"q{9}": 8}}, "without counts in braces"),
-        ({"alpha_pattern": {"q" * 300: 8}}, "256 characters at most"),
-        ({"alpha_pattern": {"q_proj": 10**400}}, "lora_alpha must be a number"),
-    ],
+    table(__file__, "not built"),
 )
 def test_fields_that_are_not_built_are_refused_by_name(
     fields: dict[str, Any], fault: str, llm: LLM, tmp_path: Path
@@ -128,26 +115,7 @@ def damage(kind: str, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "fault"),
-    [
-        ("torn", "cannot be read"),
-        ("pickle", "convert adapter_model.bin"),
-        ("no config", "has no adapter_config.json"),
-        ("bad config", "cannot be read"),
-        ("half", "one matrix for model.layers.0.self_attn.q_proj"),
-        ("empty", "no matrices"),
-        ("nan", "is not finite"),
-        ("other model", "belongs to another model"),
-        ("ranks", "have no rank"),
-        ("large rank", "--max-lora-rank 64"),
-        ("head", "cannot change lm_head of this model"),
-        ("bias", "is no matrix of a linear"),
-        ("1e300", "too large to compute with"),
-        ("3e38", "too large to compute with"),
-        ("alpha 1e308", "too large to compute with"),
-        ("0-d", "have no rank"),
-        ("pipe as config", "or no file"),
-        ("pipe as weights", "it is no file"),
-    ],
+    table(__file__, "damages"),
 )
 def test_a_damaged_adapter_is_one_line_and_changes_nothing(kind: str, fault: str, llm: LLM, tmp_path: Path) -> None:
     before = llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids

@@ -6,6 +6,7 @@ import random
 import jsonschema
 import pytest
 from random_schemas import random_schema
+from tables import table
 
 from splitfuse.engine.language.structured_output.schema_check import (
     MAX_ERRORS,
@@ -14,51 +15,10 @@ from splitfuse.engine.language.structured_output.schema_check import (
     schema_errors,
 )
 
-SCHEMAS = [
-    {"type": "array", "uniqueItems": True},
-    {"not": {"type": "integer"}},
-    {"if": {"type": "array"}, "then": {"minItems": 1}, "else": {"type": ["object", "null"]}},
-    {"if": {"type": "array"}, "then": {"maxItems": 1}},
-    {"oneOf": [{"type": "integer"}, {"minimum": 2}, {"type": "array", "maxItems": 2}]},
-    {"anyOf": [{"const": 1}, {"enum": [[], {"a": 1}, "ab"]}]},
-    {"contains": {"const": 1}, "minContains": 2, "maxContains": 3},
-    {"contains": {"type": "integer"}},
-    {"propertyNames": {"pattern": "^[ab]$"}},
-    {"dependentRequired": {"a": ["b"]}},
-    {"dependentSchemas": {"a": {"required": ["b"]}}},
-    {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"exclusiveMinimum": 1}}},
-    {"patternProperties": {"^a": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
-    {"properties": {"a": True, "b": False}, "minProperties": 1, "maxProperties": 2},
-    {"prefixItems": [{"const": 1}], "items": {"type": "array"}},
-    {"items": {"$ref": "#"}, "maxItems": 2},
-    {"multipleOf": 0.5, "maximum": 3},
-    {"type": "string", "pattern": r"\bb\b", "minLength": 1, "maxLength": 3},
-    {"allOf": [{"type": ["number", "string"]}, {"not": {"const": True}}]},
-]
+SCHEMAS = table(__file__, "schemas")
 VALUES = [
-    *(
-        None,
-        True,
-        False,
-        0,
-        1,
-        1.0,
-        2,
-        2.5,
-        -1,
-        3.7,
-        "",
-        "a",
-        "b",
-        "ab",
-        "a b",
-        "abcd",
-        [],
-        [1],
-        [1, 1],
-        [1, 1.0],
-        [1, True],
-    ),
+    *(None, True, False, 0, 1, 1.0, 2, 2.5, -1, 3.7),
+    *("", "a", "b", "ab", "a b", "abcd", [], [1], [1, 1], [1, 1.0], [1, True]),
     *([1, []], [[], []], [1, 1, 1, 1], [{"a": 1}, {"a": 1.0}], {}, {"a": 1}, {"a": 2, "b": 1}, {"b": 1}, {"c": "x"}),
     *({"a": "x"}, {"a": 1, "b": 2, "c": 3}, [[[]]], [1, [1, [1]]]),
 ]
