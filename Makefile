@@ -125,7 +125,7 @@ soak: $(VENV)/.test  ## mixed traffic for MINUTES=60: equal answers, and nothing
 pairs: $(VENV)/.test  ## features that meet, all pairs of 43 switches: equal to the bit to an undisturbed run; SECONDS=3600 SEED=1
 	$(CAMPAIGN) pairs --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),1) $(ARGS)
 
-faults: $(VENV)/.test  ## real faults in real processes: a table of what is promised and what was seen; 10 minutes
+faults: $(VENV)/.test  ## overload of a real process: a table of what is promised and what was seen; a quiet machine, 5 minutes
 	$(CAMPAIGN) faults $(ARGS)
 
 conformance: $(VENV)/.test  ## what others have published: vocabularies, word splits, files of 90 models, types, wrappers, encoders
@@ -170,7 +170,7 @@ tensor-parallel: $(VENV)/.test  ## a rank of a tensor-parallel server killed or 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)
 
-goodput: $(VENV)/.test  ## requests within their goals by rate, simulated; TRACES=FOLDER; ARGS="--real smollm2 --trace conv" runs the engine
+goodput: $(VENV)/.test  ## requests within their goals by rate, simulated; TRACES=FOLDER
 	$(BIN)/python tests/bench/goodput.py --traces $(TRACES) $(ARGS)
 
 # REAL: JSON with a file or folder of SmolLM2's weights for splitfuse and each of PEERS. TRACES: the folder of Azure's traces.
@@ -180,9 +180,6 @@ measurements: $(VENV)/.test  ## the pictures of server/docs/measurements.md; REA
 ifdef REAL
 	$(BIN)/python tests/bench/peers_http.py --loads clients --peers $(PEERS) --real '$(REAL)' --save-result $(FIGURES)/clients.json
 	$(BIN)/python tests/bench/peers_http.py --loads mix --peers $(PEERS) --real '$(REAL)' --save-result $(FIGURES)/gaps.json
-	rm -f $(FIGURES)/goodput.json
-	$(BIN)/python tests/bench/goodput_http.py $(TRACES)/AzureLLMInferenceTrace_conv.csv --peers $(PEERS) --real '$(REAL)' \
-		--scale 0.125 --ttft-ms 1000 --itl-ms 50 --rates 4 8 14 --seconds 30 --save-result $(FIGURES)/goodput.json
 	$(BIN)/python tests/bench/goodput.py --traces $(TRACES) --save-result $(FIGURES)/goodput_simulated.json
 endif
 	$(BIN)/python tests/bench/measurements.py

@@ -1,24 +1,20 @@
 """Goodput: requests per second within both goals, at rising rates of arrival, without and with deadlines.
 
 `python tests/bench/goodput.py --traces FOLDER` simulates Azure's traces with the costs of SmolLM2 on
-two CPU cores and of an 8 B model on a GPU; `--real smollm2` runs the engine itself instead, in turns.
+two CPU cores and of an 8 B model on a GPU.
 Lengths are those of the trace, or a quarter; arrivals are random. A request counts if its first token comes within
 ttft_ms and its mean time between tokens is at most itl_ms: `vllm bench serve --goodput ttft:MS tpot:MS`.
 measurements.py draws what `--save-result` writes.
 """
 
 import argparse
-import asyncio
 import dataclasses
 import datetime
 import json
 import random
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from load import running, serve_one
 
 from splitfuse.client.bench.latency import Outcome
 from splitfuse.client.bench.traces import TraceRow, read_trace
@@ -89,35 +85,15 @@ def simulated(machine: Machine, rows: list[TraceRow], settings: dict[str, Any]) 
     return [outcome(served) for served in simulation.served]
 
 
-async def measured(model: str, rows: list[TraceRow], settings: dict[str, Any]) -> list[Outcome]:
-    """Serve the rows at their times, by an engine that knows its costs."""
-    config = EngineConfig(model=model, enable_prefix_caching=False, **settings)
-    async with running(config) as engine:
-        await asyncio.gather(*(serve_one(engine, TraceRow(64 * i, 16)) for i in (1, 2, 6)))
-        start = time.monotonic()
-
-        async def serve(row: TraceRow) -> Outcome:
-            assert row.arrival is not None
-            await asyncio.sleep(start + row.arrival - time.monotonic())
-            return await serve_one(engine, row)
-
-        return list(await asyncio.gather(*map(serve, rows)))
-
-
 def run(args: argparse.Namespace) -> Curves:
     curves: Curves = {}
     for name, machine in MACHINES.items():
-        if args.real and machine.limits:
-            continue
         for trace in args.trace:
-            curve = curves.setdefault(f"{name}, {trace}" + (", real" if args.real else ""), {})
+            curve = curves.setdefault(f"{name}, {trace}", {})
             for rate in args.rates or machine.rates[trace]:
                 rows = rows_of(args, trace, machine.scale, rate)
                 for way, settings in ways(machine).items():
-                    if args.real:
-                        outcomes = asyncio.run(measured(args.real, rows, settings))
-                    else:
-                        outcomes = simulated(machine, rows, settings)
+                    outcomes = simulated(machine, rows, settings)
                     good = goodput(outcomes, machine, rows[-1].arrival or 1.0)
                     curve.setdefault(way, []).append((rate, good))
                     longest = max(one.ttft for one in outcomes)
@@ -136,7 +112,6 @@ def parse() -> argparse.Namespace:
     add("--trace", nargs="+", choices=TRACES, default=TRACES)
     add("--requests", type=int, default=300, help="of each run")
     add("--rates", type=float, nargs="+", help="requests per second instead of the machine's")
-    add("--real", metavar="MODEL", help="run the engine on this model")
     add("--seed", type=int, default=1)
     add("--save-result", type=Path, metavar="FILE")
     return parser.parse_args()

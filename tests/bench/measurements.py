@@ -1,7 +1,7 @@
 """Pictures of server/docs/measurements.md, out of the figures that the benchmarks have saved.
 
 `python tests/bench/measurements.py [FOLDER] [--pictures FOLDER]` draws what is in tests/bench/figures: clients.json and
-gaps.json (peers_http.py --save-result), goodput.json (goodput_http.py) and goodput_simulated.json (goodput.py). `where`
+gaps.json (peers_http.py --save-result), goodput.json (of 2026-11-26) and goodput_simulated.json (goodput.py). `where`
 names the machine and the day, and stands below the picture. Pictures have no background, and their grey can be read on
 white and on black.
 """

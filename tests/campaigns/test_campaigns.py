@@ -116,11 +116,6 @@ def test_kills(run: Run) -> None:
     assert "'kills': 2" in told
 
 
-@pytest.mark.thorough
-def test_faults(run: Run) -> None:
-    assert "1 of 1 promises held" in run("faults", "R18")
-
-
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Original], list[Original]]:
     folder = tmp_path_factory.mktemp("originals")

@@ -5,19 +5,43 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import httpx
-from faults.fault import Fault, Seen, post_bytes
 from served import Served
 
 NUM_GRAMMARS = 80
 NUM_ROUNDS, STREAMS_PER_ROUND, ROUND_S = 5, 6000, 15.0
 NUM_CLIENTS, STORM_S = 500, 30.0
 _STREAM = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Outcome of a fault."""
+
+    holds: bool
+    what: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Fault that `see` causes, in a minute or two. An exception of `see` counts as a broken promise."""
+
+    name: str
+    what: str
+    promise: str
+    see: Callable[[], Seen]
+
+
+def post_bytes(path: str, body: Any) -> bytes:
+    """Return the bytes of a whole request."""
+    text = json.dumps(body).encode()
+    return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
 
 
 @contextmanager
