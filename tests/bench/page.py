@@ -13,31 +13,23 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 from browser import chromium, watched_page
 from serving import ServerProcess
 
-WIDE, NARROW = {"width": 1200, "height": 860}, {"width": 390, "height": 844}
-PICTURES = {
-    f"{size}-{scheme}": {"viewport": viewport, "color_scheme": scheme}
-    for size, viewport in (("wide", WIDE), ("narrow", NARROW))
-    for scheme in ("light", "dark")
-}
+WIDE = {"width": 1200, "height": 860}
+PICTURES = {f"wide-{scheme}": {"viewport": WIDE, "color_scheme": scheme} for scheme in ("light", "dark")}
 QUESTION = "Explain in three short points why the sky is blue."
 FRAME_MS = 500  # between two pictures of the animation
 MAX_FRAMES = 60
 
 
 def pictures(args: argparse.Namespace) -> None:
-    """Take a picture of the chat and of the show in each size and scheme, and an animation of the show."""
+    """Take a picture of the chat in each scheme, and an animation of the show."""
     args.folder.mkdir(parents=True, exist_ok=True)
     with ServerProcess(*args.model, "--num-kv-blocks", "1024") as server, chromium() as browser:
         for name, options in PICTURES.items():
             with watched_page(browser, **options) as page:
                 ask(page, server.url)
                 page.screenshot(path=args.folder / f"chat-{name}.png")
-        for name, options in PICTURES.items():
-            with watched_page(browser, **options) as page:
-                course = show(page, server.url)
-                page.screenshot(path=args.folder / f"{name}.png")
-            if name == "wide-light":
-                animate(course, args.folder / "show.webp")
+        with watched_page(browser, **PICTURES["wide-light"]) as page:
+            animate(show(page, server.url), args.folder / "show.webp")
     quantized = [str(path) for path in args.folder.glob("*.png")]
     subprocess.run([sys.executable, "-c", _QUANTIZE, *quantized], check=False)
 
@@ -62,10 +54,9 @@ def show(page: Any, url: str) -> list[bytes]:
     page.wait_for_function("() => document.getElementById('about').textContent.includes('policy')")
     page.click("#show-me")
     frames: list[bytes] = []
-    while not page.is_visible(".verdict") and len(frames) < MAX_FRAMES:
+    while "3 of 3" not in page.inner_text("#show-words") and len(frames) < MAX_FRAMES:
         frames.append(page.screenshot())
         page.wait_for_timeout(FRAME_MS)
-    page.wait_for_selector(".verdict")
     page.wait_for_function("() => !document.getElementById('show-me').disabled")
     page.wait_for_timeout(400)
     return [*frames, page.screenshot()]

@@ -16,9 +16,9 @@ class PageSettings(ServerSettings):
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("engine/extras/inspection", "engine/extras/simulation", "engine/extras/deadlines"),
+    requires=("engine/extras/inspection", "engine/extras/deadlines"),
     settings=PageSettings,
-    paths=("/page", "/engine", "/stats/stream", "/stats/simulate", "/result/*/explain"),
+    paths=("/page", "/engine", "/stats/stream", "/result/*/explain"),
     router="routes:router",
     part="part:PagePart",
     starts=lambda settings: False,

@@ -1,7 +1,6 @@
 """Assets: files of the chat and the engine view, and headers that let them load and run nothing else."""
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 
@@ -14,41 +13,15 @@ from ...service import Service
 from . import PageSettings
 
 _COMMENT = re.compile(r"(?<=[;,{(\[})])  // .*")  # behind code
-_STYLE_SPACE = re.compile(r" ?([{};,]|(?<=[a-z-]):(?= )) ?")
-_SCRIPT_SPACE = re.compile(r" ?([=<>&|?:,{}()\[\]!*%;]+) ?| ([-+]) (?![-+])")
-_TEXT = re.compile(r'("(?:[^"\\]|\\.)*"|`[^`]*`)')
-# Line breaks between the lines of one declaration. Imports and exports keep their lines, by which saved.js finds them.
-_BREAK = re.compile(r"([,;(\[{}])\n(?!(?:export|import|const|function|class)\b)")
 PREFIX = "/page/"
 ENGINE = "/engine"
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
-def compacted(text: str, suffix: str) -> str:
-    """Return the text of a file of this suffix without comments and needless spaces."""
-    lines = _lines(text)
-    if suffix == "css":
-        return "".join(_STYLE_SPACE.sub(r"\1", line) for line in lines)
-    if suffix == "js":
-        return _BREAK.sub(r"\1", "\n".join(map(_script_line, lines)))
-    return "\n".join(lines)
-
-
-def _lines(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        line = _COMMENT.sub("", line).strip()
-        if line and not line.startswith(("//", "/*")):
-            yield line
-
-
-def _script_line(line: str) -> str:
-    """Return the line without needless spaces, or as it is if spaces could be text there."""
-    parts = _TEXT.split(line)  # code, text, code, …
-    has_regex = any("/" in part.replace(" / ", "") for part in parts[::2])
-    if has_regex or line.startswith("import ") or line.count("`") > 2 or any("`" in part for part in parts[::2]):
-        return line
-    parts[::2] = [_SCRIPT_SPACE.sub(r"\1\2", part) for part in parts[::2]]
-    return "".join(parts)
+def compacted(text: str) -> str:
+    """Return the text without comments, empty lines and the indentation."""
+    lines = (_COMMENT.sub("", line).strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith(("//", "/*")))
 
 
 @cache
@@ -65,7 +38,7 @@ def asset(name: str) -> Response:
 @cache
 def _body(name: str) -> bytes:
     text = files(__package__).joinpath("static", name).read_text("utf-8")
-    return compacted(text, name.rpartition(".")[2]).encode()
+    return compacted(text).encode()
 
 
 def index(service: Service) -> Response | None:

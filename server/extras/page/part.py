@@ -1,10 +1,9 @@
-"""PagePart: the viewers of one server's steps, its comparison of policies, and the last jobs that no store keeps."""
+"""PagePart: the viewers of one server's steps, and the last jobs that no store keeps."""
 
 from typing import Any
 
 from ...extension import Part
 from ...jobs.job import Job
-from .policy_comparison import PolicyComparison
 from .recent_jobs import RecentJobs
 from .step_broadcast import StepBroadcast
 
@@ -15,7 +14,6 @@ class PagePart(Part):
     def __init__(self, service: Any) -> None:
         super().__init__(service)
         self.steps = StepBroadcast()
-        self.comparison = PolicyComparison()
         self.recent = RecentJobs(service.results.index)
 
     def job_created(self, job: Job) -> None:

@@ -4,14 +4,14 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.extras.inspection.explanation import Explanation, explain
-from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
-from ...api.rights import caller_of, require_reader_of_sums
+from ...api.openapi import KEYED, LOOKUP, errors, events
+from ...api.rights import caller_of
 from ...http.auth import owner_of
 from ...http.errors import Problem, ResultNotFoundError
 from ...http.json_response import JsonResponse, dumps
@@ -23,7 +23,6 @@ from . import PageSettings
 from .assets import ENGINE, PREFIX, asset, names
 from .part import PagePart
 from .recent_jobs import EndedJob
-from .request import SimulateRequest
 
 router = APIRouter(tags=["page"])
 
@@ -67,21 +66,6 @@ async def step_stream(request: Request) -> Response:
 
 def _error_frame(problem: Problem) -> bytes:
     return frame(dumps(problem.envelope()), event="error").encode("ascii")
-
-
-@router.post(
-    "/stats/simulate",
-    dependencies=[Depends(require_reader_of_sums)],
-    response_description="`runs`: each policy with the records of its last steps.",
-    responses=errors(*GENERATION),
-)
-async def simulate(
-    request: Request, body: Annotated[SimulateRequest, Depends(SimulateRequest.from_request)]
-) -> Response:
-    """Simulate these requests under other batching policies, with the measured costs of steps; no model runs."""
-    service = service_of(request)
-    answer = await service.part(PagePart).comparison.run(service.engine, policies=body.policies, arrivals=body.arrivals)
-    return JsonResponse(answer)
 
 
 @router.get("/result/{seq_id}/explain", response_description="The explanation.", responses=errors(*LOOKUP))

@@ -5,7 +5,7 @@ import {glyph} from "./icons.js";
 
 const COPIED_MS = 1500;
 
-export async function copyText(text) {
+async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = element("textarea", {value: text});
   document.body.append(area);

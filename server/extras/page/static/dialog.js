@@ -1,30 +1,17 @@
-// The dialog of both pages: a text to copy, or the story of a request.
+// The dialog of both pages: the story of a request.
 
-import {copyText} from "./clipboard.js";
 import {byId, element, table} from "./dom.js";
 import {milliseconds, requestRows} from "./words.js";
 
 export function openDialog(title, ...content) {
   byId("dialog-title").textContent = title;
   byId("dialog-body").replaceChildren(...content);
-  byId("dialog-copy").hidden = true;
   if (!byId("dialog").open) byId("dialog").showModal();
-}
-
-export function showText(title, text) {
-  openDialog(title, element("pre", {}, text));
-  const copy = byId("dialog-copy");
-  copy.hidden = false;
-  copy.onclick = async () => {
-    await copyText(text);
-    copy.textContent = "Copied";
-    setTimeout(() => { copy.textContent = "Copy"; }, 1500);
-  };
 }
 
 export async function showRequest(run, request, api) {
   const title = `Request ${request.number}`;
-  if (api && request.id) {
+  if (request.id) {
     try {
       showExplanation(title, await api.json(`result/${request.id}/explain`));
       return;

@@ -1,4 +1,4 @@
-// Connects a run (live, from a file, or saved in this page) to the views that show it.
+// Connects the run of the stream of steps to the views that show it.
 
 import {Api} from "./api.js";
 import {Banner} from "./banner.js";
@@ -10,23 +10,17 @@ import {openDialog, showRequest} from "./dialog.js";
 import {byId, element, legend} from "./dom.js";
 import {Feed} from "./feed.js";
 import {Figures, rateAt} from "./figures.js";
-import {Files} from "./files.js";
 import {KeyScreen} from "./key_screen.js";
-import {Laboratory} from "./laboratory.js";
 import {Lanes} from "./lanes.js";
-import {Playground} from "./playground.js";
-import {Run} from "./run.js";
 import {ServerWatch} from "./server_watch.js";
+import {Show} from "./show.js";
 import {Strip} from "./strip.js";
 import {isDark, useThemes} from "./theme.js";
 
-const saved = byId("saved");
-const api = saved ? null : new Api();
-const banner = saved ? null : new Banner(() => watch.poke());
-const watch = saved ? null : new ServerWatch((kind, seconds) => banner.show(kind, seconds));
-const feed = saved ? null : new Feed(api, watch);
-let opened = saved ? Run.ofData(JSON.parse(saved.textContent)) : null;
-const current = () => opened ?? feed.run;
+const api = new Api();
+const banner = new Banner(() => watch.poke());
+const watch = new ServerWatch((kind, seconds) => banner.show(kind, seconds));
+const feed = new Feed(api, watch);
 
 const cursor = new Cursor();
 const strip = new Strip(byId("strip-canvas"), byId("step-words"), cursor);
@@ -37,8 +31,8 @@ let drawn = "";
 
 function draw() {
   requestAnimationFrame(draw);
-  const run = current();
-  const state = [run.version, feed?.isOpen, cursor.version, innerWidth, cursor.isPaused, isDark()].join();
+  const {run} = feed;
+  const state = [run.version, feed.isOpen, cursor.version, innerWidth, cursor.isPaused, isDark()].join();
   if (state === drawn && run === draw.run) return;
   drawn = state;
   draw.run = run;
@@ -48,7 +42,7 @@ function draw() {
   blocks.draw(run);
   figures.draw(run, cursor.range(run, sizeOf(byId("strip-canvas")).width));
   drawLegends();
-  if (!opened && run.about.model) sayNow(run);
+  if (run.about.model) sayNow(run);
 }
 
 // The server's work in words, a few times a second.
@@ -80,39 +74,17 @@ function drawLegends() {
 
 function explainRequest(request) {
   if (!request) return;
-  showRequest(current(), request, opened ? null : api).catch((error) => openDialog("No explanation", element("p", {}, error.message)));
+  showRequest(feed.run, request, api).catch((error) => openDialog("No explanation", element("p", {}, error.message)));
 }
 
-function show(run) {
-  opened = run;
-  cursor.pause(current(), run !== null);
-  drawn = "";
-}
-
-strip.listen(current);
-byId("pause").addEventListener("click", () => cursor.pause(current(), !cursor.isPaused));
+strip.listen(() => feed.run);
+byId("pause").addEventListener("click", () => cursor.pause(feed.run, !cursor.isPaused));
 byId("lanes-canvas").addEventListener("click", (event) => explainRequest(lanes.requestAt(event)));
-byId("explain-button").addEventListener("click", () => explainRequest(current().requests.get(Number(byId("explain-number").value))));
+byId("explain-button").addEventListener("click", () => explainRequest(feed.run.requests.get(Number(byId("explain-number").value))));
 byId("dialog-close").addEventListener("click", () => byId("dialog").close());
-
-if (saved) {
-  document.documentElement.classList.add("saved");
-  byId("now").textContent = `A saved view of ${opened.about.model ?? opened.about.name ?? "a run"}: policy ${opened.about.batching_policy ?? "not known"}`;
-  byId("files").hidden = true;
-} else {
-  new KeyScreen(api, () => {
-    feed.wake();
-    playground.attach();
-  });
-  new Laboratory(api, {run: () => feed.run});
-  new Files({run: current, show, showLive: () => show(null)});
-  watch.follow();
-  feed.follow();
-}
-const playground = saved ? null : new Playground(api, {
-  model: () => feed.run.about.model,
-  explain: (seqId) => explainRequest([...feed.run.requests.values()].find((each) => each.id === seqId) ?? {number: seqId.slice(0, 8), id: seqId, segments: []}),
-});
-playground?.attach();
+new KeyScreen(api, () => feed.wake());
+new Show(api, {run: () => feed.run});
+watch.follow();
+feed.follow();
 useThemes();
 draw();

@@ -63,7 +63,7 @@ export class Figures {
   }
 }
 
-export function percentile(sorted, share) {
+function percentile(sorted, share) {
   return sorted.length ? sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] : null;
 }
 

@@ -17,6 +17,7 @@ export class RequestTrack {
     this.chunks = 0;
     this.preemptions = [];
     this.lastToken = null;  // time of the last token
+    this.longestGap = 0;  // seconds between two tokens
     this.ttft = null;
   }
 

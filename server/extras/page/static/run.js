@@ -1,8 +1,8 @@
-// History of an engine, live or from a file: the last steps, and the requests in them.
+// History of an engine: the last steps, and the requests in them.
 
 import {RequestTrack} from "./request.js";
 
-export const MAX_STEPS = 2000;
+const MAX_STEPS = 2000;
 const MAX_GAPS = 20000;
 
 export class Run {
@@ -115,6 +115,7 @@ export class Run {
       const gap = record.end - request.lastToken;
       this.gaps.push(gap);
       if (gap > record.longest) record.longest = gap;
+      if (gap > request.longestGap) request.longestGap = gap;
     }
     request.lastToken = record.end;
   }
@@ -143,26 +144,12 @@ export class Run {
       if (request.ended && request.lastStep < this.first) this.requests.delete(number);
     }
   }
-
-  // Converts the run to plain data, and back.
-  toData() {
-    return {about: this.about, blocks: this.blocks, steps: this.steps, first: this.first,
-      requests: [...this.requests.values()].map((each) => ({...each, id: undefined})),
-      gaps: this.gaps, ttfts: this.ttfts, lookedUp: this.lookedUp, found: this.found, evicted: this.evicted};
-  }
-
-  static ofData(data) {
-    const run = new Run(data.about);
-    Object.assign(run, data, {version: 1});
-    run.requests = new Map(data.requests.map((each) => [each.number, Object.assign(new RequestTrack({}, 0), each)]));
-    return run;
-  }
 }
 
 function tokensOf(record) {
   let prefill = 0;
   for (const [, , tokens] of record.chunks ?? []) prefill += tokens;
-  let decode = record.decodeTokens ?? (record.decodes ?? []).length;
+  let decode = (record.decodes ?? []).length;
   for (const [, drafted] of record.drafts ?? []) decode += drafted;
-  return {prefill: record.prefillTokens ?? prefill, decode};
+  return {prefill, decode};
 }

@@ -36,15 +36,11 @@ export class Strip {
   }
 
   drawColumn(context, record, x, base, perToken) {
-    const {prefill, decode} = record.tokens;
+    const {decode} = record.tokens;
     const decodeHeight = decode && Math.max(2, decode * perToken);  // keeps a few decodes visible beside a large budget
     let y = base - decodeHeight;
     context.fillStyle = themeColor("decode");
     context.fillRect(x, y, COLUMN - 1, decodeHeight);
-    if (record.prefillTokens !== undefined) {
-      context.fillStyle = themeColor("accent");
-      context.fillRect(x, y - prefill * perToken, COLUMN - 1, prefill * perToken);
-    }
     for (const [number, , tokens] of record.chunks ?? []) {
       y -= tokens * perToken;
       context.fillStyle = requestColor(number);

@@ -1,11 +1,10 @@
-"""The page's routes: for browsers, with keys, turned off; explanations; simulations and what they refuse."""
+"""The page's routes: for browsers, with keys, turned off, and their explanations."""
 
 import asyncio
 
 import pytest
 from serving import parse_events, stream_events
 
-from splitfuse.server.extras.page import policy_comparison
 from splitfuse.server.settings import Settings
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -45,8 +44,8 @@ async def test_with_keys_the_page_is_open_and_nothing_else(served):
     assert (await served.client.get("/", headers=HTML)).status_code == 200
     assert (await served.client.get("/engine", headers=HTML)).status_code == 200
     assert (await served.client.get("/page/engine.js")).status_code == 200
-    for method, path in (("GET", "/stats/stream"), ("POST", "/stats/simulate"), ("GET", f"/result/{'x' * 32}/explain")):
-        assert (await served.client.request(method, path, headers=HTML)).status_code == 401
+    for path in ("/stats/stream", f"/result/{'x' * 32}/explain"):
+        assert (await served.client.get(path, headers=HTML)).status_code == 401
 
 
 @with_keys
@@ -115,43 +114,3 @@ async def test_a_disconnect_ends_the_gathering(live):
     async with live.stream("GET", "/stats/stream") as response:
         await anext(response.aiter_bytes())
     assert parse_events((await live.post("/generate", json={"prompt": "x", "max_tokens": 2, "stream": True})).text)
-
-
-async def test_policies_are_compared_without_the_model(live):
-    body = {"policies": ["splitfuse", "prefill_first"], "arrivals": [[0.0, 100, 20], [0.01, 1500, 4]]}
-    runs = (await live.post("/stats/simulate", json=body)).json()["runs"]
-    assert [run["policy"] for run in runs] == body["policies"]
-    longest = [max(sum(row[2] for row in step.get("chunks", ())) for step in run["steps"]) for run in runs]
-    assert longest[0] <= 256 < longest[1] == 1500, "chunks are the live engine's; prefill_first takes the prompt whole"
-    assert all(sum(1 in step.get("decodes", ()) for step in run["steps"]) == 3 for run in runs)
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"policies": ["best"], "arrivals": [[0, 1, 1]]}, "policies[0]"),
-        ({"policies": ["static"], "arrivals": []}, "arrivals"),
-        ({"policies": ["static"], "arrivals": [[0, 1, 1]] * 257}, "arrivals"),
-        ({"policies": ["static"], "arrivals": [[-1, 1, 1]]}, "arrivals[0][0]"),
-        ({"policies": ["static"], "arrivals": [[0, 100_000, 1]]}, "arrivals"),
-    ],
-)
-async def test_a_simulation_that_is_refused(live, body, param):
-    response = await live.post("/stats/simulate", json=body)
-    assert response.status_code == 400, response.text
-    assert response.json()["error"]["param"] == param
-
-
-async def test_a_simulation_has_its_time_and_is_alone(live, monkeypatch):
-    comparison = policy_comparison.PolicyComparison()
-    comparison._is_running = True
-    from splitfuse.engine.errors import QueueFullError
-
-    class Engine:
-        config = Settings()
-
-        def stats(self):
-            return {"num_blocks": 100}
-
-    with pytest.raises(QueueFullError, match="runs already"):
-        await comparison.run(Engine(), policies=["static"], arrivals=[[0, 1, 1]])
