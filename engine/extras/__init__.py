@@ -6,6 +6,7 @@ from collections.abc import Mapping
 NAMES: Mapping[str, str] = {
     "deadlines": "target_itl_ms ttft_ms itl_ms tenant_goals",
     "disk_cache": "prefix_cache_dir prefix_cache_disk_bytes prefix_cache_key_file",
+    "forks": "fork",
     "lora": "enable_lora lora_modules max_loras max_lora_rank lora_request",
     "pooling": "pooler_config embed classify encode score",
     "receipts": "receipt_key_file verify receipt",

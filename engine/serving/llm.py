@@ -24,7 +24,7 @@ from .delta_dispatch import DeltaSink
 from .input_processor import Prompt, text_of
 from .output_processor import TokenTexts
 from .request_output import RequestOutput
-from .submitted_request import SubmittedRequest
+from .submitted_request import Resumed, SubmittedRequest
 
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
 OnDelta = Callable[[OutputDelta], None]
@@ -159,7 +159,7 @@ class LLM:
         request failed.
         """
         many = _prompts(prompts, prompt_token_ids)
-        params = self._params_for(many, sampling_params, fields, priority=priority)
+        params = self.params_for(many, sampling_params, fields, priority=priority)
         return self._answers(many, params, on_delta, shows_bar=bool(use_tqdm))
 
     def generate_stream(
@@ -172,7 +172,7 @@ class LLM:
     ) -> "LLMStream":
         """Like `generate`, but return an iterator of the deltas."""
         many = _prompts(prompts, None)
-        return self.begin(many, self._params_for(many, sampling_params, fields, priority=priority))
+        return self.begin(many, self.params_for(many, sampling_params, fields, priority=priority))
 
     def chat(
         self,
@@ -202,7 +202,7 @@ class LLM:
             continue_final_message=continue_final_message,
             variables=chat_template_kwargs,
         )
-        return self._answers(prompts, self._params_for(prompts, sampling_params, fields), shows_bar=bool(use_tqdm))
+        return self._answers(prompts, self.params_for(prompts, sampling_params, fields), shows_bar=bool(use_tqdm))
 
     def chat_stream(
         self,
@@ -216,7 +216,7 @@ class LLM:
     ) -> "LLMStream":
         """Like `chat`, but return an iterator of the deltas."""
         prompts = self._rendered(messages, template=chat_template, tools=tools, variables=chat_template_kwargs)
-        return self.begin(prompts, self._params_for(prompts, sampling_params, fields))
+        return self.begin(prompts, self.params_for(prompts, sampling_params, fields))
 
     def _rendered(
         self, messages: str | Sequence[Any], *, tools: Sequence[Mapping[str, Any]] | None, **options: Any
@@ -239,7 +239,7 @@ class LLM:
         ]
         return [{"prompt": text, "add_special_tokens": False} for text in texts]
 
-    def _params_for(
+    def params_for(
         self,
         prompts: Sequence[Prompt],
         params: Params,
@@ -288,35 +288,35 @@ class LLM:
         return outputs
 
     def begin(
-        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], observers: Sequence[CallObserver] = ()
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams],
+        observers: Sequence[CallObserver] = (),
+        resumed: Resumed | None = None,
     ) -> "LLMStream":
         """Add requests, which the observers note. Without a step none of them runs.
 
-        Raises InvalidRequestError, and then adds none.
+        `resumed`: known tokens and seed of each. Raises InvalidRequestError, and then adds none.
         """
         stream = LLMStream(self, self._texts)
+
+        async def submit() -> None:
+            for prompt, own in zip(prompts, params, strict=True):
+                for part in self.engine.extensions:
+                    own = part.params_now(own)
+                number = str(next(self._ids))
+                submitted = await self.engine.submit(prompt, own, stream.sink, request_id=number, resumed=resumed)
+                stream.add(submitted, prompt)
+                for observer in observers:
+                    observer.note(submitted)
+
         with self._lock:
             try:
-                self.run(self._submit(stream, prompts, params, observers))
+                self.run(submit())
             except BaseException:
                 stream.close()
                 raise
         return stream
-
-    async def _submit(
-        self,
-        stream: "LLMStream",
-        prompts: Sequence[Prompt],
-        params: Sequence[SamplingParams],
-        observers: Sequence[CallObserver],
-    ) -> None:
-        for prompt, own in zip(prompts, params, strict=True):
-            for part in self.engine.extensions:
-                own = part.params_now(own)
-            submitted = await self.engine.submit(prompt, own, stream.sink, request_id=str(next(self._ids)))
-            stream.add(submitted, prompt)
-            for observer in observers:
-                observer.note(submitted)
 
     def step(self, stream: "LLMStream | None" = None) -> None:
         """Take a step for all streams, unless this stream has deltas by now. Raises InvalidRequestError."""

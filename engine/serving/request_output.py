@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.outputs import OutputDelta, RequestMetrics, TokenLogprobs
+from ..core.sampling_params import SamplingParams
 from ..errors import RequestFailedError
 
 
@@ -49,6 +50,8 @@ class RequestOutput:
     weights_version: int = 0  # version that sampled the last token
     first_weights_version: int | None = None  # version that sampled the first token
     receipt: dict[str, Any] | None = None  # proof of the outputs, if one was asked for
+    params: SamplingParams | None = field(default=None, repr=False)  # with the seed, all that decided the outputs
+    seed: int = field(default=0, repr=False)
 
     def note_weights(self, version: int) -> None:
         """Note the version of the weights that sampled further tokens."""

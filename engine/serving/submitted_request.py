@@ -23,7 +23,9 @@ class SubmittedRequest:
     def output(self) -> RequestOutput:
         """Return its outputs before the first delta."""
         outputs = [CompletionOutput(index) for index in range(self.params.n)]
-        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs)
+        output = RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs)
+        output.params, output.seed = self.lasting_params, self.seed
+        return output
 
     @property
     def lasting_params(self) -> SamplingParams:

@@ -4,6 +4,7 @@ from ...extension import Extension
 
 EXTENSION = Extension(
     package=__name__,
+    requires=("engine/extras/forks",),
     paths=("/fork", "/result/*/tokens"),
     router="routes:router",
     part="origins:Origins",

@@ -36,12 +36,8 @@ class Origins(Part):
     def job_accepted(self, job: Job, handle: "SubmittedRequest", params: SamplingParams) -> None:
         """Like Part."""
         prompt = array("i", handle.prompt_token_ids)
-        self.add(job, Origin(prompt, params, handle.seed, self._weights(params)))
-
-    def add(self, job: Job, origin: Origin) -> None:
-        """Keep the origin of a job."""
-        self._origins[job] = origin
-        job.grow(4 * len(origin.prompt_token_ids))
+        self._origins[job] = Origin(prompt, params, handle.seed, self._weights(params))
+        job.grow(4 * len(prompt))
 
     def of(self, job: Job) -> Origin:
         """Return the origin of an answer that has ended, if the same weights are here. Raises InvalidRequestError."""

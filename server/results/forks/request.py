@@ -32,4 +32,4 @@ class ForkRequest(SamplingRequest):
         changes: dict[str, Any] = {name: getattr(asked, name) for name in given}
         if self.model is not None or self.lora_path:
             changes["adapter"] = asked.adapter
-        return replace(params, **(changes | {"n": 1, "wants_receipt": False, "is_background": False}))
+        return replace(params, **(changes | {"wants_receipt": False}))

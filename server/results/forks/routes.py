@@ -1,20 +1,16 @@
 """POST /fork and GET /result/{seq_id}/tokens."""
 
-import time
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ....engine.core.outputs import KnownOutput, OutputDelta, TokenLogprobs
+from ....engine.core.outputs import TokenLogprobs
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
-from ....engine.execution.sampling.rng import derive_seed
-from ....engine.language.text.detokenizer import TextStream
-from ....engine.serving.submitted_request import Resumed
+from ....engine.extras.forks.fork import Fork
+from ....engine.serving.request_output import CompletionOutput
 from ...api.native.request import SeqId
 from ...api.native.response import NativeStreamWriter, finite_logprob
 from ...api.openapi import GENERATION, errors
@@ -43,26 +39,25 @@ async def fork(request: Request, body: Annotated[ForkRequest, Depends(ForkReques
     service, owner = service_of(request), owner_of(request)
     parent = await service.results.find(seq_id_of(body.seq_id), owner=owner)
     origin = service.part(Origins).of(parent)
-    known = _known(service, parent, body)
-    params = body.changed(origin.params)
-    output = parent.outputs[body.output]
-    is_whole = known == list(output.token_ids) and params == replace(origin.params, n=1, wants_receipt=False)
+    planned = Fork.of(
+        _output_of(parent, body.output),
+        origin.prompt_token_ids,
+        origin.params,
+        origin.seed,
+        engine=service.engine,
+        changed=body.changed(origin.params),
+        at=body.at,
+        append_token_ids=body.append_token_ids,
+        append_text=body.append_text,
+    )
     await service.results.check_quota(owner)
-    job = service.new_job(params, owner=owner)
+    job = service.new_job(planned.params, owner=owner)
     service.results.add(job)
     try:
-        own = derive_seed(origin.seed, body.output) if body.output else origin.seed
-        seed = own if params.seed in (None, origin.params.seed) else params.seed
-        resumed = Resumed(seed, (KnownOutput(tuple(known)),), time.monotonic(), is_new=True)
-        if is_whole:  # nothing is left to compute
-            job.num_prompt_tokens = parent.num_prompt_tokens
-            delta = OutputDelta(job.seq_id, 0, output.text, tuple(known), finish_reason=output.finish_reason)
-            job.sink(replace(delta, stop_reason=output.stop_reason))
-            service.part(Origins).add(job, replace(origin, params=params, seed=seed, scores={}))
-            return _accepted(job, parent, body, service)
-        if known:
-            job.sink(OutputDelta(job.seq_id, 0, _text(service, origin, known, params), tuple(known)))
-        await service.submit(job, list(origin.prompt_token_ids), params, user=body.user, resumed=resumed)
+        if planned.known:
+            job.sink(planned.first_delta(job.seq_id, service.engine.tokenizer))
+        prompt = list(origin.prompt_token_ids)
+        await service.submit(job, prompt, planned.params, user=body.user, resumed=planned.resumed)
     except BaseException:
         service.abort(job)
         service.results.forget(job)
@@ -79,36 +74,10 @@ def _accepted(job: Job, parent: Job, body: ForkRequest, service: Service) -> Res
     return JsonResponse(accepted | {"parent": parent.seq_id}, status_code=202, headers=headers)
 
 
-def _known(service: Service, parent: Job, body: ForkRequest) -> list[int]:
-    """Return the tokens with which the fork begins. Raises InvalidRequestError."""
-    if body.output >= len(parent.outputs):
-        raise InvalidRequestError(f"the answer has {len(parent.outputs)} outputs", param="output")
-    token_ids: list[int] = list(parent.outputs[body.output].token_ids)
-    if body.at is not None and body.at > len(token_ids):
-        raise InvalidRequestError(f"the output has {len(token_ids)} tokens; at is 0 to {len(token_ids)}", param="at")
-    if body.append_token_ids is not None and body.append_text is not None:
-        raise InvalidRequestError("send append_token_ids or append_text, not both", param="append_text")
-    appended = body.append_token_ids or []
-    if body.append_text is not None:
-        appended = service.tokenizer.encode(body.append_text, add_special_tokens=False)
-    vocab_size = service.engine.model_config.vocab_size
-    if wrong := [token_id for token_id in appended if not 0 <= token_id < vocab_size]:
-        raise InvalidRequestError(f"token {wrong[0]} is not below {vocab_size}", param="append_token_ids")
-    return token_ids[: body.at] + appended
-
-
-def _text(service: Service, origin: Origin, token_ids: Sequence[int], params: SamplingParams) -> str:
-    """Return the text that is certain after these tokens, as the engine would have delivered it."""
-    if service.engine.tokenizer is None:
-        return ""
-    pieces = TextStream(
-        service.engine.tokenizer,
-        origin.prompt_token_ids,
-        stop=params.stop,
-        include_stop=params.include_stop_str_in_output,
-        skip_special_tokens=params.skip_special_tokens,
-    )
-    return "".join(pieces.push(token_id, last=False) for token_id in token_ids)
+def _output_of(job: Job, index: int) -> CompletionOutput:
+    if index >= len(job.outputs):
+        raise InvalidRequestError(f"the answer has {len(job.outputs)} outputs", param="output")
+    return job.outputs[index]
 
 
 @router.get(
@@ -128,9 +97,7 @@ async def tokens(
     service = service_of(request)
     job = await service.results.find(seq_id_of(seq_id), owner=owner_of(request))
     origin = service.part(Origins).of(job)
-    if output >= len(job.outputs):
-        raise InvalidRequestError(f"the answer has {len(job.outputs)} outputs", param="output")
-    token_ids = list(job.outputs[output].token_ids)
+    token_ids = _output_of(job, output).token_ids
     if token_ids and (output, top) not in origin.scores:
         await unless_disconnected(request.receive, _score(service, job, origin, output=output, top=top))
     scores = origin.scores[output, top] if token_ids else ()

@@ -5,6 +5,8 @@ import math
 import pytest
 from serving import parse_events
 
+from splitfuse.engine import LLM
+
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 24, "seed": 7, "temperature": 1.0, "ignore_eos": True}
 
 
@@ -71,6 +73,21 @@ async def test_a_fork_can_be_streamed(live):
     assert done["data"]["token_ids"] == parent["token_ids"]
     assert tokens[0]["data"]["token_ids"] == parent["token_ids"][:6]
     assert "".join(event["data"]["text"] for event in tokens) == parent["text"]
+
+
+async def test_llms_fork_and_this_one_are_equal(live):
+    parent = await answered(live, "/generate", **PROMPT)
+    with LLM("demo", dtype="float32", num_kv_blocks=32, max_model_len=512) as llm:
+        [own] = llm.generate(PROMPT["prompt"], **{name: value for name, value in PROMPT.items() if name != "prompt"})
+        for change in (
+            {"at": 9},
+            {"at": 9, "seed": 3},
+            {"at": 4, "append_text": " cat", "temperature": 0.5},
+            {"at": 24},
+        ):
+            fork = await answered(live, "/fork", seq_id=parent["seq_id"], **change)
+            [output] = llm.fork(own, **change).outputs
+            assert (fork["token_ids"], fork["text"]) == (output.token_ids, output.text), change
 
 
 @pytest.mark.parametrize(
