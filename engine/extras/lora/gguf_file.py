@@ -29,7 +29,7 @@ def read_file(path: Path) -> Matrices:
     alpha = file.metadata.get("adapter.lora.alpha", 0.0)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise ConfigError(f"{path}: adapter.lora.alpha must be a number")
-    names, halves = architectures.NAMES | dict(architecture.names), dict[str, dict[str, Tensor]]()
+    names, halves = architecture.names, dict[str, dict[str, Tensor]]()
     interleaved = set()
     data = path.read_bytes()
     for info in file.tensors.values():

@@ -7,28 +7,20 @@ from ...errors import ConfigError
 from .keys import Keys
 
 
-def gemma2_fields(keys: Keys) -> dict[str, Any]:
-    """Return Gemma 2's fields: soft-caps, windows, and a scale of attention scores."""
-    # Like llama.cpp, tell the 27B models by their number of layers: only these divide by hidden size / heads.
-    is_27b = keys("block_count") in (46, 62)
+def gemma2_scale_fields(keys: Keys) -> dict[str, Any]:
+    """Return the scale of attention scores. Like llama.cpp, tell the 27B models by their number of layers."""
+    is_27b = keys("block_count") in (46, 62)  # only these divide by hidden size / heads
     head_dim = keys("embedding_length") // keys("attention.head_count") if is_27b else keys("attention.key_length")
     scale = keys.number("attention.scale")
-    return {
-        "query_pre_attn_scalar": scale**-2 if scale else head_dim,
-        "sliding_window": keys("attention.sliding_window"),
-        "attn_logit_softcapping": keys.number("attn_logit_softcapping"),
-        "final_logit_softcapping": keys.number("final_logit_softcapping"),
-    }
+    return {"query_pre_attn_scalar": scale**-2 if scale else head_dim}
 
 
 def gemma3_fields(keys: Keys) -> dict[str, Any]:
-    """Return Gemma 3's fields: Gemma 2's and two rope thetas."""
+    """Return the rope theta of full attention, and how often it comes."""
     pattern = keys("attention.sliding_window_pattern")
     return {
-        **gemma2_fields(keys),
         "rope_theta": keys.number("rope.freq_base") or 1e6,
         "sliding_window_pattern": pattern if isinstance(pattern, int) else None,
-        "rope_local_base_freq": keys.number("rope.freq_base_swa"),
     }
 
 
@@ -37,15 +29,11 @@ def gemma3n_fields(keys: Keys) -> dict[str, Any]:
     sizes, scales = keys("feed_forward_length"), keys("activation_sparsity_scale")
     shared, laurel = keys("attention.shared_kv_layers"), keys.file.tensors.get("blk.0.laurel_l.weight")
     return {
-        **_shared_kv_fields(keys),
         "rope_theta": keys.number("rope.freq_base") or 1e6,
-        "rope_local_base_freq": keys.number("rope.freq_base_swa"),
         "num_kv_shared_layers": keys("block_count") - 20 if shared is None else shared,
         "intermediate_size": list(sizes) if isinstance(sizes, memoryview) else sizes,
         # Scales are the normal distribution's quantiles, in float32.
         "activation_sparsity_pattern": scales and [round(NormalDist().cdf(scale), 6) for scale in scales],
-        "altup_num_inputs": keys("altup.num_inputs"),
-        "altup_active_idx": keys("altup.active_idx"),
         "laurel_rank": laurel and laurel.shape[0],
         "final_logit_softcapping": keys.number("final_logit_softcapping") or 30.0,
     }
@@ -53,8 +41,8 @@ def gemma3n_fields(keys: Keys) -> dict[str, Any]:
 
 def gemma4_fields(keys: Keys) -> dict[str, Any]:
     """Return Gemma 4's fields: each layer's heads and the mixture. Raises ConfigError."""
-    shared, num_layers = _shared_kv_fields(keys), keys("block_count")
-    kinds, kv_heads = shared["layer_types"], keys("attention.head_count_kv")
+    num_layers, kv_heads = keys("block_count"), keys("attention.head_count_kv")
+    kinds = shared_kv_fields(keys)["layer_types"]
     widths = {
         "sliding_attention": keys("attention.key_length_swa") or keys("attention.key_length"),
         "full_attention": keys("attention.key_length"),
@@ -67,26 +55,17 @@ def gemma4_fields(keys: Keys) -> dict[str, Any]:
     }
     first_full = kinds.index("full_attention")
     return {
-        **shared,
         **_gemma4_sizes(keys, num_layers - (keys("attention.shared_kv_layers") or 0)),
-        "num_kv_shared_layers": keys("attention.shared_kv_layers"),
         "num_key_value_heads": kv_heads[0],
         "head_dim": widths["sliding_attention"],
         "per_layer_config": own,
         "attention_k_eq_v": f"blk.{first_full}.attn_v.weight" not in keys.file.tensors,
         "rope_parameters": _gemma4_ropes(keys, widths),
-        "rope_theta": None,
-        "rope_scaling": None,
-        "partial_rotary_factor": None,
-        "final_logit_softcapping": keys.number("final_logit_softcapping"),
         "enable_moe_block": bool(keys("expert_count")),
-        "num_experts": keys("expert_count"),
-        "top_k_experts": keys("expert_used_count"),
-        "moe_intermediate_size": keys("expert_feed_forward_length"),
     }
 
 
-def _shared_kv_fields(keys: Keys) -> dict[str, Any]:
+def shared_kv_fields(keys: Keys) -> dict[str, Any]:
     """Return the kinds of layers, and the per-layer inputs. Raises ConfigError."""
     num_layers, pattern = keys("block_count"), keys("attention.sliding_window_pattern", 5)
     if isinstance(pattern, int):

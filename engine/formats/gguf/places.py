@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import ConfigError
-from .architectures import NAMES, RESHAPED, ROPE_FACTORS, Architecture, architecture_of
+from .architectures import RESHAPED, ROPE_FACTORS, Architecture, architecture_of
 from .file import GgufFile, TensorInfo, read_gguf
 from .keys import Keys
 
@@ -71,7 +71,7 @@ def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list
     if ending not in ("weight", "bias"):
         stem, ending = info.name, ""
     match = re.fullmatch(r"(?:blk\.(\d{1,5})\.)?(\w+(?:\.\w+)?)", stem)
-    names = NAMES | dict(architecture.names)
+    names = architecture.names
     if architecture.splits_qkv and match is not None and match[2] == "attn_qkv":
         return _thirds(info, f"{names['blk']}.{match[1]}", ending, names, keys)
     if match is None or match[2] not in names:
