@@ -50,155 +50,16 @@ def scaled(fields: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, A
 
 
 class Family(NamedTuple):
-    """Module of a family's class, and the family's row of the table in server/docs/models.md."""
+    """Row of families.json: the module of a family's class, and the family's row in server/docs/models.md."""
 
     module: str
     name: str
     example: str  # an id on the hub
-    notes: str
+    notes: str = ""
 
 
 # Keys are the values of `architectures` in config.json.
-MODELS = {
-    "ApertusForCausalLM": Family(".apertus", "Apertus", "swiss-ai/Apertus-8B-Instruct-2509", ""),
-    "ArceeForCausalLM": Family(".ungated_decoder", "Arcee AFM", "arcee-ai/AFM-4.5B", ""),
-    "Cohere2ForCausalLM": Family(
-        ".cohere", "Command R7B, A", "CohereLabs/c4ai-command-r7b-12-2024", "windows in three layers of four"
-    ),
-    "CohereForCausalLM": Family(".cohere", "Command R", "CohereLabs/c4ai-command-r-v01", "and Aya"),
-    "DeepseekV2ForCausalLM": Family(
-        ".deepseek", "DeepSeek V2", "deepseek-ai/DeepSeek-V2-Lite-Chat", "latent attention; mixture of experts"
-    ),
-    "DeepseekV3ForCausalLM": Family(
-        ".deepseek",
-        "DeepSeek V3, R1, Kimi K2",
-        "moonshotai/Moonlight-16B-A3B-Instruct",
-        "latent attention; mixture of experts",
-    ),
-    "Dots1ForCausalLM": Family(".deepseek", "dots.llm1", "rednote-hilab/dots.llm1.inst", "mixture of experts"),
-    "Ernie4_5ForCausalLM": Family(".ernie4_5", "ERNIE 4.5", "baidu/ERNIE-4.5-0.3B-PT", ""),
-    "Ernie4_5_MoeForCausalLM": Family(".ernie4_5", "ERNIE 4.5 MoE", "baidu/ERNIE-4.5-21B-A3B-PT", "mixture of experts"),
-    "Exaone4ForCausalLM": Family(".exaone4", "EXAONE 4", "LGAI-EXAONE/EXAONE-4.0-1.2B", "1.2B, 32B"),
-    "Glm4ForCausalLM": Family(".glm", "GLM-4-0414", "zai-org/GLM-4-9B-0414", "and GLM-Z1"),
-    "Glm4MoeForCausalLM": Family(".glm", "GLM-4.5 to 4.7", "zai-org/GLM-4.5-Air", "mixture of experts"),
-    "Glm4MoeLiteForCausalLM": Family(
-        ".glm", "GLM-4.7-Flash", "zai-org/GLM-4.7-Flash", "latent attention; mixture of experts"
-    ),
-    "GlmForCausalLM": Family(".glm", "GLM-4, GLM-Edge", "zai-org/glm-4-9b-chat-hf", ""),
-    "KimiLinearForCausalLM": Family(
-        ".kimi_linear",
-        "Kimi Linear",
-        "moonshotai/Kimi-Linear-48B-A3B-Instruct",
-        "delta rules in three layers of four, latent attention; mixture of experts",
-    ),
-    "Ministral3ForCausalLM": Family(".mistral", "Ministral 3", "mistralai/Ministral-3-8B-Base-2512", "text part"),
-    "NemotronForCausalLM": Family(".ungated_decoder", "Nemotron-4, Minitron", "nvidia/Minitron-4B-Base", ""),
-    "Olmo3ForCausalLM": Family(".olmo", "OLMo 3", "allenai/Olmo-3-7B-Instruct", "windows in three layers of four"),
-    "SeedOssForCausalLM": Family(".llama", "Seed-OSS", "ByteDance-Seed/Seed-OSS-36B-Instruct", ""),
-    "FalconForCausalLM": Family(".falcon", "Falcon", "tiiuae/falcon-7b", "7B, 11B, 40B; no ALiBi"),
-    "Gemma2ForCausalLM": Family(".gemma", "Gemma 2", "google/gemma-2-2b-it", "soft-caps, windows in turn"),
-    "Gemma3ForCausalLM": Family(".gemma", "Gemma 3", "google/gemma-3-1b-it", "text models"),
-    "Gemma3nForCausalLM": Family(
-        ".gemma3n", "Gemma 3n, text alone", "google/gemma-3n-E2B-it", "shared caches, per-layer inputs, four streams"
-    ),
-    "Gemma3nForConditionalGeneration": Family(
-        ".gemma3n", "Gemma 3n", "google/gemma-3n-E2B-it", "text part; shared caches, per-layer inputs, four streams"
-    ),
-    "Gemma4ForCausalLM": Family(
-        ".gemma4", "Gemma 4, text alone", "google/gemma-4-E2B-it", "shared caches, per-layer inputs; dense or mixture"
-    ),
-    "Gemma4ForConditionalGeneration": Family(
-        ".gemma4", "Gemma 4", "google/gemma-4-E2B-it", "text part; shared caches, per-layer inputs; dense or mixture"
-    ),
-    "GemmaForCausalLM": Family(".gemma", "Gemma 1", "google/gemma-2b-it", "and CodeGemma"),
-    "GPT2LMHeadModel": Family(".gpt2", "GPT-2", "openai-community/gpt2", ""),
-    "GPTNeoXForCausalLM": Family(".falcon", "GPT-NeoX", "EleutherAI/pythia-410m", "and Pythia"),
-    "GptOssForCausalLM": Family(".gpt_oss", "gpt-oss", "openai/gpt-oss-20b", "mixture of experts, sinks, MXFP4"),
-    "GraniteForCausalLM": Family(".granite", "Granite 3", "ibm-granite/granite-3.3-2b-instruct", ""),
-    "GraniteMoeForCausalLM": Family(
-        ".granite", "Granite 3 MoE", "ibm-granite/granite-3.1-3b-a800m-instruct", "mixture of experts"
-    ),
-    "HunYuanDenseV1ForCausalLM": Family(".hunyuan", "Hunyuan, dense", "tencent/Hunyuan-1.8B-Instruct", ""),
-    "HunYuanMoEV1ForCausalLM": Family(".hunyuan", "Hunyuan MoE", "tencent/Hunyuan-A13B-Instruct", "mixture of experts"),
-    "MiniMaxM2ForCausalLM": Family(".minimax_m2", "MiniMax M2", "MiniMaxAI/MiniMax-M2", "mixture of experts"),
-    "OlmoeForCausalLM": Family(".olmo", "OLMoE", "allenai/OLMoE-1B-7B-0924-Instruct", "mixture of experts"),
-    "Lfm2ForCausalLM": Family(".lfm2", "LFM2", "LiquidAI/LFM2-1.2B", "short convolutions beside attention"),
-    "LlamaForCausalLM": Family(
-        ".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and similar models: SmolLM2, Falcon 3"
-    ),
-    "Llama4ForCausalLM": Family(
-        ".llama4", "Llama 4, text alone", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "mixture of experts, chunks"
-    ),
-    "Llama4ForConditionalGeneration": Family(
-        ".llama4",
-        "Llama 4",
-        "meta-llama/Llama-4-Scout-17B-16E-Instruct",
-        "text part; mixture of experts, attention within chunks; `--block-size` divides the chunk",
-    ),
-    "MinistralForCausalLM": Family(
-        ".mistral", "Ministral", "mistralai/Ministral-8B-Instruct-2410", "windows in some layers"
-    ),
-    "MistralForCausalLM": Family(".mistral", "Mistral", "mistralai/Mistral-7B-v0.3", "with or without window"),
-    "MixtralForCausalLM": Family(".mistral", "Mixtral", "mistralai/Mixtral-8x7B-v0.1", "mixture of experts"),
-    "Olmo2ForCausalLM": Family(".olmo", "OLMo 2", "allenai/OLMo-2-0425-1B-Instruct", ""),
-    "OPTForCausalLM": Family(".opt", "OPT", "facebook/opt-125m", "pre- and post-norm; convert `.bin` files first"),
-    "Phi3ForCausalLM": Family(
-        ".phi3",
-        "Phi-3, Phi-4",
-        "microsoft/Phi-4-mini-instruct",
-        "longrope: long factors if `--max-model-len` is over the original length",
-    ),
-    "PhimoeForCausalLM": Family(
-        ".phimoe", "Phi-3.5-MoE", "microsoft/Phi-3.5-MoE-instruct", "mixture of experts, SparseMixer's routing"
-    ),
-    "Qwen2ForCausalLM": Family(".qwen", "Qwen2, Qwen2.5", "Qwen/Qwen2.5-7B-Instruct", ""),
-    "Qwen2MoeForCausalLM": Family(
-        ".qwen", "Qwen2-MoE", "Qwen/Qwen1.5-MoE-A2.7B-Chat", "mixture of experts and a shared one"
-    ),
-    "Qwen3ForCausalLM": Family(".qwen", "Qwen3", "Qwen/Qwen3-0.6B", ""),
-    "Qwen3MoeForCausalLM": Family(".qwen", "Qwen3-MoE", "Qwen/Qwen3-30B-A3B", "mixture of experts"),
-    "BambaForCausalLM": Family(".mamba2", "Bamba", "ibm-ai-platform/Bamba-9B-v2", "state spaces in most layers"),
-    "FalconH1ForCausalLM": Family(
-        ".falcon_h1", "Falcon-H1", "tiiuae/Falcon-H1-1.5B-Instruct", "attention beside a state space"
-    ),
-    "GraniteMoeHybridForCausalLM": Family(
-        ".granite_moe_hybrid",
-        "Granite 4",
-        "ibm-granite/granite-4.0-h-tiny",
-        "state spaces in most layers; dense or mixture of experts",
-    ),
-    "Lfm2MoeForCausalLM": Family(
-        ".lfm2", "LFM2-MoE", "LiquidAI/LFM2-8B-A1B", "short convolutions in most layers; mixture of experts"
-    ),
-    "Mamba2ForCausalLM": Family(".mamba2", "Mamba-2", "mistralai/Mamba-Codestral-7B-v0.1", "state spaces alone"),
-    "NemotronHForCausalLM": Family(
-        ".nemotron_h",
-        "Nemotron-H, Nemotron 3",
-        "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
-        "state spaces in most layers; dense or mixture of experts",
-    ),
-    "Qwen3NextForCausalLM": Family(
-        ".qwen3_5",
-        "Qwen3-Next",
-        "Qwen/Qwen3-Next-80B-A3B-Instruct",
-        "delta rules in three layers of four; mixture of experts and a shared one",
-    ),
-    "Qwen3_5ForCausalLM": Family(
-        ".qwen3_5", "Qwen3.5, text alone", "Qwen/Qwen3.5-0.8B", "delta rules in three layers of four"
-    ),
-    "Qwen3_5ForConditionalGeneration": Family(
-        ".qwen3_5", "Qwen3.5", "Qwen/Qwen3.5-0.8B", "text part; delta rules in three layers of four"
-    ),
-    "Qwen3_5MoeForCausalLM": Family(
-        ".qwen3_5", "Qwen3.5-MoE, text alone", "Qwen/Qwen3.5-35B-A3B", "mixture of experts and a shared one"
-    ),
-    "Qwen3_5MoeForConditionalGeneration": Family(
-        ".qwen3_5", "Qwen3.5-MoE", "Qwen/Qwen3.5-35B-A3B", "text part; mixture of experts and a shared one"
-    ),
-    "SmolLM3ForCausalLM": Family(".llama", "SmolLM3", "HuggingFaceTB/SmolLM3-3B", "some layers without positions"),
-    "StableLmForCausalLM": Family(".stablelm", "StableLM", "stabilityai/stablelm-2-1_6b", "1.6B, 3B, 12B"),
-    "Starcoder2ForCausalLM": Family(".layer_norm_decoder", "StarCoder 2", "bigcode/starcoder2-3b", ""),
-}
+MODELS = {name: Family(**row) for name, row in read_json(Path(__file__).with_name("families.json")).items()}
 
 # Names in published files that transformers spells otherwise.
 _OTHER_NAMES = {"PhiMoEForCausalLM": "PhimoeForCausalLM"}
@@ -217,7 +78,7 @@ def model_class(architecture: str, *, model_type: str = "", impl: str = "native"
             f"architecture {architecture!r} is not known{hint}; "
             f"`splitfuse models --supported` lists the {len(MODELS)} that are"
         )
-    module = import_module(MODELS[architecture].module, __package__)
+    module = import_module(f".{MODELS[architecture].module}", __package__)
     found: type[Decoder] = getattr(module, architecture)
     return found
 
