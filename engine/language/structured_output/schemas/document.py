@@ -27,7 +27,7 @@ def unescaped(key: str) -> str:
 
 
 _METASCHEMA = re.compile(r"^https?://json-schema\.org/draft(?:-0(\d)/schema|/(20\d\d)-\d\d/((?:meta/)?[a-z-]+))$")
-_MAX_KEYS = 200  # of one pointer
+_MAX_KEYS = 200  # most keys of a pointer
 _MAX_DYNAMIC = 100  # dynamic anchors: every definition is written out for each scope of them
 _DECLARING = ("$schema", "$id", "id")
 _IDENTIFYING = ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
