@@ -1,5 +1,6 @@
 """TextStream: decodes one output's ids as they arrive: never half a character, never past a stop string."""
 
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 
 from .stop_strings import StopStringMatcher
@@ -14,6 +15,7 @@ _MANY_PENDING = 16
 # included. So a run is held until it ends, or until this many bytes are whole characters only.
 _LONG_RUN = 128
 _BROKEN = "\ufffd"
+_utf8 = getincrementaldecoder("utf-8")
 
 
 class TextStream:
@@ -28,7 +30,8 @@ class TextStream:
         include_stop: bool = False,
         skip_special_tokens: bool = True,
     ) -> None:
-        self._decoder = IncrementalDecoder(tokenizer, prompt_token_ids, skip_special_tokens=skip_special_tokens)
+        kind = ByteDecoder if tokenizer.is_byte_level else IncrementalDecoder
+        self._decoder = kind(tokenizer, prompt_token_ids, skip_special_tokens=skip_special_tokens)
         self._stop_strings = StopStringMatcher(stop, include=include_stop)
 
     @property
@@ -42,6 +45,28 @@ class TextStream:
         Stop strings count only if `may_stop`.
         """
         return self._stop_strings.push(self._decoder.push(token_id, last=last), last=last, may_stop=may_stop)
+
+
+class ByteDecoder:
+    """Decoder of one output's ids for byte-level tokenizers, whose text is the bytes of all tokens, joined.
+
+    A look-up a token: decoding two short lists instead took a tenth of the server's work for a token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> None:
+        self._token_bytes = tokenizer.visible_bytes if skip_special_tokens else tokenizer.all_bytes
+        self._decoder = _utf8("replace")
+        self._decoder.decode(b"".join(map(self._token_bytes, prompt_token_ids[-_MAX_PROMPT_CONTEXT:])))
+        # True until the output completes or breaks a character that the prompt began.
+        self._is_within_character = bool(self._decoder.getstate()[0])
+
+    def push(self, token_id: int | None, *, last: bool) -> str:
+        """Return the text that is complete with this token, if any."""
+        text = self._decoder.decode(b"" if token_id is None else self._token_bytes(token_id), last)
+        if text and self._is_within_character:
+            self._is_within_character = False
+            return text.removeprefix(_BROKEN)  # the prompt's own broken end
+        return text
 
 
 class IncrementalDecoder:

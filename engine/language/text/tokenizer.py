@@ -3,8 +3,9 @@
 The bytes of one token alone need not be whole characters.
 """
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,21 @@ class Tokenizer:
         if len(token_ids) > _MANY_IDS:
             return self._fast.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0]
         return self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    @cached_property
+    def is_byte_level(self) -> bool:
+        """True if a text is the bytes of its tokens, joined."""
+        return self._fast.decoder is not None and json.loads(self._fast.decoder.__getstate__())["type"] == "ByteLevel"
+
+    @cached_property
+    def all_bytes(self) -> Callable[[int], bytes]:
+        """Function from a token id to its bytes in a byte-level tokenizer; none outside of the vocabulary."""
+        return cache(lambda token_id: _spelled_bytes(piece := self.piece(token_id), otherwise=piece))
+
+    @cached_property
+    def visible_bytes(self) -> Callable[[int], bytes]:
+        """Like `all_bytes`, but special tokens have no bytes."""
+        return cache(lambda token_id: b"" if token_id in self._special_ids else self.all_bytes(token_id))
 
     @cached_property
     def byte_ids(self) -> frozenset[int]:
@@ -202,8 +218,13 @@ def token_bytes(tokenizer: Tokenizer, token_id: int, text: str) -> bytes:
     piece = tokenizer.piece(token_id)
     if token_id in tokenizer.byte_ids:
         return bytes.fromhex(piece[3:5])  # <0xE2>
+    return _spelled_bytes(piece, otherwise=text)
+
+
+def _spelled_bytes(piece: str, *, otherwise: str) -> bytes:
+    """Return the bytes that a byte-level vocabulary spells so; those of `otherwise` if it spells none so."""
     alphabet = _alphabet()
-    return bytes(alphabet[char] for char in piece) if alphabet.keys() >= set(piece) else text.encode()
+    return bytes(alphabet[char] for char in piece) if alphabet.keys() >= set(piece) else otherwise.encode()
 
 
 @cache

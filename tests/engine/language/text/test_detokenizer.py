@@ -3,11 +3,13 @@
 import random
 
 import pytest
+import tokenizers
 from tiny_models import VOCAB_SIZE, byte_tokenizer
 
-from splitfuse.engine.language.text.detokenizer import TextStream
+from splitfuse.engine.language.text.detokenizer import ByteDecoder, IncrementalDecoder, TextStream
 from splitfuse.engine.language.text.tokenizer import Tokenizer
 
+BROKEN = "\ufffd"
 SCRIPTS = "Hello Привет γειά שלום مرحبا नमस्ते 你好 こんにちは 안녕 สวัสดี 👩‍👩‍👧‍👦🇩🇪é"
 
 
@@ -28,11 +30,11 @@ def test_long_runs_of_broken_bytes_come_out_in_time() -> None:
     lead, tail = (fast.encode("é").ids[i] for i in (0, 1))
     for choices in ([tail], [lead], [lead, tail], fast.encode("é你👩x").ids):
         ids = [rng.choice(choices) for _ in range(300)]
-        stream = TextStream(tokenizer, [20])
+        decoder = IncrementalDecoder(tokenizer, [20], skip_special_tokens=True)
         out = ""
         for i, token in enumerate(ids):
-            out += stream.push(token, last=i == len(ids) - 1)
-            assert len(stream._decoder._pending) <= 20
+            out += decoder.push(token, last=i == len(ids) - 1)
+            assert len(decoder._pending) <= 20
         assert out == tokenizer.decode(ids)
 
 
@@ -54,11 +56,37 @@ def test_tokens_without_text_cost_nothing_later() -> None:
         def __init__(self) -> None:
             self._fast = fast
 
-    stream = TextStream(Plain(), [20])
+    decoder = IncrementalDecoder(Plain(), [20], skip_special_tokens=True)
     for _ in range(500):
-        assert stream.push(3, last=False) == ""
-    assert len(stream._decoder._context) + len(stream._decoder._pending) < 10
-    assert stream.push(25, last=True) == fast.decode([25])
+        assert decoder.push(3, last=False) == ""
+    assert len(decoder._context) + len(decoder._pending) < 10
+    assert decoder.push(25, last=True) == fast.decode([25])
+
+
+@pytest.mark.parametrize("skip_special_tokens", [False, True])
+def test_bytes_joined_are_the_text_that_the_tokenizer_decodes(skip_special_tokens: bool) -> None:
+    fast = byte_tokenizer()
+    fast.add_special_tokens([tokenizers.AddedToken("<|end of text|>", special=True)])
+    fast.add_tokens([tokenizers.AddedToken("two words é", special=False)])
+
+    class Plain(Tokenizer):
+        def __init__(self) -> None:
+            self._fast = fast
+
+    tokenizer = Plain()
+    assert tokenizer.is_byte_level
+    added = [fast.token_to_id("<|end of text|>"), fast.token_to_id("two words é"), 10**6]
+    rng = random.Random(7)
+    for _ in range(2000):
+        ids = [rng.choice([*fast.encode(SCRIPTS).ids, *added]) for _ in range(rng.randint(1, 40))]
+        cut = rng.randint(0, len(ids) - 1)
+        new = ids[cut:]
+        decoder = ByteDecoder(tokenizer, ids[:cut], skip_special_tokens=skip_special_tokens)
+        text = "".join(decoder.push(token, last=i == len(ids) - 1) for i, token in enumerate(ids[cut:], cut))
+        before = tokenizer.decode(ids[:cut], skip_special_tokens=skip_special_tokens)
+        whole = tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        # The output may complete a character that the prompt began.
+        assert whole in (before + text, before.removesuffix(BROKEN) + text)
 
 
 def test_scripts_and_emoji_never_show_half_a_character() -> None:
