@@ -11,7 +11,7 @@ from .bounded_h11 import BoundedH11
 from .connection_limit import ConnectionLimit
 from .errors import RETRY_AFTER_S, Problem
 from .json_response import dumps
-from .sse import FILLER, WRITE_CHUNK
+from .sse import CHUNK_WRITER, FILLER
 
 HEAD_DEADLINE_S = 10.0
 STALL_S = 60.0  # a reader that takes nothing this long, with the socket's buffers full, counts as disconnected
@@ -83,20 +83,28 @@ class Connection(H11Protocol):
         return is_waiting and self.transport.get_extra_info("sslcontext") is None  # TLS closes both sides
 
     def handle_events(self) -> None:
-        """Offer `write_chunk` to the application for a new request whose answer is sent in chunks."""
+        """Offer a ChunkWriter to the application for a new request whose answer is sent in chunks."""
         super().handle_events()
         scope = self._open_scope()
         if scope.get("http_version") == "1.1" and scope.get("method") != "HEAD":
-            scope[WRITE_CHUNK] = self.write_chunk
+            scope[CHUNK_WRITER] = self
+
+    @property
+    def has_room(self) -> bool:
+        """False while the reader has fallen behind."""
+        return self._has_room.is_set()
 
     async def write_chunk(self, data: bytes) -> None:
+        """Write a slice once there is room, as `write_now` does."""
+        await self._has_room.wait()
+        self.write_now(data)
+
+    def write_now(self, data: bytes) -> None:
         """Write a slice of a begun body of unknown length; write nothing after a disconnect.
 
-        A slice is some whole events or lines, or a part of one. Waits while the reader has fallen behind. Writes the
-        same bytes as h11, but bypasses ASGI's `send` wrappers and h11's state machine, which together take as long as
-        everything else that a token costs.
+        A slice is some whole events or lines, or a part of one. Writes the same bytes as h11, but bypasses ASGI's
+        `send` wrappers and h11's state machine, which together take as long as everything else that a token costs.
         """
-        await self._has_room.wait()
         self._is_between_events = not data or data.endswith(b"\n")
         if data and not self._is_lost:  # an empty chunk would end the body
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
@@ -132,7 +140,7 @@ class Connection(H11Protocol):
         self._has_room.set()
         scope = self._open_scope()
         scope[HAS_LEFT] = True
-        scope.pop(WRITE_CHUNK, None)  # a cycle would wait for the collector
+        scope.pop(CHUNK_WRITER, None)  # a cycle would wait for the collector
         self._set_deadline(False)
         for timer in (self._stall_deadline, self._rest_deadline, self._next_probe):
             if timer is not None:

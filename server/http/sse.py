@@ -6,6 +6,7 @@ contain.
 
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -15,9 +16,23 @@ from .disconnect import unless_disconnected
 from .errors import Problem, describe
 
 # Keys of an ASGI scope.
-WRITE_CHUNK = "splitfuse.write_chunk"  # Connection.write_chunk, where the answer's body can be written so
+CHUNK_WRITER = "splitfuse.chunk_writer"  # ChunkWriter, where the answer's body can be written so
 FILLER = "splitfuse.filler"  # bytes that a client ignores between two events; without it an SSE comment
 SPACE = b" "  # no meaning before a line of JSON
+
+
+class ChunkWriter(Protocol):
+    """Writer of slices of a begun body: some whole events or lines each, or a part of one."""
+
+    @property
+    def has_room(self) -> bool:
+        """False while the reader has fallen behind."""
+
+    def write_now(self, data: bytes) -> None:
+        """Write a slice; write nothing after a disconnect."""
+
+    async def write_chunk(self, data: bytes) -> None:
+        """Write a slice once there is room."""
 
 
 def frame(data: str, *, event: str | None = None, event_id: int | None = None) -> str:
@@ -44,17 +59,20 @@ class EventStream(Response):
         error_frame: Callable[[Problem], bytes],
         on_disconnect: Callable[[], None] = lambda: None,
         headers: Mapping[str, str] | None = None,
+        use_writer: Callable[[ChunkWriter], None] = lambda _: None,
     ) -> None:
+        """`use_writer` is called before the first chunk with a writer that the source may use while it waits."""
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._source = source
         self._error_frame = error_frame
         self._on_disconnect = on_disconnect
+        self._use_writer = use_writer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_complete = False
         try:
-            await unless_disconnected(receive, self._write(send, scope.get(WRITE_CHUNK) or _writer(send)))
+            await unless_disconnected(receive, self._write(send, scope.get(CHUNK_WRITER)))
             is_complete = True
         except ClientDisconnect:
             pass
@@ -62,9 +80,12 @@ class EventStream(Response):
             if not is_complete:
                 self._on_disconnect()
 
-    async def _write(self, send: Send, write: Callable[[bytes], Awaitable[None]]) -> None:
+    async def _write(self, send: Send, writer: ChunkWriter | None) -> None:
+        write = _writer(send) if writer is None else writer.write_chunk
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await write(b"")  # begins the events: comments can now probe if the client is there
+        if writer is not None:
+            self._use_writer(writer)
         async with contextlib.aclosing(self._source):
             try:
                 async for chunk in self._source:

@@ -4,6 +4,15 @@ Each wait of TimedWaits has a limit.
 """
 
 import asyncio
+from typing import Protocol
+
+
+class Waiter(Protocol):
+    """Receiver of one call of `set_result`, unless it is done. A future is one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: bool, /) -> None: ...
 
 
 class Signal:
@@ -12,7 +21,7 @@ class Signal:
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[bool]] | tuple[()] = ()  # no set while nobody waits: thousands are kept
+        self._waiters: set[Waiter] | tuple[()] = ()  # no set while nobody waits: thousands are kept
 
     def fire(self) -> None:
         """Wake all that wait now."""
@@ -24,14 +33,18 @@ class Signal:
         """Wait for the next `fire`."""
         return await self.wait_by(asyncio.get_running_loop().create_future())
 
-    async def wait_by(self, waiter: "asyncio.Future[bool]") -> bool:
-        """Wait with a future of the caller's. Returns its result: true at `fire`, or what the caller sets before."""
+    async def wait_by(self, waiter: "asyncio.Future[bool]", *, woken: Waiter | None = None) -> bool:
+        """Wait with a future of the caller's. Returns its result: true at `fire`, or what the caller sets before.
+
+        With `woken` the signal wakes that, again and again, and the future has a result once the caller sets one.
+        """
+        woken = waiter if woken is None else woken
         waiters = self._waiters = self._waiters or set()
-        waiters.add(waiter)
+        waiters.add(woken)
         try:
             return await waiter
         finally:
-            waiters.discard(waiter)
+            waiters.discard(woken)
             if not waiters and self._waiters is waiters:
                 self._waiters = ()
 
@@ -70,16 +83,20 @@ class TimedWaits:
     def __init__(self, signal: Signal, seconds: float) -> None:
         self._signal, self._seconds = signal, seconds
         self._began = 0.0
-        self._waiter: asyncio.Future[bool] | None = None
+        self.waiter: asyncio.Future[bool] | None = None  # the running wait's
         self._timer: asyncio.TimerHandle | None = None
 
-    async def wait(self) -> bool:
-        """Wait for the next `fire`; False if the time ran out."""
+    async def wait(self, *, woken: Waiter | None = None) -> bool:
+        """Wait for the next `fire`, or for a result of `waiter` if another is `woken`; False if the time ran out."""
         loop = asyncio.get_running_loop()
-        self._began, self._waiter = loop.time(), loop.create_future()
+        self._began, self.waiter = loop.time(), loop.create_future()
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._look, loop)
-        return await self._signal.wait_by(self._waiter)
+        return await self._signal.wait_by(self.waiter, woken=woken)
+
+    def restart(self, now: float) -> None:
+        """Let the time of the wait that runs begin now, in the loop's time."""
+        self._began = now
 
     def close(self) -> None:
         """Cancel the timer: no more waits follow."""
@@ -89,9 +106,9 @@ class TimedWaits:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """End a wait that has lasted long enough, or come back when it will have."""
         self._timer, due = None, self._began + self._seconds
-        if self._waiter is None or self._waiter.done():
+        if self.waiter is None or self.waiter.done():
             return
         if loop.time() >= due:
-            self._waiter.set_result(False)
+            self.waiter.set_result(False)
         else:
             self._timer = loop.call_at(due, self._look, loop)

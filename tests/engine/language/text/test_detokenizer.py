@@ -80,7 +80,6 @@ def test_bytes_joined_are_the_text_that_the_tokenizer_decodes(skip_special_token
     for _ in range(2000):
         ids = [rng.choice([*fast.encode(SCRIPTS).ids, *added]) for _ in range(rng.randint(1, 40))]
         cut = rng.randint(0, len(ids) - 1)
-        new = ids[cut:]
         decoder = ByteDecoder(tokenizer, ids[:cut], skip_special_tokens=skip_special_tokens)
         text = "".join(decoder.push(token, last=i == len(ids) - 1) for i, token in enumerate(ids[cut:], cut))
         before = tokenizer.decode(ids[:cut], skip_special_tokens=skip_special_tokens)

@@ -10,7 +10,7 @@ from serving import parse_events, stream_events
 
 from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.server.api.native.response import NativeStreamWriter
-from splitfuse.server.api.streaming import chunks as chunks_of
+from splitfuse.server.api.streaming import JobEvents
 from splitfuse.server.http.json_writer import JsonWriter
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.settings import Settings
@@ -164,7 +164,7 @@ async def test_a_slow_reader_delays_no_other(served):
 
 async def test_what_came_since_the_last_write_goes_in_one_write():
     job = Job("id", model="m")
-    chunks = chunks_of([job], NativeStreamWriter(job, JsonWriter(max_shared_bytes=1)))
+    chunks = JobEvents([job], NativeStreamWriter(job, JsonWriter(max_shared_bytes=1))).chunks()
     for position in range(4):
         job.sink(OutputDelta("id", 0, "x", (position,)))
     assert len(parse_events((await anext(chunks)).decode())) == 4
