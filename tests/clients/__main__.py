@@ -1,6 +1,6 @@
 """`make clients`: real packages of clients against real servers, with a table in RESULTS.md.
 
-`ARGS="openai langchain"` runs some clients. A client is installed into its own folder, in the version that catalog.py
+`ARGS="openai langchain"` runs some clients. A client is installed into its own folder, in the version that catalog.json
 names. Exit code 1 if a check failed.
 """
 

@@ -1,6 +1,6 @@
 """Commands: `SPLITFUSE_CLIENT=llm python tests/clients/commands_cli.py URL` runs the checks of one.
 
-Those that catalog.py calls scripted have a model that says a script. The folder of a tokenizer is in
+Those that catalog.json calls scripted have a model that says a script. The folder of a tokenizer is in
 SPLITFUSE_TOKENIZER: nothing is fetched.
 """
 

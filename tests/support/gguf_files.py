@@ -1,8 +1,10 @@
 """GGUF files of the tiny models, written with the `gguf` package in the manner of llama.cpp's converter.
 
-The package knows the tensors' names; this file has the converter's changes of values (convert_hf_to_gguf.py).
+gguf_files.json has each model's architecture, its metadata without the architecture's name, and tensors that are no
+weights. The package knows the tensors' names; this file has the converter's changes of values (convert_hf_to_gguf.py).
 """
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,36 +18,11 @@ from gguf import GGMLQuantizationType as Type
 from tiny_models import CONFIGS, HYBRIDS, VOCAB_SIZE, byte_tokenizer, make_model
 from transformers import PretrainedConfig, PreTrainedModel
 
-from splitfuse.engine.formats.gguf import architectures as known
-
-# Architectures whose name is not the model_type.
-ARCHITECTURES = {
-    "cohere": "command-r",
-    "ernie4_5_moe": "ernie4_5-moe",
-    "glm": "chatglm",
-    "gpt_neox": "gptneox",
-    "ministral3": "mistral3",
-    "qwen2_moe": "qwen2moe",
-    "deepseek_v2": "deepseek2",
-    "deepseek_v3": "deepseek2",
-    "gemma3_text": "gemma3",
-    "gemma3n_text": "gemma3n",
-    "gemma4_text": "gemma4",
-    "glm4_moe": "glm4moe",
-    "gpt_oss": "gpt-oss",
-    "granitemoe": "granitemoe",
-    "hunyuan_v1_dense": "hunyuan-dense",
-    "hunyuan_v1_moe": "hunyuan-moe",
-    "llama4_text": "llama4",
-    "minimax_m2": "minimax-m2",
-    "mixtral": "llama",
-    "olmo3": "olmo2",
-    "qwen3_moe": "qwen3moe",
-}
 _ADDING_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _SHARED_KV = ("gemma3n", "gemma4")
 _INTERLEAVING = ("arcee", "granite", "granitehybrid", "granitemoe", "llama", "mistral3", "smollm3")
-_LAYER_NORMS = ("cohere2", "command-r", "falcon", "gptneox", "nemotron", "stablelm", "starcoder2")
+_FIELDS: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
+GGUF_MODELS, GGUF_HYBRIDS = sorted(_FIELDS.keys() & CONFIGS.keys()), sorted(_FIELDS.keys() & HYBRIDS.keys())
 
 
 # Types that the package does not quantize -> bytes of a block's scales, halves, and a size that makes values some
@@ -94,15 +71,15 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, **options: Any) 
     `options`: those of `write_model`. The returned model has the values of the file.
     """
     model = make_model(name)
-    write_model(path, model, is_hybrid=name in HYBRIDS, kind=kind, **options)
+    write_model(path, model, name, kind=kind, **options)
     return model
 
 
 def write_model(
     path: Path,
     model: PreTrainedModel,
+    name: str,
     *,
-    is_hybrid: bool,
     kind: Type | Kinds,
     alignment: int | None = None,
     named: str = "",
@@ -111,24 +88,19 @@ def write_model(
 ) -> None:
     """Write a model and the tests' tokenizer, like `write_gguf`. The model gets the values of the file.
 
-    `named`: another architecture of the same tensors. `split`: name of the vocabulary's word split, or its kind.
-    `tensors_of_a_part`: at most so many tensors stand in each part of the file.
+    `name`: of the metadata in gguf_files.json. `named`: another architecture of the same tensors. `split`: name of the
+    vocabulary's word split, or its kind. `tensors_of_a_part`: at most so many tensors stand in each part of the file.
     """
     kind_of: Kinds = (lambda _: kind) if isinstance(kind, Type) else kind
-    if is_hybrid:
-        architecture = gguf_hybrids.architecture_of(model.config)
-    else:
-        architecture = ARCHITECTURES.get(model.config.model_type, model.config.model_type)
+    architecture, fields, *tensors = _FIELDS[name]
     writer = gguf.GGUFWriter(path, named or architecture, split_max_tensors=tensors_of_a_part)
     if alignment is not None:
         writer.add_custom_alignment(alignment)
-    if is_hybrid:
-        gguf_hybrids.add_fields(writer, model.config)
-    elif architecture in _SHARED_KV:
-        gguf_gemma.add_fields(writer, model.config)
-    else:
-        _add_shape(writer, model.config, architecture)
-        _add_rope(writer, model.config, architecture)
+    writer.add_name("A tiny one")
+    for key, value in fields.items():
+        writer.add_key_value(f"{writer.arch}.{key}", value, _value_type(value))
+    for key, values in (tensors[0] if tensors else {}).items():
+        writer.add_tensor(key, np.array(values, dtype=np.float32))
     add_vocabulary(writer, model.config.vocab_size, split)
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
     names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
@@ -147,7 +119,7 @@ def write_model(
             pieces = _parts(key, parameter.data.transpose(1, 2), model.config)
         elif architecture == "gpt-oss":
             pieces = _gpt_oss_parts(key, parameter.data)
-        elif is_hybrid:
+        elif name in HYBRIDS:
             pieces = gguf_hybrids.parts(key, parameter.data, model.config)
         else:
             pieces = _parts(key, parameter.data, model.config)
@@ -167,6 +139,11 @@ def write_model(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _value_type(value: Any) -> gguf.GGUFValueType:
+    """Return the type of a field; numbers have 32 bits."""
+    return gguf.GGUFValueType.UINT32 if type(value) is int else gguf.GGUFValueType.get_type(value)
 
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: Type) -> None:
@@ -268,158 +245,9 @@ def _num_kv_heads(config: PretrainedConfig) -> int:
     return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
 
 
-def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: str) -> None:
-    writer.add_name("A tiny one")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers + (architecture == "glm4moe"))
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_vocab_size(config.vocab_size)
-    if architecture == "gpt2":
-        writer.add_feed_forward_length(config.n_inner)
-        writer.add_layer_norm_eps(config.layer_norm_epsilon)
-        return
-    sizes = ("intermediate_size_mlp", "ffn_hidden_size", "intermediate_size")
-    writer.add_feed_forward_length(next(getattr(config, name) for name in sizes if hasattr(config, name)))
-    is_latent = architecture == "deepseek2" and not _is_older(config)
-    writer.add_head_count_kv(1 if is_latent else _num_kv_heads(config))
-    if architecture in _LAYER_NORMS:
-        names = ("norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
-        writer.add_layer_norm_eps(next(getattr(config, name) for name in names if hasattr(config, name)))
-    else:
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if architecture == "deepseek2":
-        _add_latent(writer, config)
-    elif head_dim := getattr(config, "head_dim", None):
-        writer.add_key_length(head_dim)
-        writer.add_value_length(head_dim)
-    window = getattr(config, "sliding_window", None)
-    if window and config.model_type not in ("mixtral", "qwen2_moe", "starcoder2"):
-        writer.add_sliding_window(window)
-    if window and architecture in ("exaone4", "olmo2"):
-        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
-    if architecture in ("cohere2", "command-r"):
-        writer.add_logit_scale(config.logit_scale)
-    if architecture in ("granite", "granitemoe"):
-        writer.add_embedding_scale(config.embedding_multiplier)
-        writer.add_attention_scale(config.attention_multiplier)
-        writer.add_residual_scale(config.residual_multiplier)
-        writer.add_logit_scale(config.logits_scaling)
-    num_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
-    num_experts = num_experts or getattr(config, "n_routed_experts", None) or getattr(config, "moe_num_experts", None)
-    if num_experts:
-        writer.add_expert_count(num_experts)
-        writer.add_expert_used_count(
-            getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_topk", 0) or config.moe_k
-        )
-    if architecture == "glm4moe":  # and a layer that predicts one token more
-        writer.add_nextn_predict_layers(1)
-        _add_tensor(writer, f"blk.{config.num_hidden_layers}.nextn.enorm.weight", torch.ones(8), Type.F32)
-        _add_tensor(writer, f"blk.{config.num_hidden_layers}.attn_norm.weight", torch.ones(8), Type.F32)
-    if architecture == "hunyuan-moe":
-        writer.add_expert_feed_forward_length(config.intermediate_size)
-    if architecture in ("dots1", "glm4moe", "minimax-m2"):
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if config.model_type == "deepseek_v3":
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if architecture in ("deepseek2", "dots1", "glm4moe"):
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-        writer.add_expert_shared_count(config.n_shared_experts)
-        if config.n_group is not None:
-            writer.add_expert_group_count(config.n_group)
-            writer.add_expert_group_used_count(config.topk_group)
-        writer.add_leading_dense_block_count(config.first_k_dense_replace)
-        writer.add_expert_weights_norm(bool(getattr(config, "norm_topk_prob", False)))
-        writer.add_expert_weights_scale(config.routed_scaling_factor)
-    if architecture == "ernie4_5-moe":
-        writer.add_interleave_moe_layer_step(config.moe_layer_interval)
-        writer.add_leading_dense_block_count(config.moe_layer_start_index)
-        writer.add_expert_shared_count(config.moe_num_shared_experts)
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if architecture == "qwen2moe":
-        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
-    if architecture in ("gptneox", "stablelm"):
-        writer.add_parallel_residual(config.use_parallel_residual)
-    if architecture == "llama4":
-        writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
-    if architecture in ("gpt-oss", "llama4", "qwen2moe", "qwen3moe"):
-        writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", config.intermediate_size))
-    if architecture in ("gemma2", "gemma3"):
-        writer.add_attention_scale(config.query_pre_attn_scalar**-0.5)
-    if architecture == "gemma2":
-        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
-        writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if architecture == "gemma3":
-        writer.add_sliding_window_pattern(config.layer_types.index("full_attention") + 1)
-
-
-def _add_latent(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
-    width = config.qk_nope_head_dim + config.qk_rope_head_dim
-    writer.add_kv_lora_rank(config.kv_lora_rank)
-    if config.q_lora_rank is not None:
-        writer.add_q_lora_rank(config.q_lora_rank)
-    if _is_older(config):
-        writer.add_key_length(width)
-        writer.add_value_length(config.v_head_dim)
-        return
-    writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
-    writer.add_value_length(config.kv_lora_rank)
-    writer.add_key_length_mla(width)
-    writer.add_value_length_mla(config.v_head_dim)
-
-
 def _is_older(config: PretrainedConfig) -> bool:
     """True if the tests' file has keys and values of latents in one matrix, like files of before 2025."""
     return config.model_type == "deepseek_v2" and config.n_group is not None
-
-
-def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: str) -> None:
-    rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    rope = rope.get("full_attention", rope)
-    if not rope:
-        return
-    head_dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
-    head_dim = head_dim or config.hidden_size // config.num_attention_heads
-    # Hunyuan's fixed alpha stretches the base as the file is written.
-    stretch = float(rope.get("alpha") or 1.0) ** (head_dim / (head_dim - 2))
-    writer.add_rope_freq_base(rope["rope_theta"] * stretch)
-    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
-    kind = rope.get("rope_type", "default")
-    if kind == "linear":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(rope["factor"])
-    elif kind == "yarn":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(rope["factor"])
-        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-        if architecture == "deepseek2":
-            writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
-        if architecture == "mistral3":
-            writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
-            writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
-        if architecture == "olmo2":
-            writer.add_rope_scaling_attn_factors(rope["attention_factor"])
-    elif kind == "longrope":
-        writer.add_rope_scaling_orig_ctx_len(config.original_max_position_embeddings)
-        original, factor = config.original_max_position_embeddings, rope["factor"]
-        writer.add_rope_scaling_attn_factors((1 + np.log(factor) / np.log(original)) ** 0.5)
-        for length in ("long", "short"):
-            writer.add_tensor(f"rope_factors_{length}.weight", np.array(rope[f"{length}_factor"], dtype=np.float32))
-    elif kind == "llama3":
-        writer.add_tensor("rope_freqs.weight", _llama3_divisors(rope, head_dim))
-
-
-def _llama3_divisors(rope: dict[str, Any], head_dim: int) -> np.ndarray:
-    divisors = []
-    longest = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
-    shortest = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
-    for index in range(0, head_dim, 2):
-        wavelength = 2 * np.pi * rope["rope_theta"] ** (index / head_dim)
-        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-        smooth = (rope["original_max_position_embeddings"] / wavelength - low) / (high - low)
-        between = 1 / ((1 - smooth) / rope["factor"] + smooth)
-        divisors.append(1.0 if wavelength < shortest else rope["factor"] if wavelength > longest else between)
-    return np.array(divisors, dtype=np.float32)
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, size: int = VOCAB_SIZE, split: str = "gpt-2") -> None:
@@ -448,16 +276,3 @@ def add_vocabulary(writer: gguf.GGUFWriter, size: int = VOCAB_SIZE, split: str =
         writer.add_token_merges(["t h"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
-
-
-# Models that no GGUF can express: scales, chunks, layers without positions, activations and norms of their own.
-_INEXPRESSIBLE = (
-    *("gpt2-untied", "llama4", "smollm3", "smollm3-window", "gpt-neox-sequential", "qwen2-moe-no-bias"),
-    *("starcoder2-no-bias", "falcon-sequential"),
-)
-GGUF_MODELS = sorted(
-    name
-    for name, config in CONFIGS.items()
-    if ARCHITECTURES.get(config.model_type, config.model_type) in known.ARCHITECTURES and name not in _INEXPRESSIBLE
-)
-GGUF_HYBRIDS = sorted(HYBRIDS.keys() - {"kimi-linear"})  # not read from GGUF yet

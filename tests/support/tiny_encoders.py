@@ -1,93 +1,37 @@
-"""Small random models that pool, made with transformers' own classes, and their files of sentence-transformers."""
+"""Small random models that pool, made with transformers' own classes, and their files of sentence-transformers.
+
+tiny_encoders.json has each model's config class, the base of its fields, and the fields that it has beside them.
+"""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors.torch import save_file
-from tiny_models import MAX_LEN, VOCAB_SIZE, byte_tokenizer
+from tiny_models import byte_tokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import (
-    AutoModel,
-    AutoModelForSequenceClassification,
-    BertConfig,
-    LlamaConfig,
-    MistralConfig,
-    ModernBertConfig,
-    NomicBertConfig,
-    PretrainedConfig,
-    PreTrainedModel,
-    Qwen3Config,
-    RobertaConfig,
-    XLMRobertaConfig,
-)
+from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
 
-_SHAPE: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "initializer_range": 0.2,
-    "pad_token_id": 1,
-    "max_position_embeddings": MAX_LEN,
-}
-_THETAS = {"full_attention": 500.0, "sliding_attention": 70.0}
+_TABLES = json.loads(Path(__file__).with_suffix(".json").read_text())
 _SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     "max_position_embeddings",
 )
-_BERT = {**_SHAPE, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-_ROBERTA = {**_BERT, "max_position_embeddings": MAX_LEN + 2, "type_vocab_size": 1}
 
-ENCODERS: dict[str, PretrainedConfig] = {
-    "bert": BertConfig(**_BERT),
-    "roberta": RobertaConfig(**_ROBERTA),
-    "xlm-roberta": XLMRobertaConfig(**_ROBERTA),
-    "modernbert": ModernBertConfig(**{**_SHAPE, "num_hidden_layers": 4}, local_attention=32, classifier_pooling="mean"),
-    "nomic": NomicBertConfig(**_BERT),
-}
+
+def _configs(kind: str) -> dict[str, PretrainedConfig]:
+    configs = {}
+    for name, (class_name, base, fields) in _TABLES[kind].items():
+        configs[name] = getattr(transformers, class_name)(**_TABLES["bases"][base] | fields)
+    return configs
+
+
+ENCODERS, DECODERS = _configs("encoders"), _configs("decoders")
 # Configs that differ from the published ones; None: the sizes alone, so that all else is the class's default.
-OTHER_CONFIGS: dict[str, tuple[dict[str, Any] | None, ...]] = {
-    "bert": (
-        {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_attention_heads": 2},
-        {"hidden_act": "gelu_new", "type_vocab_size": 3, "pad_token_id": 0, "max_position_embeddings": MAX_LEN + 7},
-        None,
-    ),
-    "roberta": ({"pad_token_id": 0}, {"pad_token_id": 5, "type_vocab_size": 2, "layer_norm_eps": 0.1}, None),
-    "xlm-roberta": ({"pad_token_id": 5}, {"pad_token_id": 0, "type_vocab_size": 2, "hidden_act": "relu"}, None),
-    "modernbert": (
-        {"hidden_activation": "relu", "norm_eps": 0.1, "norm_bias": True},
-        {
-            "attention_bias": True,
-            "mlp_bias": True,
-            "local_attention": 10,
-            "hidden_activation": "gelu_new",
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-            "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in _THETAS.items()},
-        },
-        None,
-    ),
-    "nomic": (
-        {"hidden_act": "gelu_new", "layer_norm_eps": 0.1},
-        {
-            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
-            "type_vocab_size": 1,
-            "num_attention_heads": 2,
-            "head_dim": 32,
-        },
-        None,
-    ),
-}
-DECODERS: dict[str, PretrainedConfig] = {
-    "qwen3": Qwen3Config(**_SHAPE, num_key_value_heads=2, head_dim=32),
-    "llama": LlamaConfig(**_SHAPE, num_key_value_heads=4),
-    "mistral-window": MistralConfig(**_SHAPE, num_key_value_heads=2, head_dim=16, sliding_window=37),
-}
+OTHER_CONFIGS: dict[str, list[dict[str, Any] | None]] = _TABLES["other configs"]
 _CONFIGS = ENCODERS | DECODERS
-
-
 PAIR_IDS = {"<bos>": 0, "<eos>": 1}
 
 

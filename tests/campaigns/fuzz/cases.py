@@ -6,44 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tables import table
 from test_bad_input import BODIES, bodies  # type: ignore[import-not-found]
 from test_field_combinations import ROUTES, random_body  # type: ignore[import-not-found]
 
 # A deadline ends valid requests, so an answer that takes longer is a fault.
 DEADLINE = {"timeout_ms": 2000}
-GOOD: dict[str, Any] = {
-    "/generate": {"prompt": "Once upon a time", "max_tokens": 4, "stream": True, "stop": ["x"], "logit_bias": {"5": 1}},
-    "/v1/completions": {"prompt": ["a", "b"], "max_tokens": 3, "logprobs": 2, "echo": True, "n": 2},
-    "/v1/chat/completions": {
-        "messages": [
-            {"role": "user", "content": "Hello"},
-            {"role": "assistant", "content": [{"type": "text", "text": "x"}]},
-        ],
-        "max_tokens": 3,
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}],
-        "stream_options": {"include_usage": True},
-        "stream": True,
-    },
-    "/v1/messages": {
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}]},
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {"b": 1}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}]},
-        ],
-        "system": [{"type": "text", "text": "x"}],
-        "max_tokens": 3,
-        "tools": [{"name": "f", "input_schema": {"type": "object", "properties": {"b": {"type": "integer"}}}}],
-        "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
-        "thinking": {"type": "enabled", "budget_tokens": 1024},
-        "metadata": {"user_id": "x"},
-        "stop_sequences": ["x"],
-        "stream": True,
-        "timeout_ms": 2000,
-    },
-    "/v1/responses": {"input": [{"role": "user", "content": "x"}], "max_output_tokens": 3, "metadata": {"a": "b"}},
-    "/tokenize": {"messages": [{"role": "user", "content": "Hello"}], "add_generation_prompt": True},
-    "/detokenize": {"tokens": [5, 6, 7]},
-}
+GOOD: dict[str, Any] = table(__file__, "good")
 TEXTS = ["", "\0", "\ufeff", "\u202e", "<|end|>", "é" * 300, "a" * 5000, "/../", "%00", "{{ 7 * 7 }}", "\U0001f600"]
 NUMBERS: list[Any] = [0, -1, 1.5, 2**31, 2**63, -(2**63) - 1, 1e308, 5e-324, -0.0, float("nan"), float("inf")]
 OTHERS: list[Any] = [None, True, False, [], {}, [[]], {"": None}, [None] * 50, {"a": {"b": {"c": [0]}}}]

@@ -63,14 +63,15 @@ OTHER_NAMES = {
 
 @pytest.mark.parametrize("architecture", OTHER_NAMES)
 def test_other_names_of_a_family_give_its_tokens(architecture: str, tmp_path: Path) -> None:
-    model = make_model(OTHER_NAMES[architecture])
+    model, fields = make_model(OTHER_NAMES[architecture]), OTHER_NAMES[architecture]
     if architecture == "minicpm":
+        fields = "minicpm"
         head_dim = model.config.hidden_size // model.config.num_attention_heads
         model.config.attention_multiplier = head_dim**-0.5
         for layer in model.model.layers:
             layer.self_attn.scaling = model.config.attention_multiplier
     path = tmp_path / f"{architecture}.gguf"
-    write_model(path, model, is_hybrid=False, kind=Type.F32, named=architecture)
+    write_model(path, model, fields, kind=Type.F32, named=architecture)
     assert_equal_answers(path, model)
 
 
@@ -102,7 +103,7 @@ def test_every_type_is_served_as_its_values_are(name: str, tmp_path: Path) -> No
     )  # fmt: skip
     model, types = LlamaForCausalLM(config).eval(), [Type[kind] for kind in (TYPES if name == "mix" else [name])]
     path = tmp_path / f"{name}.gguf"
-    write_model(path, model, is_hybrid=False, kind=lambda key: types[crc32(key.encode()) % len(types)])
+    write_model(path, model, "llama-256", kind=lambda key: types[crc32(key.encode()) % len(types)])
     if name == "IQ2_XS":
         assert "2-bit GGUF (IQ2_XS, 3.56 bits in a CPU's memory)" in read_model_config(path).description
     assert_equal_answers(path, model)

@@ -9,6 +9,7 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from gguf_files import GGUF_HYBRIDS, write_gguf
 from real_configs import REAL_CONFIGS
+from tables import table
 from tiny_models import HYBRIDS, VOCAB_SIZE, make_model
 from torch import Tensor
 
@@ -94,43 +95,9 @@ def test_a_recurrences_numbers_are_not_rounded_to_the_models_dtype(name: str, tm
             torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
 
 
-QWEN, GRANITE, NEMOTRON = (
-    "Qwen/Qwen3.5-27B, text alone",
-    "ibm-granite/granite-4.0-h-tiny",
-    "nvidia/NVIDIA-Nemotron-Nano-9B-v2",
-)
-FALCON, BAMBA = "tiiuae/Falcon-H1-1.5B-Instruct", "ibm-ai-platform/Bamba-9B-v2"
-KIMI = "moonshotai/Kimi-Linear-48B-A3B-Instruct"
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "refusal"),
-    [
-        (
-            QWEN,
-            {"layer_types": ["linear_attention", "sparse_attention"] * 32},
-            "'sparse_attention' is not known; known",
-        ),
-        (QWEN, {"layer_types": ["linear_attention"] * 3}, "layer_types must have 64 entries"),
-        (QWEN, {"attn_output_gate": False}, "attn_output_gate False is not built; built: True"),
-        (QWEN, {"attention_bias": True}, "attention_bias True is not built"),
-        (QWEN, {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act 'gelu_pytorch_tanh' is not built"),
-        (QWEN, {"linear_num_value_heads": 40}, "40 is not a multiple of linear_num_key_heads 16"),
-        (QWEN, {"linear_key_head_dim": 0}, "linear_key_head_dim must be a positive integer"),
-        (GRANITE, {"position_embedding_type": "alibi"}, "position_embedding_type 'alibi' is not built"),
-        (GRANITE, {"mamba_d_head": 32}, "mamba_n_heads 48 times mamba_d_head 32 must be 3072"),
-        (GRANITE, {"mamba_d_state": None}, "mamba_d_state must be a positive integer"),
-        (NEMOTRON, {"hybrid_override_pattern": "M-X"}, "'M-X' must be made of M"),
-        (NEMOTRON, {"sliding_window": 128}, "sliding_window 128 is not built"),
-        (NEMOTRON, {"n_groups": 7}, "128 is not a multiple of mamba_n_groups 7"),
-        (FALCON, {"ssm_multipliers": [1.0]}, "ssm_multipliers must be 5 numbers"),
-        (FALCON, {"mamba_use_mlp": False}, "mamba_use_mlp False is not built"),
-        (BAMBA, {"mamba_n_heads": "many"}, "mamba_n_heads must be a positive integer"),
-        (KIMI, {"mla_use_nope": False}, "mla_use_nope False is not built; built: True"),
-        (KIMI, {"linear_attn_config": {"full_attn_layers": [0, 4]}}, "must be the layers 1 to 27"),
-        (KIMI, {"linear_attn_config": {"head_dim": 0}}, "linear_head_dim must be a positive integer"),
-        (KIMI, {"mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types .* is not built"),
-    ],
+    table(__file__, "refused"),
 )
 def test_refuses_by_name(name: str, changes: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ConfigError, match=refusal):
