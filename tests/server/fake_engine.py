@@ -25,7 +25,7 @@ from splitfuse.engine.errors import (
     RequestFailedError,
     UnavailableError,
 )
-from splitfuse.engine.language.chat.derived_format import form_facts
+from splitfuse.engine.language.chat.chat_form import form_facts
 from splitfuse.engine.language.chat.template import ChatTemplate
 
 VOCAB_SIZE = 300  # ids from 256 on have no text

@@ -74,8 +74,7 @@ class Limiter:
         tokenizer = self.model.tokenizer
         if tokenizer is None or not tokenizer.has_chat_template:
             return None
-        from ...language.chat.derived_format import reasoning_format  # here: jinja2 takes 20 ms
-        from ...language.chat.reasoning_parser import detected_reasoning
+        from ...language.chat.reasoning_parser import detected_reasoning, reasoning_format  # here: for chats alone
 
         name = detected_reasoning(tokenizer.chat_template.source)
         found = name or (await reader.chat_form()).get("reasoning")

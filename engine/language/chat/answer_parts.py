@@ -45,28 +45,19 @@ def joined(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
     return result
 
 
-def cut_at(text: str, tag: str, *, is_end: bool) -> tuple[str, bool, str]:
-    """Return the text before the tag, True if the tag is there, and the text to be read next.
-
-    The last is the text after the tag. Without a tag it is an ending of the text that may begin the tag, unless the
-    answer is complete (`is_end`).
-    """
-    before, found, after = text.partition(tag)
-    if found or is_end:
-        return before, bool(found), after
-    end = len(text) - overlap(text, tag)
-    return text[:end], False, text[end:]
-
-
 def cut_at_first(text: str, tags: Sequence[str], *, is_end: bool) -> tuple[str, str | None, str]:
-    """Like cut_at, but with the first of several tags, or None. No tag may lie within another, except at its end."""
+    """Return the text before the first of the tags, that tag or None, and the text to be read next.
+
+    The last is the text after the tag. Without a tag it is an ending of the text that may begin one, unless the answer
+    is complete (`is_end`). No tag may lie within another, except at its end.
+    """
     found = [(position, tag) for tag in tags if (position := text.find(tag)) >= 0]
     if found:
         position, tag = min(found)
         return text[:position], tag, text[position + len(tag) :]
     if is_end:
         return text, None, ""
-    end = len(text) - max(overlap(text, tag) for tag in tags)
+    end = len(text) - max((overlap(text, tag) for tag in tags), default=0)
     return text[:end], None, text[end:]
 
 

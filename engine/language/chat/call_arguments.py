@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from ..text.stop_strings import overlap
 from .call_syntax import CallSyntax, Pattern, skip_space
 from .loose_values import ValueScanner, as_json, loose_json, typed_json, types_of
-from .tool_parsers.streaming_json import ValueReader, decoded
+from .streaming_json import ValueReader, decoded
 
 _STRING = frozenset({"string"})
 
@@ -15,6 +15,7 @@ class Arguments(Protocol):
     """Reader of one call's arguments, from their first character on."""
 
     is_over: bool  # True if the reader takes no more text
+    is_certain: bool  # True if they are arguments of a call; text that never gets certain is none
 
     def begins(self, text: str, *, is_end: bool) -> bool | None:
         """True if arguments begin here; None if more text decides."""
@@ -28,6 +29,7 @@ class JsonArguments:
 
     def __init__(self, *, is_text: bool) -> None:
         self.is_over = False
+        self.is_certain = True
         self._brace = '"' if is_text else "{"
         self._string = ""
         self._value = ValueReader()
@@ -48,10 +50,14 @@ class JsonArguments:
 
 
 class Values:
-    """Reader of keys and values. The end of a value in tags counts only where the call goes on or ends behind it."""
+    """Reader of keys and values. The end of a value in tags counts only where the call goes on or ends behind it.
 
-    def __init__(self, syntax: CallSyntax, schema: Mapping[str, Any]) -> None:
+    `is_strict`: the first value must be a literal.
+    """
+
+    def __init__(self, syntax: CallSyntax, schema: Mapping[str, Any], *, is_strict: bool) -> None:
         self.is_over = False
+        self.is_certain = not is_strict
         self._syntax = syntax
         self._schema = schema
         self._properties: Mapping[str, Any] = schema.get("properties") or {}
@@ -118,7 +124,7 @@ class Values:
         return f"{opening}{as_json(key)}: {quote}", text[end:]
 
     def _over(self, rest: str) -> tuple[str, str]:
-        self.is_over = True
+        self.is_over = self.is_certain = True
         return "}" if self._keys else "{}", rest
 
     def _stops(self) -> str:
@@ -190,6 +196,11 @@ class Values:
             scanner.take(value, is_end=True)
         return scanner.is_in_string
 
+    def _is_literal(self, text: str) -> bool:
+        """True if the value, with this text, is whole and no string."""
+        literal = None if self._types == _STRING else loose_json(self._held + text)
+        return literal is not None and not literal.startswith('"')
+
     def _value_json(self, text: str) -> str:
         if self._types == _STRING:
             return as_json(text)[1:-1]
@@ -207,7 +218,7 @@ class Values:
             follows = self._goes_on(text, end, is_end=is_end) if end is not None and end >= 0 else False
             if end is None or follows is None:
                 return None, ""
-            return end if follows else -1, syntax.value_close
+            return end if follows or self._is_literal(text[:place]) else -1, syntax.value_close
         if self._key_open.words and text.startswith(self._key_open.first, place):  # the value's own end is missing
             end, key, _ = self._key(text, place, is_end=is_end)
             return (None if end is None else place if end >= 0 and self._may_be(key) else -1), syntax.key_open
@@ -260,4 +271,8 @@ class Values:
         literal = loose_json(value, self._syntax.quote)
         end, _ = self._value_close.match(rest, 0, is_end=True)
         self._is_inside = False
+        if literal is None and not self.is_certain:
+            self.is_over = True
+            return "", rest
+        self.is_certain = True
         return as_json(value) if literal is None else literal, rest[end:] if end is not None and end > 0 else rest

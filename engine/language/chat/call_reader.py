@@ -5,11 +5,13 @@ from typing import Any, Literal
 
 from .answer_parts import AnswerPart, BufferedReader, cut_at_first
 from .call_arguments import Arguments, JsonArguments, Values
-from .call_syntax import CallSyntax, Pattern, heads
+from .call_syntax import CallSyntax, Pattern, heads, is_tag
 from .loose_values import schema_of
-from .tool_parsers.streaming_call import CallReader
+from .streaming_call import CallReader
 
 Tools = Sequence[Mapping[str, Any]]
+_Head = tuple[Pattern, CallSyntax]
+_MORE = [Pattern(separator) for separator in ("", ",", ";")]  # between objects in one pair of tags
 
 
 class CallsReader(BufferedReader):
@@ -19,11 +21,15 @@ class CallsReader(BufferedReader):
         super().__init__()
         self._syntax = syntax
         self._tools = tools
-        self._first, self._later = heads(syntax)
-        self._is_bare = not self._first
-        self._state: Literal["text", "object", "arguments", "after", "only text"] = "text"
+        self._names = frozenset(tool["function"]["name"] for tool in tools)
+        first = [(pattern, other) for other in (syntax, *syntax.others) for pattern in heads(other)[0]]
+        self._tagged = [head for head in first if is_tag(head[0].first)]
+        self._bare = [head for head in first if not is_tag(head[0].first)]
+        self._tags = list(dict.fromkeys(pattern.first for pattern, _ in self._tagged))
+        self._state: Literal["start", "text", "object", "arguments", "after"] = "start" if self._bare else "text"
         self._call = CallReader(0)
         self._arguments: Arguments = JsonArguments(is_text=False)
+        self._held: list[AnswerPart] = []  # parts of a call without a tag, until its first argument is whole
         self._num_calls = 0
         self.raw = ""  # text of the call that is being read
 
@@ -35,18 +41,18 @@ class CallsReader(BufferedReader):
     def finish(self) -> list[AnswerPart]:
         """Return the held-back parts."""
         parts = super().finish()
-        if self._state == "object" and not self._call.is_call:
-            parts += self._part("content", self.raw)
+        if self._held or (self._state == "object" and not self._call.is_call):
+            parts += self._part("content", self.raw + self._text)
         return [*parts, *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
         parts: list[AnswerPart] = []
         steps = {
+            "start": self._at_start,
             "text": self._outside,
             "object": self._in_object,
             "arguments": self._in_arguments,
             "after": self._behind,
-            "only text": self._all_text,
         }
         while (self._text or self._state == "after") and steps[self._state](parts, is_end=is_end):
             pass
@@ -54,70 +60,69 @@ class CallsReader(BufferedReader):
 
     # These methods return True if there may be more to read, and append the certain parts to `parts`.
 
+    def _at_start(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
+        if not self._text.strip() and not is_end:
+            return False
+        begun = self._begin(self._bare, parts, is_end=is_end)
+        if begun is False:
+            self._state = "text"
+        return begun is not None
+
     def _outside(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
-        if self._is_bare:
-            if not self._text.strip() and not is_end:
-                return False
-            begun = self._begin(self._later, parts, is_end=is_end)
-            if begun is False:
-                self._state = "only text"
-            return begun is not None
-        tags = list(dict.fromkeys(pattern.first for pattern in self._first))
-        text, tag, rest = cut_at_first(self._text, tags, is_end=is_end)
+        text, tag, rest = cut_at_first(self._text, self._tags, is_end=is_end)
         parts += self._part("content", text)
         self._text = (tag or "") + rest
         if tag is None:
             return False
-        begun = self._begin(self._first, parts, is_end=is_end)
+        begun = self._begin(self._tagged, parts, is_end=is_end)
         if begun is False:
             parts += self._part("content", self._text[0])
             self._text = self._text[1:]
         return begun is not None
 
-    def _all_text(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
-        parts += self._part("content", self._text)
-        self._text = ""
-        return False
-
-    def _begin(self, patterns: Sequence[Pattern], parts: list[AnswerPart], *, is_end: bool) -> bool | None:
+    def _begin(self, heads: Sequence[_Head], parts: list[AnswerPart], *, is_end: bool) -> bool | None:
         """Begin a call if one stands here; None if more text decides."""
         has_more = False
-        for pattern in patterns:
+        for pattern, syntax in heads:
             end, name = pattern.match(self._text, is_end=is_end)
             if end is None:
                 has_more = True
             elif end >= 0:
-                begun = self._begin_at(end, name, parts, is_end=is_end)
+                begun = self._begin_at(end, name, syntax, parts, is_end=is_end)
                 if begun:
                     return True
                 has_more = has_more or begun is None
         return None if has_more else False
 
-    def _begin_at(self, end: int, name: str, parts: list[AnswerPart], *, is_end: bool) -> bool | None:
+    def _begin_at(
+        self, end: int, name: str, syntax: CallSyntax, parts: list[AnswerPart], *, is_end: bool
+    ) -> bool | None:
         rest = self._text[end:].lstrip()
-        if self._syntax.name_key:
+        if syntax.name_key:
             if not rest.startswith("{"):
                 return None if not rest and not is_end else False
-            names = frozenset(tool["function"]["name"] for tool in self._tools) if self._is_bare else None
-            keys = (self._syntax.name_key, self._syntax.arguments_key)
-            self._call = CallReader(self._num_calls, names=names or None, keys=keys)
+            names = self._names if self._bare and self._names else None
+            keys = (syntax.name_key, syntax.arguments_key)
+            self._call = CallReader(self._num_calls, names=names, keys=keys)
             self._state = "object"
         else:
-            arguments = self._new_arguments(name)
+            arguments = self._new_arguments(name, syntax)
             begins = arguments.begins(rest, is_end=is_end)
             if not begins:
                 return begins
-            self._drop_space()
-            parts.append(AnswerPart("call", name, self._num_calls))
+            if self._bare and self._names and name not in self._names:
+                return False
+            self._held = [AnswerPart("call", name, self._num_calls)]
             self._arguments, self._state = arguments, "arguments"
+        self._syntax = syntax
         self.raw = self._text[: len(self._text) - len(rest)]
         self._text = rest
         return True
 
-    def _new_arguments(self, name: str) -> Arguments:
-        if self._syntax.arguments == "json":
-            return JsonArguments(is_text=self._syntax.is_text)
-        return Values(self._syntax, schema_of(self._tools, name))
+    def _new_arguments(self, name: str, syntax: CallSyntax) -> Arguments:
+        if syntax.arguments == "json":
+            return JsonArguments(is_text=syntax.is_text)
+        return Values(syntax, schema_of(self._tools, name), is_strict=bool(self._bare))
 
     def _in_object(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         new = self._call.push(self._text)
@@ -128,24 +133,32 @@ class CallsReader(BufferedReader):
             parts += new
         if not self._call.is_over:
             return False
-        if self._call.is_call:
-            self._num_calls += 1
-            self._state = "after"
-        else:
-            parts += self._part("content", self.raw)
-            self._state = "only text" if self._is_bare else "text"
-        return True
+        return self._ended(parts, is_call=self._call.is_call)
 
     def _in_arguments(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         text, rest = self._arguments.read(self._text, is_end=is_end)
         self.raw += self._text[: len(self._text) - len(rest)]
         self._text = rest
-        if text:
-            parts.append(AnswerPart("arguments", text, self._num_calls))
+        self._held += [AnswerPart("arguments", text, self._num_calls)] if text else []
+        if self._arguments.is_certain:
+            if self._held:
+                self._drop_space()
+            parts += self._held
+            self._held = []
         if not self._arguments.is_over:
             return False
-        self._num_calls += 1
-        self._state = "after"
+        is_call = not self._held
+        self._held = []
+        return self._ended(parts, is_call=is_call)
+
+    def _ended(self, parts: list[AnswerPart], *, is_call: bool) -> bool:
+        """Go on after a call, or text that was none."""
+        if is_call:
+            self._num_calls += 1
+            self._state = "after"
+        else:
+            parts += self._part("content", self.raw)
+            self._state = "text"
         return True
 
     def _behind(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
@@ -156,8 +169,10 @@ class CallsReader(BufferedReader):
         text = self._without(self._text, Pattern(closing).words, is_end=is_end)
         if text is None:
             return False
+        patterns = [*heads(self._syntax)[1], *(_MORE if self._syntax.name_key and text == self._text else ())]
         whole, self._text = self._text, text
-        begun = self._begin(self._later, parts, is_end=is_end) if text.strip() or is_end else None
+        later = [(pattern, self._syntax) for pattern in patterns]
+        begun = self._begin(later, parts, is_end=is_end) if text.strip() or is_end else None
         if begun is None:
             self._text = whole
             return False
@@ -167,18 +182,19 @@ class CallsReader(BufferedReader):
         if text is None:
             self._text = whole
             return False
-        self._text = text
-        self._state = "only text" if self._is_bare else "text"
+        self._text, self._state = text, "text"
         self.raw = ""
         self._drop_space()
         return True
 
     def _without(self, text: str, words: Sequence[str], *, is_end: bool) -> str | None:
-        """Return the text after these words, any of which may be missing; None if more text decides."""
+        """Return the text after these words, any of which may be missing or cut; None if more text decides."""
         for word in words:
             stripped = text.lstrip()
             if stripped.startswith(word):
                 text = stripped[len(word) :]
             elif word.startswith(stripped) and not is_end:
                 return None
+            elif word.startswith(stripped):
+                text = ""
         return text

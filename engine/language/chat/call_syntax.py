@@ -7,8 +7,9 @@ from typing import Literal
 
 NUMBER, ID, _NAME = "\x01", "\x02", "\x03"  # places of a call's number, its id and its name in the texts
 _PLACES = {NUMBER: re.compile(r"\d+"), ID: re.compile(r"[\w-]+"), _NAME: re.compile(r"[A-Za-z0-9_.-]+")}
-_WORDS = re.compile(rf"[{NUMBER}{ID}{_NAME}]|[^\s{NUMBER}{ID}{_NAME}]+")
-TAG = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+TAG = re.compile(rf"<[^<>\s{NUMBER}{ID}{_NAME}]+>|\[/?[A-Z_]+\]")
+_WORDS = re.compile(rf"{TAG.pattern}|[{NUMBER}{ID}{_NAME}]|(?:(?!{TAG.pattern})[^\s{NUMBER}{ID}{_NAME}])+")
+_TAGS = re.compile(rf"{TAG.pattern}|<[^<>\s]+(?=\s|\Z)")
 _SPACE = re.compile(r"\s*")
 _MIN_TAG_CHARS = 4  # shorter texts, and JSON, begin no call by themselves
 
@@ -41,10 +42,24 @@ class CallSyntax:
     value_close: str = ""
     separator: str = ""
     quote: str = ""
+    others: "tuple[CallSyntax, ...]" = ()  # syntaxes that are read, too, and never asked for
+
+    def around(self, name: str) -> tuple[str, str]:
+        """Return the texts before and after the arguments of a function's call."""
+        return f"{self.opening}{self.name_open}{name}{self.middle}", f"{self.arguments_close}{self.closing}"
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """Parts of the texts that may be special tokens."""
+        texts = [value for name in self.__slots__ if isinstance(value := getattr(self, name), str)]
+        own = tags_of(" ".join(texts))
+        return tuple(dict.fromkeys([*own, *(tag for other in self.others for tag in other.special_texts)]))
 
     @property
     def trigger(self) -> str:
         """Text that always begins calls, "" if no text is that clear."""
+        if self.arguments == "channels":
+            return ""
         text = self.before + self.opening + self.name_open
         tag = TAG.match(text)
         if tag is not None and tag[0] not in self.trailer:
@@ -87,6 +102,11 @@ def skip_space(text: str, position: int) -> int:
     return position if found is None else found.end()
 
 
+def tags_of(text: str) -> tuple[str, ...]:
+    """Return the tags, whole or cut by white space, that may be special tokens."""
+    return tuple(dict.fromkeys(_TAGS.findall(text)))
+
+
 def is_tag(word: str) -> bool:
     """True if a word is no ordinary text."""
     return len(word) >= _MIN_TAG_CHARS and word[0] not in '{"'
@@ -97,10 +117,12 @@ def heads(syntax: CallSyntax) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]
     """Return the patterns of the text before arguments, or a call's object: of the first call, and of later ones."""
     middles = [syntax.middle, re.sub(rf"\[[A-Z_]+\]{ID}", "", syntax.middle)]  # models leave out ids
     ends = [""] if syntax.name_key else [f"{syntax.name_open}{_NAME}{middle}" for middle in dict.fromkeys(middles)]
-    first = [start + end for start in dict.fromkeys([syntax.before + syntax.opening, syntax.opening]) for end in ends]
+    starts = dict.fromkeys([syntax.before + syntax.opening, syntax.opening])
+    first = [start + end for start in starts for end in ends]
     if syntax.name_key and syntax.before.endswith("["):
         first.append(syntax.before[:-1])  # one call, without a list
-    tagged = [pattern for pattern in map(Pattern, first) if is_tag(pattern.first)]
     separators = dict.fromkeys([syntax.between or "", "", ",", ";"])
     later = [Pattern(separator + syntax.opening + end) for separator in separators for end in ends]
-    return tuple(tagged), tuple(later)
+    patterns = list(map(Pattern, first))
+    tagged = [pattern for pattern in patterns if is_tag(pattern.first)]
+    return tuple(tagged or patterns[: None if syntax.name_key else 1]), tuple(later)

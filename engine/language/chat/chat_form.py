@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...errors import ConfigError, InvalidRequestError
 from .answer_parser import AnswerParser
 from .answer_parts import Reader, joined
+from .call_formats import CALL_FORMATS, detected_format
 from .call_reader import CallsReader
 from .call_syntax import CallSyntax
 from .form_trials import Call, CallTrials, thoughts_of
@@ -110,6 +111,33 @@ class ChatForm:
                 raise ConfigError(f"calls are not read back as they were: {text[:200]!r}")
 
 
+def form_facts(template: ChatTemplate) -> dict[str, Any]:
+    """Return what a template says of its answers, as JSON values.
+
+    calls: the fields of a CallSyntax, unless one with a name reads them; reasoning: those of a ReasoningFormat; error:
+    the reason if nothing can be derived.
+    """
+    try:
+        form = ChatForm.of(template)
+    except (ConfigError, InvalidRequestError) as exc:
+        return {"error": str(exc)}
+    calls, name = form.calls, detected_format(template.source)
+    return {
+        "calls": None if calls is None or _reads(name, form, calls) else asdict(calls),
+        "reasoning": None if form.reasoning is None else asdict(form.reasoning),
+    }
+
+
+def _reads(name: str | None, form: ChatForm, calls: CallSyntax) -> bool:
+    """True if the syntax of this name reads the calls that the template writes."""
+    if name is None:
+        return False
+    if not calls.trigger:
+        return True  # a mark says more than a bare object
+    named = replace(form, calls=CALL_FORMATS[name])
+    return all(named.read(form.render_calls([call])) == Answer("", "", [call]) for call in READ_BACK)
+
+
 class FormReader:
     """Incremental reader of one answer."""
 
@@ -120,8 +148,7 @@ class FormReader:
         if form.calls is not None and form.calls.arguments == "channels":
             thinking, calls, self._calls = HarmonyParser(), None, None
         elif form.reasoning is not None:
-            trigger = "" if form.calls is None else form.calls.trigger
-            thinking = form.reasoning.parser(tools, is_open=form.begins_open, trigger=trigger, syntax=form.calls)
+            thinking = form.reasoning.parser(tools, is_open=form.begins_open, syntax=form.calls)
         self._parser = AnswerParser(thinking, calls)
         self.parts: list[Any] = []
 

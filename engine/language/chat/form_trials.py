@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import ConfigError, InvalidRequestError
+from .call_formats import CALL_FORMATS
 from .call_syntax import ID, NUMBER, TAG, CallSyntax
 from .harmony_parser import CHANNEL, MESSAGE
 from .reasoning_parser import REASONING_FORMATS, ReasoningFormat
@@ -75,7 +76,7 @@ class CallTrials:
         calls = _CALLS if self._is_parallel else _CALLS[:1]
         text = self.answer_text(calls, ids=_IDS[: len(calls)])
         if f"to=functions.{calls[0][0]}" in text and CHANNEL in text and MESSAGE in text:
-            return CallSyntax(arguments="channels")
+            return CALL_FORMATS["openai"]
         for call_id in _IDS:
             text = text.replace(call_id, ID)
         places = _places(text, calls)

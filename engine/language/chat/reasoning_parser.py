@@ -7,8 +7,9 @@ from typing import Any
 
 from . import harmony_parser
 from .answer_parts import AnswerPart, BufferedReader, cut_at_first
+from .call_formats import Style
 from .call_reader import CallsReader
-from .call_syntax import CallSyntax
+from .call_syntax import CallSyntax, tags_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +30,14 @@ class ReasoningFormat:
         return max(map(text.rfind, self.openings)) > max(map(text.rfind, self.closings))
 
     def parser(
-        self, tools: Sequence[Mapping[str, Any]], *, is_open: bool, trigger: str = "", syntax: CallSyntax | None = None
+        self, tools: Sequence[Mapping[str, Any]], *, is_open: bool, syntax: CallSyntax | None = None
     ) -> "ReasoningParser":
-        """Create a parser of one answer. Calls may begin within reasoning, with `trigger` and in this syntax."""
+        """Create a parser of one answer. Calls in this syntax may begin within reasoning."""
         return ReasoningParser(
             openings=self.openings,
             closings=self.closings,
             is_open=is_open,
-            trigger=trigger,
+            trigger="" if syntax is None else syntax.trigger,
             new_calls=None if syntax is None else partial(CallsReader, syntax, tools),
         )
 
@@ -72,6 +73,15 @@ REASONING_FORMATS = {
         closings=("Here is my response:", "Here's my response:"),
     ),
 }
+
+
+def reasoning_format(style: Style) -> ReasoningFormat:
+    """Return a format of reasoning by its name or from its fields."""
+    if isinstance(style, str):
+        return REASONING_FORMATS[style]
+    openings, closings = tuple(style["openings"]), tuple(style["closings"])
+    tags = tags_of(" ".join([*openings, *closings]))
+    return ReasoningFormat(openings=openings, closings=closings, is_open=style["is_open"], special_texts=tags)
 
 
 def detected_reasoning(template: str) -> str | None:

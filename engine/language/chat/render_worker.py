@@ -38,7 +38,7 @@ def main() -> None:
 
 def _rendered(template: ChatTemplate, conversation: dict[str, Any], *, max_chars: int) -> dict[str, Any]:
     if conversation.get("asks_form"):
-        from .derived_format import form_facts  # here: it takes part in no rendering
+        from .chat_form import form_facts  # here: it takes part in no rendering
 
         return {"text": json.dumps(form_facts(template))}
     try:

@@ -6,7 +6,8 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from ...errors import InvalidRequestError
-from ..chat.derived_format import Style, reasoning_format, tool_format
+from ..chat.call_formats import Style, call_syntax
+from ..chat.reasoning_parser import reasoning_format
 from .call_grammar import call_rules, json_value, literal, text_up_to
 from .params import StructuredOutputs
 from .refusal import refusal
@@ -32,7 +33,7 @@ def answer_grammar(
     special_ids = special_ids or {}
     rules = []
     if style is not None:
-        rules += call_rules(tool_format(style), tools, is_parallel=is_parallel, special_ids=special_ids)
+        rules += call_rules(call_syntax(style), tools, is_parallel=is_parallel, special_ids=special_ids)
     rules += [] if content is None else _content(content)
     before = "" if reasoning is None else literal(reasoning_format(reasoning).before_content, special_ids)
     kinds = ["calls"] * (style is not None) + [f"{before} content".strip()] * (content is not None)
@@ -56,7 +57,7 @@ def free_answer_grammar(
     the answer ends with the first call. Other arguments are like answer_grammar's.
     """
     special_ids = special_ids or {}
-    form = tool_format(style)
+    form = call_syntax(style)
     rules = call_rules(
         form, tools, is_parallel=is_parallel, special_ids=special_ids, unchecked=unchecked, has_begun=True
     )

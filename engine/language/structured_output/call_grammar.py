@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from ...errors import InvalidRequestError
 from ..chat.call_syntax import ID, NUMBER, CallSyntax
 from ..chat.loose_values import resolved, types_of
-from ..chat.tool_parsers.qwen3_coder import PARAMETER, PARAMETER_END
-from ..chat.tool_parsers.tool_format import ToolFormat
 from .enforceable import enforceable
 from .params import JSON_SPACING
 from .schemas.document import TooManySchemasError
@@ -39,18 +37,10 @@ def json_value(schema: Any) -> str:
 
 
 _ANY: Mapping[str, Any] = {"type": "object"}
-_QWEN3_CODER = CallSyntax(
-    arguments="tags",
-    key_open=PARAMETER,
-    value_open=">\n",
-    value_close=f"\n{PARAMETER_END}",
-    separator="\n",  # after the last value, too
-)
-_PYTHON = CallSyntax(arguments="keywords", value_open="=", separator=", ", quote='"')
 
 
 def call_rules(
-    style: ToolFormat,
+    syntax: CallSyntax,
     tools: Sequence[Mapping[str, Any]],
     *,
     is_parallel: bool,
@@ -61,21 +51,22 @@ def call_rules(
     """Return rules whose `calls` is at least one call of these tools, or several with `is_parallel`.
 
     Arguments fit the tools' schemas; `unchecked` functions take any object. `has_begun`: the output already
-    has the style's trigger; unless the trigger opens a list, the next call has a trigger of its own.
+    has the syntax's trigger; unless the trigger opens a list, the next call has a trigger of its own.
     """
-    begun = len(style.trigger) if has_begun else 0
-    before, skip = style.before[begun:], 0 if style.before else begun
-    is_list = is_parallel and style.between is not None and not skip
-    more = f" ({literal(style.between or '', special_ids)} call)*" if is_list else ""
+    begun = len(syntax.trigger) if has_begun else 0
+    before, skip = syntax.before[begun:], 0 if syntax.before else begun
+    is_list = is_parallel and syntax.between is not None and not skip
+    more = f" ({literal(syntax.between or '', special_ids)} call)*" if is_list else ""
+    after = syntax.after if syntax.before else ""  # else the turn ends here
     rules = [
-        f"calls: {literal(before, special_ids)} call{more} {literal(style.after, special_ids)}",
+        f"calls: {literal(before, special_ids)} call{more} {literal(after, special_ids)}",
         "call: " + " | ".join(f"tool_{number}" for number in range(len(tools))),
     ]
     for number, tool in enumerate(tools):
         function = tool["function"]
         schema = _ANY if function["name"] in unchecked else _enforceable_arguments(function)
-        opening, closing = style.around(function["name"])
-        arguments, their_rules = _ARGUMENTS[style.arguments](schema, f"tool_{number}", style.syntax, special_ids)
+        opening, closing = syntax.around(function["name"])
+        arguments, their_rules = _ARGUMENTS[syntax.arguments](schema, f"tool_{number}", syntax, special_ids)
         opening, closing = literal(opening[skip:], special_ids), literal(closing, special_ids)
         rules += [f"tool_{number}: {opening} {arguments} {closing}", *their_rules]
     return rules
@@ -89,7 +80,7 @@ def _enforceable_arguments(function: Mapping[str, Any]) -> Any:
 
 
 def _json_arguments(
-    schema: Mapping[str, Any], name: str, syntax: CallSyntax | None, special_ids: Mapping[str, int]
+    schema: Mapping[str, Any], name: str, syntax: CallSyntax, special_ids: Mapping[str, int]
 ) -> tuple[str, list[str]]:
     return json_value({**schema, "x-guidance": dict(JSON_SPACING)}), []
 
@@ -112,11 +103,10 @@ def _properties(schema: Mapping[str, Any]) -> list[_Property]:
     ]
 
 
-def _xml_arguments(
-    schema: Mapping[str, Any], name: str, syntax: CallSyntax | None, special_ids: Mapping[str, int]
+def _tagged_arguments(
+    schema: Mapping[str, Any], name: str, syntax: CallSyntax, special_ids: Mapping[str, int]
 ) -> tuple[str, list[str]]:
     """Return the rules for the properties in order, each in tags of its own."""
-    syntax = syntax or _QWEN3_CODER
     expression, rules = [], []
     for number, item in enumerate(_properties(schema)):
         rule = f"{name}_{number}"
@@ -127,12 +117,12 @@ def _xml_arguments(
         opening, closing = literal(f"{syntax.key_open}{item.name}{opening}", special_ids), syntax.separator
         rules += [
             f"{rule}: {opening} {value} {literal(closing, special_ids)}".rstrip(),
-            _xml_value(item.schema, value, syntax.value_close, is_string=is_string, special_ids=special_ids),
+            _tagged_value(item.schema, value, syntax.value_close, is_string=is_string, special_ids=special_ids),
         ]
     return " ".join(expression), rules
 
 
-def _xml_value(
+def _tagged_value(
     schema: Mapping[str, Any], name: str, end: str, *, is_string: bool, special_ids: Mapping[str, int]
 ) -> str:
     closing = literal(end, special_ids)
@@ -146,11 +136,10 @@ def _xml_value(
     return text_up_to(end, name, special_ids=special_ids)
 
 
-def _python_arguments(
-    schema: Mapping[str, Any], name: str, syntax: CallSyntax | None, special_ids: Mapping[str, int]
+def _keyword_arguments(
+    schema: Mapping[str, Any], name: str, syntax: CallSyntax, special_ids: Mapping[str, int]
 ) -> tuple[str, list[str]]:
     """Return the rules for the properties in order, as KEY=value with commas between. Values are JSON."""
-    syntax = syntax or _PYTHON
     properties = _properties(schema)
     rules: list[str] = []
     for number, item in enumerate(properties):
@@ -161,7 +150,7 @@ def _python_arguments(
         value = f"{rule}_value" if is_text else json_value(item.schema)
         rules.append(f"{rule}: {opening} {value} {literal(syntax.value_close, special_ids)}".rstrip())
         if is_text:
-            rules.append(_xml_value(item.schema, value, quote, is_string=True, special_ids=special_ids))
+            rules.append(_tagged_value(item.schema, value, quote, is_string=True, special_ids=special_ids))
     separator = literal(syntax.separator, special_ids)
     later = [
         f"{separator} {name}_{number}" if item.is_required else f"({separator} {name}_{number})?"
@@ -175,4 +164,9 @@ def _python_arguments(
     return f"({' | '.join(firsts)})?" if firsts else "", rules
 
 
-_ARGUMENTS = {"json": _json_arguments, "xml": _xml_arguments, "python": _python_arguments}
+_ARGUMENTS = {
+    "json": _json_arguments,
+    "channels": _json_arguments,
+    "tags": _tagged_arguments,
+    "keywords": _keyword_arguments,
+}

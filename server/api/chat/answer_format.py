@@ -9,16 +9,17 @@ from ....engine.checks import check_text
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.language.chat.answer_parser import AnswerParser
-from ....engine.language.chat.derived_format import Style, reasoning_format, tool_format
+from ....engine.language.chat.call_formats import NEUTRAL_FORMAT, Style, call_syntax, detected_format
+from ....engine.language.chat.call_reader import CallsReader
 from ....engine.language.chat.harmony_parser import HarmonyParser
 from ....engine.language.chat.reasoning_parser import (
     REASONING_FORMATS,
     ReasoningFormat,
     ReasoningParser,
     detected_reasoning,
+    reasoning_format,
 )
 from ....engine.language.chat.template import ChatTemplate
-from ....engine.language.chat.tool_parsers.registry import NEUTRAL_FORMAT, detected_format
 from ....engine.language.chat.tools import Tool
 from ....engine.language.structured_output.answer_grammar import answer_grammar, free_answer_grammar
 from ....engine.language.structured_output.params import StructuredOutputs
@@ -70,16 +71,15 @@ class AnswerFormat:
 
     def reader(self) -> AnswerParser:
         """Create a parser for one answer."""
-        form = None if self.style is None else tool_format(self.style)
-        calls = None if form is None else form.reader(self.tools)
+        syntax = None if self.style is None else call_syntax(self.style)
+        calls = None if syntax is None else CallsReader(syntax, self.tools)
         thinking: HarmonyParser | ReasoningParser | None = None
         thinking_tags: list[str] = []
         if self.reasoning == "openai_gptoss":
             thinking, calls = HarmonyParser(reads_calls=calls is not None), None
         elif self.reasoning is not None:
             thoughts = reasoning_format(self.reasoning)
-            trigger, syntax = ("", None) if form is None else (form.trigger, form.syntax)
-            thinking = thoughts.parser(self.tools, is_open=self.is_open, trigger=trigger, syntax=syntax)
+            thinking = thoughts.parser(self.tools, is_open=self.is_open, syntax=syntax)
             thinking_tags = [*thoughts.openings, *thoughts.closings]
         parser = AnswerParser(
             thinking,
@@ -87,7 +87,7 @@ class AnswerFormat:
             max_calls=self.max_calls,
             shows_reasoning=self.shows_reasoning,
             is_forced=self.is_forced,
-            has_call_tag=form is not None and bool(form.trigger),
+            has_call_tag=syntax is not None and bool(syntax.trigger),
             thinking_tags=thinking_tags,
         )
         return CustomCalls(parser, self.customs) if self.customs else parser
@@ -139,7 +139,7 @@ def answer_format(
     style = _style(chat, own)
     reasoning = reasoning_style(tokenizer.chat_template, settings, asked)
     form = None if reasoning is None else reasoning_format(reasoning)
-    special_texts = [] if style is None else [*tool_format(style).special_texts]
+    special_texts = [] if style is None else [*call_syntax(style).special_texts]
     special_texts += [] if form is None else form.special_texts
     is_parallel = chat.is_parallel and chat.choice.mode != "named"
     return AnswerFormat(
@@ -244,7 +244,7 @@ def _checked_names(chat: Chat, style: Style | None, *, is_told: bool) -> list[st
 
     These are all tools if the prompt describes the format, which the model may then know badly, else the strict ones.
     """
-    if style is None or chat.choice.is_forced or not tool_format(style).trigger:
+    if style is None or chat.choice.is_forced or not call_syntax(style).trigger:
         return []
     names = [tool["function"]["name"] for tool in chat.choice.among(chat.tools)]
     return [name for name in names if is_told or name in chat.strict_names]

@@ -9,18 +9,24 @@ from answer_pieces import call, content, read_in_pieces, reasoning
 
 from splitfuse.engine.language.chat.answer_parser import AnswerParser
 from splitfuse.engine.language.chat.answer_parts import AnswerPart, Reader, read_whole
+from splitfuse.engine.language.chat.call_formats import CALL_FORMATS
+from splitfuse.engine.language.chat.call_reader import CallsReader
 from splitfuse.engine.language.chat.reasoning_parser import ReasoningParser
-from splitfuse.engine.language.chat.tool_parsers.hermes import HermesCalls
-from splitfuse.engine.language.chat.tool_parsers.llama3_json import Llama3Calls
 
 ARGUMENTS = '{"town": "K\\u00f6ln \\" } ]", "days": [1, {"a": null}], "x": -1.5e3}'
 
+
+def calls(name: str) -> CallsReader:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("f", "weather")]
+    return CallsReader(CALL_FORMATS[name], tools)
+
+
 MAKE: dict[str, Callable[[], Reader]] = {
-    "hermes": HermesCalls,
-    "llama3": lambda: Llama3Calls({"f", "weather"}),
+    "hermes": lambda: calls("hermes"),
+    "llama3": lambda: calls("llama3_json"),
     "thinking": ReasoningParser,
     "open": lambda: ReasoningParser(is_open=True),
-    "both": lambda: AnswerParser(ReasoningParser(), HermesCalls()),
+    "both": lambda: AnswerParser(ReasoningParser(), calls("hermes")),
     "none": lambda: AnswerParser(None, None),
 }
 
@@ -74,7 +80,7 @@ HERMES: list[tuple[str, list[AnswerPart]]] = [
     ),
     (
         '<tool_call>{"name": "f", "arguments": {"a": 1} oops}</tool_call> next',
-        [*call("f", '{"a": 1}'), content("next")],
+        [*call("f", '{"a": 1}'), content("oops}</tool_call> next")],
     ),
 ]
 LLAMA3: list[tuple[str, list[AnswerPart]]] = [
@@ -177,7 +183,7 @@ def test_any_text_is_read_alike_in_any_pieces(name: str) -> None:
 
 
 def test_what_is_certain_comes_at_once() -> None:
-    reader = HermesCalls()
+    reader = calls("hermes")
     out = [
         reader.push(part)
         for part in ("Hi", " you", '<tool_call>{"name": "f"', ', "arguments": {"a": ', "1", ', "b": 2}')
@@ -204,7 +210,7 @@ def test_thinking_is_known_while_it_lasts() -> None:
 
 def test_long_arguments_take_time_in_proportion() -> None:
     """Look at every character once, however small the parts."""
-    reader = HermesCalls()
+    reader = calls("hermes")
     body = json.dumps({"a": ["x" * 100] * 500})
     parts = [part for char in f'<tool_call>{{"name": "f", "arguments": {body}' for part in reader.push(char)]
     assert "".join(part.text for part in parts if part.kind == "arguments") == body

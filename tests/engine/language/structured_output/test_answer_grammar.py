@@ -11,8 +11,10 @@ from published import published
 from splitfuse.engine import LLM, ChatForm, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import ConfigError, InvalidRequestError
-from splitfuse.engine.language.chat.answer_parts import read_whole
-from splitfuse.engine.language.chat.tool_parsers.registry import TOOL_FORMATS
+from splitfuse.engine.language.chat.answer_parts import Reader, read_whole
+from splitfuse.engine.language.chat.call_formats import CALL_FORMATS
+from splitfuse.engine.language.chat.call_reader import CallsReader
+from splitfuse.engine.language.chat.harmony_parser import HarmonyParser
 from splitfuse.engine.language.structured_output.answer_grammar import answer_grammar, free_answer_grammar
 from splitfuse.engine.language.structured_output.params import StructuredOutputs
 from splitfuse.engine.language.text.tokenizer import Tokenizer
@@ -187,7 +189,7 @@ FREE = {
 @pytest.mark.parametrize("style", FREE)
 def test_a_call_that_begins_in_a_free_answer(accepts, style: str) -> None:
     grammar, call = free_answer_grammar(style=style, tools=TOOLS), FREE[style]
-    trigger = TOOL_FORMATS[style].trigger
+    trigger = CALL_FORMATS[style].trigger
     for fine in ("", "Hello.", f"{trigger[:-1]} is text", call, f"I look.\n{call}\nAnd {call} again."):
         assert accepts(grammar, fine), fine
     for wrong in (f"{trigger}x", f"x {trigger}", call.replace("weather", "rain").replace("now", "rain")):
@@ -225,7 +227,7 @@ def test_special_tokens_are_written_as_such() -> None:
     assert 'tool_0: <[5]> "now" <[6]> %json' in forced
 
 
-@pytest.mark.parametrize("style", {form: name for name, form in TOOL_FORMATS.items()}.values())
+@pytest.mark.parametrize("style", {form: name for name, form in CALL_FORMATS.items()}.values())
 def test_the_demo_model_calls_when_it_must(llm: LLM, style: str) -> None:
     grammar = answer_grammar(style=style, tools=TOOLS[:2], is_parallel=False)
     params = SamplingParams(n=12, seed=5, max_tokens=300, structured_outputs=StructuredOutputs(grammar=grammar))
@@ -233,7 +235,8 @@ def test_the_demo_model_calls_when_it_must(llm: LLM, style: str) -> None:
     schemas = {"weather": SCHEMA, "now": {"properties": {}, "additionalProperties": False}}
     names = set()
     for one in output.outputs:
-        name, arguments = read_whole(TOOL_FORMATS[style].reader(TOOLS), one.text)
+        reader: Reader = HarmonyParser() if style == "openai" else CallsReader(CALL_FORMATS[style], TOOLS)
+        name, arguments = read_whole(reader, one.text)
         assert (name.kind, arguments.kind, one.finish_reason) == ("call", "arguments", "stop"), one.text
         validate(json.loads(arguments.text), schemas[name.text])
         names.add(name.text)

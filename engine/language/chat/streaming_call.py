@@ -2,7 +2,7 @@
 
 from collections.abc import Container
 
-from ..answer_parts import AnswerPart
+from .answer_parts import AnswerPart
 from .streaming_json import Entry, ObjectReader, decoded
 
 ARGUMENTS = ("arguments", "parameters")  # Hermes' key and Llama's

@@ -1,0 +1,122 @@
+"""CALL_FORMATS: syntaxes in which models write calls of tools, under vLLM's names for its parsers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .call_syntax import ID, CallSyntax
+from .harmony_parser import CALL, CHANNEL, CONSTRAIN, MESSAGE
+
+Style = str | Mapping[str, Any]  # a name, or the fields of a CallSyntax or of a ReasoningFormat
+NEUTRAL_FORMAT = "hermes"  # for models whose template shows no format; described_tools.py describes it in the prompt
+
+_OBJECT = CallSyntax(
+    arguments="json",
+    name_open='{"name": "',
+    middle='", "arguments": ',
+    arguments_close="}",
+    name_key="name",
+    arguments_key="arguments",
+)
+
+
+def _listed(opening: str, closing: str = "") -> CallSyntax:
+    return replace(_OBJECT, before=f"{opening}[", between=", ", after=f"]{closing}")
+
+
+_LLAMA = replace(_OBJECT, middle='", "parameters": ', arguments_key="parameters", between="; ", after=";")
+_MISTRAL = CallSyntax(arguments="json", opening="[TOOL_CALLS]", middle="[ARGS]", between="")
+_MISTRAL_OTHERS = (replace(_MISTRAL, middle=f"[CALL_ID]{ID}[ARGS]"), replace(_MISTRAL, middle=""))
+_MISTRAL_LIST = _listed("[TOOL_CALLS]")
+_DEEPSEEK_V31 = CallSyntax(
+    arguments="json",
+    before="<｜tool▁calls▁begin｜>",
+    opening="<｜tool▁call▁begin｜>",
+    middle="<｜tool▁sep｜>",
+    closing="<｜tool▁call▁end｜>",
+    between="",
+    after="<｜tool▁calls▁end｜>",
+)
+_DEEPSEEK_V3 = replace(
+    _DEEPSEEK_V31,
+    opening="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+    middle="\n```json\n",
+    closing="\n```<｜tool▁call▁end｜>",
+    between="\n",
+)
+_XML = CallSyntax(
+    arguments="tags",
+    opening="<tool_call>\n<function=",
+    middle=">\n",
+    key_open="<parameter=",
+    value_open=">\n",
+    value_close="\n</parameter>\n",
+    closing="</function>\n</tool_call>",
+    between="\n",
+)
+_QUOTED = replace(_XML, opening='<tool_call>\n<function="', middle='">\n')
+# Models leave out the first tag.
+_FUNCTION = replace(_XML, opening="<function=", closing="</function>", after="\n</tool_call>")
+_QWEN3_CODER = replace(_XML, others=(_QUOTED, _FUNCTION))
+_PYTHONIC = CallSyntax(
+    arguments="keywords",
+    before="[",
+    middle="(",
+    value_open="=",
+    separator=", ",
+    quote='"',
+    closing=")",
+    between=", ",
+    after="]",
+)
+_LLAMA4 = replace(_PYTHONIC, others=(replace(_PYTHONIC, before="<|python_start|>[", after="]<|python_end|>"),))
+CALL_FORMATS = {
+    "openai": CallSyntax(
+        arguments="channels",
+        name_open=f"{CHANNEL}commentary to=functions.",
+        middle=f" {CONSTRAIN}json{MESSAGE}",
+    ),
+    "qwen3_coder": _QWEN3_CODER,
+    "qwen3_xml": _QWEN3_CODER,
+    "hermes": replace(
+        _OBJECT,
+        opening="<tool_call>\n",
+        closing="\n</tool_call>",
+        between="\n",
+        others=(_listed("<tool_call>", "</tool_call>"),),
+    ),
+    "mistral_list": replace(_MISTRAL_LIST, others=(_MISTRAL, *_MISTRAL_OTHERS)),
+    "mistral": replace(_MISTRAL, others=(*_MISTRAL_OTHERS, _MISTRAL_LIST)),
+    "deepseek_v3": replace(_DEEPSEEK_V3, others=(_DEEPSEEK_V31,)),
+    "deepseek_v31": replace(_DEEPSEEK_V31, others=(_DEEPSEEK_V3,)),
+    "granite": _listed("<|tool_call|>"),
+    "phi4_mini_json": _listed("functools"),
+    "llama4_pythonic": _LLAMA4,
+    "pythonic": _LLAMA4,
+    "llama3_json": replace(_LLAMA, others=(replace(_LLAMA, before="<|python_tag|>"),)),
+}
+# Texts of a chat template that ask for a format, if all of them are there; the first row that fits is used.
+_MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("openai", (CHANNEL, CALL)),
+    ("qwen3_coder", ("<function=",)),
+    ("hermes", ("<tool_call>",)),
+    ("mistral", ("[TOOL_CALLS]", "[ARGS]")),
+    ("mistral_list", ("[TOOL_CALLS]",)),
+    ("deepseek_v3", ("<｜tool▁call▁begin｜>", "```json")),
+    ("deepseek_v31", ("<｜tool▁call▁begin｜>",)),
+    ("granite", ("<|tool_call|>",)),
+    ("phi4_mini_json", ("functools[",)),
+    ("llama4_pythonic", ("[func_name1(",)),
+    ("llama3_json", ("<|python_tag|>",)),
+    ("llama3_json", ('{"name": function name, "parameters"',)),
+)
+
+
+def detected_format(template: str) -> str | None:
+    """Return the name of the first format that the chat template asks for; None if it asks for none."""
+    return next((name for name, marks in _MARKS if all(mark in template for mark in marks)), None)
+
+
+def call_syntax(style: Style) -> CallSyntax:
+    """Return a syntax by its name or from its fields."""
+    return CALL_FORMATS[style] if isinstance(style, str) else CallSyntax(**{**style, "others": ()})

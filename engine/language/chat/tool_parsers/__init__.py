@@ -1,1 +1,0 @@
-"""Formats of tool calls, one file per format."""
