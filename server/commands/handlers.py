@@ -85,6 +85,15 @@ def bisect(args: argparse.Namespace) -> int:
     )  # fmt: skip
 
 
+def fork(args: argparse.Namespace) -> int:
+    from .fork import run
+
+    return run(
+        args.seq_id, url=args.url, api_key=args.client_key, as_json=args.as_json, output=args.output, at=args.at,
+        append_text=args.append_text, max_tokens=args.max_tokens, temperature=args.temperature, seed=args.seed,
+    )  # fmt: skip
+
+
 def plan(args: argparse.Namespace) -> int:
     from .plan import plan
 

@@ -6,14 +6,14 @@ import httpx
 
 from ...client.base import key_headers, with_scheme
 from ...engine.errors import ConfigError
-from ..process.runtime_file import running_servers
+from ..process.runtime_file import only_server
 
 _TIMEOUT_S = 3600.0
 
 
 def back_up(file: str, *, url: str | None, api_key: str | None) -> int:
     """Copy the results of the server at the URL, or of the only one that runs here. Raises ConfigError."""
-    address = f"{with_scheme(url or _only_server())}/results/backup"
+    address = f"{with_scheme(url or only_server())}/results/backup"
     body = {"path": str(Path(file).expanduser().absolute())}
     try:
         answer = httpx.post(address, json=body, headers=key_headers(api_key), timeout=_TIMEOUT_S, trust_env=False)
@@ -24,11 +24,3 @@ def back_up(file: str, *, url: str | None, api_key: str | None) -> int:
         raise ConfigError(f"no backup was made: {fields.get('error', {}).get('message', answer.status_code)}")
     print(f"{fields['path']}: {fields['bytes']:,} bytes in {fields['seconds']:g} s")
     return 0
-
-
-def _only_server() -> str:
-    servers = [server.url for server in running_servers()]
-    if len(servers) == 1:
-        return servers[0]
-    found = f"these run here: {', '.join(servers)}" if servers else "no server of yours runs here"
-    raise ConfigError(f"{found}; name one by --url, as http://localhost:8000 (without a server cp copies the file)")

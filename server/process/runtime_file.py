@@ -73,6 +73,15 @@ def running_servers() -> list[RuntimeFile]:
     return sorted(alive, key=lambda entry: entry.port)
 
 
+def only_server() -> str:
+    """Return the URL of the only server that runs here. Raises ConfigError."""
+    servers = [server.url for server in running_servers()]
+    if len(servers) == 1:
+        return servers[0]
+    found = f"these run here: {', '.join(servers)}" if servers else "no server of yours runs here"
+    raise ConfigError(f"{found}; name one by --url, as http://localhost:8000")
+
+
 def _folder() -> Path:
     """Return the folder: SPLITFUSE_RUNTIME_DIR, or below XDG_RUNTIME_DIR, or in the temporary folder by user."""
     if own := os.environ.get(RUNTIME_VARIABLE):

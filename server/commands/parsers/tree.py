@@ -61,13 +61,13 @@ def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict
     made["embed"].add_argument("-o", "--output", default="-", metavar="FILE", help="JSON lines, or FILE.npy, a matrix")
     made["embed"].add_argument("--dimensions", type=int, metavar="N", help="keep the first dimensions of an embedding")
     made["embed"].add_argument("--truncate", action="store_true", help="cut lines that are too long for the model")
-    for name in ("generate", "chat"):
+    for name in ("generate", "chat", "fork"):
         made[name].add_argument("-n", "--max-tokens", type=int, metavar="N", help="most tokens of an answer")
         made[name].add_argument("--temperature", type=float, metavar="NUMBER", help="0 = always the likeliest token")
-        made[name].add_argument("--url", help="a running server, as http://localhost:8000, in place of a model here")
-        made[name].add_argument(
-            "--api-key", dest="client_key", metavar="KEY", help="if that server has keys; or SPLITFUSE_API_KEY"
-        )
+    for name in ("generate", "chat", "verify"):
+        _add_server_flags(made[name], "a running server, as http://localhost:8000, in place of a model here")
+    for name in ("fork", "results"):
+        _add_server_flags(made[name], "the server, as http://localhost:8000; nothing: the one that runs here")
     made["chat"].add_argument("--system", metavar="TEXT", help="system message")
     made["chat"].add_argument("--verbose", action="store_true", help="print the speed after each answer")
     made["chat"].add_argument("--plain", action="store_true", help="print answers as they come, without Markdown")
@@ -82,10 +82,6 @@ def _add_verify(commands: Any, topic: str) -> Parser:
     parser.usage = "splitfuse verify RECEIPT [flags]"
     parser.add_argument("file", metavar="RECEIPT", help="JSON file with a receipt or with its answer; -: stdin")
     parser.add_argument("--model", metavar="MODEL", help=_MODEL_HELP)
-    parser.add_argument("--url", help="a running server, as http://localhost:8000, in place of a model here")
-    parser.add_argument(
-        "--api-key", dest="client_key", metavar="KEY", help="if that server has keys; or SPLITFUSE_API_KEY"
-    )
     parser.add_argument("--public-key", metavar="HEX", help="require a signature by this key")
     parser.add_argument("--json", action="store_true", dest="as_json", help="print the verdict as JSON")
     add_flags(parser, MODEL_FIELDS, topic=topic, common=("model", "memory"))
@@ -103,6 +99,7 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
         ("rm", handlers.rm, "remove a model that was fetched"),
         ("ps", handlers.ps, "list your servers on this machine"),
         ("bisect", handlers.bisect, "find the first token and layer at which two models or servers differ"),
+        ("fork", handlers.fork, "continue an answer of a running server from one of its tokens"),
         ("results", handlers.results, "copy the results file of a running server: results backup FILE"),
     ):
         made[name] = commands.add_parser(
@@ -112,15 +109,12 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
     made["results"].usage = "splitfuse results backup FILE [--url URL] [--api-key KEY]"
     made["results"].add_argument("action", choices=("backup",), metavar="backup", help="the one that there is")
     made["results"].add_argument("file", metavar="FILE", help="new file, on the server's machine")
-    made["results"].add_argument("--url", help="the server, as http://localhost:8000; nothing: the one that runs here")
-    made["results"].add_argument(
-        "--api-key", dest="client_key", metavar="KEY", help="an admin's, if that server has keys; or SPLITFUSE_API_KEY"
-    )
     _add_bisect_flags(made["bisect"])
+    _add_fork_flags(made["fork"])
     for name in ("inspect", "pull", "rm"):
         made[name].add_argument("model", metavar="MODEL", help="a short name, OWNER/NAME, or OWNER/NAME:FILE.gguf")
     made["models"].add_argument("--supported", action="store_true", help="the families that can be served")
-    for name in ("bisect", "inspect", "models", "ps"):
+    for name in ("bisect", "fork", "inspect", "models", "ps"):
         made[name].add_argument("--json", action="store_true", dest="as_json", help="print JSON")
     made["rm"].add_argument("-y", "--yes", action="store_true", help="do not ask")
     made["ps"].add_argument("--api-key", metavar="KEY", help="if the servers have keys; or SPLITFUSE_API_KEY")
@@ -138,9 +132,24 @@ def _add_bisect_flags(parser: Parser) -> None:
     parser.add_argument("-n", "--max-tokens", type=int, default=64, metavar="N", help="of an answer, default 64")
     text = "difference of a layer's output that rounding may make, as a share of its length; default 0.02"
     parser.add_argument("--tolerance", type=float, default=0.02, metavar="SHARE", help=text)
-    parser.add_argument(
-        "--api-key", dest="client_key", metavar="KEY", help="if the servers have keys; or SPLITFUSE_API_KEY"
-    )
+    _add_server_flags(parser)
+
+
+def _add_fork_flags(parser: Parser) -> None:
+    parser.usage = "splitfuse fork SEQ_ID [flags]"
+    parser.add_argument("seq_id", metavar="SEQ_ID", help="id of an answer that the server keeps")
+    parser.add_argument("--at", type=int, metavar="K", help="tokens of the answer to keep; nothing: all")
+    parser.add_argument("--output", type=int, default=0, metavar="I", help="number of the output, of several")
+    parser.add_argument("--append-text", metavar="TEXT", help="what follows the kept tokens")
+    parser.add_argument("--seed", type=int, metavar="N", help="another seed draws other tokens")
+
+
+def _add_server_flags(parser: Parser, url: str | None = None) -> None:
+    """Add --api-key, and --url with this help."""
+    if url is not None:
+        parser.add_argument("--url", help=url)
+    text = "if that server has keys, for some calls an admin's; or SPLITFUSE_API_KEY"
+    parser.add_argument("--api-key", dest="client_key", metavar="KEY", help=text)
 
 
 def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[str, Parser]:
