@@ -174,18 +174,6 @@ def completion(parser: argparse.ArgumentParser, commands: Any, args: argparse.Na
     return 0
 
 
-def explain(args: argparse.Namespace) -> int:
-    from .explain import run
-
-    return run(args.file, args.id, as_json=args.as_json)
-
-
-def top(args: argparse.Namespace) -> int:
-    from .top import run
-
-    return run(args.url, api_key=args.api_key, once=args.once)
-
-
 def _settings(args: argparse.Namespace) -> ServerSettings:
     return resolve(vars(args), os.environ)
 

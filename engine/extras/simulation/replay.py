@@ -3,7 +3,6 @@
 Also `splitfuse replay`.
 """
 
-import dataclasses
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 from ...config import EngineConfig, ResolvedConfig
 from ...core.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from ...core.block_manager import BlockManager, CacheSpec
-from ...core.outputs import KnownOutput, RequestMetrics
+from ...core.outputs import KnownOutput
 from ...core.plan import Pace
 from ...core.request import Request
 from ...core.sampling_params import SamplingParams
@@ -22,7 +21,6 @@ from ...core.scheduler import Scheduler
 from ...errors import ConfigError
 from ...execution.models.state_slots import StateSpec
 from ...extension import load_extra
-from ..inspection.histories import Histories
 from .recording import DECIDING_FIELDS, FORMAT, decided, outcome
 
 Line = Mapping[str, Any]
@@ -60,21 +58,6 @@ def run(path: Path) -> int:
 
 def replay(path: Path) -> Replayed:
     """Make the calls of a recording again. Raises ConfigError if the file is no recording."""
-    return _run_calls(path)[0]
-
-
-def recorded_outputs(path: Path, wanted: Callable[[Line], bool]) -> list[RequestMetrics]:
-    """Replay a recording and return the metrics, with histories, of the outputs whose `add` lines are wanted.
-
-    Raises ConfigError if the file is no recording, or if this version's scheduler would have decided otherwise.
-    """
-    replayed, replay = _run_calls(path, wanted)
-    if replayed.difference is not None:
-        raise ConfigError(f"{path} was recorded by another version, which decided otherwise; use that one's `explain`")
-    return replay.wanted_outputs()
-
-
-def _run_calls(path: Path, wanted: Callable[[Line], bool] = lambda line: False) -> "tuple[Replayed, _Replay]":
     lines = read_recording(path)
     header = next(lines, (0, {}))[1]
     if header.get("splitfuse") != "recording":
@@ -82,15 +65,15 @@ def _run_calls(path: Path, wanted: Callable[[Line], bool] = lambda line: False) 
     if (format_number := header.get("format", 0)) != FORMAT:
         way_out = "use a newer splitfuse" if format_number > FORMAT else "record it again"
         raise ConfigError(f"{path} has format {format_number}, this version reads {FORMAT}; {way_out}")
-    replay = _Replay(header, wanted)
+    replay = _Replay(header)
     for number, line in lines:
         try:
             difference = replay.call(line)
         except (KeyError, TypeError, ValueError, IndexError) as exc:
             raise ConfigError(f"{path}, line {number} does not fit what came before: {exc!r}") from exc
         if difference is not None:
-            return Replayed(replay.num_steps, f"{path}, line {number}: {difference}"), replay
-    return Replayed(replay.num_steps), replay
+            return Replayed(replay.num_steps, f"{path}, line {number}: {difference}")
+    return Replayed(replay.num_steps)
 
 
 def read_recording(path: Path) -> Iterator[tuple[int, Line]]:
@@ -114,18 +97,11 @@ def read_recording(path: Path) -> Iterator[tuple[int, Line]]:
 class _Replay:
     """Scheduler that gets the recorded calls, and its requests."""
 
-    def __init__(self, header: Line, wanted: Callable[[Line], bool]) -> None:
-        self._is_wanted = wanted
-        self._wanted: list[Request] = []
-        self._now = 0.0
+    def __init__(self, header: Line) -> None:
         recorded = header.get("config", {})
         wishes = EngineConfig(**{name: recorded[name] for name in DECIDING_FIELDS if name in recorded})
         config = ResolvedConfig.of(wishes, device="cpu")
         cache = CacheSpec(header["num_blocks"], config.block_size, header.get("num_host_blocks", 0))
-        options: Any = {
-            "max_steps_in_flight": header.get("steps_in_flight", 1),
-            "observer": Histories.of(config),
-        }
         companions = []
         if "states" in header:
             hybrid = load_extra("hybrid.request_states", needed_for="a recording of a model with recurrent layers")
@@ -136,19 +112,10 @@ class _Replay:
             tenant_weights=config.tenant_weights,
             companions=companions,
         )
-        self._scheduler = Scheduler(config, blocks, **options)
+        self._scheduler = Scheduler(config, blocks, max_steps_in_flight=header.get("steps_in_flight", 1))
         self._requests: dict[int, Request] = {}
         self._in_flight: deque[Batch] = deque()
         self.num_steps = 0
-
-    def wanted_outputs(self) -> list[RequestMetrics]:
-        """Return the metrics up to now of the wanted outputs."""
-        return [
-            request.metrics()
-            if request.is_finished
-            else dataclasses.replace(request.metrics(), history=self._scheduler.observer.so_far(request, self._now))
-            for request in self._wanted
-        ]
 
     def call(self, line: Line) -> str | None:
         """Make the call of a line. Return the difference, if there is one."""
@@ -189,8 +156,6 @@ class _Replay:
         if request.arrival_order != number:
             raise ValueError(f"request {number} comes as number {request.arrival_order}")
         self._requests[number] = request
-        if self._is_wanted(line):
-            self._wanted.append(request)
 
     def _finish(self, line: Line) -> None:
         request, now = self._requests[line["finish"]], line.get("time", 0.0)
@@ -228,7 +193,6 @@ class _Replay:
 
     def _update(self, line: Line) -> str | None:
         batch = self._in_flight.popleft()
-        self._now = line["end"]
         self._scheduler.update(batch, list(_outputs(batch, line)), line["end"])
         ended = outcome(batch)
         for number in ended.get("finished", ()):

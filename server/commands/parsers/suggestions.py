@@ -25,7 +25,7 @@ _OF_OTHERS: dict[str, tuple[str, ...]] = {
 }
 _INSTEAD = {
     "version": "--version",
-    "stop": "serve` ends with Ctrl-C, or with SIGTERM; `splitfuse top",
+    "stop": "serve` ends with Ctrl-C, or with SIGTERM; `splitfuse ps",
     "run-batch": "serve`, then POST /v1/batches, with `splitfuse serve --results FILE",
 }
 

@@ -159,20 +159,11 @@ def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[s
         ("simulate", handlers.simulate, "run the scheduler over a load, without a model"),
         ("replay", handlers.replay, "decide a recorded run again, and compare the decisions"),
         ("plot", handlers.plot, "draw recordings, simulations and step logs side by side"),
-        ("explain", handlers.explain, "say what a recorded request waited for, and where its time went"),
-        ("top", handlers.top, "watch a running server in the terminal"),
     ):
         made[name] = commands.add_parser(
             name, help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
         )
         made[name].set_defaults(run=run)
-    made["explain"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
-    made["explain"].add_argument("id", metavar="ID", help="the request's id, its beginning, or its number from 0")
-    text = "print a JSON list, one per output"
-    made["explain"].add_argument("--json", action="store_true", dest="as_json", help=text)
-    made["top"].add_argument("--url", default="http://127.0.0.1:8000", help="the server, default http://127.0.0.1:8000")
-    made["top"].add_argument("--api-key", metavar="KEY", help="if the server has keys; or SPLITFUSE_API_KEY")
-    made["top"].add_argument("--once", action="store_true", help="print one screen and end")
     made["replay"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
     made["plot"].add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording or a step log")
     picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}

@@ -11,7 +11,6 @@ from ....client.base import key_headers, with_scheme
 from ....client.sse import SSEParser
 from ....engine.errors import ConfigError
 from ...process.runtime_file import running_servers
-from ..live_figures import printable
 from .chat_model import Messages, Show, Usage
 
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0)
@@ -91,14 +90,14 @@ class RemoteChat:
     def _chunk(self, text: str) -> Mapping[str, Any]:
         chunk: Mapping[str, Any] = json.loads(text)
         if "error" in chunk:
-            raise ConfigError(f"{self.url}: {printable(str(chunk['error'].get('message')))}")
+            raise ConfigError(f"{self.url}: {_printable(str(chunk['error'].get('message')))}")
         return chunk
 
     def _check(self, response: httpx.Response) -> None:
         if response.status_code == 200:
             return
         try:
-            text = printable(str(response.json()["error"]["message"]))
+            text = _printable(str(response.json()["error"]["message"]))
         except (ValueError, KeyError, TypeError):
             text = "no splitfuse answers there"
         raise ConfigError(f"{self.url} answered {response.status_code}: {text}")
@@ -110,3 +109,8 @@ def _usage(chunk: Mapping[str, Any]) -> Usage | None:
         return None
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     return Usage(usage["prompt_tokens"], cached, usage["completion_tokens"])
+
+
+def _printable(text: str) -> str:
+    """Replace characters that could move a terminal's cursor, change its colours or its reading direction."""
+    return "".join(character if character.isprintable() else "�" for character in text)

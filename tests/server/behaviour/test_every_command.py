@@ -123,9 +123,6 @@ def test_a_served_run_and_what_follows_from_its_files(tmp_path: Path) -> None:
         saved = ["--save-result", "--result-filename", "again.json", "--result-dir", str(tmp_path)]
         ok("bench", "serve", *traced, *saved, *key)
         check_complete(options_parser(), bench, traced, saved)
-        top = ["--url", server.url, "--api-key", "open-and-watch", "--once"]
-        check_complete(parser_of("top"), top)
-        assert "everything" in ok("top", *top)
         there = ["--url", server.url, *key]
         assert ok("generate", *there, "-p", "Once", "-n", "2").strip()
         talk = [*there, "--system", "Be brief.", "--verbose", "--plain", "-n", "4"]
@@ -134,8 +131,6 @@ def test_a_served_run_and_what_follows_from_its_files(tmp_path: Path) -> None:
         assert server.wait()[0] == 0
     assert json.loads(result.read_text())["completed"] == 2
     assert (tmp_path / "again.json").exists()
-    check_complete(parser_of("explain"), ["--json"])
-    assert json.loads(ok("explain", str(tmp_path / "run.jsonl"), "0", "--json"))
     ok("replay", str(tmp_path / "run.jsonl"))
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     check_complete(parser_of("plot"), ["--output"])

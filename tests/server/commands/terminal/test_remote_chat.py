@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from splitfuse.server.commands.terminal.remote_chat import server_of
+from splitfuse.engine.errors import ConfigError
+from splitfuse.server.commands.terminal.remote_chat import RemoteChat, server_of
 from splitfuse.server.process.runtime_file import announced
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\r\n\x9b31m"
 
 
 class Locked(BaseHTTPRequestHandler):
@@ -19,7 +22,7 @@ class Locked(BaseHTTPRequestHandler):
         is_open = self.headers["Authorization"] == "Bearer sesame"
         self.send_response(200 if is_open else 401)
         self.end_headers()
-        self.wfile.write(json.dumps({"data": [{"id": "m"}]} if is_open else {"error": {"message": "no"}}).encode())
+        self.wfile.write(json.dumps({"data": [{"id": "m"}]} if is_open else {"error": {"message": HOSTILE}}).encode())
 
     def log_message(self, *args: object) -> None:
         """Log nothing."""
@@ -42,3 +45,10 @@ def test_a_server_that_the_key_does_not_open_is_passed_over(
         assert server_of("m", port=port, api_key=None) is None
         assert server_of("m", port=port, api_key="sesame") == f"http://127.0.0.1:{port}"
         assert server_of("another", port=port, api_key="sesame") is None
+
+
+def test_a_servers_words_move_no_cursor(port: int) -> None:
+    with pytest.raises(ConfigError) as info, RemoteChat(f"http://127.0.0.1:{port}", api_key=None):
+        pass
+    assert "gnp.exe" in str(info.value)
+    assert str(info.value).isprintable()
