@@ -16,7 +16,7 @@ STEPS ?= 2000
 MINUTES ?=
 TRACES ?=
 
-.PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak pairs faults kills mutations conformance page clients \
+.PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak pairs worlds-all faults kills mutations conformance page clients \
 	tensor-parallel gpu gpu-dry \
 	gpu-profile lock image image-check wheel balanced replicas builds bench bench-peers goodput gaps measurements clean
 
@@ -112,7 +112,7 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
 
 # By hand, against a server process; each says how to see again what it has found.
-CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks mutations cache_files adapters pairs)
+CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks mutations cache_files adapters pairs worlds)
 CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
 CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
 
@@ -124,6 +124,9 @@ soak: $(VENV)/.test  ## mixed traffic for MINUTES=60: equal answers, and nothing
 
 pairs: $(VENV)/.test  ## features that meet, all pairs of 43 switches: equal to the bit to an undisturbed run; SECONDS=3600 SEED=1
 	$(CAMPAIGN) pairs --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),1) $(ARGS)
+
+worlds-all: $(VENV)/.test  ## all orders of events in small worlds of the scheduler, on two processes; SECONDS=600
+	$(CAMPAIGN) worlds --seconds $(or $(SECONDS),600) $(ARGS)
 
 faults: $(VENV)/.test  ## overload of a real process: a table of what is promised and what was seen; a quiet machine, 5 minutes
 	$(CAMPAIGN) faults $(ARGS)

@@ -44,7 +44,8 @@ class PlainOutputs:
         error = None
         if output.failure is not None:
             error = RequestFailedError(output.failure.message, error_id=output.failure.error_id or "none")
-        stream, num_left = self._texts.get(request), len(output.token_ids)
+        stream: Any = self._texts.get(request)
+        num_left = len(output.token_ids)
         for token_id in output.token_ids if stream is not None else ():
             num_left -= 1
             num_tokens = request.num_output_tokens - num_left

@@ -135,6 +135,9 @@ class ScheduleAudit:
 
     def _check_preempted(self) -> None:
         """Check that the latest is preempted first, unless preempted often, and the queue's first never for another."""
+        makes_way = all(victim.is_background for victim in self.preempted)  # in the next step, for its blocks or place
+        if makes_way and not all(request.is_background for request in self._waiting):
+            return
         assert not self.admitted, "a request was admitted in a step that preempted"
         if self._places.plan.gave_way:
             return
@@ -175,9 +178,9 @@ class ScheduleAudit:
         is_later = self._config.scheduling_policy == "fair" and request not in self._begun
         return (int(is_later), self._places_in_order.get(request, len(self._places_in_order)))
 
-    def _queue_position(self, request: Request) -> tuple[int, int]:
+    def _queue_position(self, request: Request) -> tuple[int, ...]:
         levels = {"fcfs": 0, "priority": request.params.priority, "fair": request not in self._begun}
-        return (int(levels[self._config.scheduling_policy]), request.arrival_order)
+        return (int(request.is_background), int(levels[self._config.scheduling_policy]), request.arrival_order)
 
     def _is_a_tenants_turn(self, admitted: Request, waits: Request) -> bool:
         """True if the tenants' service decides between two requests."""

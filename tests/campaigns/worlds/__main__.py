@@ -1,0 +1,65 @@
+"""`make worlds-all SECONDS=600`: small worlds of the scheduler, whole; then large ones, until the time is over.
+
+Every state is visited once and checked. The counts of whole worlds are the same each time. A failure prints its
+shortest path as a test for tests/engine/behaviour/test_every_small_world.py.
+"""
+
+import argparse
+import gc
+import logging
+import sys
+import time
+from multiprocessing import get_context
+
+from small_world_search import Broken, Search, Visited
+from small_world_settings import LARGE, WHOLE, WORLDS
+
+
+def main() -> int:
+    """Visit the worlds. Returns 1 if a rule was broken."""
+    parser = argparse.ArgumentParser(prog="worlds", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("names", nargs="*", help="only these worlds")
+    options = parser.parse_args()
+    begin, names = time.monotonic(), options.names or [*WORLDS]
+    whole, large = ([name for name in names if name in worlds] for worlds in (WHOLE, LARGE))
+    results: list[Visited] = []
+    failures = 0
+    with get_context("fork").Pool(options.processes, _prepare) as pool:
+        for jobs in (whole, large):
+            left = options.seconds - (time.monotonic() - begin)
+            each = float("inf") if jobs is whole else left * min(options.processes, len(jobs) or 1) / (len(jobs) or 1)
+            for name, result in pool.imap_unordered(_visit, [(name, each) for name in jobs], chunksize=1):
+                print(f"{name}: {result}", flush=True)
+                if isinstance(result, Visited):
+                    results.append(result)
+                else:
+                    failures += 1
+    total = Visited(
+        num_states=sum(visited.num_states for visited in results),
+        num_edges=sum(visited.num_edges for visited in results),
+        depth=max([visited.depth for visited in results], default=0),
+        num_open=sum(visited.num_open for visited in results),
+        longest_wait=max([visited.longest_wait for visited in results], default=0),
+        seconds=time.monotonic() - begin,
+    )
+    print(f"{total}; {failures} broken")
+    return int(failures > 0)
+
+
+def _prepare() -> None:
+    logging.disable(logging.CRITICAL)  # failures are part of every world
+    gc.disable()  # of a million copied states none is a cycle
+
+
+def _visit(job: tuple[str, float]) -> tuple[str, Visited | str]:
+    name, seconds = job
+    try:
+        return name, Search(WORLDS[name], name).run(seconds=seconds)
+    except Broken as broken:
+        return name, str(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

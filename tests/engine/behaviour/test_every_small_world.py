@@ -1,0 +1,150 @@
+"""Small worlds of the scheduler, visited whole: no order of events breaks a rule, and no request starves.
+
+`make worlds-all SECONDS=600` visits larger ones. A failure prints its path as a test, which belongs below.
+"""
+
+import logging
+import random
+from array import array
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+import small_world_search
+import small_world_settings
+from small_world import SmallWorld
+from small_world_search import Broken, Search
+from small_world_settings import LARGE, WHOLE, WORLDS
+from small_world_state import Memory
+
+from splitfuse.engine.core.batch import Batch
+from splitfuse.engine.core.block_manager import BlockManager
+from splitfuse.engine.core.scheduler import Scheduler
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")  # failures are part of every world
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_no_state_breaks_a_rule(name: str) -> None:
+    visited = Search(WHOLE[name], name).run()
+    print(f"{name}: {visited}")
+    assert not visited.num_open
+    assert visited.num_states > 300
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", LARGE)
+def test_the_nearest_states_of_a_large_world_break_no_rule(name: str) -> None:
+    visited = Search(LARGE[name], name).run(most_states=1500)
+    assert visited.depth > 3
+
+
+def test_the_same_states_are_visited_each_time() -> None:
+    first, second = (Search(WHOLE["equal"]).run() for _ in range(2))
+    assert (first.num_states, first.num_edges, first.depth) == (second.num_states, second.num_edges, second.depth)
+
+
+def test_a_failure_is_a_test_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BlockManager, "forget", lambda self, request: None)
+    with pytest.raises(Broken) as caught:
+        Search(WHOLE["recompute"], "recompute").run()
+    path = printed_test(caught.value)
+    with pytest.raises(AssertionError) as again:
+        path()
+    assert f"AssertionError: {again.value}" == caught.value.fault
+    monkeypatch.undo()
+    path()
+
+
+def printed_test(broken: Broken) -> Any:
+    """Return the test that a failure has printed."""
+    text, variables = str(broken), dict[str, Any](vars(small_world_search) | vars(small_world_settings))
+    exec("if True:\n" + text[text.index("    def test_path") :], variables)
+    return variables["test_path"]
+
+
+def test_work_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Scheduler.update
+
+    def wrong(self: Any, batch: Any, *results: Any) -> Any:
+        progress = right(self, batch, *results)
+        for row in batch.rows:
+            if not row.needs_sampling and not row.request.is_finished:
+                row.request.num_computed_tokens = row.start  # the chunk of a prompt is computed again and again
+        return progress
+
+    monkeypatch.setattr(Scheduler, "update", wrong)
+    with pytest.raises(Broken, match="not all requests end") as caught:
+        Search(replace(LARGE["decodes first"], events={})).run(most_states=400)
+    assert caught.value.path == ["arrive a"]
+    with pytest.raises(AssertionError, match="not all requests end"):
+        printed_test(caught.value)()
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_copy_forgets_nothing(name: str) -> None:
+    """Compare every attribute of every object after other things have happened and the state was put back."""
+    if "weights" in WORLDS[name].events:
+        pytest.importorskip(
+            "splitfuse.engine.extras.weight_updates.live_model", reason="with --core-alone it is absent"
+        )
+    for seed in range(8):
+        rng = random.Random(seed)
+        world = SmallWorld(WORLDS[name])
+        memory = Memory(world)
+        wander(world, rng, num_actions=5 * seed)
+        snapshot, before = memory.save(), attributes(world)
+        for _ in range(4):
+            wander(world, rng, num_actions=40)
+            memory.restore(snapshot)
+            assert attributes(world) == before
+
+
+def wander(world: SmallWorld, rng: random.Random, *, num_actions: int) -> None:
+    for _ in range(num_actions):
+        if not (actions := world.actions()):
+            return
+        world.act(rng.choice(actions))
+
+
+def attributes(world: SmallWorld) -> dict[Any, Any]:
+    """Return all attributes of all objects that a world reaches, but the counts that only order things."""
+    found: dict[Any, Any] = {}
+    for owner in _objects(world):
+        for name in vars(owner) if hasattr(owner, "__dict__") else type(owner).__slots__:
+            value = getattr(owner, name)
+            if not isinstance(value, count):
+                found[id(owner), type(owner).__name__, name] = _shallow(value)
+    return found
+
+
+def _objects(world: SmallWorld) -> Iterator[Any]:
+    seen: dict[int, Any] = {}
+    reached: list[Any] = [world]
+    while reached:
+        owner = reached.pop()
+        if id(owner) in seen:
+            continue
+        seen[id(owner)] = owner
+        if isinstance(owner, dict):
+            reached += [*owner.keys(), *owner.values()]
+        elif isinstance(owner, list | tuple | deque | set):
+            reached += owner
+        elif type(owner).__module__.startswith(("splitfuse.engine.core", "small_world")):
+            if isinstance(owner, Batch | type) or type(owner).__name__ == "SamplingParams":
+                continue
+            names = vars(owner) if hasattr(owner, "__dict__") else getattr(type(owner), "__slots__", ())
+            reached += [getattr(owner, name) for name in names]
+            yield owner
+
+
+def _shallow(value: Any) -> Any:
+    if isinstance(value, OrderedDict | dict | Counter):
+        return [(key, _shallow(item)) for key, item in value.items()]
+    return [*map(_shallow, value)] if isinstance(value, list | deque | tuple | array) else value

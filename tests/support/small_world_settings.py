@@ -1,0 +1,106 @@
+"""Settings of small worlds: a few prompts, a few blocks, and the numbers of events that may happen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from splitfuse.engine.core.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Prompt that may arrive `count` times, under names such as a0 and a1."""
+
+    token_ids: tuple[int, ...]
+    max_tokens: int
+    count: int = 1
+    n: int = 1
+    tenant: str = ""
+    priority: int = 0
+    is_background: bool = False
+    timeout_ms: int | None = None
+    max_queue_ms: int | None = None
+    prompt_logprobs: int | None = None
+
+    def params(self) -> SamplingParams:
+        """Return the parameters of its requests."""
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            n=self.n,
+            priority=self.priority,
+            is_background=self.is_background,
+            timeout_ms=self.timeout_ms,
+            max_queue_ms=self.max_queue_ms,
+            prompt_logprobs=self.prompt_logprobs,
+        )
+
+
+@dataclass(frozen=True)
+class SmallSettings:
+    """Settings of one small world; the SchedulerConfig of its core.
+
+    `prompts` by name, of one letter. `events`: how often each may happen: abort, fail (a row), lost (a step that ran),
+    nostart (a step that could not be launched), stop (an end token), text (a stop string), weights (a change of them),
+    tick (a second goes by).
+    """
+
+    prompts: Mapping[str, Prompt]
+    events: Mapping[str, int] = field(default_factory=dict)
+    num_blocks: int = 4
+    block_size: int = 2
+    num_host_blocks: int = 0
+    steps_in_flight: int = 1
+    max_drafts: int = 0
+    max_num_seqs: int = 2
+    max_num_batched_tokens: int = 4
+    scheduling_policy: str = "fcfs"
+    batching_policy: str = "splitfuse"
+    long_prefill_token_threshold: int | None = None
+    preemption_mode: str = "recompute"
+    tenant_weights: Mapping[str, float] | None = None
+    max_seqs_per_key: int | None = None
+    enable_prefix_caching: bool = True
+
+
+_EVENTS = {"abort": 1, "fail": 1, "lost": 1, "stop": 1, "text": 1}
+_TWO = SmallSettings({"a": Prompt((1, 2, 3), 3), "b": Prompt((1, 2, 4, 5), 3)}, _EVENTS)
+_TENANTS = {"a": Prompt((1, 2, 3), 2, count=2, tenant="ann"), "b": Prompt((1, 2, 4), 2, tenant="ben")}
+_FORK = {"a": Prompt((1, 2, 3, 4), 3, n=2), "b": Prompt((1, 2, 3), 2)}
+_AHEAD = replace(_TWO, steps_in_flight=2, events={"abort": 1, "lost": 1, "stop": 1, "text": 1, "nostart": 1})
+_TIMED = {"a": Prompt((1, 2, 3), 3, timeout_ms=2000), "b": Prompt((1, 2, 4), 2, max_queue_ms=1000)}
+_URGENT = {"a": Prompt((1, 2, 3), 3, priority=1), "b": Prompt((1, 2), 3), "c": Prompt((1, 2, 4), 2, is_background=True)}
+
+# Worlds that are explored whole.
+WHOLE: dict[str, SmallSettings] = {
+    "recompute": _TWO,
+    "equal": replace(_TWO, prompts={"a": Prompt((1, 2, 3), 3, count=2)}),
+    "swap": replace(_TWO, num_host_blocks=3, preemption_mode="swap"),
+    "ahead": _AHEAD,
+    "fork": replace(_TWO, prompts=_FORK, max_num_seqs=3),
+    "drafts": replace(_TWO, max_drafts=2, max_num_batched_tokens=6),
+    "deadlines": replace(_TWO, prompts=_TIMED, events={"tick": 3, "abort": 1, "lost": 1}, max_num_seqs=1),
+    "fair": replace(_TWO, prompts=_TENANTS, scheduling_policy="fair", events={"abort": 1, "stop": 1}),
+    "priority": replace(_TWO, prompts=_URGENT, scheduling_policy="priority", events={"abort": 1, "stop": 1}),
+    "weights": replace(_TWO, num_host_blocks=3, preemption_mode="swap", events={"abort": 1, "weights": 1}),
+}
+
+_THREE = {"a": Prompt((1, 2, 3), 3, count=2), "b": Prompt((1, 2, 4, 5), 4)}
+_PAIRS = {"a": Prompt((1, 2, 3), 3, count=2, tenant="ann"), "b": Prompt((1, 2, 3), 4, n=2, tenant="ben")}
+_MOST = {"abort": 2, "fail": 1, "lost": 1, "stop": 2, "text": 1, "nostart": 1}
+_SIX = SmallSettings(_THREE, _MOST, num_blocks=6, max_num_seqs=3, num_host_blocks=4, preemption_mode="swap")
+
+# Worlds that are explored until the time is over.
+LARGE: dict[str, SmallSettings] = {
+    "three": _SIX,
+    "three ahead": replace(_SIX, steps_in_flight=2),
+    "three drafts": replace(
+        _SIX, max_drafts=2, max_num_batched_tokens=6, num_host_blocks=0, preemption_mode="recompute"
+    ),
+    "two tenants": replace(_SIX, prompts=_PAIRS, scheduling_policy="fair"),
+    "two tenants ahead": replace(_SIX, prompts=_PAIRS, scheduling_policy="fair", steps_in_flight=2),
+    "weights ahead": replace(_SIX, steps_in_flight=2, events={**_MOST, "weights": 1}),
+    "all": replace(_SIX, prompts=_PAIRS, steps_in_flight=2, max_drafts=2, events={**_MOST, "weights": 1}),
+    "whole prompts": replace(_SIX, batching_policy="prefill_first"),
+    "decodes first": replace(_SIX, batching_policy="decode_first", long_prefill_token_threshold=2),
+    "static": replace(_SIX, batching_policy="static", prompts=_PAIRS),
+}
+WORLDS = {**WHOLE, **LARGE}
