@@ -4,8 +4,8 @@
 flight, and each row gets a made-up token. In one process the server has a core and the client another one; with
 fronts all processes share both.
 
-Where the server falls behind, text computed before the measurement counts, too: tokens/s are too high there.
-`--api-server-count` is read and has no effect yet.
+All is counted from the first request to the end of the last stream, prompts included, so nothing that was computed
+before can count. `--api-server-count` is read and has no effect yet.
 """
 
 import argparse
@@ -181,7 +181,6 @@ class Stream(asyncio.Protocol):
 
     def __init__(self, request: bytes) -> None:
         self.num_tokens = 0
-        self.began = asyncio.Event()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
 
@@ -193,8 +192,6 @@ class Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         end = data.find(b"event: done") % (len(data) + 1)  # the native last event repeats the whole text
         self.num_tokens += data.count(MARK, 0, end)
-        if self.num_tokens:
-            self.began.set()
         if data.endswith(b"0\r\n\r\n") and not self.ended.done():
             self._transport.close()
             self.ended.set_result(None)
@@ -217,29 +214,22 @@ def request_bytes(endpoint: str, *, number: int, num_tokens: int) -> bytes:
 
 
 async def load(args: argparse.Namespace, server: ServerProcess) -> dict[str, Any]:
-    """Measure from the first token of the last stream to the end of the first stream, with all streams running."""
-    loop, streams = asyncio.get_running_loop(), []
+    """Measure from the first request to the end of the last stream."""
+    loop, streams = asyncio.get_running_loop(), list[Stream]()
+    spent, start = server.cpu_seconds(), time.monotonic()
     for number in range(args.streams):
         stream = Stream(request_bytes(args.endpoint, number=number, num_tokens=args.tokens))
         await loop.create_connection(lambda stream=stream: stream, "127.0.0.1", server.port)
         streams.append(stream)
-    ends = [stream.ended for stream in streams]
-    for stream in streams:
-        await stream.began.wait()
-    spent, start, before = server.cpu_seconds(), time.monotonic(), _num_tokens(streams)
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    now, seconds, num_tokens = server.cpu_seconds(), time.monotonic() - start, _num_tokens(streams) - before
-    await asyncio.gather(*ends)
-    assert _num_tokens(streams) == args.streams * args.tokens, f"{_num_tokens(streams)} tokens came"
+    await asyncio.gather(*(stream.ended for stream in streams))
+    now, seconds = server.cpu_seconds(), time.monotonic() - start
+    num_tokens = sum(stream.num_tokens for stream in streams)
+    assert num_tokens == args.streams * args.tokens, f"{num_tokens} tokens came"
     return {
         "tokens_per_s": num_tokens / seconds,
         "ms_per_step": 1e3 * seconds * args.streams / num_tokens,
         "us_per_token": {name: 1e6 * (now[name] - spent[name]) / num_tokens for name in now},
     }
-
-
-def _num_tokens(streams: list[Stream]) -> int:
-    return sum(stream.num_tokens for stream in streams)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
