@@ -4,7 +4,9 @@ Open loop (--request-rate, --trace), closed loop (--max-concurrency), or both.
 """
 
 import asyncio
+import contextlib
 import dataclasses
+import io
 import json
 import math
 import random
@@ -20,6 +22,7 @@ import httpx
 
 from ..base import BaseClient
 from . import report
+from .instrument import BUSY_SHARE, WorkerError, median_gap_ms, run_workers, server_gaps
 from .latency import KINDS, Outcome, summarize
 from .openai_stream import Target, measure
 from .options import FALLBACK_VOCAB_SIZE, LoadOptions, OptionsParser, Parser, parse_options
@@ -36,6 +39,8 @@ class Run:
     model: str
     outcomes: Sequence[Outcome]
     duration: float
+    busy: float  # share of a core that this process, or the busiest worker, spent
+    server_gap_ms: float | None = None  # median gap between tokens by the server's own count
 
 
 class LoadError(Exception):
@@ -55,15 +60,35 @@ def main(argv: Sequence[str] | None = None, *, parser_class: Parser = OptionsPar
     """Run the command. Returns its exit status: 1 if a request failed, 2 if the run could not begin."""
     options = parse_options(argv, parser_class=parser_class)
     try:
-        run = asyncio.run(_run(options))
-    except (LoadError, TraceError) as error:
+        run = asyncio.run(_observed(options, sys.argv[1:] if argv is None else argv))
+    except (LoadError, TraceError, WorkerError) as error:
         print(f"splitfuse: error: {error}", file=sys.stderr)
         return 2
     _report(options, run)
+    if run.busy > BUSY_SHARE:
+        wish = f"--workers {options.workers + 1}"
+        text = f"note: sending took {run.busy:.0%} of a core, so gaps may be the load generator's own; try {wish}"
+        print(text, file=sys.stderr)
     errors = [outcome.error for outcome in run.outcomes if outcome.error]
     if errors:
         print(f"{len(errors)} of {len(run.outcomes)} requests failed, the first one with: {errors[0]}", file=sys.stderr)
     return 1 if errors else 0
+
+
+def work(argv: Sequence[str]) -> None:
+    """Send a worker's share of the requests once a line comes; print outcomes as JSON. Speaks with `run_workers`."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        options = parse_options(argv)
+        try:
+            run = asyncio.run(_run(options, start=_ready))
+        except (LoadError, TraceError) as error:
+            sys.exit(str(error))
+    print(json.dumps([run.duration, run.busy, [dataclasses.asdict(outcome) for outcome in run.outcomes]]))
+
+
+def _ready() -> None:
+    print("ready", file=sys.__stdout__, flush=True)
+    sys.stdin.readline()
 
 
 async def drive(
@@ -92,17 +117,36 @@ async def drive(
     return [task.result() for task in tasks], clock() - began
 
 
-async def _run(options: LoadOptions) -> Run:
+def _http(options: LoadOptions) -> httpx.AsyncClient:
     server = BaseClient(options.base_url, options.api_key, None, 0)
-    http_options = server.http_options() | {"timeout": httpx.Timeout(READ_TIMEOUT_S, pool=None)}
-    async with httpx.AsyncClient(**http_options) as http:
+    return httpx.AsyncClient(**server.http_options() | {"timeout": httpx.Timeout(READ_TIMEOUT_S, pool=None)})
+
+
+async def _observed(options: LoadOptions, argv: Sequence[str]) -> Run:
+    """Return a run with the server's own figure."""
+    async with _http(options) as http:
+        before = await server_gaps(http)
+        run = await (_run(options) if options.workers == 1 else _run_workers(http, options, argv))
+        return dataclasses.replace(run, server_gap_ms=median_gap_ms(before, await server_gaps(http)))
+
+
+async def _run_workers(http: httpx.AsyncClient, options: LoadOptions, argv: Sequence[str]) -> Run:
+    served = await _served_model(http, options.model)
+    outcomes, duration, busy = await asyncio.to_thread(run_workers, argv, options.workers)
+    return Run(served.name, outcomes, duration, busy)
+
+
+async def _run(options: LoadOptions, *, start: Callable[[], None] = lambda: None) -> Run:
+    """Send this process's share of the requests; `start` returns when they may go."""
+    async with _http(options) as http:
         served = await _served_model(http, options.model)
+        url = str(http.base_url).rstrip("/")
         target = Target(options.endpoint, served.name, options.temperature, options.ignore_eos)
         requests, warm_up = _requests(options, served)
         first = await measure(http, target, warm_up)
         if first.error:
-            raise LoadError(f"the warm-up request to {server.base_url}{options.endpoint} failed: {first.error}")
-        print(f"{len(requests)} requests to {server.base_url}{options.endpoint}, model {served.name}", flush=True)
+            raise LoadError(f"the warm-up request to {url}{options.endpoint} failed: {first.error}")
+        print(f"{len(requests)} requests to {url}{options.endpoint}, model {served.name}", flush=True)
         progress = _Progress(len(requests))
 
         async def send(request: LoadRequest) -> Outcome:
@@ -110,8 +154,12 @@ async def _run(options: LoadOptions) -> Run:
             progress.advance()
             return outcome
 
-        outcomes, duration = await drive(requests, send, max_concurrency=options.max_concurrency)
-    return Run(served.name, outcomes, duration)
+        number, num_workers = options.share
+        at_once = options.max_concurrency and -(-options.max_concurrency // num_workers)
+        start()
+        spent = time.process_time()
+        outcomes, duration = await drive(requests[number::num_workers], send, max_concurrency=at_once)
+    return Run(served.name, outcomes, duration, (time.process_time() - spent) / duration)
 
 
 async def _served_model(http: httpx.AsyncClient, wanted: str | None) -> ServedModel:
@@ -189,7 +237,15 @@ def _report(options: LoadOptions, run: Run) -> None:
     summary = summarize(run.outcomes, run.duration, percentiles=options.metric_percentiles, goodput=options.goodput)
     kinds = [kind for kind in KINDS if kind in options.percentile_metrics]
     rate = math.inf if options.request_rate is None else options.request_rate
-    print(report.table(summary, request_rate=rate, max_concurrency=options.max_concurrency, kinds=kinds))
+    print(
+        report.table(
+            summary,
+            request_rate=rate,
+            max_concurrency=options.max_concurrency,
+            kinds=kinds,
+            server_gap_ms=run.server_gap_ms,
+        )
+    )
     if options.save_result is not None:
         saved = report.flat(summary, run.outcomes, _setup(options, run))
         options.save_result.write_text(json.dumps(saved) + "\n", encoding="utf-8")

@@ -24,6 +24,7 @@ class Outcome:
     itls: list[float] = field(default_factory=list)
     e2el: float = 0.0
     error: str | None = None
+    num_joined: int = 0  # events that one read of the socket brought together with an earlier one
 
     @classmethod
     def of_tokens(cls, prompt_len: int, *, sent: float, token_times: Sequence[float]) -> "Outcome":
@@ -69,6 +70,7 @@ class Summary:
     request_goodput: float | None
     output_throughput: float
     total_token_throughput: float
+    joined_share: float  # share of gaps between events that came together
     spreads: Mapping[str, Spread]
 
 
@@ -99,6 +101,7 @@ def summarize(
         request_goodput=sum(outcome.meets(goodput) for outcome in good) / duration if goodput else None,
         output_throughput=num_output / duration,
         total_token_throughput=(num_input + num_output) / duration,
+        joined_share=sum(outcome.num_joined for outcome in good) / max(1, len(samples["itl"])),
         spreads={kind: spread(samples[kind], percentiles) for kind in KINDS},
     )
 

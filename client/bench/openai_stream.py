@@ -25,6 +25,7 @@ class Stopwatch:
     output_len: int | None = None
     prompt_len: int | None = None
     error: str | None = None
+    num_joined: int = 0  # events that one read of the socket brought together with an earlier one
     _first: float = math.nan
     _last: float = math.nan
     _itls: list[float] = field(default_factory=list)
@@ -63,6 +64,7 @@ class Stopwatch:
             ttft=self._first - self.began,
             itls=self._itls,
             e2el=self._last - self.began,
+            num_joined=self.num_joined,
         )
 
 
@@ -113,11 +115,11 @@ async def measure(
 async def _read(response: httpx.Response, watch: Stopwatch, clock: Callable[[], float]) -> None:
     parser = SSEParser()
     async for data in response.aiter_bytes():
-        now = clock()
-        for event in parser.feed(data):
+        for number, event in enumerate(parser.feed(data)):
             if event.data == "[DONE]":
                 return
-            watch.note(json.loads(event.data), now)
+            watch.num_joined += number > 0
+            watch.note(json.loads(event.data), clock())
 
 
 def _is_output(choice: Mapping[str, Any]) -> bool:

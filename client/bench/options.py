@@ -35,6 +35,8 @@ class LoadOptions:
     request_rate: float | None
     burstiness: float
     max_concurrency: int | None
+    workers: int
+    share: tuple[int, int]
     trace: Path | None
     scale: float
     stretch: float
@@ -127,6 +129,8 @@ def _pace_flags(add: Callable[..., Any]) -> None:
     add("--burstiness", type=_positive, default=1.0, metavar="B", help=shape)
     add("--stretch", type=_positive, default=1.0, metavar="S", help="multiply a trace's times, default 1")
     add("--max-concurrency", type=_count, metavar="N", help="most requests at once: a closed loop")
+    add("--workers", type=_count, default=1, metavar="N", help="processes that send the requests, default 1")
+    add("--share", type=_share, default=(0, 1), help=argparse.SUPPRESS)  # a worker's requests: "1/4", every fourth
 
 
 def _report_flags(add: Callable[..., Any]) -> None:
@@ -158,6 +162,11 @@ def _vocab_size(text: str) -> int:
     return _number(
         int, text, lambda value: value > FIRST_TOKEN_ID, f"must be above {FIRST_TOKEN_ID}, the first id used"
     )
+
+
+def _share(text: str) -> tuple[int, int]:
+    first, _, num = text.partition("/")
+    return int(first), int(num)
 
 
 def _positive(text: str) -> float:

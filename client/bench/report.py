@@ -15,8 +15,15 @@ _TITLES = {
 }
 
 
-def table(summary: Summary, *, request_rate: float, max_concurrency: int | None, kinds: Sequence[str]) -> str:
-    """Return the table that ends a run."""
+def table(
+    summary: Summary,
+    *,
+    request_rate: float,
+    max_concurrency: int | None,
+    kinds: Sequence[str],
+    server_gap_ms: float | None = None,
+) -> str:
+    """Return the table that ends a run. `server_gap_ms`: median gap between tokens as the server counts it."""
     rows: list[tuple[str, float | int | None]] = [
         ("Successful requests:", summary.completed),
         ("Failed requests:", summary.failed),
@@ -29,6 +36,8 @@ def table(summary: Summary, *, request_rate: float, max_concurrency: int | None,
         ("Request goodput (req/s):", summary.request_goodput),
         ("Output token throughput (tok/s):", summary.output_throughput),
         ("Total token throughput (tok/s):", summary.total_token_throughput),
+        ("Events that came with an earlier one (%):", 100 * summary.joined_share),
+        ("Median ITL by the server (ms):", server_gap_ms),
     ]
     lines = [" Serving Benchmark Result ".center(_WIDTH, "=")]
     lines += [_line(name, value) for name, value in rows if value is not None]

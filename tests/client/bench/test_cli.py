@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,7 +17,7 @@ from starlette.routing import Route
 from splitfuse.client.bench import cli
 from splitfuse.client.bench.cli import drive
 from splitfuse.client.bench.latency import Outcome
-from splitfuse.client.bench.openai_stream import Stopwatch
+from splitfuse.client.bench.openai_stream import Stopwatch, Target, measure
 from splitfuse.client.bench.workload import LoadRequest
 
 from ..server_thread import ServerThread
@@ -166,6 +167,7 @@ def test_a_run_prints_the_table_and_saves_the_result(
     assert cli.main(argv) == 0
     out, err = capsys.readouterr()
     assert "Serving Benchmark Result" in out
+    assert "by the server" not in out, "it has no /metrics"
     assert "Mean E2EL (ms):" in out
     assert err == ""
     saved = json.loads(path.read_text())
@@ -204,6 +206,45 @@ def test_chat_gets_words(model: Model) -> None:
     (message,) = model.bodies[-1]["messages"]
     assert (message["role"], len(message["content"].split())) == ("user", 8)
     assert model.bodies[-1]["max_completion_tokens"] == 4
+
+
+def test_workers_send_the_same_requests_together(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = [tmp_path / "one.json", tmp_path / "two.json"]
+    for number, path in enumerate(saved, 1):
+        argv = ["--base-url", model.url, *SMALL, "--random-range-ratio", "0.5", "--workers", str(number)]
+        assert cli.main([*argv, "--save-result", str(path)]) == 0
+    one, two = (json.loads(path.read_text()) for path in saved)
+    assert one["input_lens"] == two["input_lens"]
+    assert one["output_lens"] == two["output_lens"]
+    assert len(model.bodies) == (1 + 5) + (2 + 5), "each worker warms up"
+    model.key = "secret"
+    assert cli.main(["--base-url", model.url, *SMALL, "--workers", "2"]) == 2
+    assert "--api-key KEY" in capsys.readouterr().err
+
+
+async def test_each_event_has_its_own_time_and_those_that_came_together_are_counted() -> None:
+    events = [*(f"data: {json.dumps(text_chunk('a'))}\n\n" for _ in range(4)), "data: [DONE]\n\n"]
+
+    async def reads() -> AsyncIterator[bytes]:
+        yield events[0].encode()
+        yield "".join(events[1:]).encode()
+
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=reads()))
+    times = iter(range(100))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        target = Target("/v1/completions", "tiny")
+        outcome = await measure(http, target, LoadRequest([1], 1, 4), clock=lambda: float(next(times)))
+    assert (outcome.itls, outcome.num_joined) == ([1.0, 1.0, 1.0], 2)
+
+
+def test_a_busy_load_generator_says_so(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "BUSY_SHARE", 0.0)
+    assert cli.main(["--base-url", model.url, *SMALL]) == 0
+    assert "gaps may be the load generator's own; try --workers 2" in capsys.readouterr().err
 
 
 def test_a_trace_sets_lengths_and_times(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
