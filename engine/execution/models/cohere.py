@@ -19,18 +19,12 @@ class CohereForCausalLM(InterleavedRope, ParallelDecoder):
     Parallel decoder whose logits are multiplied by `logit_scale`; the large one has a norm for each head.
     """
 
-    defaults = {"tie_word_embeddings": True}
     mlp_names = None
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = super().normalize_config(raw)
-        return {
-            **fields,
-            "rms_norm_eps": fields.get("layer_norm_eps", 1e-5),
-            "logit_scale": positive_number(fields, "logit_scale", 0.0625),
-            "use_parallel_residual": True,
-        }
+        return {**fields, "logit_scale": positive_number(fields, "logit_scale", 0.0625)}
 
     def logits(self, hidden: Tensor) -> Tensor:
         return super().logits(hidden).float().mul_(self.config.hf_config["logit_scale"])
@@ -64,15 +58,13 @@ class Cohere2ForCausalLM(CohereForCausalLM):
     Command R in which layers with full attention have no positions.
     """
 
-    defaults = {"sliding_window": 4096}
-
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = super().normalize_config(raw)
         if not fields.get("layer_types"):
             every, layers = positive_int(fields, "sliding_window_pattern", 4), range(1, fields["num_hidden_layers"] + 1)
             fields["layer_types"] = ["sliding_attention" if layer % every else "full_attention" for layer in layers]
-        return {**fields, "use_qk_norm": False}
+        return fields
 
     def _load_attention(self, index: int) -> Attention:
         attention = super()._load_attention(index)

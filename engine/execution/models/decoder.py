@@ -61,7 +61,6 @@ class Decoder:
     """
 
     partial_rotary: ClassVar[bool] = False  # True if a part of a head, or all of it, may stay unrotated
-    defaults: ClassVar[Mapping[str, Any]] = {}  # fields that config.json may lack, as transformers has them
     names: ClassVar[WeightNames] = WeightNames()
     qkv_bias: ClassVar[bool | None] = None  # None: config.attention_bias decides
     o_bias: ClassVar[bool | None] = None
@@ -72,16 +71,8 @@ class Decoder:
     inexact: ClassVar[str | None] = None  # reason why an op of the family may round otherwise in another batch
 
     @classmethod
-    def with_defaults(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Return config.json with `defaults` of the family and of its bases for missing fields."""
-        defaults: dict[str, Any] = {}
-        for base in reversed(cls.__mro__):
-            defaults |= vars(base).get("defaults", {})
-        return {**defaults, **raw}
-
-    @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Return config.json, which has its defaults, with Llama's keys.
+        """Return config.json, as its row of families.json completes it, with Llama's keys.
 
         Raises ConfigError for values that would give silently wrong results.
         """

@@ -34,8 +34,6 @@ class DeepseekV2ForCausalLM(LatentDecoder):
 class DeepseekV3ForCausalLM(LatentDecoder):
     """DeepSeek V3, R1 (DeepSeek-AI 2024), Kimi K2 and Moonlight (Moonshot AI 2025): latent, routed by sigmoid."""
 
-    defaults = {"first_k_dense_replace": 3}
-
 
 class Dots1ForCausalLM(DeepseekSparseDecoder):
     """dots.llm1 (rednote-hilab 2025): a Qwen3 with DeepSeek-V3's mixtures.
@@ -47,7 +45,7 @@ class Dots1ForCausalLM(DeepseekSparseDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {"norm_topk_prob": False, "sliding_window": 4096, "max_window_layers": 62, **raw}
+        fields = dict(raw)
         if fields["sliding_window"] and not fields.get("layer_types"):
             first = int(fields["max_window_layers"])
             layers = range(fields["num_hidden_layers"])

@@ -16,13 +16,6 @@ class Ernie4_5ForCausalLM(InterleavedRope):
     Llama with `use_bias`.
     """
 
-    defaults = {"head_dim": 128, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}
-
-    @classmethod
-    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        has_bias = bool(raw.get("use_bias", False))
-        return super().normalize_config({**raw, "attention_bias": has_bias, "mlp_bias": has_bias})
-
 
 class Ernie4_5_MoeForCausalLM(Ernie4_5ForCausalLM, SparseDecoder):
     """ERNIE 4.5 mixtures (Baidu 2025): an ERNIE 4.5 with experts from a first to a last layer, and experts for all.
@@ -30,16 +23,6 @@ class Ernie4_5_MoeForCausalLM(Ernie4_5ForCausalLM, SparseDecoder):
     SparseDecoder whose bias changes the choice of experts alone.
     """
 
-    defaults = {
-        "head_dim": None,
-        "moe_num_experts": 64,
-        "moe_k": 6,
-        "moe_num_shared_experts": 2,
-        "moe_intermediate_size": 1536,
-        "moe_layer_start_index": 1,
-        "moe_layer_end_index": -1,
-        "moe_layer_interval": 1,
-    }
     routing_bias = "moe_statics.e_score_correction_bias"
 
     @classmethod
@@ -47,16 +30,8 @@ class Ernie4_5_MoeForCausalLM(Ernie4_5ForCausalLM, SparseDecoder):
         fields = {**raw, "head_dim": raw["head_dim"] or raw["hidden_size"] // raw["num_attention_heads"]}
         layers, first, last = (fields[n] for n in ("num_hidden_layers", "moe_layer_start_index", "moe_layer_end_index"))
         last = layers - 1 if last == -1 else last
-        return super().normalize_config(
-            {
-                **fields,
-                "num_experts": fields["moe_num_experts"],
-                "num_experts_per_tok": fields["moe_k"],
-                "decoder_sparse_step": fields["moe_layer_interval"],
-                "mlp_only_layers": [layer for layer in range(layers) if not first <= layer <= last],
-                "norm_topk_prob": True,
-            }
-        )
+        plain = [layer for layer in range(layers) if not first <= layer <= last]
+        return super().normalize_config({**fields, "mlp_only_layers": plain})
 
     def _load_shared_expert(self, index: int) -> Callable[[Tensor], Tensor] | None:
         if not self.config.hf_config["moe_num_shared_experts"]:

@@ -16,7 +16,7 @@ class Exaone4ForCausalLM(Decoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = super().normalize_config({"rms_norm_eps": 1e-5, "sliding_window": 4096, **raw})
+        fields = super().normalize_config(raw)
         if not fields["sliding_window"]:
             fields["layer_types"] = ["full_attention"] * fields["num_hidden_layers"]
         elif not fields.get("layer_types"):

@@ -35,16 +35,10 @@ class FalconForCausalLM(ParallelDecoder):
         elif raw.get("multi_query", True):
             num_kv_heads = 1
         return {
-            "tie_word_embeddings": True,
-            "max_position_embeddings": 2048,
             **raw,
             "hidden_size": hidden_size,
             "num_key_value_heads": num_kv_heads,
             "intermediate_size": raw.get("ffn_hidden_size") or 4 * hidden_size,
-            "rms_norm_eps": raw.get("layer_norm_epsilon", 1e-5),
-            "hidden_act": raw.get("activation", "gelu"),
-            "attention_bias": raw.get("bias", False),
-            "mlp_bias": raw.get("bias", False),
             "use_parallel_residual": raw.get("new_decoder_architecture") or raw.get("parallel_attn", True),
         }
 
@@ -92,17 +86,7 @@ class GPTNeoXForCausalLM(FalconForCausalLM):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "max_position_embeddings": 2048,
-            "use_parallel_residual": True,
-            "attention_bias": True,
-            "hidden_act": "gelu",
-            **raw,
-            "rope_theta": raw.get("rotary_emb_base", 10000),
-            "partial_rotary_factor": raw.get("rotary_pct", 0.25),
-            "rms_norm_eps": raw.get("layer_norm_eps", 1e-5),
-            "mlp_bias": True,
-        }
+        return dict(raw)
 
     def _head_name(self) -> str:
         return "embed_out" if self._source.has("embed_out.weight") else super()._head_name()

@@ -16,17 +16,6 @@ from .hybrid import check_values, scaled
 from .layers import Attention
 from .mamba2_mixer import Mamba2Mixer, MambaDecoder, MambaShape
 
-_DEFAULTS = {
-    "mamba_n_heads": 128,
-    "mamba_d_state": 256,
-    "mamba_d_ssm": 1024,
-    "mamba_rms_norm": False,
-    "mamba_norm_before_gate": True,
-    "mlp_multipliers": [1.0, 1.0],
-    "ssm_multipliers": [1.0] * 5,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 8192,
-}
 _MULTIPLIERS = (
     *("embedding_multiplier", "lm_head_multiplier", "attention_in_multiplier", "attention_out_multiplier"),
     *("key_multiplier", "ssm_in_multiplier", "ssm_out_multiplier"),
@@ -52,15 +41,14 @@ class FalconH1ForCausalLM(MambaDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **raw, "layer_types": None, "sliding_window": None}
-        check_values(fields, attention_bias=False, mlp_bias=False, projectors_bias=False, mamba_proj_bias=False)
-        check_values(fields, mamba_use_mlp=True, hidden_act=("silu", "swish"))
+        check_values(raw, attention_bias=False, mlp_bias=False, projectors_bias=False, mamba_proj_bias=False)
+        check_values(raw, mamba_use_mlp=True, hidden_act=("silu", "swish"))
         for name, count in (("mlp_multipliers", 2), ("ssm_multipliers", 5)):
-            if not isinstance(fields[name], list) or len(fields[name]) != count:
+            if not isinstance(raw[name], list) or len(raw[name]) != count:
                 raise ConfigError(f"{name} must be {count} numbers")
-        kinds = ["hybrid"] * fields["num_hidden_layers"]
-        multipliers = {name: positive_number(fields, name, 1.0) for name in _MULTIPLIERS}
-        return super().normalize_config({**fields, **multipliers, "layer_kinds": kinds})
+        kinds = ["hybrid"] * raw["num_hidden_layers"]
+        multipliers = {name: positive_number(raw, name, 1.0) for name in _MULTIPLIERS}
+        return super().normalize_config({**raw, **multipliers, "layer_kinds": kinds})
 
     def _load_attention(self, index: int) -> Any:
         return AttentionBesideMamba(Decoder._load_attention(self, index), self._load_recurrent(index))

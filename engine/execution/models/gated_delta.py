@@ -30,15 +30,6 @@ class GatedAttention(Attention):
 
 
 _KINDS = ("linear_attention", "full_attention")
-_DEFAULTS = {
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "head_dim": 256,
-    "partial_rotary_factor": 0.25,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +108,8 @@ class GatedDeltaDecoder(HybridDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **raw}
-        every = positive_int(fields, "full_attention_interval", 4)
-        fields = with_layer_kinds(fields, _KINDS, lambda layer: _KINDS[(layer + 1) % every == 0])
+        every = positive_int(raw, "full_attention_interval", 4)
+        fields = with_layer_kinds(raw, _KINDS, lambda layer: _KINDS[(layer + 1) % every == 0])
         check_values(
             fields, attention_bias=False, attn_output_gate=True, output_gate_type="silu", hidden_act=("silu", "swish")
         )

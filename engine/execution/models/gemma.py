@@ -21,16 +21,9 @@ class GemmaForCausalLM(Decoder):
     Llama whose heads may be wider than hidden_size / num_heads; no windows yet.
     """
 
-    defaults = {
-        "tie_word_embeddings": True,
-        "head_dim": 256,
-        "max_position_embeddings": 8192,
-        "hidden_act": "gelu_pytorch_tanh",
-    }
-
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = super().normalize_config({**raw, "sliding_window": None, "layer_types": None})
+        fields = super().normalize_config(raw)
         if fields.get("use_bidirectional_attention"):
             raise ConfigError("use_bidirectional_attention: tokens are generated one after the other here")
         if fields["hidden_act"] == "gelu":  # the first checkpoints say gelu, but were trained with the approximation
@@ -57,17 +50,9 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
     Gemma with its own scale of attention scores.
     """
 
-    defaults = {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-    }
-
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**super().normalize_config(raw), **raw}
+        fields = super().normalize_config(raw)
         if not fields.get("layer_types"):
             kinds = ("sliding_attention", "full_attention")
             fields["layer_types"] = [kinds[index % 2] for index in range(fields["num_hidden_layers"])]
@@ -103,12 +88,6 @@ class Gemma3ForCausalLM(Gemma2ForCausalLM):
     Gemma 2 in which one layer in six has full attention, its own rope theta and, alone, the rope scaling.
     """
 
-    defaults = {
-        "max_position_embeddings": 131072,
-        "attn_logit_softcapping": None,
-        "final_logit_softcapping": None,
-        "sliding_window_pattern": 6,
-    }
     qk_norm = True
 
     @classmethod

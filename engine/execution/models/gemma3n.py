@@ -20,17 +20,6 @@ from .layer_states import PagedKV
 from .layers import MLP, Norm, Normed, RMSNorm
 from .shared_kv_gemma import PerLayerInput, SharedKVGemma, text_fields
 
-_DEFAULTS = {
-    "num_key_value_heads": 2,
-    "sliding_window": 512,
-    "max_position_embeddings": 32768,
-    "num_kv_shared_layers": 15,
-    "hidden_size_per_layer_input": 256,
-    "vocab_size_per_layer_input": 262144,
-    "laurel_rank": 64,
-    "altup_correct_scale": True,
-    "intermediate_size": 16384,
-}
 _NUM_STREAMS = 4
 _HALF = 0.5**0.5
 
@@ -93,7 +82,7 @@ class Gemma3nForCausalLM(SharedKVGemma):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **text_fields(raw)}
+        fields = text_fields(raw)
         check_values(fields, altup_num_inputs=_NUM_STREAMS, altup_active_idx=0)
         num_layers = positive_int(fields, "num_hidden_layers")
         if not fields.get("layer_types"):

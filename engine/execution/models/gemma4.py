@@ -55,15 +55,6 @@ class Gemma4Layer(Layer):
 class Gemma4ForCausalLM(SharedKVGemma, SparseDecoder):
     """SharedKVGemma whose layers with full attention have heads of their own width."""
 
-    defaults = {
-        "num_key_value_heads": 4,
-        "global_head_dim": 512,
-        "sliding_window": 512,
-        "max_position_embeddings": 131072,
-        "hidden_size_per_layer_input": 256,
-        "final_logit_softcapping": None,
-        "sliding_window_pattern": 6,
-    }
     expert_activations = ("gelu_pytorch_tanh",)
     unrounded = ("router.proj.weight",)
 

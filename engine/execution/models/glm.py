@@ -19,7 +19,6 @@ class GlmForCausalLM(InterleavedRope):
     Llama with biases on q, k and v.
     """
 
-    defaults = {"head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7}
     partial_rotary = True
     o_bias: ClassVar[bool | None] = False
 
@@ -54,15 +53,6 @@ class Glm4MoeForCausalLM(DeepseekSparseDecoder):
     DeepseekSparseDecoder; the large models have norms of queries and keys, and all have biases on q, k and v.
     """
 
-    defaults = {
-        "moe_intermediate_size": 1408,
-        "n_routed_experts": 128,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 8,
-        "first_k_dense_replace": 1,
-        "partial_rotary_factor": 0.5,
-        "rms_norm_eps": 1e-5,
-    }
     partial_rotary = True
     o_bias: ClassVar[bool | None] = False
 
@@ -73,10 +63,3 @@ class Glm4MoeForCausalLM(DeepseekSparseDecoder):
 
 class Glm4MoeLiteForCausalLM(LatentDecoder):
     """GLM-4.7-Flash (Zhipu AI 2026): DeepSeek-V3's attention and mixtures in a smaller model."""
-
-    defaults = {
-        "first_k_dense_replace": 1,
-        "rms_norm_eps": 1e-5,
-        "routed_scaling_factor": 1.8,
-        "num_experts_per_tok": 4,
-    }

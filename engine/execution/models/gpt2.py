@@ -29,20 +29,7 @@ class GPT2LMHeadModel(LayerNormDecoder):
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         if raw.get("add_cross_attention"):
             raise ConfigError("add_cross_attention: there is no encoder here")
-        return {
-            "tie_word_embeddings": True,
-            **raw,
-            "hidden_size": raw["n_embd"],
-            "num_hidden_layers": raw["n_layer"],
-            "num_attention_heads": raw["n_head"],
-            "max_position_embeddings": raw["n_positions"],
-            "intermediate_size": raw.get("n_inner") or 4 * raw["n_embd"],
-            "rms_norm_eps": raw.get("layer_norm_epsilon", 1e-5),
-            "hidden_act": raw.get("activation_function", "gelu_new"),
-            "attention_bias": True,
-            "mlp_bias": True,
-            "partial_rotary_factor": 0.0,
-        }
+        return {**raw, "intermediate_size": raw.get("n_inner") or 4 * raw["n_embd"]}
 
     def _load(self) -> None:
         super()._load()

@@ -13,24 +13,6 @@ from .layers import Attention
 from .moe import ExpertsConfig, SparseDecoder
 
 _ALPHA = 1.702  # the only published one, which the kernels have
-_DEFAULTS = {
-    "num_hidden_layers": 36,
-    "num_local_experts": 128,
-    "num_experts_per_tok": 4,
-    "vocab_size": 201088,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "head_dim": 64,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "sliding_window": 128,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 150000.0,
-    "attention_bias": True,
-    "swiglu_alpha": _ALPHA,
-    "swiglu_limit": 7.0,
-}
 _YARN = {
     "rope_type": "yarn",
     "factor": 32.0,
@@ -54,7 +36,7 @@ class GptOssForCausalLM(SparseDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **raw}
+        fields = dict(raw)
         if fields["swiglu_alpha"] != _ALPHA:
             raise ConfigError(f"swiglu_alpha {fields['swiglu_alpha']} is not built; no published model has it")
         if not fields.get("rope_parameters") and not fields.get("rope_scaling"):
@@ -62,8 +44,7 @@ class GptOssForCausalLM(SparseDecoder):
         if not fields.get("layer_types"):
             layers = range(int(fields["num_hidden_layers"]))
             fields["layer_types"] = ["full_attention" if layer % 2 else "sliding_attention" for layer in layers]
-        size = fields["intermediate_size"]
-        return super().normalize_config({**fields, "moe_intermediate_size": size, "norm_topk_prob": True})
+        return super().normalize_config(fields)
 
     def _load_attention(self, index: int) -> Attention:
         attention, config, rank = super()._load_attention(index), self.config, self._parallel

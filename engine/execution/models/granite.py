@@ -49,15 +49,8 @@ class GraniteMoeForCausalLM(GraniteForCausalLM, SparseDecoder):
     Granite whose checkpoints have one tensor for all experts of a layer.
     """
 
-    defaults = {"num_local_experts": 8, "num_experts_per_tok": 2}
     sparse_block = "block_sparse_moe"
     router_name = "router.layer"
-
-    @classmethod
-    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = raw
-        size = fields["intermediate_size"]
-        return super().normalize_config({**fields, "moe_intermediate_size": size, "norm_topk_prob": True})
 
     def _experts(self, block: str, config: ExpertsConfig) -> Iterator[ops.ExpertWeights]:
         if self._source.has(f"{block}.experts.0.gate_proj.weight"):  # a GGUF file has halves

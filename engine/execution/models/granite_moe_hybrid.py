@@ -13,7 +13,6 @@ from .layers import MLP
 from .mamba2_mixer import MambaDecoder
 
 _KINDS = ("linear_attention", "full_attention")
-_DEFAULTS = {"mamba_n_heads": 128, "mamba_d_state": 256, "num_local_experts": 8, "shared_intermediate_size": 1024}
 
 
 class GraniteMoeHybridForCausalLM(MambaDecoder, GraniteMoeForCausalLM):
@@ -23,14 +22,14 @@ class GraniteMoeHybridForCausalLM(MambaDecoder, GraniteMoeForCausalLM):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = with_layer_kinds({**_DEFAULTS, **raw}, _KINDS, lambda layer: _KINDS[0])
+        fields = with_layer_kinds(raw, _KINDS, lambda layer: _KINDS[0])
         if not fields["num_local_experts"]:
             plain = [*range(fields["num_hidden_layers"])]
             fields |= {"num_local_experts": 1, "num_experts_per_tok": 1, "mlp_only_layers": plain}
         check_values(fields, position_embedding_type=(None, "nope", "rope"), normalization_function="rmsnorm")
         if fields.get("position_embedding_type") != "rope":
             fields |= {"rope_parameters": None, "rope_scaling": None, "partial_rotary_factor": 0.0}
-        return super().normalize_config({**fields, "sliding_window": None})
+        return super().normalize_config(fields)
 
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         if index in self.config.hf_config["experts"].layers:

@@ -31,8 +31,6 @@ class HunYuanDenseV1ForCausalLM(Decoder):
     Llama with norms named query_layernorm and key_layernorm.
     """
 
-    defaults = {"rms_norm_eps": 1e-5}
-
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = super().normalize_config(raw)
@@ -79,7 +77,6 @@ class HunYuanMoEV1ForCausalLM(HunYuanDenseV1ForCausalLM, SparseDecoder):
                 "num_experts": _one(raw, "num_experts"),
                 "num_experts_per_tok": _one(raw, "moe_topk"),
                 "moe_intermediate_size": _one(raw, "moe_intermediate_size") or raw["intermediate_size"],
-                "norm_topk_prob": True,
             }
         )
 

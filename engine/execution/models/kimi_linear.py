@@ -34,7 +34,6 @@ _DELTA_NAMES = {  # fields of linear_attn_config, as transformers names them bes
     "num_heads": "linear_num_heads",
     "short_conv_kernel_size": _WIDTH,
 }
-_DEFAULTS = {"first_k_dense_replace": 1, "linear_head_dim": 128, "linear_num_heads": 32, _WIDTH: 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ class KimiLinearForCausalLM(HybridDecoder, LatentDecoder):
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         delta = raw.get("linear_attn_config") or {}
-        fields = {**_DEFAULTS, **{_NAMES.get(name, name): value for name, value in raw.items()}}
+        fields = {_NAMES.get(name, name): value for name, value in raw.items()}
         fields |= {_DELTA_NAMES[name]: value for name, value in delta.items() if name in _DELTA_NAMES}
         if "full_attn_layers" in delta:
             fields["layer_types"] = _layer_types(delta, positive_int(fields, "num_hidden_layers"))
@@ -99,7 +98,7 @@ class KimiLinearForCausalLM(HybridDecoder, LatentDecoder):
         )
         unturned = {"rope_type": "proportional", "partial_rotary_factor": 0.0}
         positions = {"rope_parameters": unturned, "rope_scaling": None, "rope_interleave": False}
-        return super().normalize_config({**fields, **positions, "sliding_window": None})
+        return super().normalize_config({**fields, **positions})
 
     @classmethod
     def recurrent_state(cls, fields: Mapping[str, Any]) -> RecurrentState:

@@ -3,7 +3,7 @@
 ParallelDecoder: attention and MLP side by side, reading one residual stream (Wang & Komatsuzaki 2021, GPT-J).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -41,18 +41,6 @@ class Starcoder2ForCausalLM(LayerNormDecoder):
     """
 
     mlp_names = ("mlp.c_fc", "mlp.c_proj")
-
-    @classmethod
-    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "tie_word_embeddings": True,
-            "hidden_act": "gelu_pytorch_tanh",
-            **raw,
-            "layer_types": None,
-            "rms_norm_eps": raw.get("norm_epsilon", 1e-5),
-            "attention_bias": raw.get("use_bias", True),
-            "mlp_bias": raw.get("use_bias", True),
-        }
 
 
 class ParallelDecoder(LayerNormDecoder):

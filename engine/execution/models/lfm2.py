@@ -15,8 +15,6 @@ from .layer_states import RecurrentState
 from .layers import GATED_ACTIVATIONS, MLP, Attention, activation
 from .moe import SparseDecoder
 
-_DEFAULTS = {"norm_eps": 1e-5, "rope_theta": 1e6, "conv_L_cache": 3, "max_position_embeddings": 128_000}
-
 
 @dataclass(frozen=True, slots=True)
 class ShortConv:
@@ -50,12 +48,12 @@ class Lfm2ForCausalLM(HybridDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, "tie_word_embeddings": raw.get("tie_embedding", True), **raw}
+        fields = {"tie_word_embeddings": raw.get("tie_embedding", True), **raw}
         with_attention = fields.get("full_attn_idxs")
         kinds = ["conv", "full_attention"]
         fields = with_layer_kinds(fields, kinds, lambda layer: kinds[with_attention is None or layer in with_attention])
         fields["layer_kinds"] = ["linear_attention" if kind == "conv" else kind for kind in fields["layer_kinds"]]
-        return fields | {"rms_norm_eps": fields["norm_eps"], "intermediate_size": _intermediate_size(fields)}
+        return fields | {"intermediate_size": _intermediate_size(fields)}
 
     @classmethod
     def recurrent_state(cls, fields: Mapping[str, Any]) -> RecurrentState:
@@ -110,22 +108,13 @@ class Lfm2MoeForCausalLM(SparseDecoder, Lfm2ForCausalLM):
     LFM2 with experts, which a bias may balance.
     """
 
-    defaults = {
-        "num_dense_layers": 2,
-        "num_experts": 32,
-        "num_experts_per_tok": 4,
-        "moe_intermediate_size": 1792,
-        "norm_topk_prob": True,
-        "use_expert_bias": True,
-    }
     sparse_block = "feed_forward"
     expert_names = ("w1", "w3", "w2")
     routes_by_sigmoid = True
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**raw, "block_auto_adjust_ff_dim": False}
-        return super().normalize_config({**fields, "mlp_only_layers": [*range(fields["num_dense_layers"])]})
+        return super().normalize_config({**raw, "mlp_only_layers": [*range(raw["num_dense_layers"])]})
 
     def _load(self) -> None:
         self.routing_bias = "expert_bias" if self.config.hf_config["use_expert_bias"] else ""  # type: ignore[misc]

@@ -16,18 +16,12 @@ class LlamaForCausalLM(Decoder):
     Decoder without a window: transformers ignores sliding_window for Llama.
     """
 
-    @classmethod
-    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return {**super().normalize_config(raw), "sliding_window": None}
-
 
 class SeedOssForCausalLM(Decoder):
     """Seed-OSS (ByteDance 2025): a Llama with biases on q, k and v, and an own switch for the bias of the output.
 
     Llama with `attention_out_bias`.
     """
-
-    defaults = {"attention_bias": True, "head_dim": 128}
 
     def _load_attention(self, index: int) -> Attention:
         self.o_bias = bool(self.config.hf_config.get("attention_out_bias", False))  # type: ignore[misc]
@@ -39,8 +33,6 @@ class SmolLM3ForCausalLM(Decoder):
 
     Llama with `no_rope_layers`: 1 for a layer with positions, 0 for one without, which alone may have a window.
     """
-
-    defaults = {"tie_word_embeddings": True, "max_position_embeddings": 32768, "rope_theta": 2000000.0}
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

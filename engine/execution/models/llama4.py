@@ -18,22 +18,6 @@ from .layers import Attention
 from .mistral import QueryScale
 from .moe import ExpertsConfig, SparseDecoder
 
-_DEFAULTS = {
-    "head_dim": 128,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "intermediate_size": 8192,
-    "intermediate_size_mlp": 16384,
-    "num_experts_per_tok": 1,
-    "num_local_experts": 16,
-    "interleave_moe_layer_step": 1,
-    "use_qk_norm": True,
-    "no_rope_layer_interval": 4,
-    "attention_chunk_size": 8192,
-    "attn_temperature_tuning": True,
-    "floor_scale": 8192,
-    "attn_scale": 0.1,
-}
 _KINDS = ("chunked_attention", "full_attention")
 
 
@@ -48,28 +32,27 @@ class Llama4ForCausalLM(InterleavedRope, SparseDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **raw}
-        num_layers, every = positive_int(fields, "num_hidden_layers"), positive_int(fields, "no_rope_layer_interval")
+        num_layers, every = positive_int(raw, "num_hidden_layers"), positive_int(raw, "no_rope_layer_interval")
         layers = range(num_layers)
-        rotated = fields.get("no_rope_layers") or [int((layer + 1) % every != 0) for layer in layers]  # 1: with rope
-        kinds = fields.get("layer_types") or [_KINDS[not rotates] for rotates in rotated]
+        rotated = raw.get("no_rope_layers") or [int((layer + 1) % every != 0) for layer in layers]  # 1: with rope
+        kinds = raw.get("layer_types") or [_KINDS[not rotates] for rotates in rotated]
         if len(rotated) < num_layers or len(kinds) != num_layers:
             raise ConfigError(f"no_rope_layers and layer_types must have {num_layers} entries, one for each layer")
         if unknown := set(kinds) - set(_KINDS):
             raise ConfigError(f"layer_types: {unknown.pop()!r} is not known; known: {', '.join(_KINDS)}")
-        sparse = fields.get("moe_layers")
-        chunk = fields["attention_chunk_size"] and positive_int(fields, "attention_chunk_size")
+        sparse = raw.get("moe_layers")
+        chunk = raw["attention_chunk_size"] and positive_int(raw, "attention_chunk_size")
         return super().normalize_config(
             {
-                **fields,
+                **raw,
                 "rotated": tuple(map(bool, rotated)),
                 "chunks": tuple(chunk or 0 if kind == "chunked_attention" else 0 for kind in kinds),
                 "layer_types": None,
                 "sliding_window": None,
                 "norm_topk_prob": False,
-                "moe_intermediate_size": fields["intermediate_size"],
-                "intermediate_size": fields["intermediate_size_mlp"],
-                "decoder_sparse_step": fields["interleave_moe_layer_step"] if sparse is None else 1,
+                "moe_intermediate_size": raw["intermediate_size"],
+                "intermediate_size": raw["intermediate_size_mlp"],
+                "decoder_sparse_step": raw["interleave_moe_layer_step"] if sparse is None else 1,
                 "mlp_only_layers": () if sparse is None else tuple(set(layers) - set(sparse)),
             }
         )

@@ -6,14 +6,6 @@ from typing import Any
 from .moe import SparseDecoder
 from .olmo import AllHeadsNormDecoder
 
-_DEFAULTS = {
-    "head_dim": 128,
-    "num_local_experts": 256,
-    "num_experts_per_tok": 8,
-    "intermediate_size": 1536,
-    "rope_theta": 5000000.0,
-}
-
 
 class MiniMaxM2ForCausalLM(AllHeadsNormDecoder, SparseDecoder):
     """SparseDecoder with Mixtral's names of experts and a bias that balances them."""
@@ -26,8 +18,7 @@ class MiniMaxM2ForCausalLM(AllHeadsNormDecoder, SparseDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **raw}
+        fields = super().normalize_config(raw)
         if rotary_dim := fields.get("rotary_dim"):
             fields.setdefault("partial_rotary_factor", rotary_dim / fields["head_dim"])
-        size = fields["intermediate_size"]
-        return super().normalize_config({**fields, "moe_intermediate_size": size, "norm_topk_prob": True})
+        return fields

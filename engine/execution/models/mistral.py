@@ -18,8 +18,6 @@ class MistralForCausalLM(Decoder):
     Llama with a sliding window.
     """
 
-    defaults = {"sliding_window": 4096}
-
 
 class MinistralForCausalLM(MistralForCausalLM):
     """Ministral (Mistral AI 2024): a Mistral in which layer_types names the layers with a sliding window.
@@ -57,8 +55,6 @@ class Ministral3ForCausalLM(Decoder):
     Llama whose queries are multiplied by 1 + beta · log(1 + position // trained length).
     """
 
-    defaults = {"head_dim": 128, "rms_norm_eps": 1e-5}
-
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = super().normalize_config(raw)
@@ -91,19 +87,5 @@ class MixtralForCausalLM(SparseDecoder):
     SparseDecoder with other names of experts, whose weights always sum to 1.
     """
 
-    defaults = {
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-        "intermediate_size": 14336,
-        "max_position_embeddings": 131072,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 1000000.0,
-    }
     sparse_block = "block_sparse_moe"
     expert_names = ("w1", "w3", "w2")
-
-    @classmethod
-    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = raw
-        size = fields["intermediate_size"]
-        return super().normalize_config({**fields, "moe_intermediate_size": size, "norm_topk_prob": True})

@@ -17,19 +17,6 @@ from .mixer_decoder import MixerDecoder, Stateless
 from .moe import ExpertsConfig
 
 _LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-_DEFAULTS = {
-    "mamba_num_heads": 128,
-    "mamba_head_dim": 64,
-    "ssm_state_size": 128,
-    "n_groups": 8,
-    "conv_kernel": 4,
-    "head_dim": 128,
-    "intermediate_size": 21504,
-    "mlp_hidden_act": "relu2",
-    "layer_norm_epsilon": 1e-5,
-    "max_position_embeddings": 4096,
-    "norm_topk_prob": True,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +51,13 @@ class NemotronHForCausalLM(MixerDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **raw}
+        fields = dict(raw)
         kinds = fields.get("layers_block_type") or fields.get("layer_types") or _kinds(fields)
         # NVIDIA's code and transformers' decoding limit a time step from below by time_step_limit alone.
         fields |= {
             "layer_types": kinds,
             "num_hidden_layers": len(kinds),
-            "rms_norm_eps": fields["layer_norm_epsilon"],
-            "hidden_act": fields["mlp_hidden_act"],
-            "mamba_n_heads": fields["mamba_num_heads"],
-            "mamba_d_head": fields["mamba_head_dim"],
             "mamba_d_ssm": fields["mamba_num_heads"] * fields["mamba_head_dim"],
-            "mamba_n_groups": fields["n_groups"],
-            "mamba_d_state": fields["ssm_state_size"],
-            "mamba_d_conv": fields["conv_kernel"],
-            "mamba_conv_bias": fields.get("use_conv_bias", True),
-            "mamba_proj_bias": fields.get("use_bias", False),
-            "partial_rotary_factor": 0.0,
-            "rope_parameters": None,
-            "rope_scaling": None,
         }
         check_values(fields, sliding_window=None, attention_bias=False, mamba_hidden_act="silu")
         fields = with_layer_kinds(fields, [*_LETTERS.values()])

@@ -38,8 +38,6 @@ class Olmo2ForCausalLM(AllHeadsNormDecoder, LlamaForCausalLM):
     Llama whose parts read the residual stream without a norm.
     """
 
-    defaults = {"rms_norm_eps": 1e-5}
-
     def _load_layer(self, index: int) -> Layer:
         layer = self._layer_name(index)
         return Layer(
@@ -58,10 +56,8 @@ class Olmo3ForCausalLM(Olmo2ForCausalLM):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        # A Llama's window is ignored.
-        fields = {**super().normalize_config(raw), "sliding_window": raw.get("sliding_window", 4096)}
-        fields["layer_types"] = raw.get("layer_types")
-        if not fields["layer_types"]:
+        fields = super().normalize_config(raw)
+        if not fields.get("layer_types"):
             layers = range(1, fields["num_hidden_layers"] + 1)
             fields["layer_types"] = ["sliding_attention" if layer % 4 else "full_attention" for layer in layers]
         ropes, theta = fields.get("rope_parameters") or {}, fields.get("rope_theta") or 5e5
@@ -82,17 +78,8 @@ class OlmoeForCausalLM(AllHeadsNormDecoder, SparseDecoder):
     SparseDecoder with OLMo 2's norms of queries and keys.
     """
 
-    defaults = {
-        "num_experts": 64,
-        "num_experts_per_tok": 8,
-        "intermediate_size": 2048,
-        "norm_topk_prob": False,
-        "rms_norm_eps": 1e-5,
-    }
-
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = raw
-        if fields.get("clip_qkv"):
+        if raw.get("clip_qkv"):
             raise ConfigError("clip_qkv is not built for OLMoE; no published model has it")
-        return super().normalize_config({**fields, "moe_intermediate_size": fields["intermediate_size"]})
+        return super().normalize_config(raw)

@@ -28,20 +28,7 @@ class OPTForCausalLM(LayerNormDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        has_bias = raw.get("enable_bias", True)
-        return {
-            "tie_word_embeddings": True,
-            "do_layer_norm_before": True,
-            "layer_norm_elementwise_affine": True,
-            **raw,
-            "word_embed_proj_dim": positive_int(raw, "word_embed_proj_dim", raw["hidden_size"]),
-            "intermediate_size": raw["ffn_dim"],
-            "rms_norm_eps": 1e-5,
-            "hidden_act": raw.get("activation_function", "relu"),
-            "attention_bias": has_bias,
-            "mlp_bias": has_bias,
-            "partial_rotary_factor": 0.0,
-        }
+        return {**raw, "word_embed_proj_dim": positive_int(raw, "word_embed_proj_dim", raw["hidden_size"])}
 
     def _embedding_size(self) -> int:
         return int(self.config.hf_config["word_embed_proj_dim"])

@@ -20,7 +20,7 @@ class Phi3ForCausalLM(Decoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = super().normalize_config({"original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, **raw})
+        fields = super().normalize_config(raw)
         scaling = dict(fields.get("rope_scaling") or fields.get("rope_parameters") or {})
         # The first checkpoints' names for longrope.
         if (scaling.get("rope_type") or scaling.get("type")) in ("su", "yarn"):

@@ -12,14 +12,6 @@ from .hybrid import check_values
 from .layer_norm_decoder import LayerNormDecoder
 from .moe import ExpertsConfig, SparseDecoder
 
-_DEFAULTS = {
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "num_local_experts": 16,
-    "num_experts_per_tok": 2,
-    "router_jitter_noise": 0.01,
-}
-
 
 class PhimoeForCausalLM(LayerNormDecoder, SparseDecoder):
     """SparseDecoder under Mixtral's names."""
@@ -30,16 +22,14 @@ class PhimoeForCausalLM(LayerNormDecoder, SparseDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **raw}
+        fields = dict(raw)
         check_values(fields, num_experts_per_tok=2)
         scaling = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
         if "long_mscale" in scaling:
             if scaling["long_mscale"] != scaling.get("short_mscale"):
                 raise ConfigError("short_mscale and long_mscale differ, which is not built")
             fields["rope_scaling"] = {**scaling, "attention_factor": scaling["long_mscale"]}
-        return super().normalize_config(
-            {**fields, "moe_intermediate_size": fields["intermediate_size"], "norm_topk_prob": False}
-        )
+        return super().normalize_config(fields)
 
     def _load_routing(self, block: str, config: ExpertsConfig) -> ops.RouteArgs:
         jitter = positive_number(self.config.hf_config, "router_jitter_noise")

@@ -16,7 +16,6 @@ class Qwen2ForCausalLM(Decoder):
     Llama with biases on q, k and v, not on the output; a window, if switched on, applies to the last layers only.
     """
 
-    defaults = {"sliding_window": 4096, "max_window_layers": 28}
     qkv_bias: ClassVar[bool | None] = True
     o_bias: ClassVar[bool | None] = False
 
@@ -38,22 +37,9 @@ class Qwen3ForCausalLM(Qwen2ForCausalLM):
     Qwen2 without biases that normalises queries and keys per head; windows are Qwen2's.
     """
 
-    defaults = {"head_dim": 128}
     qkv_bias = None
     o_bias = None
     qk_norm = True
-
-
-_DEFAULTS = {
-    "num_experts": 60,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 1408,
-    "shared_expert_intermediate_size": 5632,
-    "intermediate_size": 5632,
-    "norm_topk_prob": False,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-}
 
 
 class SharedExpertDecoder(SparseDecoder):
@@ -79,7 +65,7 @@ class Qwen2MoeForCausalLM(SharedExpertDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**_DEFAULTS, **raw, "attention_bias": raw.get("qkv_bias", True)}
+        fields = dict(raw)
         if not fields.get("use_sliding_window"):
             fields |= {"sliding_window": None, "layer_types": None}
         elif not fields.get("layer_types"):
@@ -98,19 +84,8 @@ class Qwen3MoeForCausalLM(SparseDecoder):
     SparseDecoder that normalises queries and keys per head; a window, if switched on, applies to all layers.
     """
 
-    defaults = {
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "moe_intermediate_size": 768,
-        "intermediate_size": 6144,
-        "norm_topk_prob": False,
-        "sliding_window": 4096,
-    }
     qk_norm = True
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = {**raw, "layer_types": None}
-        if not fields.get("use_sliding_window"):
-            fields["sliding_window"] = None
-        return super().normalize_config(fields)
+        return super().normalize_config(raw if raw.get("use_sliding_window") else {**raw, "sliding_window": None})

@@ -17,15 +17,6 @@ class Qwen3NextForCausalLM(GatedDeltaDecoder, SharedExpertDecoder):
     GatedDeltaDecoder whose projections are stored key head by key head.
     """
 
-    defaults = {
-        "num_experts": 512,
-        "num_experts_per_tok": 10,
-        "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512,
-        "intermediate_size": 5632,
-        "norm_topk_prob": True,
-    }
-
     def _projections(self, name: str, shape: DeltaShape) -> list[tuple[str, int]]:
         if self._source.has(f"{name}.in_proj_qkv.weight"):  # a GGUF file has them apart
             return super()._projections(name, shape)
@@ -73,14 +64,6 @@ def text_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 class Qwen3_5MoeForCausalLM(GatedDeltaDecoder, SharedExpertDecoder):
     """Qwen3.5-MoE (Qwen Team 2026): a Qwen3.5 with a mixture and a shared expert in every layer."""
-
-    defaults = {
-        "num_experts": 256,
-        "num_experts_per_tok": 8,
-        "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512,
-        "norm_topk_prob": True,
-    }
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,12 +50,20 @@ def scaled(fields: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, A
 
 
 class Family(NamedTuple):
-    """Row of families.json: the module of a family's class, and the family's row in server/docs/models.md."""
+    """Row of families.json: the module of a family's class, its row in server/docs/models.md, its config.json."""
 
     module: str
     name: str
     example: str  # an id on the hub
     notes: str = ""
+    defaults: Mapping[str, Any] = {}  # fields that config.json may lack, as transformers has them
+    copies: Mapping[str, str] = {}  # a field's name here -> in the family's config.json
+    fixed: Mapping[str, Any] = {}  # values whatever config.json says
+
+    def complete(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Return config.json with the row's fields. Raises KeyError."""
+        fields = {**self.defaults, **raw}
+        return {**fields, **{own: fields[theirs] for own, theirs in self.copies.items()}, **self.fixed}
 
 
 # Keys are the values of `architectures` in config.json.
@@ -164,7 +172,8 @@ def parse_model_config(
                     raise ConfigError(f"--rope-scaling is not built for {architecture}; leave it out")
                 return parsed  # type: ignore[no-any-return]
         family = model_class(architecture, model_type=str(raw.get("model_type") or ""))
-        fields = family.normalize_config(family.with_defaults(raw))
+        row = next((MODELS[base.__name__] for base in family.__mro__ if base.__name__ in MODELS), None)
+        fields = family.normalize_config(raw if row is None else row.complete(raw))
         if rope_scaling is not None:
             source = f"{source} with --rope-scaling"
             fields = scaled(fields, rope_scaling)

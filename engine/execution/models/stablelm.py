@@ -1,8 +1,7 @@
 """StableLM (Bellagente et al. 2024): a Llama with LayerNorm and partial rotation; the 12B is a ParallelDecoder."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -16,18 +15,6 @@ class StableLmForCausalLM(ParallelDecoder):
     partial_rotary = True
     o_bias: ClassVar[bool | None] = False
     mlp_names = None
-
-    @classmethod
-    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "max_position_embeddings": 4096,
-            "partial_rotary_factor": 0.25,
-            "use_parallel_residual": False,
-            **raw,
-            "rms_norm_eps": raw.get("layer_norm_eps", 1e-5),
-            "attention_bias": raw.get("use_qkv_bias", False),
-            "mlp_bias": False,
-        }
 
     def _norm_names(self) -> tuple[str, str]:
         return ("input_layernorm", "input_layernorm") if self._is_parallel else super()._norm_names()

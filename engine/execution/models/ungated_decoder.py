@@ -29,8 +29,6 @@ class UngatedDecoder(Decoder):
 class ArceeForCausalLM(UngatedDecoder):
     """Arcee's AFM (Arcee 2025): a Llama with an MLP of two matrices around relu(x)²."""
 
-    defaults = {"hidden_act": "relu2", "rms_norm_eps": 1e-5}
-
 
 class NemotronForCausalLM(UngatedDecoder):
     """Nemotron-4 and Minitron (NVIDIA 2024): LayerNorm with its weight less 1, relu(x)², half of a head rotates.
@@ -42,14 +40,7 @@ class NemotronForCausalLM(UngatedDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return super().normalize_config(
-            {
-                "hidden_act": "relu2",
-                "partial_rotary_factor": raw.get("rope_percent", 0.5),
-                **raw,
-                "rms_norm_eps": raw.get("norm_eps", 1e-5),
-            }
-        )
+        return super().normalize_config({"partial_rotary_factor": raw["rope_percent"], **raw})
 
     def _load_norm(self, name: str) -> Norm:
         size = self.config.hidden_size
