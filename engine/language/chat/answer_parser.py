@@ -1,11 +1,15 @@
 """AnswerParser: split a model's answer into reasoning, content and tool calls, in the style of its chat template."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from ..text.stop_strings import overlap
-from .answer_parts import AnswerPart, Reader
+from .answer_parts import AnswerPart
+from .call_reader import CallsReader
+from .call_syntax import CallSyntax
 from .harmony_parser import HarmonyParser
-from .reasoning_parser import ReasoningParser
+from .reasoning_parser import ReasoningFormat, ReasoningParser
 
 _CUT_LETTERS = 2
 
@@ -13,29 +17,46 @@ _CUT_LETTERS = 2
 class AnswerParser:
     """Reader of whole answers: reasoning first, then calls among the content. Either part may be missing.
 
-    HarmonyParser reads both. Calls beyond `max_calls` are dropped, and reasoning unless `shows_reasoning`. So is the
-    beginning of a call or of a tag at the answer's end. `has_call_tag`: calls begin with a tag, so text is held back
-    for nothing else. `is_forced`: an answer is a call. `thinking_tags` are around reasoning.
+    `is_open`: the prompt ends within reasoning. Calls beyond `max_calls` are dropped, and reasoning unless
+    `shows_reasoning`. So is, with `drops_cut`, the beginning of a call or of a tag at the answer's end. `is_forced`: an
+    answer is a call.
     """
 
     def __init__(
         self,
-        thinking: ReasoningParser | HarmonyParser | None,
-        calls: Reader | None,
+        syntax: CallSyntax | None,
+        reasoning: ReasoningFormat | None,
+        tools: Sequence[Mapping[str, Any]] = (),
         *,
+        is_open: bool = False,
         max_calls: int | None = None,
         shows_reasoning: bool = True,
         is_forced: bool = False,
-        has_call_tag: bool = False,
-        thinking_tags: Sequence[str] = (),
+        drops_cut: bool = False,
     ) -> None:
-        self._thinking = thinking
-        self._calls = calls
+        has_channels = (syntax is not None and syntax.arguments == "channels") or (
+            reasoning is not None and bool(reasoning.before_content)
+        )
+        self._calls = None if syntax is None or has_channels else CallsReader(syntax, tools)
+        self._thinking: ReasoningParser | HarmonyParser | None = None
+        self._thinking_tags: Sequence[str] = ()
+        if has_channels:
+            self._thinking = HarmonyParser(reads_calls=syntax is not None)
+        elif reasoning is not None:
+            new_calls = None if syntax is None else partial(CallsReader, syntax, tools)
+            trigger = "" if syntax is None else syntax.trigger
+            self._thinking = ReasoningParser(reasoning, is_open=is_open, trigger=trigger, new_calls=new_calls)
+            self._thinking_tags = [*reasoning.openings, *reasoning.closings] if drops_cut else ()
         self._max_calls = max_calls
         self._shows_reasoning = shows_reasoning
         self._is_forced = is_forced
-        self._has_call_tag = has_call_tag
-        self._thinking_tags = thinking_tags
+        # Calls begin with a tag, so text is held back for nothing else.
+        self._has_call_tag = drops_cut and syntax is not None and bool(syntax.trigger)
+
+    @property
+    def raw_call(self) -> str:
+        """Text of the call that is being read."""
+        return "" if self._calls is None else self._calls.raw
 
     @property
     def is_thinking(self) -> bool:

@@ -7,13 +7,11 @@ from typing import Any
 
 from ...errors import ConfigError, InvalidRequestError
 from .answer_parser import AnswerParser
-from .answer_parts import Reader, joined
+from .answer_parts import joined
 from .call_formats import CALL_FORMATS, detected_format
-from .call_reader import CallsReader
 from .call_syntax import CallSyntax
 from .form_trials import Call, CallTrials, thoughts_of
-from .harmony_parser import HarmonyParser
-from .reasoning_parser import ReasoningFormat, ReasoningParser
+from .reasoning_parser import ReasoningFormat
 from .template import ChatTemplate
 
 Tools = Sequence[Mapping[str, Any]]
@@ -142,14 +140,7 @@ class FormReader:
     """Incremental reader of one answer."""
 
     def __init__(self, form: ChatForm, tools: Tools) -> None:
-        calls: Reader | None = None if form.calls is None else CallsReader(form.calls, tools)
-        self._calls = calls if isinstance(calls, CallsReader) else None
-        thinking: ReasoningParser | HarmonyParser | None = None
-        if form.calls is not None and form.calls.arguments == "channels":
-            thinking, calls, self._calls = HarmonyParser(), None, None
-        elif form.reasoning is not None:
-            thinking = form.reasoning.parser(tools, is_open=form.begins_open, syntax=form.calls)
-        self._parser = AnswerParser(thinking, calls)
+        self._parser = AnswerParser(form.calls, form.reasoning, tools, is_open=form.begins_open)
         self.parts: list[Any] = []
 
     def feed(self, piece: str) -> None:
@@ -173,5 +164,5 @@ class FormReader:
             try:
                 whole.append((name, json.loads(arguments or "{}")))
             except ValueError:
-                texts["content"] += arguments if self._calls is None else self._calls.raw
+                texts["content"] += self._parser.raw_call or arguments
         return Answer(texts["content"], texts["reasoning"], whole)

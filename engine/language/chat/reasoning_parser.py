@@ -1,15 +1,13 @@
 """ReasoningParser: text between two tags is reasoning, the rest is content. Also the tags that models use."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from . import harmony_parser
 from .answer_parts import AnswerPart, BufferedReader, cut_at_first
 from .call_formats import Style
 from .call_reader import CallsReader
-from .call_syntax import CallSyntax, tags_of
+from .call_syntax import tags_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,18 +26,6 @@ class ReasoningFormat:
     def is_open_at_end(self, text: str) -> bool:
         """True if reasoning that began in this text goes on after the text."""
         return max(map(text.rfind, self.openings)) > max(map(text.rfind, self.closings))
-
-    def parser(
-        self, tools: Sequence[Mapping[str, Any]], *, is_open: bool, syntax: CallSyntax | None = None
-    ) -> "ReasoningParser":
-        """Create a parser of one answer. Calls in this syntax may begin within reasoning."""
-        return ReasoningParser(
-            openings=self.openings,
-            closings=self.closings,
-            is_open=is_open,
-            trigger="" if syntax is None else syntax.trigger,
-            new_calls=None if syntax is None else partial(CallsReader, syntax, tools),
-        )
 
     def without_empty(self, text: str) -> str:
         """Return the text without empty reasoning at its beginning."""
@@ -101,9 +87,8 @@ class ReasoningParser(BufferedReader):
 
     def __init__(
         self,
+        form: ReasoningFormat,
         *,
-        openings: Sequence[str] = _THINK.openings,
-        closings: Sequence[str] = _THINK.closings,
         is_open: bool = False,
         trigger: str = "",
         new_calls: Callable[[], CallsReader] | None = None,
@@ -115,8 +100,8 @@ class ReasoningParser(BufferedReader):
         self._new_calls = new_calls
         self._call: CallsReader | None = None  # reader of the held text
         self.is_thinking = is_open
-        self._openings = openings
-        self._closings = closings
+        self._openings = form.openings
+        self._closings = form.closings
         self._has_begun = False
         self._skips_space = False  # True after the closing tag; an answer without reasoning is not stripped
 

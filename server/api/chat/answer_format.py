@@ -10,12 +10,9 @@ from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.language.chat.answer_parser import AnswerParser
 from ....engine.language.chat.call_formats import NEUTRAL_FORMAT, Style, call_syntax, detected_format
-from ....engine.language.chat.call_reader import CallsReader
-from ....engine.language.chat.harmony_parser import HarmonyParser
 from ....engine.language.chat.reasoning_parser import (
     REASONING_FORMATS,
     ReasoningFormat,
-    ReasoningParser,
     detected_reasoning,
     reasoning_format,
 )
@@ -71,24 +68,15 @@ class AnswerFormat:
 
     def reader(self) -> AnswerParser:
         """Create a parser for one answer."""
-        syntax = None if self.style is None else call_syntax(self.style)
-        calls = None if syntax is None else CallsReader(syntax, self.tools)
-        thinking: HarmonyParser | ReasoningParser | None = None
-        thinking_tags: list[str] = []
-        if self.reasoning == "openai_gptoss":
-            thinking, calls = HarmonyParser(reads_calls=calls is not None), None
-        elif self.reasoning is not None:
-            thoughts = reasoning_format(self.reasoning)
-            thinking = thoughts.parser(self.tools, is_open=self.is_open, syntax=syntax)
-            thinking_tags = [*thoughts.openings, *thoughts.closings]
         parser = AnswerParser(
-            thinking,
-            calls,
+            None if self.style is None else call_syntax(self.style),
+            None if self.reasoning is None else reasoning_format(self.reasoning),
+            self.tools,
+            is_open=self.is_open,
             max_calls=self.max_calls,
             shows_reasoning=self.shows_reasoning,
             is_forced=self.is_forced,
-            has_call_tag=syntax is not None and bool(syntax.trigger),
-            thinking_tags=thinking_tags,
+            drops_cut=True,
         )
         return CustomCalls(parser, self.customs) if self.customs else parser
 

@@ -11,8 +11,9 @@ from splitfuse.engine.language.chat.answer_parser import AnswerParser
 from splitfuse.engine.language.chat.answer_parts import AnswerPart, Reader, read_whole
 from splitfuse.engine.language.chat.call_formats import CALL_FORMATS
 from splitfuse.engine.language.chat.call_reader import CallsReader
-from splitfuse.engine.language.chat.reasoning_parser import ReasoningParser
+from splitfuse.engine.language.chat.reasoning_parser import REASONING_FORMATS, ReasoningParser
 
+THINK = REASONING_FORMATS["think"]
 ARGUMENTS = '{"town": "K\\u00f6ln \\" } ]", "days": [1, {"a": null}], "x": -1.5e3}'
 
 
@@ -24,9 +25,9 @@ def calls(name: str) -> CallsReader:
 MAKE: dict[str, Callable[[], Reader]] = {
     "hermes": lambda: calls("hermes"),
     "llama3": lambda: calls("llama3_json"),
-    "thinking": ReasoningParser,
-    "open": lambda: ReasoningParser(is_open=True),
-    "both": lambda: AnswerParser(ReasoningParser(), calls("hermes")),
+    "thinking": lambda: ReasoningParser(THINK),
+    "open": lambda: ReasoningParser(THINK, is_open=True),
+    "both": lambda: AnswerParser(CALL_FORMATS["hermes"], THINK),
     "none": lambda: AnswerParser(None, None),
 }
 
@@ -199,13 +200,13 @@ def test_what_is_certain_comes_at_once() -> None:
 
 
 def test_thinking_is_known_while_it_lasts() -> None:
-    reader = AnswerParser(ReasoningParser(), None)
+    reader = AnswerParser(None, THINK)
     states = []
     for part in ("<think>", "a", "b</thi", "nk>", "c"):
         reader.push(part)
         states.append(reader.is_thinking)
     assert states == [True, True, True, False, False]
-    assert AnswerParser(ReasoningParser(is_open=True), None).is_thinking
+    assert AnswerParser(None, THINK, is_open=True).is_thinking
 
 
 def test_long_arguments_take_time_in_proportion() -> None:

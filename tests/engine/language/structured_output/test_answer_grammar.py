@@ -11,10 +11,9 @@ from published import published
 from splitfuse.engine import LLM, ChatForm, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import ConfigError, InvalidRequestError
-from splitfuse.engine.language.chat.answer_parts import Reader, read_whole
+from splitfuse.engine.language.chat.answer_parser import AnswerParser
+from splitfuse.engine.language.chat.answer_parts import read_whole
 from splitfuse.engine.language.chat.call_formats import CALL_FORMATS
-from splitfuse.engine.language.chat.call_reader import CallsReader
-from splitfuse.engine.language.chat.harmony_parser import HarmonyParser
 from splitfuse.engine.language.structured_output.answer_grammar import answer_grammar, free_answer_grammar
 from splitfuse.engine.language.structured_output.params import StructuredOutputs
 from splitfuse.engine.language.text.tokenizer import Tokenizer
@@ -235,8 +234,7 @@ def test_the_demo_model_calls_when_it_must(llm: LLM, style: str) -> None:
     schemas = {"weather": SCHEMA, "now": {"properties": {}, "additionalProperties": False}}
     names = set()
     for one in output.outputs:
-        reader: Reader = HarmonyParser() if style == "openai" else CallsReader(CALL_FORMATS[style], TOOLS)
-        name, arguments = read_whole(reader, one.text)
+        name, arguments = read_whole(AnswerParser(CALL_FORMATS[style], None, TOOLS), one.text)
         assert (name.kind, arguments.kind, one.finish_reason) == ("call", "arguments", "stop"), one.text
         validate(json.loads(arguments.text), schemas[name.text])
         names.add(name.text)

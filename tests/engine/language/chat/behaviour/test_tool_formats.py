@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 from answer_pieces import call, content, read_in_pieces, reasoning
 
+from splitfuse.engine.language.chat.answer_parser import AnswerParser
 from splitfuse.engine.language.chat.answer_parts import AnswerPart, Reader, read_whole
 from splitfuse.engine.language.chat.call_formats import CALL_FORMATS, detected_format
-from splitfuse.engine.language.chat.call_reader import CallsReader
-from splitfuse.engine.language.chat.harmony_parser import HarmonyParser
 
 PARAMETERS = {
     "properties": {
@@ -36,7 +35,7 @@ CALL, SEP, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜
 
 
 def reader(name: str) -> Reader:
-    return HarmonyParser() if name == "openai" else CallsReader(CALL_FORMATS[name], TOOLS)
+    return AnswerParser(CALL_FORMATS[name], None, TOOLS)
 
 
 def xml(name: str, **values: str) -> str:
