@@ -39,7 +39,6 @@ class Usage:
     completion_tokens: int = 0
     total_tokens: int = 0
     cached_tokens: int = 0
-    reused_tokens: int = 0  # tokens of an earlier answer (--reuse-answers)
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
     from ..engine.core.sampling_params import SamplingParams
     from ..engine.serving.async_engine import AsyncEngine
-    from ..engine.serving.input_processor import Prompt
     from ..engine.serving.submitted_request import SubmittedRequest
     from .jobs.job import Job
     from .jobs.job_index import JobIndex
-    from .jobs.result_backend import ResultBackend, Reuse
+    from .jobs.result_backend import ResultBackend
 
 logger = logging.getLogger(__name__)
 ENTRY_POINTS = "splitfuse.extensions"
@@ -123,10 +122,6 @@ class Part:
 
     def job_accepted(self, job: "Job", handle: "SubmittedRequest", params: "SamplingParams") -> None:
         """Hear of a job that the engine has taken."""
-
-    def reuse(self, job: "Job", prompt: "Prompt", params: "SamplingParams", *, tenant: str) -> "Reuse | None":
-        """Look for an earlier answer to a request that is about to be submitted; None if there can be none."""
-        return None
 
     def models(self) -> Sequence[Mapping[str, Any]]:
         """Entries of /v1/models beside the served model's, in OpenAI's form."""

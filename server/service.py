@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
     from ..engine.serving.input_processor import Prompt
     from ..engine.serving.submitted_request import Resumed
-    from .jobs.result_backend import Reuse
     from .metrics import Metrics
     from .server_settings import ServerSettings
 
@@ -170,18 +169,15 @@ class Service(JobObserver):
         params, tenant = self.results.bounded(params), job.owner or user or params.adapter or ""
         receipts = await self.receipts(params)
         sink = job.versions.noting(job.sink if kept is None else self.results.sink(job, webhook=kept.webhook))
-        reuse = None if resumed else self._reuse(job, prompt, params, tenant=tenant)
-        handle = None if reuse is None else reuse.earlier
-        if handle is None:
-            handle = await self.engine.submit(
-                prompt,
-                params,
-                sink,
-                request_id=job.seq_id,
-                tenant=tenant,
-                resumed=resumed,
-                arrival_time=arrival_time(),
-            )
+        handle = await self.engine.submit(
+            prompt,
+            params,
+            sink,
+            request_id=job.seq_id,
+            tenant=tenant,
+            resumed=resumed,
+            arrival_time=arrival_time(),
+        )
         job.accept(handle)
         for part in self.extensions.parts:
             part.job_accepted(job, handle, params)
@@ -190,8 +186,6 @@ class Service(JobObserver):
         if kept is not None:
             fingerprint = self.engine.fingerprint_of(params.adapter)
             await self.results.accept(job, handle, kept, user=user, fingerprint=fingerprint)
-        if reuse is not None:
-            await reuse.accepted(handle, sink)
 
     async def receipts(self, params: SamplingParams, engine: "AsyncEngine | None" = None) -> Any:
         """Return the maker of receipts, ready for this request; None if none is wanted. Raises InvalidRequestError."""
@@ -202,10 +196,6 @@ class Service(JobObserver):
         receipts = self.part(kind)
         await receipts.prepare(engine)
         return receipts
-
-    def _reuse(self, job: Job, prompt: "Prompt", params: SamplingParams, *, tenant: str) -> "Reuse | None":
-        found = (part.reuse(job, prompt, params, tenant=tenant) for part in self.extensions.parts)
-        return next((reuse for reuse in found if reuse is not None), None)
 
     async def complete(
         self,

@@ -93,7 +93,6 @@ _ALWAYS_REFUSED = {
     "set HF_HOME in the environment": "--download-dir",
     "see --log-format": "--log-config-file",
     "kernels are chosen by the shapes of a step": "--attention-backend",
-    "at most 1000 answers and 64 MiB are kept": "--max-reused-answers --max-reused-bytes",
 }
 # Options of SGLang, TGI or llama.cpp by their name here.
 _ELSEWHERE = {

@@ -44,6 +44,9 @@ _GONE: Mapping[str, str] = {
     "/v1/messages/batches": "batches have one form: use /v1/batches, with /v1/messages as endpoint",
     "/v1/conversations": "conversations are not kept: send previous_response_id to /v1/responses",
     "/info": "TGI's routes are gone: GET /v1/models and /stats describe the model",
+    "/stats/simulate": "policies are compared by `splitfuse simulate`, without a server",
+    "/ping": "SageMaker's routes are gone: GET /ready says if the server takes requests",
+    "/invocations": "SageMaker's routes are gone: use /v1/chat/completions or /v1/completions",
 }
 
 

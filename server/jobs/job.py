@@ -124,7 +124,6 @@ class Job:
     # Defaults of fields that few jobs set. Beyond 29 fields each instance has a dictionary of its own, of 1.3 KB more.
     prompt_logprobs: PromptLogprobs | None = None
     receipt: ReceiptMaker | None = None
-    num_reused_tokens = 0  # tokens of an earlier answer, which were not computed again
     # Another process goes on with the job; the parameters have changed since the job began.
     is_suspended = was_changed = False
 
@@ -350,14 +349,7 @@ def usage(*jobs: Job) -> dict[str, int]:
         "prompt_tokens": num_prompt,
         "completion_tokens": num_completion,
         "total_tokens": num_prompt + num_completion,
-        **reused(*jobs),
     }
-
-
-def reused(*jobs: Job) -> dict[str, int]:
-    """Count the tokens of an earlier answer in the usage; empty if there is none."""
-    num_reused = sum(job.num_reused_tokens for job in jobs)
-    return {"reused_tokens": num_reused} if num_reused else {}
 
 
 def additions(*jobs: Job) -> dict[str, Any]:

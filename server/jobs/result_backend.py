@@ -1,7 +1,7 @@
-"""Port to results outside memory (the base class keeps none there), and to earlier answers."""
+"""Port to results outside memory; the base class keeps none there."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...engine.core.outputs import OutputDelta
 from .idempotency import IdempotencyKey, KeyLocks
@@ -12,17 +12,6 @@ if TYPE_CHECKING:
     from ...engine.serving.submitted_request import SubmittedRequest
 
 Sink = Callable[[OutputDelta], None]
-
-
-class Reuse(Protocol):
-    """Search for an earlier answer to one job, which has ended."""
-
-    @property
-    def earlier(self) -> "SubmittedRequest | None":
-        """Request of the earlier answer; None if the engine has to answer."""
-
-    async def accepted(self, request: "SubmittedRequest", sink: Sink) -> None:
-        """Deliver the earlier answer to `sink`. Without one, keep the answer to this request for later jobs."""
 
 
 class ResultBackend(JobObserver):

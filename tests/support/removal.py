@@ -31,7 +31,7 @@ IMPORTED = (
 )
 HELPERS = [str(ROOT / "tests/support"), str(ROOT / "tests/server")]
 # A server with all of them has every operation.
-OPTIONS = {"reuse_answers": True, "pooler_config": {"pooling_type": "LAST"}}
+OPTIONS = {"pooler_config": {"pooling_type": "LAST"}}
 # Options of LLM that need a folder of engine/extras.
 NEEDED_FOR: dict[str, dict[str, Any]] = {
     "engine/extras/deadlines": {"ttft_ms": 500},

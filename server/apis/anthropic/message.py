@@ -7,7 +7,7 @@ from typing import Any
 from ....engine.language.chat.answer_parts import AnswerPart, read_whole
 from ...api.chat.answer_format import AnswerFormat
 from ...api.chat.tool_input import tool_input
-from ...jobs.job import Job, reused
+from ...jobs.job import Job
 
 Block = dict[str, Any]
 
@@ -44,7 +44,6 @@ def usage(job: Job) -> dict[str, int]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": num_cached,
         "output_tokens": job.num_completion_tokens,
-        **reused(job),
     }
 
 

@@ -11,7 +11,7 @@ from ...api.streaming import MAX_BATCH, StreamWriter
 from ...http.errors import Problem, describe
 from ...http.json_response import dumps
 from ...http.sse import frame
-from ...jobs.job import Job, reused, usage
+from ...jobs.job import Job, usage
 from ...jobs.result_store import ID_PREFIX
 from ..openai.response import TokenText, scored_token
 from .output_items import Event, OutputItems
@@ -122,7 +122,6 @@ class ResponseLife:
             "output_tokens": counts["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": self._num_reasoning_tokens},
             "total_tokens": counts["total_tokens"],
-            **reused(self._job),
         }
 
     def _numbered(self, events: Sequence[Event]) -> list[Event]:

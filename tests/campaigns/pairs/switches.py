@@ -32,7 +32,6 @@ SERVER: Switches = {
     "drafts": {"none": [], **{name: ["--speculative-config", name] for name in ("ngram", "suffix")}},
     "disk": {"none": [], "folder": ["--prefix-cache-dir", "FOLDER/cache"]},
     "results": {"memory": [], "file": ["--results", "FOLDER/results"]},
-    "reuse": {"off": [], "on": ["--reuse-answers"]},
     "lora": {"off": [], "on": ["--enable-lora"]},
     "goal": {"none": [], "itl": ["--itl-ms", "50"], "ttft": ["--ttft-ms", "60000"]},
     "interval": {"1": [], "4": ["--stream-interval", "4"]},

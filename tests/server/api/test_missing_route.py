@@ -53,6 +53,9 @@ async def test_a_slash_at_the_end_is_nothing(served):
     [
         ("POST", "/", "use /v1/chat/completions"),
         ("POST", "/generate_stream", "use /v1/chat/completions"),
+        ("POST", "/stats/simulate", "`splitfuse simulate`"),
+        ("GET", "/ping", "GET /ready"),
+        ("POST", "/invocations", "use /v1/chat/completions"),
         ("GET", "/info", "GET /v1/models and /stats"),
         ("POST", "/v1/responses/compact", "truncation auto"),
         ("POST", "/v1/messages/batches", "use /v1/batches"),
