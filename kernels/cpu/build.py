@@ -89,8 +89,8 @@ def _all_bound(loaded: ctypes.CDLL) -> Library:
 
 def _ops(header: str) -> Iterator[tuple[str, str, dict[str, str]]]:
     """Yield (name, C++ type, {field: `struct` format}) of each op: every struct of arguments.h at every dtype."""
-    for types, camel, body in re.findall(r"(template <[^>]*>\n)?struct (\w+) \{\n(.*?)\};", header, re.DOTALL):
-        fields = {}
+    for types, camel, body in re.findall(r"(template <[^>]*>\n)?struct (\w+) : Op \{\n(.*?)\};", header, re.DOTALL):
+        fields = {"num_threads": "q"}  # of team.h
         for kind, names in re.findall(r"(?:const )?(\w+)(.*);", body):
             for name in names.split(","):
                 fields[name.strip(" *")] = "P" if "*" in name else {"int64_t": "q", "float": "f"}[kind]
@@ -112,7 +112,7 @@ def _bound(function: Any, fields: Mapping[str, str]) -> Callable[..., None]:
     }
     values["num_threads"] = "get_num_threads()"
     keys = [name for name in fields if name != "num_threads"]
-    packer = struct.Struct("".join(fields.values()))
+    packer = struct.Struct("".join(fields.values()) + "0q")  # padded like in C++, for experts' arrays of structs
     scope = {
         "function": function,
         "pack": packer.pack,

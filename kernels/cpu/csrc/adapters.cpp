@@ -36,7 +36,7 @@ inline void fetch_ahead(const void* weights) { __builtin_prefetch((const char*)w
 
 template <typename T>
 class Product {
-    typedef typename std::conditional<std::is_same<T, bf16>::value, pair, float>::type Scalar;
+    typedef ScalarOf<T> Scalar;
     typedef typename Lanes<Scalar>::type lanes_t;
     static constexpr int64_t PACK = sizeof(Scalar) / sizeof(T);
 
@@ -227,5 +227,4 @@ void add_adapters(const AddAdapters<T>& a, const Team* team) {
 
 }  // namespace
 
-extern "C" void add_adapters_float32(const AddAdapters<float>& a, const Team* team) { add_adapters(a, team); }
-extern "C" void add_adapters_bfloat16(const AddAdapters<bf16>& a, const Team* team) { add_adapters(a, team); }
+SPLITFUSE_OP(add_adapters, AddAdapters)

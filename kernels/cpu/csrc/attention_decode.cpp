@@ -7,19 +7,9 @@
 #include <thread>
 
 #include "attention.h"
-#include "team.h"
 #include "transpose.h"
 
 namespace {
-
-// Sixteen numbers of a line of keys or values in the cache, of which `left` remain.
-template <typename C>
-inline vec floats_of_line(const C* from, int64_t left) {
-    if (left >= LANES) return load(from);
-    C rest[LANES] = {};
-    std::memcpy(rest, from, left * sizeof(C));
-    return load(rest);
-}
 
 // Numbers of a line that a column of dwords has, and the operands of products in a column: floats, or pairs of bfloat16.
 // Int8 that are multiplied in such pairs become bfloat16 before, or after if the processor has tables for it.
@@ -82,7 +72,7 @@ inline __attribute__((always_inline)) void columns_of_lines(const void* const* l
 #ifdef __AVX512BF16__
         if constexpr (Columns<C, T>::IS_WIDENED) {
             const C* here = (const C*)lines[i] + at;
-            const vec low = floats_of_line(here, left), high = left > LANES ? floats_of_line(here + LANES, left - LANES) : vec{};
+            const vec low = load_part(here, left), high = left > LANES ? load_part(here + LANES, left - LANES) : vec{};
             return (uvec)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);  // exact here
         }
 #endif
@@ -245,11 +235,8 @@ class Attended {
         for (int64_t i = 0; i < heads; i++) {
             const float total = totals[i / group * state_row + i % group];
             const vec sum = splat(total > 0 ? total : 1.0f);  // a row that pads sees no key
-            for (int64_t d = 0; d < dim; d += LANES) {
-                T rounded[LANES];
-                store_rounded(rounded, sums_at(sums + i * sums_row, d) / sum);
-                std::memcpy(out + i * dim + d, rounded, std::min<int64_t>(dim - d, LANES) * sizeof(T));
-            }
+            for (int64_t d = 0; d < dim; d += LANES)
+                store_part(out + i * dim + d, sums_at(sums + i * sums_row, d) / sum, dim - d);
         }
     }
 
@@ -484,10 +471,10 @@ class Attended {
         }
 #endif
         if constexpr (PACK == 2) {
-            const uvec low = (uvec)floats_of_line(first, left), high = (uvec)floats_of_line(second, left);
+            const uvec low = (uvec)load_part(first, left), high = (uvec)load_part(second, left);
             to[0] = low >> 16 | high;  // values have bfloat16's precision, so their lower halves are zero
         } else {
-            to[0] = floats_of_line(first, left);
+            to[0] = load_part(first, left);
         }
     }
 

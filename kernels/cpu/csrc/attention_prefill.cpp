@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "attention.h"
-#include "team.h"
 #include "transpose.h"
 
 namespace {
@@ -275,9 +274,8 @@ class Tile {
         transpose((const uint32_t*)sums, value_dim, V * LANES, (uint32_t*)rows);
         for (int64_t r = 0; r < count; r++) {
             T* to = out + (r / group * c.num_heads + r % group) * value_dim;
-            int64_t d = 0;
-            for (; d + LANES <= value_dim; d += LANES) store_rounded(to + d, load(rows + r * value_dim + d));
-            for (; d < value_dim; d++) store_one(to + d, rows[r * value_dim + d]);
+            for (int64_t d = 0; d < value_dim; d += LANES)
+                store_part(to + d, load_part(rows + r * value_dim + d, value_dim - d), value_dim - d);
         }
     }
 };
@@ -340,5 +338,4 @@ void paged_attention(const PagedAttention<T>& a, const Team* team) {
 
 }  // namespace
 
-extern "C" void paged_attention_float32(const PagedAttention<float>& a, const Team* team) { paged_attention(a, team); }
-extern "C" void paged_attention_bfloat16(const PagedAttention<bf16>& a, const Team* team) { paged_attention(a, team); }
+SPLITFUSE_OP(paged_attention, PagedAttention)

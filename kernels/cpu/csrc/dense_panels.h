@@ -11,11 +11,15 @@ typedef uvec pairs_t;
 typedef pair pairs_t __attribute__((vector_size(32), aligned(4)));
 inline sums_t multiply_add(sums_t sum, pairs_t left, pair right) {
     float low = to_float(bf16{uint16_t(right)}), high = to_float(bf16{uint16_t(right >> 16)});
-    const sums_t first = multiply_add_once((sums_t)(left << 16), low - sums_t{}, sum);
-    return multiply_add_once((sums_t)(left & 0xffff0000u), high - sums_t{}, first);
+    const sums_t first = fma((sums_t)(left << 16), low - sums_t{}, sum);
+    return fma((sums_t)(left & 0xffff0000u), high - sums_t{}, first);
 }
-inline sums_t multiply_add(sums_t sum, sums_t left, float right) { return multiply_add_once(left, right - sums_t{}, sum); }
+inline sums_t multiply_add(sums_t sum, sums_t left, float right) { return fma(left, right - sums_t{}, sum); }
 #endif
+
+// Input of a lane of weights of this type.
+template <typename T>
+using ScalarOf = typename std::conditional<std::is_same<T, bf16>::value, pair, float>::type;
 
 template <typename Scalar>
 struct Lanes {

@@ -9,7 +9,6 @@
 #include "arguments.h"
 #include "integer_rounding.h"
 #include "paged_cache.h"
-#include "team.h"
 
 namespace {
 
@@ -101,8 +100,7 @@ void rope_and_cache_token(const RopeAndCache<T, W>& r, int64_t t) {
 
 template <typename T, typename W>
 void rope_and_cache(const RopeAndCache<T, W>& r, const Team* team) {
-    together(team, r.num_tokens >= 8 ? r.num_threads : 1,
-             [&](const Team& team) { team.each(r.num_tokens, [&](int64_t t) { rope_and_cache_token(r, t); }); });
+    each_item(r, team, r.num_tokens, r.num_tokens >= 8, [&](int64_t t) { rope_and_cache_token(r, t); });
 }
 
 template <typename T>
@@ -127,8 +125,7 @@ void latent_and_cache_token(const LatentAndCache<T>& a, int64_t t) {
 
 template <typename T>
 void latent_and_cache(const LatentAndCache<T>& a, const Team* team) {
-    together(team, a.num_tokens >= 8 ? a.num_threads : 1,
-             [&](const Team& team) { team.each(a.num_tokens, [&](int64_t t) { latent_and_cache_token(a, t); }); });
+    each_item(a, team, a.num_tokens, a.num_tokens >= 8, [&](int64_t t) { latent_and_cache_token(a, t); });
 }
 
 // Row t of x, or of new_residual = x + residual if there is one.
@@ -168,16 +165,9 @@ void add_rms_norm_token(const AddRmsNorm<T, W>& a, int64_t t) {
     for (; d < hidden; d++) store_one(to + d, weighted<T>(to_float(source[d]), scale, weight[d]));
 }
 
-// Number of threads that pay for a norm, or for a product with few numbers.
-template <typename Norm>
-int64_t norm_threads(const Norm& a) {
-    return a.num_tokens * a.hidden >= 32768 ? a.num_threads : 1;
-}
-
 template <typename T, typename W>
 void add_rms_norm(const AddRmsNorm<T, W>& a, const Team* team) {
-    together(team, norm_threads(a),
-             [&](const Team& team) { team.each(a.num_tokens, [&](int64_t t) { add_rms_norm_token(a, t); }); });
+    each_item(a, team, a.num_tokens, a.num_tokens * a.hidden >= 32768, [&](int64_t t) { add_rms_norm_token(a, t); });
 }
 
 // residual' = x + residual (if residual); out = (residual' - mean) / sqrt(variance + eps) * weight + bias (if bias).
@@ -210,8 +200,7 @@ void add_layer_norm_token(const AddLayerNorm<T>& a, int64_t t) {
 
 template <typename T>
 void add_layer_norm(const AddLayerNorm<T>& a, const Team* team) {
-    together(team, norm_threads(a),
-             [&](const Team& team) { team.each(a.num_tokens, [&](int64_t t) { add_layer_norm_token(a, t); }); });
+    each_item(a, team, a.num_tokens, a.num_tokens * a.hidden >= 32768, [&](int64_t t) { add_layer_norm_token(a, t); });
 }
 
 // out = activation(gate), rounded to T like in the reference models, times up. Six vectors go step by step: one takes
@@ -283,23 +272,19 @@ void sparse_token(const Gated<T>& a, int64_t t) {
 
 template <typename T>
 void gated(const Gated<T>& a, const Team* team) {
-    together(team, a.num_tokens * a.inner >= 16384 ? a.num_threads : 1, [&](const Team& team) {
-        team.each(a.num_tokens, [&](int64_t t) {
-            if (a.kind == 3) sparse_token(a, t);
-            else if (a.kind == 2) clamped_token(a, t);
-            else if (a.kind == 1) gated_token(a, t, [](auto& x) { for (vec& each : x) each = gelu_tanh(each); });
-            else gated_token(a, t, [](auto& x) { silu(x); });
-        });
+    each_item(a, team, a.num_tokens, a.num_tokens * a.inner >= 16384, [&](int64_t t) {
+        if (a.kind == 3) sparse_token(a, t);
+        else if (a.kind == 2) clamped_token(a, t);
+        else if (a.kind == 1) gated_token(a, t, [](auto& x) { for (vec& each : x) each = gelu_tanh(each); });
+        else gated_token(a, t, [](auto& x) { silu(x); });
     });
 }
 
 template <typename T>
 void select_rows(const SelectRows<T>& a, const Team* team) {
-    together(team, a.num_rows * a.width >= 32768 ? a.num_threads : 1, [&](const Team& team) {
-        team.each(a.num_rows, [&](int64_t row) {
-            const int64_t from = a.indices ? a.indices[row] : row;
-            std::memcpy(a.out + row * a.width, a.x + from * a.x_row, a.width * sizeof(T));
-        });
+    each_item(a, team, a.num_rows, a.num_rows * a.width >= 32768, [&](int64_t row) {
+        const int64_t from = a.indices ? a.indices[row] : row;
+        std::memcpy(a.out + row * a.width, a.x + from * a.x_row, a.width * sizeof(T));
     });
 }
 
@@ -316,8 +301,7 @@ void activate_row(const Activation<T>& a, int64_t row) {
 
 template <typename T>
 void activation(const Activation<T>& a, const Team* team) {
-    together(team, a.num_rows * a.width >= 16384 ? a.num_threads : 1,
-             [&](const Team& team) { team.each(a.num_rows, [&](int64_t row) { activate_row(a, row); }); });
+    each_item(a, team, a.num_rows, a.num_rows * a.width >= 16384, [&](int64_t row) { activate_row(a, row); });
 }
 
 template <typename T>
@@ -331,31 +315,16 @@ void add_scaled_row(const AddScaled<T>& a, int64_t row) {
 
 template <typename T>
 void add_scaled(const AddScaled<T>& a, const Team* team) {
-    together(team, a.num_rows * a.width >= 32768 ? a.num_threads : 1,
-             [&](const Team& team) { team.each(a.num_rows, [&](int64_t row) { add_scaled_row(a, row); }); });
+    each_item(a, team, a.num_rows, a.num_rows * a.width >= 32768, [&](int64_t row) { add_scaled_row(a, row); });
 }
 
 }  // namespace
 
-extern "C" {
-
-void rope_and_cache_float32(const RopeAndCache<float, float>& a, const Team* team) { rope_and_cache(a, team); }
-void rope_and_cache_bfloat16(const RopeAndCache<bf16, bf16>& a, const Team* team) { rope_and_cache(a, team); }
-void rope_and_cache_bfloat16_float32(const RopeAndCache<bf16, float>& a, const Team* team) { rope_and_cache(a, team); }
-void latent_and_cache_float32(const LatentAndCache<float>& a, const Team* team) { latent_and_cache(a, team); }
-void latent_and_cache_bfloat16(const LatentAndCache<bf16>& a, const Team* team) { latent_and_cache(a, team); }
-void add_rms_norm_float32(const AddRmsNorm<float, float>& a, const Team* team) { add_rms_norm(a, team); }
-void add_rms_norm_bfloat16(const AddRmsNorm<bf16, bf16>& a, const Team* team) { add_rms_norm(a, team); }
-void add_rms_norm_bfloat16_float32(const AddRmsNorm<bf16, float>& a, const Team* team) { add_rms_norm(a, team); }
-void add_layer_norm_float32(const AddLayerNorm<float>& a, const Team* team) { add_layer_norm(a, team); }
-void add_layer_norm_bfloat16(const AddLayerNorm<bf16>& a, const Team* team) { add_layer_norm(a, team); }
-void gated_float32(const Gated<float>& a, const Team* team) { gated(a, team); }
-void gated_bfloat16(const Gated<bf16>& a, const Team* team) { gated(a, team); }
-void select_rows_float32(const SelectRows<float>& a, const Team* team) { select_rows(a, team); }
-void select_rows_bfloat16(const SelectRows<bf16>& a, const Team* team) { select_rows(a, team); }
-void activation_float32(const Activation<float>& a, const Team* team) { activation(a, team); }
-void activation_bfloat16(const Activation<bf16>& a, const Team* team) { activation(a, team); }
-void add_scaled_float32(const AddScaled<float>& a, const Team* team) { add_scaled(a, team); }
-void add_scaled_bfloat16(const AddScaled<bf16>& a, const Team* team) { add_scaled(a, team); }
-
-}
+SPLITFUSE_NORM(rope_and_cache, RopeAndCache)
+SPLITFUSE_OP(latent_and_cache, LatentAndCache)
+SPLITFUSE_NORM(add_rms_norm, AddRmsNorm)
+SPLITFUSE_OP(add_layer_norm, AddLayerNorm)
+SPLITFUSE_OP(gated, Gated)
+SPLITFUSE_OP(select_rows, SelectRows)
+SPLITFUSE_OP(activation, Activation)
+SPLITFUSE_OP(add_scaled, AddScaled)

@@ -1,14 +1,8 @@
 // Gates of recurrent layers and of attention, alone and with the norm of a recurrence's output, in float.
 
 #include "arguments.h"
-#include "team.h"
 
 namespace {
-
-template <typename Op>
-int64_t threads_of(const Op& a) {
-    return a.num_rows * a.width >= 16384 ? a.num_threads : 1;
-}
 
 // Normalises a group of columns in two passes over the first-level cache: the sum of squares, then the result.
 template <typename T, typename W>
@@ -37,37 +31,25 @@ void norm_group(const GatedRmsNorm<T, W>& a, const T* x, const T* gate, const W*
 
 template <typename T, typename W>
 void gated_rms_norm(const GatedRmsNorm<T, W>& a, const Team* team) {
-    together(team, threads_of(a), [&](const Team& team) {
-        const int64_t num_groups = a.width / a.group_size;
-        team.each(a.num_rows * num_groups, [&](int64_t i) {
-            const int64_t row = i / num_groups, column = i % num_groups * a.group_size, at = row * a.width + column;
-            norm_group(a, a.x + at, a.gate + row * a.gate_row + column, a.weight + column % a.num_weights, a.out + at);
-        });
+    const int64_t num_groups = a.width / a.group_size;
+    each_item(a, team, a.num_rows * num_groups, a.num_rows * a.width >= 16384, [&](int64_t i) {
+        const int64_t row = i / num_groups, column = i % num_groups * a.group_size, at = row * a.width + column;
+        norm_group(a, a.x + at, a.gate + row * a.gate_row + column, a.weight + column % a.num_weights, a.out + at);
     });
 }
 
 template <typename T>
 void gate_mul(const GateMul<T>& a, const Team* team) {
-    together(team, threads_of(a), [&](const Team& team) {
-        team.each(a.num_rows, [&](int64_t row) {
-            const T *x = a.x + row * a.width, *gate = a.gate + row * a.gate_row;
-            for (int64_t d = 0; d < a.width; d += LANES) {
-                const vec g = load_part(gate + d, a.width - d);
-                const vec factor = a.kind == 0 ? sigmoid(g) : a.kind == 1 ? silu(g) : gelu_tanh(g);
-                store_part(a.out + row * a.width + d, load_part(x + d, a.width - d) * factor, a.width - d);
-            }
+    each_item(a, team, a.num_rows, a.num_rows * a.width >= 16384, [&](int64_t row) {
+        const T* gate = a.gate + row * a.gate_row;
+        each_vector(a.out + row * a.width, a.x + row * a.width, a.width, [&](vec x, int64_t d) {
+            const vec g = load_part(gate + d, a.width - d);
+            return x * (a.kind == 0 ? sigmoid(g) : a.kind == 1 ? silu(g) : gelu_tanh(g));
         });
     });
 }
 
 }  // namespace
 
-extern "C" {
-
-void gated_rms_norm_float32(const GatedRmsNorm<float, float>& a, const Team* team) { gated_rms_norm(a, team); }
-void gated_rms_norm_bfloat16(const GatedRmsNorm<bf16, bf16>& a, const Team* team) { gated_rms_norm(a, team); }
-void gated_rms_norm_bfloat16_float32(const GatedRmsNorm<bf16, float>& a, const Team* team) { gated_rms_norm(a, team); }
-void gate_mul_float32(const GateMul<float>& a, const Team* team) { gate_mul(a, team); }
-void gate_mul_bfloat16(const GateMul<bf16>& a, const Team* team) { gate_mul(a, team); }
-
-}
+SPLITFUSE_NORM(gated_rms_norm, GatedRmsNorm)
+SPLITFUSE_OP(gate_mul, GateMul)

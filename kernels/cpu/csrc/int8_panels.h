@@ -122,16 +122,8 @@ class Int8Rows {
     }
 
     template <typename T>
-    static vec at(const T* x, int64_t k, int64_t width) {
-        if (k + LANES <= width) return load(x + k);
-        float out[LANES] = {};
-        for (int64_t i = k; i < width; i++) out[i - k] = to_float(x[i]);
-        return load(out);
-    }
-
-    template <typename T>
     void round(const T* x, int64_t begin, int64_t end, int64_t width, Part to) const {
-        const auto numbers = [&](int64_t k) { return at(x, k, width); };
+        const auto numbers = [&](int64_t k) { return k < width ? load_part(x + k, width - k) : vec{}; };
         const IntegerRounding rounding(numbers, begin, end, LARGEST);
         *to.scales = rounding.scale;
         ivec sum = {};
@@ -259,7 +251,7 @@ inline ints_t dot_pairs(ints_t sum, quads_t values, int32_t x) {
 #endif
 
 inline void add_to(float* total, sums_t a, sums_t b) {
-    const sums_t sum = multiply_add_once(a, b, load_vector<sums_t>(total));
+    const sums_t sum = fma(a, b, load_vector<sums_t>(total));
     std::memcpy(total, &sum, sizeof sum);
 }
 
@@ -281,8 +273,8 @@ struct Int8Sums {
     // Adds a group's integers to the sums.
     void join(sums_t& total, ints_t sum, int64_t row, int64_t group, sums_t scale, sums_t offset) const {
         const int64_t of = row * x.num_groups + group;
-        total = multiply_add_once(__builtin_convertvector(sum, sums_t) * x.scales[of], scale, total);
-        if (has_offsets) total = multiply_add_once(offset, sums_t{} + x.scales[of] * float(x.sums[of]), total);
+        total = fma(__builtin_convertvector(sum, sums_t) * x.scales[of], scale, total);
+        if (has_offsets) total = fma(offset, sums_t{} + x.scales[of] * float(x.sums[of]), total);
     }
 
     int64_t end_of(int64_t group) const { return (group + 1) * x.group < x.num_inputs ? (group + 1) * x.group : x.num_inputs; }
@@ -407,12 +399,12 @@ struct ChunkPanel {
             }
             each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
                 const sums_t product = __builtin_convertvector(sums[m][v], sums_t) * rows[m].scales[step];
-                total = multiply_add_once(product, load_vector<sums_t>(header + v * WIDTH), total);
+                total = fma(product, load_vector<sums_t>(header + v * WIDTH), total);
             });
             if (!has_offsets) continue;
             each([&](int m, int v, sums_t& total) __attribute__((always_inline)) {
                 const sums_t offset = load_vector<sums_t>(header + PANEL + v * WIDTH);
-                total = multiply_add_once(offset, rows[m].sums[step] - sums_t{}, total);
+                total = fma(offset, rows[m].sums[step] - sums_t{}, total);
             });
         }
         each([&](int m, int v, sums_t total) __attribute__((always_inline)) {

@@ -24,7 +24,7 @@ struct Pairs {
 };
 #endif
 
-template <typename Scalar, typename T>
+template <typename T>
 void multiply(const Linear<T>& a, const Team& team) {
     const int64_t padded = (a.num_inputs + BLOCK - 1) / BLOCK * BLOCK;
 #ifdef SPLITFUSE_AMX
@@ -32,19 +32,19 @@ void multiply(const Linear<T>& a, const Team& team) {
         if (amx::is_allowed()) return multiply_tiles(Pairs{(const uint32_t*)a.data, padded}, a, team);
 #endif
     const T* rows = padded_rows<T>(a.x, a.num_rows, a.num_inputs, padded, team);
-    const int64_t num_steps = padded * sizeof(T) / sizeof(Scalar);
-    DensePanels<Scalar, T> weight{
-        (const Scalar*)a.data, (const Scalar*)rows, a.bias, a.out, a.num_outputs, a.out_row, num_steps, 0};
+    const int64_t num_steps = padded * sizeof(T) / sizeof(ScalarOf<T>);
+    DensePanels<ScalarOf<T>, T> weight{
+        (const ScalarOf<T>*)a.data, (const ScalarOf<T>*)rows, a.bias, a.out, a.num_outputs, a.out_row, num_steps, 0};
     multiply_panels(weight, a.num_rows, team);
 }
 
-template <typename Scalar, typename T>
+template <typename T>
 void linear(const Linear<T>& a, const Team* team) {
     together(team, threads_for(a.num_rows * a.num_outputs * a.num_inputs, a.num_threads),
-             [&](const Team& team) { multiply<Scalar>(a, team); });
+             [&](const Team& team) { multiply(a, team); });
 }
 
-template <typename Scalar, typename T>
+template <typename T>
 void multiply_groups(const GroupedLinear<T>& a, const Team& team) {
     const Groups<Linear<T>, GroupedLinear<T>> groups(a);
     const int64_t padded = (a.num_inputs + BLOCK - 1) / BLOCK * BLOCK;
@@ -56,26 +56,26 @@ void multiply_groups(const GroupedLinear<T>& a, const Team& team) {
                 multiply_tiles(Pairs{(const uint32_t*)weight.data, padded}, weight, rows, number, begin, end);
             });
 #endif
-    const int64_t num_steps = padded * sizeof(T) / sizeof(Scalar);
+    const int64_t num_steps = padded * sizeof(T) / sizeof(ScalarOf<T>);
     const auto panels = [&](const Linear<T>& weight) {
-        return DensePanels<Scalar, T>{
-            (const Scalar*)weight.data, (const Scalar*)rows, weight.bias, a.out, a.num_outputs, a.out_row, num_steps, 0};
+        return DensePanels<ScalarOf<T>, T>{
+            (const ScalarOf<T>*)weight.data, (const ScalarOf<T>*)rows, weight.bias, a.out, a.num_outputs, a.out_row, num_steps, 0};
     };
     groups.walk(team, [&](const Linear<T>& weight, int64_t number, int64_t begin, int64_t end, auto next) {
         const auto w = panels(weight);
-        const Scalar* ahead = panels(next.weight).panel(next.number);
+        const ScalarOf<T>* ahead = panels(next.weight).panel(next.number);
         multiply_panel<MOST>(w, number, begin, end, ahead, ahead == w.panel(number) ? 0 : w.num_bytes());
     });
 }
 
-template <typename Scalar, typename T>
+template <typename T>
 void grouped_linear(const GroupedLinear<T>& a, const Team* team) {
     together(team, threads_for(a.num_rows * a.num_outputs * a.num_inputs, a.num_threads),
-             [&](const Team& team) { multiply_groups<Scalar>(a, team); });
+             [&](const Team& team) { multiply_groups(a, team); });
 }
 
 // Rows are copied head by head first, so that a head's product is one of neighbouring rows.
-template <typename Scalar, typename T>
+template <typename T>
 void multiply_heads(const HeadLinear<T>& a, const Team& team) {
     const int64_t padded = (a.num_inputs + BLOCK - 1) / BLOCK * BLOCK, num_panels = (a.num_outputs + PANEL - 1) / PANEL;
     T* rows = (T*)team.share(a.num_heads * a.num_tokens * padded * sizeof(T));
@@ -103,24 +103,21 @@ void multiply_heads(const HeadLinear<T>& a, const Team& team) {
             });
 #endif
     walk([&](int64_t head, int64_t number, int64_t begin, int64_t end) {
-        const DensePanels<Scalar, T> w{
-            (const Scalar*)data_of(head), (const Scalar*)(rows + head * a.num_tokens * padded), nullptr,
-            a.out + head * a.out_head, a.num_outputs, a.out_token, int64_t(padded * sizeof(T) / sizeof(Scalar)), 0};
+        const DensePanels<ScalarOf<T>, T> w{
+            (const ScalarOf<T>*)data_of(head), (const ScalarOf<T>*)(rows + head * a.num_tokens * padded), nullptr,
+            a.out + head * a.out_head, a.num_outputs, a.out_token, int64_t(padded * sizeof(T) / sizeof(ScalarOf<T>)), 0};
         multiply_panel<MOST>(w, number, begin, end, w.panel(number), 0);
     });
 }
 
-template <typename Scalar, typename T>
+template <typename T>
 void head_linear(const HeadLinear<T>& a, const Team* team) {
     together(team, threads_for(a.num_tokens * a.num_heads * a.num_outputs * a.num_inputs, a.num_threads),
-             [&](const Team& team) { multiply_heads<Scalar>(a, team); });
+             [&](const Team& team) { multiply_heads(a, team); });
 }
 
 }  // namespace
 
-extern "C" void linear_float32(const Linear<float>& a, const Team* team) { linear<float>(a, team); }
-extern "C" void linear_bfloat16(const Linear<bf16>& a, const Team* team) { linear<pair>(a, team); }
-extern "C" void head_linear_float32(const HeadLinear<float>& a, const Team* team) { head_linear<float>(a, team); }
-extern "C" void head_linear_bfloat16(const HeadLinear<bf16>& a, const Team* team) { head_linear<pair>(a, team); }
-extern "C" void grouped_linear_float32(const GroupedLinear<float>& a, const Team* team) { grouped_linear<float>(a, team); }
-extern "C" void grouped_linear_bfloat16(const GroupedLinear<bf16>& a, const Team* team) { grouped_linear<pair>(a, team); }
+SPLITFUSE_OP(linear, Linear)
+SPLITFUSE_OP(head_linear, HeadLinear)
+SPLITFUSE_OP(grouped_linear, GroupedLinear)

@@ -14,29 +14,13 @@ constexpr int64_t FEWEST_PRODUCTS = 1 << 17;  // fewest products for which a sec
 
 // Sums with the lanes of one register: those of MOST rows of a panel fill the registers. Without AVX-512 a sum is half
 // as wide, because gcc keeps a vector that is wider than a register in memory (AVX2: 40 times slower at 8 rows).
+typedef lanes_t sums_t;
 #ifdef __AVX512F__
-typedef vec sums_t;
 constexpr int MOST = 12;
 #else
-typedef float sums_t __attribute__((vector_size(32), aligned(4)));
 constexpr int MOST = 3;
 #endif
 constexpr int WIDTH = sizeof(sums_t) / sizeof(float), V = PANEL / WIDTH;
-
-// a · b + c, rounded once if the processor can. The source says where, because two loops that multiply equal numbers for
-// few and for many rows must agree to the bit.
-inline sums_t multiply_add_once(sums_t a, sums_t b, sums_t c) {
-#if defined(__AVX512F__)
-    return (sums_t)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-    return (sums_t)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(__FP_FAST_FMAF)
-    for (int i = 0; i < WIDTH; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
-    return c;
-#else
-    return a * b + c;
-#endif
-}
 
 // Prefetch of lines of memory into the second-level cache: `lines` at every point. The first of several passes over a
 // panel would wait for memory and the others leave it idle, so every pass fetches its share of the next panel (32 rows:

@@ -135,7 +135,7 @@ struct Levels {
     void set(const Header& h, float zero) {
         for (int v = 0; v < V; v++) {
             scales[v] = h.scales[v];
-            offsets[v] = multiply_add_once(h.scales[v], -zero - sums_t{}, h.offsets[v]);
+            offsets[v] = fma(h.scales[v], -zero - sums_t{}, h.offsets[v]);
         }
     }
 };
@@ -155,7 +155,7 @@ struct Levels<pair, KIND> {
     void set(const Header& h, float zero) {
         const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
         for (int v = 0; v < V; v++) {
-            const sums_t offset = multiply_add_once(h.scales[v], -(zero + BASE) - sums_t{}, h.offsets[v]);
+            const sums_t offset = fma(h.scales[v], -(zero + BASE) - sums_t{}, h.offsets[v]);
             for (int i = 0; i < 2; i++) {
                 const __m512i from = _mm512_add_epi32(twice, _mm512_set1_epi32(8 * i));
                 scales[v][i] = (sums_t)_mm512_permutexvar_ps(from, (__m512)h.scales[v]);
@@ -179,7 +179,7 @@ struct Levels<pair, KIND> {
 #endif
         const sums_t values = KIND == FLOAT8 ? floats_of_float8((ints_t)placed)
                               : IS_CONVERTED ? (sums_t)_mm512_cvtepi32_ps(placed) : (sums_t)placed;
-        return (__m512)multiply_add_once(values, scales[v][i], offsets[v][i]);
+        return (__m512)fma(values, scales[v][i], offsets[v][i]);
     }
 
    private:
@@ -393,7 +393,7 @@ struct QuantizedPanels {
     __attribute__((always_inline)) inline void each_of_half(int64_t number, int64_t k, const Levels<float, KIND>& levels,
                                                             Function f) const {
         auto put = [&](int v, int quad, auto value_of) __attribute__((always_inline)) {
-            for (int j = 0; j < 4; j++) f(v, k + 4 * quad + j, multiply_add_once(value_of(j), levels.scales[v], levels.offsets[v]));
+            for (int j = 0; j < 4; j++) f(v, k + 4 * quad + j, fma(value_of(j), levels.scales[v], levels.offsets[v]));
         };
 #ifdef __AVX512F__
         if constexpr (KIND == BITS_4 || KIND == CODES_4) return each_nibble<KIND>(number, k, put);

@@ -12,7 +12,6 @@
 #include <type_traits>
 
 #include "arguments.h"
-#include "team.h"
 
 namespace {
 
@@ -166,14 +165,14 @@ void run(const Arguments& a, const Team* team, int64_t num_bytes, Function funct
     function(a, Team(alone, 0, 1));
 }
 
+template <typename T>
+void sum_ranks(const SumRanks<T>& a, const Team* team) {
+    run(a, team, a.num_rows * a.width * a.num_partials * sizeof(T), sum_rows<T>);
+}
+
 }  // namespace
 
-extern "C" void sum_ranks_float32(const SumRanks<float>& a, const Team* team) {
-    run(a, team, a.num_rows * a.width * a.num_partials * sizeof(float), sum_rows<float>);
-}
-extern "C" void sum_ranks_bfloat16(const SumRanks<bf16>& a, const Team* team) {
-    run(a, team, a.num_rows * a.width * a.num_partials * sizeof(bf16), sum_rows<bf16>);
-}
+SPLITFUSE_OP(sum_ranks, SumRanks)
 extern "C" void gather_ranks(const GatherRanks& a, const Team* team) {
     run(a, team, a.num_rows * a.starts[a.num_ranks], gather_rows);
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "arguments.h"
-#include "team.h"
 
 // Gated delta rule whose decay differs by row of the state.
 template <typename T>
@@ -25,6 +24,7 @@ struct DeltaInputs {
     int64_t query_channel(int64_t group) const { return group * a.head_k_dim; }
     int64_t value_channel(int64_t head) const { return 2 * a.num_k_heads * a.head_k_dim + head * a.head_v_dim; }
     int64_t num_channels() const { return value_channel(a.num_v_heads); }
+    const float* bias() const { return nullptr; }
     int64_t num_gates() const { return a.num_v_heads * (1 + a.a_dim); }
     const T* channels(int64_t token) const { return a.qkv + token * a.qkv_token; }
     const T* gates(int64_t token) const { return a.gates + token * a.gates_token; }
@@ -82,6 +82,33 @@ class Sequence {
         return {a.checkpoint_ends[checkpoint], a.checkpoint_slots[checkpoint]};
     }
 
+    // Raw inputs of any token, where `op` has those of the batch; without channels: zeros.
+    template <typename Inputs>
+    const T* channels(const Inputs& op, int64_t i) const { return is_own(i) ? op.channels(token(i)) : earlier(i); }
+    template <typename Inputs>
+    const T* gates(const Inputs& op, int64_t i) const { return is_own(i) ? op.gates(token(i)) : earlier(i) + num_channels; }
+
+    // out [TILE][stride] = silu(convolution) of channels [channel, channel + count).
+    template <typename Inputs>
+    void convolve(const Inputs& op, int64_t at, int64_t stop, int64_t channel, int64_t count, float* out,
+                  int64_t stride) const {
+        const T* inputs[TILE + MAX_TAPS];
+        for (int64_t i = at - a.num_taps + 1; i < stop; i++) inputs[i - at + a.num_taps - 1] = channels(op, i);
+        for (int64_t c = 0; c < count; c += LANES) {
+            if (a.num_taps == 4) convolve<4>(op.bias(), inputs, stop - at, channel + c, count - c, out + c, stride);
+            else convolve<0>(op.bias(), inputs, stop - at, channel + c, count - c, out + c, stride);
+        }
+    }
+
+    // Keeps these channels of all raw inputs that slots keep.
+    template <typename Inputs>
+    void keep_channels(const Inputs& op, int64_t channel, int64_t count) const {
+        keep_inputs([&](T* to, int64_t i) {
+            if (const T* from = channels(op, i)) std::memcpy(to + channel, from + channel, count * sizeof(T));
+            else std::memset(to + channel, 0, count * sizeof(T));
+        });
+    }
+
     // Calls copy(to, i) for every place that keeps the raw inputs of a token i: in convolutions, and the drafts' tail.
     template <typename Copy>
     void keep_inputs(Copy copy) const {
@@ -104,4 +131,25 @@ class Sequence {
     const int64_t num_channels, tail_row;
 
     int64_t num_checkpoints() const { return a.checkpoint_loc[row + 1] - a.checkpoint_loc[row]; }
+
+    // A vector of channels; the last TAPS inputs (0: num_taps) stay in registers.
+    template <int TAPS>
+    void convolve(const float* bias, const T* const* inputs, int64_t num_tokens, int64_t channel, int64_t left, float* out,
+                  int64_t stride) const {
+        const int64_t num_taps = TAPS ? TAPS : a.num_taps;
+        const auto input = [&](int64_t i) { return inputs[i] ? load_part(inputs[i] + channel, left) : vec{}; };
+        vec weights[TAPS ? TAPS : MAX_TAPS], window[TAPS ? TAPS : MAX_TAPS];
+        for (int64_t tap = 0; tap < num_taps; tap++) {
+            weights[tap] = load_part(a.weight + tap * num_channels + channel, left);
+            if (tap) window[tap] = input(tap - 1);
+        }
+        const vec first = bias ? load_part(bias + channel, left) : vec{};
+        for (int64_t i = 0; i < num_tokens; i++) {
+            for (int64_t tap = 1; tap < num_taps; tap++) window[tap - 1] = window[tap];
+            window[num_taps - 1] = input(i + num_taps - 1);
+            vec sum = first;
+            for (int64_t tap = 0; tap < num_taps; tap++) sum = fma(weights[tap], window[tap], sum);
+            store(out + i * stride, silu(sum));
+        }
+    }
 };

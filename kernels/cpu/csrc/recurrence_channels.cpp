@@ -3,7 +3,6 @@
 // of work is a head of a row of the batch, all of whose columns share the tile's keys and decays.
 
 #include <algorithm>
-#include <utility>
 
 #include "recurrence.h"
 
@@ -56,12 +55,7 @@ class ChannelHead {
 
     float* slot(int64_t number) const { return a.state + number * a.state_slot + head * num_rows * num_columns; }
     int64_t decay_gate() const { return a.num_v_heads + head * num_rows; }
-    const T* channels(int64_t i) const {
-        return sequence.is_own(i) ? inputs.channels(sequence.token(i)) : sequence.earlier(i);
-    }
-    const T* gates(int64_t i) const {
-        return sequence.is_own(i) ? inputs.gates(sequence.token(i)) : sequence.earlier(i) + num_channels;
-    }
+    const T* gates(int64_t i) const { return sequence.gates(inputs, i); }
 
     void copy(const float* from, float* to) const {
         if (from) std::memcpy(to, from, num_rows * num_columns * sizeof(float));
@@ -70,12 +64,12 @@ class ChannelHead {
 
     // Passes tokens [at, stop) through all blocks of columns.
     void take(int64_t at, int64_t stop, const float* from, float* to) {
-        convolve(at, stop, inputs.key_channel(head), num_rows, keys, stride);
-        convolve(at, stop, inputs.query_channel(head), num_rows, queries, stride);
+        sequence.convolve(inputs, at, stop, inputs.key_channel(head), num_rows, keys, stride);
+        sequence.convolve(inputs, at, stop, inputs.query_channel(head), num_rows, queries, stride);
         for (int64_t i = 0; i < stop - at; i++) finish_token(i, gates(at + i));
         for (int64_t column = 0; column < num_columns; column += BLOCK) {
             const int64_t count = std::min(BLOCK, num_columns - column);
-            convolve(at, stop, inputs.value_channel(head) + column, count, values, BLOCK);
+            sequence.convolve(inputs, at, stop, inputs.value_channel(head) + column, count, values, BLOCK);
             if (count > LANES) pass<VECTORS>(at, stop, from ? from + column : nullptr, to + column, column);
             else pass<1>(at, stop, from ? from + column : nullptr, to + column, column);
         }
@@ -137,29 +131,11 @@ class ChannelHead {
         }
     }
 
-    // out [TILE][width] = silu(convolution) of channels [channel, channel + count).
-    void convolve(int64_t at, int64_t stop, int64_t channel, int64_t count, float* out, int64_t width) const {
-        const T* taps[TILE + MAX_TAPS];
-        for (int64_t i = at - a.num_taps + 1; i < stop; i++) taps[i - at + a.num_taps - 1] = channels(i);
-        for (int64_t i = 0; i < stop - at; i++)
-            for (int64_t c = 0; c < count; c += LANES) {
-                vec total = {};
-                for (int64_t tap = 0; tap < a.num_taps; tap++)
-                    if (const T* input = taps[i + tap])
-                        total = fma(load_part(a.weight + tap * num_channels + channel + c, count - c),
-                                    load_part(input + channel + c, count - c), total);
-                store(out + i * width + c, silu(total));
-            }
-    }
-
     // Writes the raw inputs that slots keep, of the head's share of channels and gates.
     void keep_inputs() const {
-        for (auto [channel, count] : {std::pair{inputs.key_channel(head), num_rows}, {inputs.query_channel(head), num_rows},
-                                      {inputs.value_channel(head), num_columns}})
-            sequence.keep_inputs([&, channel = channel, count = count](T* to, int64_t i) {
-                if (const T* from = channels(i)) std::memcpy(to + channel, from + channel, count * sizeof(T));
-                else std::memset(to + channel, 0, count * sizeof(T));
-            });
+        sequence.keep_channels(inputs, inputs.key_channel(head), num_rows);
+        sequence.keep_channels(inputs, inputs.query_channel(head), num_rows);
+        sequence.keep_channels(inputs, inputs.value_channel(head), num_columns);
         sequence.keep_drafts([&](T* to, int64_t i) {
             to[num_channels + head] = gates(i)[head];
             std::memcpy(to + num_channels + decay_gate(), gates(i) + decay_gate(), num_rows * sizeof(T));

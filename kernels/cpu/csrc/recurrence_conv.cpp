@@ -76,5 +76,4 @@ void short_conv(const ShortConv<T>& a, const Team* team) {
 
 }  // namespace
 
-extern "C" void short_conv_float32(const ShortConv<float>& a, const Team* team) { short_conv(a, team); }
-extern "C" void short_conv_bfloat16(const ShortConv<bf16>& a, const Team* team) { short_conv(a, team); }
+SPLITFUSE_OP(short_conv, ShortConv)

@@ -274,7 +274,6 @@ struct DeltaRule : DeltaInputs<T> {
     int64_t head(int64_t group, int64_t i) const {
         return a.tiles_heads ? group + i * num_groups() : group * (num_heads() / num_groups()) + i;
     }
-    const float* bias() const { return nullptr; }
 
     // Decay and beta of a head in up to TILE tokens, from gates(token's index, number of the gate).
     template <typename Gates>
@@ -393,17 +392,15 @@ class Run {
         const Columns read = is_here ? place(of, block) : slot(of, next.group, next.begin);
         return {read.data, read.stride, columns, num_rows};
     }
-    const T* channels(int64_t i) const { return sequence.is_own(i) ? rule.channels(sequence.token(i)) : sequence.earlier(i); }
-    const T* gates(int64_t i) const {
-        return sequence.is_own(i) ? rule.gates(sequence.token(i)) : sequence.earlier(i) + rule.num_channels();
-    }
+    const T* channels(int64_t i) const { return sequence.channels(rule, i); }
+    const T* gates(int64_t i) const { return sequence.gates(rule, i); }
 
     // Passes tokens [at, stop) through the item's blocks.
     void take(int64_t at, int64_t stop, int64_t from, int64_t to) {
         const int64_t num_tokens = stop - at;
         if (num_tokens) {
-            convolve(at, stop, rule.key_channel(item.group), num_rows, keys, key_stride);
-            convolve(at, stop, rule.query_channel(item.group), num_rows, queries, key_stride);
+            sequence.convolve(rule, at, stop, rule.key_channel(item.group), num_rows, keys, key_stride);
+            sequence.convolve(rule, at, stop, rule.query_channel(item.group), num_rows, queries, key_stride);
             for (int64_t i = 0; i < num_tokens; i++)
                 products[i] = rule.finish_keys(keys + i * key_stride, queries + i * key_stride);
         }
@@ -418,7 +415,7 @@ class Run {
                 continue;
             }
             if (block == item.begin || !column(block)) gate(at, stop, head(block));
-            convolve(at, stop, rule.value_channel(head(block)) + column(block), columns, values, BLOCK);
+            sequence.convolve(rule, at, stop, rule.value_channel(head(block)) + column(block), columns, values, BLOCK);
             if (of_token)
                 Rule::run_token(b, [&](int64_t c, const lanes_t* out) { put(block, c, at, STRIP * WIDTH, (const float*)out); });
             else columns > WIDTH ? pass<VECTORS>(b, block, at) : pass<1>(b, block, at);
@@ -451,56 +448,19 @@ class Run {
         }, decay, scale);
     }
 
-    // out [TILE][stride] = silu(convolution) of channels [channel, channel + count).
-    void convolve(int64_t at, int64_t stop, int64_t channel, int64_t count, float* out, int64_t stride) const {
-        const T* inputs[TILE + MAX_TAPS];
-        for (int64_t i = at - a.num_taps + 1; i < stop; i++) inputs[i - at + a.num_taps - 1] = channels(i);
-        for (int64_t c = 0; c < count; c += LANES) {
-            if (a.num_taps == 4) convolve<4>(inputs, stop - at, channel + c, count - c, out + c, stride);
-            else convolve<0>(inputs, stop - at, channel + c, count - c, out + c, stride);
-        }
-    }
-
-    // A vector of channels; the last TAPS inputs (0: num_taps) stay in registers.
-    template <int TAPS>
-    void convolve(const T* const* inputs, int64_t num_tokens, int64_t channel, int64_t left, float* out, int64_t stride) const {
-        const int64_t num_taps = TAPS ? TAPS : a.num_taps;
-        const auto input = [&](int64_t i) { return inputs[i] ? load_part(inputs[i] + channel, left) : vec{}; };
-        vec weights[TAPS ? TAPS : MAX_TAPS], window[TAPS ? TAPS : MAX_TAPS];
-        for (int64_t tap = 0; tap < num_taps; tap++) {
-            weights[tap] = load_part(a.weight + tap * rule.num_channels() + channel, left);
-            if (tap) window[tap] = input(tap - 1);
-        }
-        const vec bias = rule.bias() ? load_part(rule.bias() + channel, left) : vec{};
-        for (int64_t i = 0; i < num_tokens; i++) {
-            for (int64_t tap = 1; tap < num_taps; tap++) window[tap - 1] = window[tap];
-            window[num_taps - 1] = input(i + num_taps - 1);
-            vec sum = bias;
-            for (int64_t tap = 0; tap < num_taps; tap++) sum = fma(weights[tap], window[tap], sum);
-            store(out + i * stride, silu(sum));
-        }
-    }
-
     // Writes the raw inputs that slots keep, of the item's share of channels and gates.
     void keep_inputs() const {
         if (item.begin == 0) {
-            keep_channels(rule.key_channel(item.group), num_rows);
-            keep_channels(rule.query_channel(item.group), num_rows);
+            sequence.keep_channels(rule, rule.key_channel(item.group), num_rows);
+            sequence.keep_channels(rule, rule.query_channel(item.group), num_rows);
         }
         for (int64_t block = item.begin; block < item.end; block++) {
-            keep_channels(rule.value_channel(head(block)) + column(block), num_columns(block));
+            sequence.keep_channels(rule, rule.value_channel(head(block)) + column(block), num_columns(block));
             if (!column(block)) sequence.keep_drafts([&](T* to, int64_t i) {
                 for (int64_t gate = head(block); gate < rule.num_gates(); gate += rule.num_heads())
                     to[rule.num_channels() + gate] = gates(i)[gate];
             });
         }
-    }
-    void keep_channels(int64_t channel, int64_t count) const {
-        sequence.keep_inputs([&](T* to, int64_t i) {
-            const T* from = channels(i);
-            if (from) std::memcpy(to + channel, from + channel, count * sizeof(T));
-            else std::memset(to + channel, 0, count * sizeof(T));
-        });
     }
 };
 
@@ -531,17 +491,16 @@ void run_rows(const typename Rule::Op& a, const Team* team) {
 }
 
 template <typename T>
-void run_delta(const GatedDelta<T>& a, const Team* team) {
+void gated_delta(const GatedDelta<T>& a, const Team* team) {
     a.a_dim == 1 ? run_rows<DeltaRule<T>>(a, team) : channel_delta(a, team);
+}
+
+template <typename T>
+void mamba2(const Mamba2<T>& a, const Team* team) {
+    run_rows<Mamba2Rule<T>>(a, team);
 }
 
 }  // namespace
 
-extern "C" {
-
-void gated_delta_float32(const GatedDelta<float>& a, const Team* team) { run_delta(a, team); }
-void gated_delta_bfloat16(const GatedDelta<bf16>& a, const Team* team) { run_delta(a, team); }
-void mamba2_float32(const Mamba2<float>& a, const Team* team) { run_rows<Mamba2Rule<float>>(a, team); }
-void mamba2_bfloat16(const Mamba2<bf16>& a, const Team* team) { run_rows<Mamba2Rule<bf16>>(a, team); }
-
-}
+SPLITFUSE_OP(gated_delta, GatedDelta)
+SPLITFUSE_OP(mamba2, Mamba2)

@@ -2,7 +2,6 @@
 
 #include "arguments.h"
 #include "scratch.h"
-#include "team.h"
 
 namespace {
 
@@ -100,22 +99,7 @@ void route_token(const Route<T>& a, int64_t t) {
 
 template <typename T>
 void route(const Route<T>& a, const Team* team) {
-    together(team, a.num_tokens * a.num_experts >= 16384 ? a.num_threads : 1,
-             [&](const Team& team) { team.each(a.num_tokens, [&](int64_t t) { route_token(a, t); }); });
-}
-
-void sort(const SortPairs& a) {
-    const int64_t num_pairs = a.num_tokens * a.top_k;
-    int64_t* starts = a.starts;
-    std::memset(starts, 0, (a.num_experts + 1) * sizeof *starts);
-    for (int64_t pair = 0; pair < num_pairs; pair++) starts[a.ids[pair] + 1]++;
-    for (int64_t e = 0; e < a.num_experts; e++) starts[e + 1] += starts[e];
-    for (int64_t pair = 0; pair < num_pairs; pair++) {
-        a.places[pair] = starts[a.ids[pair]]++;  // afterwards each expert's start is the next one's
-        a.tokens[a.places[pair]] = pair / a.top_k;
-    }
-    for (int64_t e = a.num_experts; e > 0; e--) starts[e] = starts[e - 1];
-    starts[0] = 0;
+    each_item(a, team, a.num_tokens, a.num_tokens * a.num_experts >= 16384, [&](int64_t t) { route_token(a, t); });
 }
 
 template <typename T>
@@ -132,62 +116,60 @@ void order_groups(const OrderGroups<T>& a, const Team* team) {
 }
 
 template <typename T>
-void weigh(const WeighPairs<T>& a, const Team* team) {
-    together(team, a.num_tokens * a.top_k * a.width >= 32768 ? a.num_threads : 1, [&](const Team& team) {
-        team.each(a.num_tokens, [&](int64_t t) {
-            const auto weight = [&](int64_t k) { return splat(a.weights ? a.weights[t * a.top_k + k] : 1.0f); };
-            const int64_t* places = a.places + t * a.top_k;
-            each_vector(a.out + t * a.width, a.x + places[0] * a.width, a.width, [&](vec x, int64_t d) {
-                vec total = x * weight(0);
-                for (int64_t k = 1; k < a.top_k; k++)
-                    total = fma(load_part(a.x + places[k] * a.width + d, a.width - d), weight(k), total);
-                return total;
-            });
+void weigh_pairs(const WeighPairs<T>& a, const Team* team) {
+    each_item(a, team, a.num_tokens, a.num_tokens * a.top_k * a.width >= 32768, [&](int64_t t) {
+        const auto weight = [&](int64_t k) { return splat(a.weights ? a.weights[t * a.top_k + k] : 1.0f); };
+        const int64_t* places = a.places + t * a.top_k;
+        each_vector(a.out + t * a.width, a.x + places[0] * a.width, a.width, [&](vec x, int64_t d) {
+            vec total = x * weight(0);
+            for (int64_t k = 1; k < a.top_k; k++)
+                total = fma(load_part(a.x + places[k] * a.width + d, a.width - d), weight(k), total);
+            return total;
         });
     });
 }
 
 template <typename T>
 void scatter_weighed(const ScatterWeighed<T>& a, const Team* team) {
-    together(team, a.num_tokens * a.top_k * a.width >= 32768 ? a.num_threads : 1, [&](const Team& team) {
-        team.each(a.num_tokens * a.top_k, [&](int64_t pair) {
-            const vec weight = splat(a.weights[pair]);
-            const T* x = a.x + pair / a.top_k * a.width;
-            each_vector(a.out + a.places[pair] * a.width, x, a.width, [&](vec v, int64_t) { return v * weight; });
-        });
+    const int64_t num_pairs = a.num_tokens * a.top_k;
+    each_item(a, team, num_pairs, num_pairs * a.width >= 32768, [&](int64_t pair) {
+        const vec weight = splat(a.weights[pair]);
+        const T* x = a.x + pair / a.top_k * a.width;
+        each_vector(a.out + a.places[pair] * a.width, x, a.width, [&](vec v, int64_t) { return v * weight; });
     });
 }
 
 template <typename T>
 void add_gated(const AddGated<T>& a, const Team* team) {
-    together(team, a.num_rows * a.width >= 32768 ? a.num_threads : 1, [&](const Team& team) {
-        team.each(a.num_rows, [&](int64_t row) {
-            T gate;
-            store_one(&gate, sigmoid(splat(to_float(a.gate[row])))[0]);
-            const T* y = a.y + row * a.width;
-            each_vector(a.out + row * a.width, a.x + row * a.width, a.width, [&](vec x, int64_t d) {
-                return fma(load_part(y + d, a.width - d), splat(to_float(gate)), x);
-            });
+    each_item(a, team, a.num_rows, a.num_rows * a.width >= 32768, [&](int64_t row) {
+        T gate;
+        store_one(&gate, sigmoid(splat(to_float(a.gate[row])))[0]);
+        const T* y = a.y + row * a.width;
+        each_vector(a.out + row * a.width, a.x + row * a.width, a.width, [&](vec x, int64_t d) {
+            return fma(load_part(y + d, a.width - d), splat(to_float(gate)), x);
         });
     });
 }
 
 }  // namespace
 
-extern "C" {
-
-void route_float32(const Route<float>& a, const Team* team) { route(a, team); }
-void route_bfloat16(const Route<bf16>& a, const Team* team) { route(a, team); }
-void sort_pairs(const SortPairs& a, const Team* team) {
-    if (!team || team->thread == 0) sort(a);
+extern "C" void sort_pairs(const SortPairs& a, const Team* team) {
+    if (team && team->thread) return;
+    const int64_t num_pairs = a.num_tokens * a.top_k;
+    int64_t* starts = a.starts;
+    std::memset(starts, 0, (a.num_experts + 1) * sizeof *starts);
+    for (int64_t pair = 0; pair < num_pairs; pair++) starts[a.ids[pair] + 1]++;
+    for (int64_t e = 0; e < a.num_experts; e++) starts[e + 1] += starts[e];
+    for (int64_t pair = 0; pair < num_pairs; pair++) {
+        a.places[pair] = starts[a.ids[pair]]++;  // afterwards each expert's start is the next one's
+        a.tokens[a.places[pair]] = pair / a.top_k;
+    }
+    for (int64_t e = a.num_experts; e > 0; e--) starts[e] = starts[e - 1];
+    starts[0] = 0;
 }
-void order_groups_float32(const OrderGroups<float>& a, const Team* team) { order_groups(a, team); }
-void order_groups_bfloat16(const OrderGroups<bf16>& a, const Team* team) { order_groups(a, team); }
-void scatter_weighed_float32(const ScatterWeighed<float>& a, const Team* team) { scatter_weighed(a, team); }
-void scatter_weighed_bfloat16(const ScatterWeighed<bf16>& a, const Team* team) { scatter_weighed(a, team); }
-void weigh_pairs_float32(const WeighPairs<float>& a, const Team* team) { weigh(a, team); }
-void weigh_pairs_bfloat16(const WeighPairs<bf16>& a, const Team* team) { weigh(a, team); }
-void add_gated_float32(const AddGated<float>& a, const Team* team) { add_gated(a, team); }
-void add_gated_bfloat16(const AddGated<bf16>& a, const Team* team) { add_gated(a, team); }
 
-}
+SPLITFUSE_OP(route, Route)
+SPLITFUSE_OP(order_groups, OrderGroups)
+SPLITFUSE_OP(scatter_weighed, ScatterWeighed)
+SPLITFUSE_OP(weigh_pairs, WeighPairs)
+SPLITFUSE_OP(add_gated, AddGated)

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "arguments.h"
-#include "team.h"
 
 namespace {
 
@@ -157,9 +156,9 @@ void max_logits(const MaxLogits<T>& a, const Team* team) {
 
 }  // namespace
 
-extern "C" {
+SPLITFUSE_OP(max_logits, MaxLogits)
 
-void gumbel_argmax(const GumbelArgmax& a, const Team* team) {
+extern "C" void gumbel_argmax(const GumbelArgmax& a, const Team* team) {
     together(team, row_threads(a), [&](const Team& team) {
         team.each(a.num_rows, [&](int64_t row) {
             a.tokens[row] = gumbel_argmax_row(a.logits + row * a.vocab, a.vocab, a.keys[row]);
@@ -167,19 +166,9 @@ void gumbel_argmax(const GumbelArgmax& a, const Team* team) {
     });
 }
 
-void max_logits_float32(const MaxLogits<float>& a, const Team* team) { max_logits(a, team); }
-void max_logits_bfloat16(const MaxLogits<bf16>& a, const Team* team) { max_logits(a, team); }
-
-void softcap(const Softcap& a, const Team* team) {
-    together(team, a.count >= 32768 ? a.num_threads : 1, [&](const Team& team) {
-        team.each((a.count + LANES - 1) / LANES, [&](int64_t i) {
-            const int64_t at = i * LANES, count = a.count - at < LANES ? a.count - at : LANES;
-            float some[LANES] = {};
-            std::memcpy(some, a.x + at, count * sizeof(float));
-            store(some, softcap(load(some), a.cap));
-            std::memcpy(a.out + at, some, count * sizeof(float));
-        });
+extern "C" void softcap(const Softcap& a, const Team* team) {
+    each_item(a, team, (a.count + LANES - 1) / LANES, a.count >= 32768, [&](int64_t i) {
+        const int64_t at = i * LANES, left = a.count - at;
+        store_part(a.out + at, softcap(load_part(a.x + at, left), a.cap), left);
     });
-}
-
 }

@@ -203,11 +203,7 @@ SPLITFUSE_INLINE void store_part(T* to, vec x, int64_t left) {
 // out = f(x, d) for each vector of a row; d is the vector's first column.
 template <typename T, typename Function>
 inline void each_vector(T* out, const T* x, int64_t width, Function f) {
-    for (int64_t d = 0; d < width; d += LANES) {
-        T rest[LANES];
-        store_rounded(rest, f(load_part(x + d, width - d), d));
-        std::memcpy(out + d, rest, (width - d < LANES ? width - d : LANES) * sizeof(T));
-    }
+    for (int64_t d = 0; d < width; d += LANES) store_part(out + d, f(load_part(x + d, width - d), d), width - d);
 }
 
 #ifdef __AVX512F__

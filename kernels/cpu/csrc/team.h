@@ -191,9 +191,20 @@ class Team {
 // Calls call(data, team) on every thread of a new team.
 void start_team(int64_t num_threads, void (*call)(void* data, const Team& team), void* data);
 
+// First field of an op's arguments.
+struct Op {
+    int64_t num_threads;
+};
+
 // Calls f(team) on every thread of the given team, or of a new team of num_threads.
 template <typename Function>
 void together(const Team* given, int64_t num_threads, Function f) {
     if (given) return f(*given);
     start_team(num_threads, [](void* data, const Team& team) { (*(Function*)data)(team); }, &f);
+}
+
+// Calls f(item) for items that the threads of the given team share, or of a new team, of one thread unless `is_large`.
+template <typename Function>
+void each_item(const Op& op, const Team* given, int64_t count, bool is_large, Function f) {
+    together(given, is_large ? op.num_threads : 1, [&](const Team& team) { team.each(count, f); });
 }
