@@ -10,8 +10,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .dependent import wait_for_previous
 from .device_info import dependent_launch, device_info
 
 # 1024 elements over 4 warps are 8 a thread: one 16-byte load each of gate and up. Untuned.
@@ -57,9 +57,7 @@ def _activate_mul(
     gate_up_ptr, y_ptr, gate_up_stride, y_stride, num_columns, KIND: tl.constexpr, BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < num_columns

@@ -38,48 +38,6 @@ def _gumbel_noise(key, ids):
     return -tl.log(tl.where(v < 0.015625, series, -tl.log(1.0 - v)))
 
 
-@triton.jit(do_not_specialize_on_alignment=["keys_ptr"])
-def _gumbel_argmax(
-    logits_ptr, keys_ptr, scores_ptr, tokens_ptr, logits_stride, num_tokens, BLOCK: tl.constexpr
-):  # fmt: skip
-    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    ids = chunk * BLOCK + tl.arange(0, BLOCK)
-    logits = tl.load(logits_ptr + row * logits_stride + ids, mask=ids < num_tokens, other=float("-inf")).to(tl.float32)
-    score, index = tl.max(logits + _gumbel_noise(tl.load(keys_ptr + row), ids), axis=0, return_indices=True)
-    place = row * tl.num_programs(1) + chunk
-    tl.store(scores_ptr + place, score)
-    tl.store(tokens_ptr + place, chunk * BLOCK + index)
-
-
-@triton.jit
-def _best_chunk(scores_ptr, tokens_ptr, out_ptr, num_chunks, BLOCK_CHUNKS: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    chunks = tl.arange(0, BLOCK_CHUNKS)
-    scores = tl.load(scores_ptr + row * num_chunks + chunks, mask=chunks < num_chunks, other=float("-inf"))
-    _, best = tl.max(scores, axis=0, return_indices=True)
-    best = tl.minimum(best, num_chunks - 1)  # a NaN may give the padding
-    tl.store(out_ptr + row, tl.load(tokens_ptr + row * num_chunks + best).to(tl.int64))
-
-
-def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
-    """logits [S, V] with contiguous rows, keys [S] int64 → tokens [S] int64."""
-    num_rows, num_tokens = logits.shape
-    assert logits.stride(1) == 1
-    assert keys.shape == (num_rows,)
-    assert keys.is_contiguous()
-    num_chunks = triton.cdiv(num_tokens, BLOCK)
-    scores = torch.empty((num_rows, num_chunks), dtype=torch.float32, device=logits.device)
-    tokens = torch.empty((num_rows, num_chunks), dtype=torch.int32, device=logits.device)
-    out = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
-    _gumbel_argmax[(num_rows, num_chunks)](
-        logits, keys, scores, tokens, logits.stride(0), num_tokens, BLOCK=BLOCK, num_warps=NUM_WARPS
-    )
-    _best_chunk[(num_rows,)](
-        scores, tokens, out, num_chunks, BLOCK_CHUNKS=triton.next_power_of_2(num_chunks), num_warps=1
-    )
-    return out
-
-
 @triton.jit
 def _largest_of(x):
     """Return the largest value, NaN if there is one, and its index, among equal ones the first."""
@@ -88,12 +46,19 @@ def _largest_of(x):
     return tl.where(tl.max(is_nan.to(tl.int32), axis=0) > 0, float("nan"), largest), index
 
 
-@triton.jit
-def _max_logits(logits_ptr, largest_ptr, tokens_ptr, logits_stride, num_tokens, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["keys_ptr"])
+def _max_logits(
+    logits_ptr, keys_ptr, largest_ptr, tokens_ptr, logits_stride, num_tokens, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Write a chunk's largest logit, with noise if there are keys, and its token."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = chunk * BLOCK + tl.arange(0, BLOCK)
     logits = tl.load(logits_ptr + row * logits_stride + ids, mask=ids < num_tokens, other=float("-inf")).to(tl.float32)
-    largest, index = _largest_of(logits)
+    if keys_ptr is not None:
+        noise = _gumbel_noise(tl.load(keys_ptr + row), ids)
+        largest, index = tl.max(logits + noise, axis=0, return_indices=True)
+    else:
+        largest, index = _largest_of(logits)
     place = row * tl.num_programs(1) + chunk
     tl.store(largest_ptr + place, largest)
     tl.store(tokens_ptr + place, chunk * BLOCK + index)
@@ -101,13 +66,27 @@ def _max_logits(logits_ptr, largest_ptr, tokens_ptr, logits_stride, num_tokens, 
 
 @triton.jit
 def _max_of_chunks(chunks_ptr, tokens_ptr, largest_ptr, out_ptr, num_chunks, BLOCK_CHUNKS: tl.constexpr):
+    """Write a row's token and, unless `largest_ptr` is None, its largest logit."""
     row = tl.program_id(0).to(tl.int64)
     chunks = tl.arange(0, BLOCK_CHUNKS)
     each = tl.load(chunks_ptr + row * num_chunks + chunks, mask=chunks < num_chunks, other=float("-inf"))
-    largest, best = _largest_of(each)
+    if largest_ptr is not None:
+        largest, best = _largest_of(each)
+    else:
+        largest, best = tl.max(each, axis=0, return_indices=True)
+    # A NaN may give the padding.
     token = tl.load(tokens_ptr + row * num_chunks + tl.minimum(best, num_chunks - 1)).to(tl.int64)
-    tl.store(largest_ptr + row, largest)
-    tl.store(out_ptr + row, tl.where(tl.abs(largest) < float("inf"), token, -1))
+    if largest_ptr is not None:
+        tl.store(largest_ptr + row, largest)
+        token = tl.where(tl.abs(largest) < float("inf"), token, -1)
+    tl.store(out_ptr + row, token)
+
+
+def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
+    """logits [S, V] with contiguous rows, keys [S] int64 → tokens [S] int64."""
+    assert keys.shape == logits.shape[:1]
+    assert keys.is_contiguous()
+    return _argmax(logits, keys, None)
 
 
 def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,18 +94,23 @@ def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
 
     For a row of 128,256 torch's kernels take 49 us of an H100, one program's maximum 42 of them; these two take 5.
     """
+    largest = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    return largest, _argmax(logits, None, largest)
+
+
+def _argmax(logits: Tensor, keys: Tensor | None, largest: Tensor | None) -> Tensor:
+    """Return the tokens [S] int64; fill `largest`."""
     num_rows, num_tokens = logits.shape
     assert logits.stride(1) == 1
     num_chunks = triton.cdiv(num_tokens, BLOCK)
     chunks = torch.empty((num_rows, num_chunks), dtype=torch.float32, device=logits.device)
     places = torch.empty((num_rows, num_chunks), dtype=torch.int32, device=logits.device)
-    largest = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     if num_rows:
         _max_logits[(num_rows, num_chunks)](
-            logits, chunks, places, logits.stride(0), num_tokens, BLOCK=BLOCK, num_warps=NUM_WARPS
+            logits, keys, chunks, places, logits.stride(0), num_tokens, BLOCK=BLOCK, num_warps=NUM_WARPS
         )
         _max_of_chunks[(num_rows,)](
             chunks, places, largest, tokens, num_chunks, BLOCK_CHUNKS=triton.next_power_of_2(num_chunks), num_warps=1
         )
-    return largest, tokens
+    return tokens

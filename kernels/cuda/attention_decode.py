@@ -20,7 +20,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from . import decode_plan
@@ -39,6 +38,7 @@ from .attention_common import (
     score_scales,
 )
 from .decode_plan import MERGE_FIELDS, PIECE_FIELDS, Array, Spans, plan_decode
+from .dependent import wait_for_previous
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .tile_configs import measured, min_tokens_per_split
 
@@ -220,9 +220,7 @@ def _merge_pieces(
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Write out [tokens, Hq, D] of a row of several pieces; EXACT: the pieces are added one after the other."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     merge_ptr, head, num_heads = plan_ptr + first_merge + 3 * tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     row = tl.load(merge_ptr).to(tl.int64)
     if row < 0:

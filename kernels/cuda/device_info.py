@@ -87,8 +87,7 @@ def inexact_reason(device: torch.device) -> str | None:
 def dependent_launch(gpu: DeviceInfo) -> dict[str, bool]:
     """Return the options for setting a kernel up while the previous one ends: programmatic dependent launch, from 9.0.
 
-    If its constant DEPENDENT is true, the kernel begins with `gdc_launch_dependents()` and `gdc_wait()`, in every
-    program and before any read, write or early return: after the wait all writes of the previous kernels are visible.
+    The kernel calls `dependent.wait_for_previous` first, in every program and before any read, write or early return.
     """
     is_on = USES_DEPENDENT_LAUNCH and gpu.capability >= 90 and not gpu.is_interpreted
     return {"DEPENDENT": True, "launch_pdl": True} if is_on else {"DEPENDENT": False}

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from .attention_common import as_loaded, fp8_kind, load_blocks, score_scales, widen
 from .device_info import DeviceInfo, device_info
-from .latent_merge import MAX_SPLITS, choose_num_splits, merge_splits
+from .latent_merge import MAX_SPLITS, choose_num_splits, merge_splits, span_of
 from .tile_configs import min_tokens_per_split
 
 
@@ -90,10 +90,7 @@ def _latent_attention(
     context = seq_len - query_len
     last_token = tl.minimum((first_pair + BLOCK_M - 1) // num_heads, query_len - 1)
     length = tl.minimum(context + last_token + 1, seq_len)  # keys that the tile's last query sees
-    num_tiles = (length + BLOCK_N - 1) // BLOCK_N
-    tiles_per_split = tl.maximum((num_tiles + num_splits - 1) // num_splits, min_tokens // BLOCK_N)
-    begin = split * tiles_per_split * BLOCK_N
-    end = tl.minimum(begin + tiles_per_split * BLOCK_N, length)
+    begin, end = span_of(length, split, num_splits, min_tokens, BLOCK_N)
     ranks, turns = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_T)
     places = (first_token + tokens) * num_heads + heads
     if IS_SPLIT:

@@ -4,10 +4,10 @@
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arguments import RaggedBatch
 from .attention_decode import PROGRAMS_PER_MULTIPROCESSOR
+from .dependent import wait_for_previous
 from .device_info import DeviceInfo, dependent_launch, device_info
 
 MAX_SPLITS = 64
@@ -26,7 +26,7 @@ def choose_num_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo, *, mi
 
 
 @triton.jit
-def _span(seq_len, split, num_splits, min_tokens, BLOCK_N: tl.constexpr):
+def span_of(seq_len, split, num_splits, min_tokens, BLOCK_N: tl.constexpr):
     """Return (begin, end) of one split: tiles are distributed evenly.
 
     The last spans may be empty, more of them if the row has too few tokens for `min_tokens` in every span.
@@ -50,9 +50,7 @@ def _merge_splits(
 
     The maximum is kept finite and the sum above 0, so that a row without tokens gets zeros, not NaN.
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token = row
     if RAGGED:
@@ -60,7 +58,7 @@ def _merge_splits(
         if tl.load(query_start_loc_ptr + row + 1) != token + 1:
             return
     splits, dims = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
-    begin, end = _span(tl.load(seq_lens_ptr + row), splits, num_splits, min_tokens, BLOCK_N)
+    begin, end = span_of(tl.load(seq_lens_ptr + row), splits, num_splits, min_tokens, BLOCK_N)
     live = begin < end
     place = row * tl.num_programs(1) + head
     lse = tl.load(lse_ptr + place * num_splits + splits, mask=live, other=float("-inf"))

@@ -11,17 +11,16 @@ tile. So n tokens per expert give n operations per byte, and up to some 300 the 
 """
 
 from collections.abc import Iterable
-from functools import partial
 from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arguments import SWIGLU_EXPERTS, ExpertArgs
 from . import device_info as settings
+from .dependent import wait_for_previous
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .linear import quantized_experts
 from .linear.quantized_experts import QuantizedExperts
@@ -88,9 +87,7 @@ def _grouped_matmul(
     out [pairs, NUM_N], x [·, NUM_K], weight [E, NUM_N or twice that, NUM_K]. Programs of one expert and neighbouring
     tiles run concurrently, so that weights which one program reads are in the L2 cache for the others.
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     expert, pairs = load_tile(pairs_ptr, tile_experts_ptr, num_pairs, TOP_K, triton.next_power_of_2(TOP_K), BLOCK_M)
     if expert < 0:
         return
@@ -132,9 +129,7 @@ def _weigh(
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """y[t] = Σ_k weights[t, k] · out[t · TOP_K + k] in float32; pairs of expert -1 have no out."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < NUM_COLUMNS
@@ -153,24 +148,22 @@ def _multiply(
     bias: Tensor | None,
     tiles: ExpertTiles,
     *,
-    num_pairs: int,
-    top_k: int,
     is_gated: bool,
     args: ExpertArgs,
     config: Config,
 ) -> Tensor:
-    """Multiply x [rows, in], `num_pairs // rows` pairs a row, by weight [E, out, in] → [num_pairs, out or half]."""
+    """Multiply x [rows, in], a row or an equal number of pairs, by weight [E, out, in] → [num_pairs, out or half]."""
     _, num_rows, num_columns = weight.shape
     num_outputs, block_n = num_rows, config.BLOCK_N
     if is_gated:
         num_outputs, block_n = num_rows // 2, block_n // 2
-    out = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
-    _grouped_matmul[(len(tiles.experts), triton.cdiv(num_outputs, block_n))](
-        x, weight, bias, out, tiles.pairs, tiles.experts, num_pairs, x.stride(0),
+    out = torch.empty((tiles.num_pairs, num_outputs), dtype=x.dtype, device=x.device)
+    _grouped_matmul[tiles.grid(num_outputs, block_n)](
+        x, weight, bias, out, tiles.pairs, tiles.experts, tiles.num_pairs, x.stride(0),
         NUM_N=num_outputs,
         NUM_K=num_columns,
-        TOP_K=top_k,
-        PAIRS_PER_ROW=num_pairs // len(x),
+        TOP_K=tiles.top_k,
+        PAIRS_PER_ROW=tiles.num_pairs // len(x),
         IS_GATED=is_gated,
         LIMIT=args.limit,
         IS_GELU=args.is_gelu,
@@ -207,7 +200,7 @@ def _pairs(x: Tensor, expert_ids: Tensor, packed: PackedExperts, config: Config 
     """Return the outputs of all pairs, [T · K, H]."""
     gate_up, down, gate_up_bias, down_bias, args = packed
     num_experts, hidden, inner = down.shape
-    (num_tokens, top_k), num_pairs = expert_ids.shape, expert_ids.numel()
+    num_tokens, num_pairs = len(expert_ids), expert_ids.numel()
     assert gate_up.shape == (num_experts, 2 * inner, hidden)
     assert gate_up.is_contiguous()
     assert down.is_contiguous()
@@ -215,9 +208,8 @@ def _pairs(x: Tensor, expert_ids: Tensor, packed: PackedExperts, config: Config 
     assert x.dtype == gate_up.dtype == down.dtype
     config = config or choose_config(num_pairs, num_experts, x.element_size(), device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
-    multiply = partial(_multiply, num_pairs=num_pairs, top_k=top_k, args=args, config=config)
-    activated = multiply(x, gate_up, gate_up_bias, tiles, is_gated=True)
-    return multiply(activated, down, down_bias, tiles, is_gated=False)
+    activated = _multiply(x, gate_up, gate_up_bias, tiles, is_gated=True, args=args, config=config)
+    return _multiply(activated, down, down_bias, tiles, is_gated=False, args=args, config=config)
 
 
 def _weighed(out: Tensor, weights: Tensor, expert_ids: Tensor, dtype: torch.dtype) -> Tensor:

@@ -18,8 +18,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .dependent import wait_for_previous
 from .device_info import dependent_launch, device_info
 
 
@@ -28,9 +28,7 @@ def _route(
     logits_ptr, slots_ptr, weights_ptr, ids_ptr, logits_stride, NUM_EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
     RENORMALIZE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     experts, ks = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_K)
     logits_ptrs = logits_ptr + token * logits_stride + experts
@@ -85,6 +83,13 @@ class ExpertTiles(NamedTuple):
     # with a tile of its own; an expert's first program handles all of its tiles
     pairs: Tensor | None
     experts: Tensor  # [tiles] int32, -1 in tiles without an expert, which come last
+    num_pairs: int
+    top_k: int
+    num_experts: int
+
+    def grid(self, num_outputs: int, block_n: int) -> tuple[int, int]:
+        """Return a program for each tile and each block of an expert's outputs."""
+        return len(self.experts), triton.cdiv(num_outputs, block_n)
 
 
 @triton.jit
@@ -115,9 +120,7 @@ def _count_pairs(
     ids_ptr, counts_ptr, num_pairs, BLOCK_E: tl.constexpr, BLOCK_P: tl.constexpr, DEPENDENT: tl.constexpr
 ):  # fmt: skip
     """Write counts [chunks, BLOCK_E]: how many pairs of a chunk an expert has."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     chunk = tl.program_id(0)
     pairs = chunk * BLOCK_P + tl.arange(0, BLOCK_P)
     ids = tl.load(ids_ptr + pairs, mask=pairs < num_pairs, other=-1)
@@ -132,9 +135,7 @@ def _group_by_expert(
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Write one expert's pairs of one chunk. Without counts [chunks, BLOCK_E] there is one chunk, counted here."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     expert, chunk, num_chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     experts, steps = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_P)
     pairs = chunk * BLOCK_P + steps
@@ -176,9 +177,9 @@ def group_by_expert(expert_ids: Tensor, *, num_experts: int, block_m: int) -> Ex
     """
     assert expert_ids.is_contiguous()
     assert expert_ids.dtype == torch.int32
-    num_pairs = expert_ids.numel()
+    num_pairs, top_k = expert_ids.numel(), expert_ids.shape[1]
     if num_pairs <= num_experts and len(expert_ids) <= block_m:  # sorting would leave room for as many tiles
-        return ExpertTiles(None, expert_ids.flatten())
+        return ExpertTiles(None, expert_ids.flatten(), num_pairs, top_k, num_experts)
     # Largest possible number of tiles: all but one pair of each expert in full tiles. Known without reading the GPU.
     num_tiles = min((num_pairs + min(num_experts, num_pairs) * (block_m - 1)) // block_m, num_pairs)
     pairs = torch.empty(num_tiles * block_m, dtype=torch.int32, device=expert_ids.device)
@@ -194,4 +195,4 @@ def group_by_expert(expert_ids: Tensor, *, num_experts: int, block_m: int) -> Ex
         expert_ids, counts, pairs, tile_experts, num_pairs, num_tiles, NUM_EXPERTS=num_experts, BLOCK_M=block_m,
         BLOCK_C=BLOCK_C, **options,
     )  # fmt: skip
-    return ExpertTiles(pairs, tile_experts)
+    return ExpertTiles(pairs, tile_experts, num_pairs, top_k, num_experts)

@@ -12,159 +12,96 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .dependent import wait_for_previous
 from .device_info import dependent_launch, device_info
 
 
 @triton.jit
-def _normalized(x, weight_ptr, columns, inside, num_columns, eps):
-    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    return x * tl.math.rsqrt(tl.sum(x * x, axis=0) / num_columns + eps) * weight
+def _load_row(x_ptr, residual_ptr, row, columns, inside, x_stride, residual_stride):
+    """Load a row of x in float32, rounded with the residual where there is one: the next addition sees that value."""
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    if residual_ptr is not None:
+        residual = tl.load(residual_ptr + row * residual_stride + columns, mask=inside, other=0.0).to(tl.float32)
+        x = (x + residual).to(residual_ptr.dtype.element_ty).to(tl.float32)
+    return x
+
+
+@triton.jit
+def _store_row(y, total, y_ptr, residual_ptr, row, columns, inside, y_stride, residual_stride):
+    if residual_ptr is not None:
+        tl.store(
+            residual_ptr + row * residual_stride + columns, total.to(residual_ptr.dtype.element_ty), mask=inside
+        )  # fmt: skip
+    tl.store(y_ptr + row * y_stride + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _rms_norm(
-    x_ptr, weight_ptr, y_ptr, x_stride, y_stride, num_columns, eps, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
-):  # fmt: skip
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < num_columns
-    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    y = _normalized(x, weight_ptr, columns, inside, num_columns, eps)
-    tl.store(y_ptr + row * y_stride + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _add_rms_norm(
     x_ptr, residual_ptr, weight_ptr, y_ptr, x_stride, residual_stride, y_stride, num_columns, eps, BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
+    wait_for_previous(DEPENDENT)
+    row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = columns < num_columns
-    residual_ptrs = residual_ptr + row * residual_stride + columns
-    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    # Rounded before the norm, which must see the value that the next layer's addition will see.
-    total = (x + tl.load(residual_ptrs, mask=inside, other=0.0).to(tl.float32)).to(residual_ptr.dtype.element_ty)
-    y = _normalized(total.to(tl.float32), weight_ptr, columns, inside, num_columns, eps)
-    tl.store(residual_ptrs, total, mask=inside)
-    tl.store(y_ptr + row * y_stride + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _layer_normalized(x, weight_ptr, bias_ptr, columns, inside, num_columns, eps, HAS_BIAS: tl.constexpr):
+    x = _load_row(x_ptr, residual_ptr, row, columns, inside, x_stride, residual_stride)
     weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    centred = tl.where(inside, x - tl.sum(x, axis=0) / num_columns, 0.0)
-    y = centred * tl.math.rsqrt(tl.sum(centred * centred, axis=0) / num_columns + eps) * weight
-    if HAS_BIAS:
-        y += tl.load(bias_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    return y
+    y = x * tl.math.rsqrt(tl.sum(x * x, axis=0) / num_columns + eps) * weight
+    _store_row(y, x, y_ptr, residual_ptr, row, columns, inside, y_stride, residual_stride)
 
 
 @triton.jit
 def _layer_norm(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, x_stride, y_stride, num_columns, eps, HAS_BIAS: tl.constexpr,
+    x_ptr, residual_ptr, weight_ptr, bias_ptr, y_ptr, x_stride, residual_stride, y_stride, num_columns, eps,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
+    row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = columns < num_columns
-    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    y = _layer_normalized(x, weight_ptr, bias_ptr, columns, inside, num_columns, eps, HAS_BIAS)
-    tl.store(y_ptr + row * y_stride + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
+    x = _load_row(x_ptr, residual_ptr, row, columns, inside, x_stride, residual_stride)
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    centred = tl.where(inside, x - tl.sum(x, axis=0) / num_columns, 0.0)
+    y = centred * tl.math.rsqrt(tl.sum(centred * centred, axis=0) / num_columns + eps) * weight
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    _store_row(y, x, y_ptr, residual_ptr, row, columns, inside, y_stride, residual_stride)
 
 
-@triton.jit
-def _add_layer_norm(
-    x_ptr, residual_ptr, weight_ptr, bias_ptr, y_ptr, x_stride, residual_stride, y_stride, num_columns, eps,
-    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < num_columns
-    residual_ptrs = residual_ptr + row * residual_stride + columns
-    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    total = (x + tl.load(residual_ptrs, mask=inside, other=0.0).to(tl.float32)).to(residual_ptr.dtype.element_ty)
-    y = _layer_normalized(
-        total.to(tl.float32), weight_ptr, bias_ptr, columns, inside, num_columns, eps, HAS_BIAS
-    )  # fmt: skip
-    tl.store(residual_ptrs, total, mask=inside)
-    tl.store(y_ptr + row * y_stride + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
-
-
-def _launch_options(num_columns: int) -> dict[str, int]:
-    """Return the padded row and warps for 16 elements a thread, so that a thread has two 16-byte loads. Untuned."""
-    block = triton.next_power_of_2(num_columns)
-    return {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
-
-
-def _check(x: Tensor, weight: Tensor) -> None:
+def _launch(kernel, x: Tensor, residual: Tensor | None, *weights: Tensor | None, eps: float, **options: bool) -> Tensor:
+    """Launch with 16 elements a thread, so that a thread has two 16-byte loads. Untuned."""
     assert x.ndim == 2
     assert x.stride(1) == 1
-    assert weight.shape == x.shape[1:]
-    assert weight.is_contiguous()
-
-
-def _check_residual(x: Tensor, residual: Tensor) -> None:
-    assert residual.shape == x.shape
-    assert residual.dtype == x.dtype
-    assert residual.stride(1) == 1
+    assert all(part is None or (part.shape == x.shape[1:] and part.is_contiguous()) for part in weights)
+    if residual is not None:
+        assert residual.shape == x.shape
+        assert residual.dtype == x.dtype
+        assert residual.stride(1) == 1
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    num_rows, num_columns = x.shape
+    block = triton.next_power_of_2(num_columns)
+    kernel[(num_rows,)](
+        x, residual, *weights, y, x.stride(0), 0 if residual is None else residual.stride(0), y.stride(0), num_columns,
+        eps, BLOCK=block, num_warps=min(max(block // 512, 1), 16), **options,
+    )  # fmt: skip
+    return y
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """x [T, H] with contiguous rows, weight [H] → [T, H]."""
-    _check(x, weight)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    num_rows, num_columns = x.shape
-    _rms_norm[(num_rows,)](
-        x, weight, y, x.stride(0), y.stride(0), num_columns, eps, **_launch_options(num_columns),
-        **dependent_launch(device_info(x.device)),
-    )  # fmt: skip
-    return y
+    return _launch(_rms_norm, x, None, weight, eps=eps, **dependent_launch(device_info(x.device)))
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
     """x, residual [T, H] with contiguous rows, weight [H] → (normed [T, H], `residual` itself, overwritten)."""
-    _check(x, weight)
-    _check_residual(x, residual)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    num_rows, num_columns = x.shape
-    _add_rms_norm[(num_rows,)](
-        x, residual, weight, y, x.stride(0), residual.stride(0), y.stride(0), num_columns, eps,
-        **_launch_options(num_columns), **dependent_launch(device_info(x.device)),
-    )  # fmt: skip
-    return y, residual
+    return _launch(_rms_norm, x, residual, weight, eps=eps, **dependent_launch(device_info(x.device))), residual
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
     """x [T, H] with contiguous rows, weight and bias [H] → [T, H]."""
-    _check(x, weight)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    num_rows, num_columns = x.shape
-    _layer_norm[(num_rows,)](
-        x, weight, bias, y, x.stride(0), y.stride(0), num_columns, eps, HAS_BIAS=bias is not None,
-        **_launch_options(num_columns),
-    )  # fmt: skip
-    return y
+    return _launch(_layer_norm, x, None, weight, bias, eps=eps)
 
 
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
 ) -> tuple[Tensor, Tensor]:
     """x, residual [T, H] with contiguous rows, weight and bias [H] → (normed [T, H], `residual`, overwritten)."""
-    _check(x, weight)
-    _check_residual(x, residual)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    num_rows, num_columns = x.shape
-    _add_layer_norm[(num_rows,)](
-        x, residual, weight, bias, y, x.stride(0), residual.stride(0), y.stride(0), num_columns, eps,
-        HAS_BIAS=bias is not None, **_launch_options(num_columns),
-    )  # fmt: skip
-    return y, residual
+    return _launch(_layer_norm, x, residual, weight, bias, eps=eps), residual

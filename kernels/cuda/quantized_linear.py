@@ -18,10 +18,10 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..quantize import QuantizedWeight, multiplied, round_rows
 from . import device_info as settings
+from .dependent import wait_for_previous
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .linear.few_rows import add_splits
 from .linear.quantized_tile import (
@@ -244,9 +244,7 @@ def _quantized_matmul(
     DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Write out [rows, NUM_N], if split sums without a bias, [splits, rows, NUM_N]. x comes from `prepare_rows`."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     # Programs of equal outputs run concurrently, so that weights which one program reads are in L2 for the others.
     STEP: tl.constexpr = 32 // BITS * BLOCK_K
     IS_WIDE: tl.constexpr = x_ptr.dtype.element_ty == tl.float32

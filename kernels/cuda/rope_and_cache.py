@@ -12,10 +12,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arguments import CacheView, RopeArgs
 from .attention_common import as_loaded, check_cache
+from .dependent import wait_for_previous
 from .device_info import dependent_launch, device_info
 from .norm import rms_norm
 
@@ -86,9 +86,7 @@ def _rope_and_cache(
     BLOCK_GROUP: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr, BLOCK_D: tl.constexpr,
     HAS_Q_NORM: tl.constexpr, HAS_K_NORM: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     token, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     half = tl.arange(0, BLOCK_HALF)[None, :]
     in_half = half < ROTARY_DIM // 2

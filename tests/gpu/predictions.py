@@ -20,7 +20,7 @@ GAP, SHARE = 0.8, 0.9  # microseconds between two kernels; share of the copy's s
 H100_COPY, H200_COPY = 3.0e12, 4.25e12
 # Microseconds beside those of the bytes: chains of loads from device memory, 0.5 to 1 each, and reductions.
 CONSTANTS = {
-    "rms_norm": 1.6, "add_rms_norm": 1.6, "few_rows": 1.5, "add_splits": 1.5, "rope_and_cache": 1.6, "decode": 7.0,
+    "rms_norm": 1.6, "few_rows": 1.5, "add_splits": 1.5, "rope_and_cache": 1.6, "decode": 7.0,
     "merge_pieces": 3.0, "route": 3.5, "group_by_expert": 4.5, "grouped_matmul": 2.0, "weigh": 2.0, "others": 1.7,
 }  # fmt: skip
 NUM_OTHERS = 10  # kernels around the layers: the token's embedding, the rows that are kept, argmax, copies
@@ -57,7 +57,7 @@ def predict(shape: dict[str, Any], num_rows: int, context: int) -> list[Predicte
     tile = attention_decode.choose_config(heads // kv_heads, dim, 2, H100).BLOCK_N
     kernels = [
         Predicted("rms_norm", "the first", 1, num_rows),
-        Predicted("add_rms_norm", "", 2 * num_layers, num_rows),
+        Predicted("rms_norm", "with a residual", 2 * num_layers, num_rows),
         *_product("q, k, v", num_layers, hidden, (heads + 2 * kv_heads) * dim),
         Predicted("rope_and_cache", "", num_layers, num_rows * kv_heads),
         Predicted("decode", "", num_layers, shares * kv_heads, tokens * kv_bytes, -(-tokens // shares // tile)),

@@ -19,9 +19,8 @@ DOTS = (
 )
 SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376, 942: 65_536, 950: 163_840}
 KERNELS = {
-    "prefill", "decode", "merge_pieces", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
-    "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "max_logits",
-    "max_of_chunks", "collect_nearest",
+    "prefill", "decode", "merge_pieces", "rope_and_cache", "rms_norm", "layer_norm", "activate", "activate_mul",
+    "copy_blocks", "max_logits", "max_of_chunks", "collect_nearest",
     "find_threshold", "mask_far",
     "route", "count_pairs", "group_by_expert", "grouped_matmul", "weigh",
     "quantized_matmul", "quantized_experts", "prepare_rows", "widen_weight", "few_rows", "add_splits", "round_rows",
@@ -139,7 +138,7 @@ def test_exact_products_and_attention_have_one_instruction(arch: int) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
     """Check that a kernel launched during another touches no memory, and does not end, before that one's end."""
-    on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "merge_pieces", "activate_mul", "few_rows")
+    on_the_way = ("rms_norm", "rope_and_cache", "merge_pieces", "activate_mul", "few_rows")
     on_the_way += ("add_splits", "round_rows", "quantized_matmul", "prepare_rows", "merge_splits", "byte_linear")
     on_the_way += ("route", "count_pairs", "group_by_expert", "grouped_matmul", "weigh", "quantized_experts")
     on_the_way += ("fp8_experts", "round_groups")
@@ -151,7 +150,7 @@ def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_loads_are_16_bytes_wide(arch: int) -> None:
     # A rope program holds one token and one KV head: at head size 64, a thread has only 8 bytes.
-    narrow = ("best_chunk", "max_of_chunks", "route", "count_pairs", "group_by_expert")  # a few numbers a row
+    narrow = ("max_of_chunks", "route", "count_pairs", "group_by_expert")  # a few numbers a row
     narrow += ("widen_weight",)  # half-bytes
     narrow += ("keep_inputs", "gated_rms_norm")  # 512 channels over 4 warps; a group of 128
     narrow += ("expand",)  # lines of any rank

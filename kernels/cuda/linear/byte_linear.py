@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..dependent import wait_for_previous
 from ..device_info import DeviceInfo, dependent_launch, device_info
 from ..moe_route import ExpertTiles, load_tile
 from .few_rows import MIN_SPLIT_BYTES, PROGRAMS_PER_MULTIPROCESSOR, Weight, add_splits, finish
@@ -69,9 +69,7 @@ def _byte_linear(
     Sums of int8 are int32 and exact. uint8 are bytes of e4m3; Hopper's tensor cores keep some 14 bits, so a step's sum
     goes to float32. With experts the outs are the pairs of a tile, and w [NUM_N, NUM_K] is the tile's expert's.
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     # Programs of equal outputs run concurrently, so that weights which one program reads are in L2 for the others.
     tile = tl.program_id(0)
     outs, expert = tile * BLOCK_M + tl.arange(0, BLOCK_M), tile.to(tl.int64) * 0
@@ -154,24 +152,15 @@ def multiply(
 
 
 def multiply_pairs(
-    x: Tensor,
-    x_scales: Tensor,
-    weight: Weight,
-    tiles: ExpertTiles,
-    *,
-    dtype: torch.dtype,
-    num_pairs: int,
-    top_k: int,
-    num_experts: int,
-    config: Config,
+    x: Tensor, x_scales: Tensor, weight: Weight, tiles: ExpertTiles, *, dtype: torch.dtype, config: Config
 ) -> Tensor:
-    """Multiply x [rows, K], `num_pairs // rows` pairs a row, by weights stacked to [E · N, K] → [num_pairs, N]."""
-    num_outputs = len(weight.values) // num_experts
-    out = torch.empty((num_pairs, num_outputs), dtype=dtype, device=x.device)
-    _byte_linear[(len(tiles.experts), triton.cdiv(num_outputs, config.BLOCK_N), 1)](
-        x, x_scales, *weight, out, tiles.pairs, tiles.experts, num_pairs,
-        TOP_K=top_k,
-        OUTS_PER_ROW=num_pairs // len(x),
+    """Multiply x [rows, K], each row for an equal number of pairs, by weights [E · N, K] → [num_pairs, N]."""
+    num_outputs = len(weight.values) // tiles.num_experts
+    out = torch.empty((tiles.num_pairs, num_outputs), dtype=dtype, device=x.device)
+    _byte_linear[tiles.grid(num_outputs, config.BLOCK_N)](
+        x, x_scales, *weight, out, tiles.pairs, tiles.experts, tiles.num_pairs,
+        TOP_K=tiles.top_k,
+        OUTS_PER_ROW=tiles.num_pairs // len(x),
         NUM_N=num_outputs,
         NUM_K=x.shape[1],
         SPLIT_K=x.shape[1],

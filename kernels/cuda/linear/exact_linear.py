@@ -18,8 +18,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..dependent import wait_for_previous
 from ..device_info import DeviceInfo, dependent_launch, device_info
 
 
@@ -56,9 +56,7 @@ def _exact_linear(
     DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write out [rows, NUM_N]. Programs of equal outputs run concurrently, so the first one's weights are in L2."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns, ks = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     row_inside, column_inside = rows < num_rows, columns < NUM_N

@@ -14,9 +14,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..attention_common import widen
+from ..dependent import wait_for_previous
 from ..device_info import DeviceInfo, dependent_launch, device_info
 
 # With more rows cuBLAS fills its tiles as well. 0: cuBLAS always multiplies.
@@ -72,9 +72,7 @@ def _few_rows(
     DEPENDENT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write out [rows, NUM_N], if split bare sums [splits, 1 or 2, rows, NUM_N]. w [NUM_N, NUM_K], or gate, then up."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     split = tl.program_id(1)
     rows, ks = tl.arange(0, _BLOCK_M), tl.arange(0, BLOCK_K)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -115,9 +113,7 @@ def _add_splits(
     IS_GATED: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Write out [rows, NUM_N], adding the sums one split after the other."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     row, num_rows = tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = columns < NUM_N

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..dependent import wait_for_previous
 from ..device_info import DeviceInfo, dependent_launch, device_info
 from ..moe_route import ExpertTiles, load_tile
 from ..quantized_linear import QuantizedLinear
@@ -53,9 +53,7 @@ def _round_groups(
     BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Write y [rows, PADDED_K], bytes of x / scale in the order of a weight's bytes, and scales [groups or 1, rows]."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     row, ks = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * x_stride + ks, mask=ks < NUM_K, other=0.0).to(tl.float32)
     values, scales = round_groups(x, GROUP, BLOCK)
@@ -77,9 +75,7 @@ def _fp8_experts(
     DEPENDENT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out[p] = w x[p // PAIRS_PER_ROW], where w [NUM_N, NUM_K] is the tile's expert's. x comes from `_round_groups`."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     expert, pairs = load_tile(pairs_ptr, tile_experts_ptr, num_pairs, TOP_K, triton.next_power_of_2(TOP_K), BLOCK_M)
     if expert < 0:
         return
@@ -112,28 +108,20 @@ def _fp8_experts(
 
 
 def multiply_pairs(
-    x: Tensor,
-    weight: QuantizedLinear,
-    bias: Tensor | None,
-    tiles: ExpertTiles,
-    *,
-    num_pairs: int,
-    top_k: int,
-    num_experts: int,
-    config: Config,
+    x: Tensor, weight: QuantizedLinear, bias: Tensor | None, tiles: ExpertTiles, config: Config
 ) -> Tensor:
-    """Multiply x [rows, K], `num_pairs // rows` pairs a row, by weights stacked to [E · N, K] → [num_pairs, N]."""
-    num_outputs, launch = len(weight.values) // num_experts, dependent_launch(device_info(x.device))
+    """Multiply x [rows, K], each row for an equal number of pairs, by weights [E · N, K] → [num_pairs, N]."""
+    num_outputs, launch = len(weight.values) // tiles.num_experts, dependent_launch(device_info(x.device))
     values, scales = _rounded(x, weight)
-    out = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
-    _fp8_experts[(len(tiles.experts), triton.cdiv(num_outputs, config.BLOCK_N))](
+    out = torch.empty((tiles.num_pairs, num_outputs), dtype=x.dtype, device=x.device)
+    _fp8_experts[tiles.grid(num_outputs, config.BLOCK_N)](
         values, scales, weight.values.view(torch.uint8), weight.scales, bias, out, tiles.pairs, tiles.experts,
-        num_pairs, len(x),
+        tiles.num_pairs, len(x),
         NUM_N=num_outputs,
-        NUM_EXPERTS=num_experts,
+        NUM_EXPERTS=tiles.num_experts,
         NUM_K=weight.padded_inputs,
-        TOP_K=top_k,
-        PAIRS_PER_ROW=num_pairs // len(x),
+        TOP_K=tiles.top_k,
+        PAIRS_PER_ROW=tiles.num_pairs // len(x),
         GROUP=weight.group,
         SCALE_ROWS=weight.scale_rows,
         BLOCK_K=weight.step,

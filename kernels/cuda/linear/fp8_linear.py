@@ -14,9 +14,9 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .. import device_info as settings
+from ..dependent import wait_for_previous
 from ..device_info import dependent_launch, device_info
 from ..rope_and_cache import to_e4m3
 from . import byte_linear, exact_linear, few_rows
@@ -39,9 +39,7 @@ def _round_rows(
     x_ptr, y_ptr, scales_ptr, x_stride, NUM_K: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
 ):  # fmt: skip
     """Write y [rows, NUM_K], bytes of x / scale, with the scale that turns a row's largest value into 448 or 127."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     row, ks = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = ks < NUM_K
     x = tl.load(x_ptr + row * x_stride + ks, mask=inside, other=0.0).to(tl.float32)

@@ -8,14 +8,12 @@ The activation is a kernel of its own, because gate and up in one program would 
 """
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...arguments import SWIGLU_EXPERTS, ExpertArgs
 from ...quantize import QuantizedWeight
@@ -23,6 +21,7 @@ from ...reference import clamped_swiglu
 from .. import device_info as settings
 from .. import quantized_linear
 from ..activation import gelu_tanh_mul, silu_mul
+from ..dependent import wait_for_previous
 from ..device_info import DeviceInfo, dependent_launch, device_info
 from ..moe_route import ExpertTiles, group_by_expert, load_tile
 from ..quantized_linear import Config, QuantizedLinear, prepare, with_scale_of_each
@@ -92,9 +91,7 @@ def _quantized_experts(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out[p] = w x[p // PAIRS_PER_ROW], where w [NUM_N, NUM_K] is the tile's expert's."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     expert, pairs = load_tile(pairs_ptr, tile_experts_ptr, num_pairs, TOP_K, triton.next_power_of_2(TOP_K), BLOCK_M)
     if expert < 0:
         return
@@ -135,36 +132,25 @@ def _quantized_experts(
     tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=(pairs < num_pairs)[None, :] & (columns < NUM_N)[:, None])
 
 
-def _multiply(
-    x: Tensor,
-    weight: AnyPacked,
-    bias: Tensor | None,
-    tiles: ExpertTiles,
-    *,
-    num_pairs: int,
-    top_k: int,
-    num_experts: int,
-    config: AnyConfig,
-) -> Tensor:
-    """Multiply x [rows, in], `num_pairs // rows` pairs a row → [num_pairs, out]."""
-    sizes = {"num_pairs": num_pairs, "top_k": top_k, "num_experts": num_experts}
+def _multiply(x: Tensor, weight: AnyPacked, bias: Tensor | None, tiles: ExpertTiles, config: AnyConfig) -> Tensor:
+    """Multiply x [rows, in], each row for an equal number of pairs → [num_pairs, out]."""
     if isinstance(weight, Int8Linear):
         assert isinstance(config, byte_linear.Config)
         own = few_rows.Weight(weight.values, weight.scales, None if bias is None else bias.flatten())
         rounded, x_scales = round_rows(x, dtype=torch.int8)
-        return byte_linear.multiply_pairs(rounded, x_scales, own, tiles, dtype=x.dtype, **sizes, config=config)
+        return byte_linear.multiply_pairs(rounded, x_scales, own, tiles, dtype=x.dtype, config=config)
     if isinstance(config, fp8_experts.Config):
-        return fp8_experts.multiply_pairs(x, weight, bias, tiles, **sizes, config=config)
-    rows, num_outputs = prepare(x, weight, multiple=1), len(weight.values) // num_experts
-    out = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
-    _quantized_experts[(len(tiles.experts), triton.cdiv(num_outputs, config.BLOCK_N))](
+        return fp8_experts.multiply_pairs(x, weight, bias, tiles, config)
+    rows, num_outputs = prepare(x, weight, multiple=1), len(weight.values) // tiles.num_experts
+    out = torch.empty((tiles.num_pairs, num_outputs), dtype=x.dtype, device=x.device)
+    _quantized_experts[tiles.grid(num_outputs, config.BLOCK_N)](
         rows.values, rows.sums, rows.factors, weight.values, weight.scales, weight.offsets, bias, out, tiles.pairs,
-        tiles.experts, num_pairs, len(x), len(rows.values),
+        tiles.experts, tiles.num_pairs, len(x), len(rows.values),
         NUM_N=num_outputs,
-        NUM_EXPERTS=num_experts,
+        NUM_EXPERTS=tiles.num_experts,
         NUM_K=weight.padded_inputs,
-        TOP_K=top_k,
-        PAIRS_PER_ROW=num_pairs // len(x),
+        TOP_K=tiles.top_k,
+        PAIRS_PER_ROW=tiles.num_pairs // len(x),
         GROUP=weight.group,
         BLOCK_K=weight.block,
         BITS=weight.bits,
@@ -185,9 +171,8 @@ def multiply(x: Tensor, expert_ids: Tensor, packed: QuantizedExperts) -> Tensor:
     tile_pairs = 8 * num_experts if settings.EXACT.is_on else num_pairs  # exact: one tile for any number of pairs
     config = choose_config(tile_pairs, x.element_size(), gate_up, num_experts, device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
-    product = partial(_multiply, num_pairs=num_pairs, top_k=expert_ids.shape[1], num_experts=num_experts, config=config)
-    inner = product(_in_order(x, expert_ids, gate_up_order), gate_up, gate_up_bias, tiles)
-    return product(_in_order(_activated(inner, args), expert_ids, down_order), down, down_bias, tiles)
+    inner = _multiply(_in_order(x, expert_ids, gate_up_order), gate_up, gate_up_bias, tiles, config)
+    return _multiply(_in_order(_activated(inner, args), expert_ids, down_order), down, down_bias, tiles, config)
 
 
 def _activated(gate_up: Tensor, args: ExpertArgs) -> Tensor:

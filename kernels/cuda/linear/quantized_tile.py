@@ -21,9 +21,9 @@ Outputs are the rows of the dot: the weights are the operand that stays in regis
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.language.target_info import is_hip
 
+from ..dependent import wait_for_previous
 from ..rope_and_cache import to_e4m3
 
 # What a product of float16 operands lacks. Applied last, because with scales it might leave float32.
@@ -224,9 +224,7 @@ def prepare_rows(
     x = y · factor, a power of two. With ROUNDS y is x rounded to int8, and the factor is the scale (W8A8); for weights
     in e4m3 x is rounded to e4m3 first, with a scale for each group of the weights.
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_previous(DEPENDENT)
     row, ks = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * x_stride + ks, mask=(ks < NUM_K) & (row < num_rows), other=0.0).to(tl.float32)
     if ROUNDS and IS_FLOAT:

@@ -71,9 +71,7 @@ def test_products(form: str, shape: tuple[int, int], config: Any, dtype: torch.d
     packed, x, ids = _packed(weights), _x(NUM_TOKENS, shape[1], dtype), _ids(NUM_TOKENS)
     bias = random_tensor(NUM_EXPERTS, shape[0], seed=2, dtype=dtype)
     tiles = moe_route.group_by_expert(ids, num_experts=NUM_EXPERTS, block_m=config.BLOCK_M)
-    got = quantized_experts._multiply(
-        x, packed, bias, tiles, num_pairs=ids.numel(), top_k=TOP_K, num_experts=NUM_EXPERTS, config=config
-    )
+    got = quantized_experts._multiply(x, packed, bias, tiles, config)
     rounded = _rounded(x, packed.group)
     expected = [
         rounded[pair // TOP_K] @ weights[expert].dequantized().double().T + bias[expert].double()
