@@ -5,6 +5,8 @@ There are two kernels, because a single one with a branch would lose its softwar
 al. 2025, arXiv 2511.11581).
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -14,6 +16,33 @@ from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from .device_info import DeviceInfo
 
 LOG2_E = 1.4426950408889634  # exp(x) = exp2(x · LOG2_E), and exp2 is one instruction
+
+
+class Config(NamedTuple):
+    """Tile of an attention kernel."""
+
+    BLOCK_M: int  # (query token, head) pairs, padded; in a decode query heads of one KV head
+    BLOCK_N: int  # keys per step
+    num_warps: int
+    num_stages: int
+
+
+@triton.jit
+def row_of(query_start_loc_ptr, tile, first_row, num_rows, num_heads, BLOCK_M: tl.constexpr):
+    """Find the row of a tile of BLOCK_M (token, head) pairs, and the row's first tile.
+
+    Row r's tiles begin at (query_start_loc[r] - first_row) · num_heads // BLOCK_M + (r - first_row). This needs no sum
+    over the previous rows, increases with r, and leaves room for all tiles of a row.
+    """
+    low, high, low_begin = first_row, first_row + num_rows, 0  # begin(low) <= tile < begin(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        tokens = (tl.load(query_start_loc_ptr + middle) - first_row).to(tl.int64)
+        begin = (tokens * num_heads // BLOCK_M).to(tl.int32) + middle - first_row
+        is_below = begin <= tile
+        low_begin = tl.where(is_below, begin, low_begin)
+        low, high = tl.where(is_below, middle, low), tl.where(is_below, high, middle)
+    return low, low_begin
 
 
 @triton.jit

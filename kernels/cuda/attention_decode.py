@@ -24,6 +24,7 @@ from torch import Tensor
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from . import decode_plan
 from . import device_info as settings
+from .attention_common import Config as Config
 from .attention_common import (
     as_loaded,
     attend,
@@ -51,13 +52,6 @@ MAX_REGISTERS = 168
 # of a million tokens in spans of 256. A step that needs more runs without a graph.
 MAX_EXACT_PIECES = 4096
 _BLOCK_SLOTS = tl.constexpr(8)
-
-
-class Config(NamedTuple):
-    BLOCK_M: int  # query heads of one KV head, padded
-    BLOCK_N: int  # keys per step
-    num_warps: int
-    num_stages: int
 
 
 def choose_config(group: int, head_dim: int, element_size: int, gpu: DeviceInfo) -> Config:

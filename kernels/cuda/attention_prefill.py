@@ -11,8 +11,6 @@ tensor cores.
                   skipped      | masked | whole tiles  | masked | skipped
 """
 
-from typing import NamedTuple
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -20,6 +18,7 @@ from torch import Tensor
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from . import decode_plan
 from . import device_info as settings
+from .attention_common import Config as Config
 from .attention_common import (
     as_loaded,
     attend,
@@ -30,6 +29,7 @@ from .attention_common import (
     load_blocks,
     load_tile,
     no_state,
+    row_of,
     scales_of_head,
     score_scales,
 )
@@ -37,13 +37,6 @@ from .attention_decode import exact_config
 from .decode_plan import Spans
 from .device_info import DeviceInfo, device_info
 from .tile_configs import measured
-
-
-class Config(NamedTuple):
-    BLOCK_M: int  # (query token, head) pairs
-    BLOCK_N: int  # keys per step
-    num_warps: int
-    num_stages: int
 
 
 def choose_config(
@@ -78,30 +71,13 @@ def choose_config(
 
 def choose_exact_config(num_dot_rows: int, head_dim: int, element_size: int, gpu: DeviceInfo) -> Config:
     """Choose the tile in exact mode: a decode's keys per step; more rows for the same instruction change no bit."""
-    config = Config(*exact_config(head_dim, element_size, gpu))
+    config = exact_config(head_dim, element_size, gpu)
     if element_size > 2:
         return config
     if head_dim > 128:
         return config._replace(BLOCK_M=64, num_warps=8)  # 4 spill 416 bytes
     is_wide = num_dot_rows >= 128 * gpu.num_multiprocessors and gpu.has_strong_cores
     return config._replace(BLOCK_M=128 if is_wide else 64, num_warps=8 if is_wide else 4)
-
-
-@triton.jit
-def _row_of(query_start_loc_ptr, query_block, num_decodes, num_rows, BLOCK_Q: tl.constexpr):
-    """Find the row of a query block, and the row's first query block.
-
-    Row r's blocks begin at (query_start_loc[r] - num_decodes) // BLOCK_Q + (r - num_decodes). This needs no sum over
-    the previous rows, increases with r, and leaves room for all blocks of a row.
-    """
-    low, high, low_begin = num_decodes, num_decodes + num_rows, 0  # begin(low) <= query_block < begin(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        begin = (tl.load(query_start_loc_ptr + middle) - num_decodes) // BLOCK_Q + middle - num_decodes
-        is_below = begin <= query_block
-        low_begin = tl.where(is_below, begin, low_begin)
-        low, high = tl.where(is_below, middle, low), tl.where(is_below, high, middle)
-    return low, low_begin
 
 
 @triton.jit
@@ -153,7 +129,7 @@ def _prefill(
     # A row's last blocks see the most keys, so they run first and the GPU does not end on a few long programs.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     query_block, kv_head = program // NUM_KV_HEADS, program % NUM_KV_HEADS
-    row, row_begin = _row_of(query_start_loc_ptr, query_block, num_decodes, num_rows, BLOCK_Q)
+    row, row_begin = row_of(query_start_loc_ptr, query_block, num_decodes, num_rows, 1, BLOCK_Q)
     first_token = tl.load(query_start_loc_ptr + row)
     query_len = tl.load(query_start_loc_ptr + row + 1) - first_token
     first = (query_block - row_begin) * BLOCK_Q

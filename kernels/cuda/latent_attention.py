@@ -2,13 +2,11 @@
 """Attention over a latent cache: all heads read one line [latent | rotated key] a token, whose latent is the value too.
 
 One program computes BLOCK_M (token, head) pairs of one row over one of `num_splits` spans of its keys (flash-decoding:
-Dao et al. 2023); latent_merge.py merges the spans. A line of 512 + 64 numbers fits no tile of a power of two, so
+Dao et al. 2023); a second kernel merges the spans. A line of 512 + 64 numbers fits no tile of a power of two, so
 its two parts are loaded and multiplied apart, and the latents that were loaded as keys are the values. For BLOCK_M
 pairs, a row of L tokens reads 2·(R + r)·L bytes in 16 bits and takes 2·(2·R + r)·L·BLOCK_M operations: some 60 a byte
 with 32 pairs (DeepSeek-AI 2024, V2). Untuned on a GPU.
 """
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -16,17 +14,16 @@ import triton.language as tl
 from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
-from .attention_common import as_loaded, fp8_kind, load_blocks, score_scales, widen
-from .device_info import DeviceInfo, device_info
-from .latent_merge import MAX_SPLITS, choose_num_splits, merge_splits, span_of
+from .attention_common import Config, as_loaded, fp8_kind, load_blocks, row_of, score_scales, widen
+from .attention_decode import PROGRAMS_PER_MULTIPROCESSOR
+from .dependent import wait_for_previous
+from .device_info import DeviceInfo, dependent_launch, device_info
 from .tile_configs import min_tokens_per_split
 
-
-class Config(NamedTuple):
-    BLOCK_M: int  # (query token, head) pairs
-    BLOCK_N: int  # keys per step
-    num_warps: int
-    num_stages: int
+MAX_SPLITS = 64
+# Programs of a mixed step's graph, which has the largest number of rows: 4 spans for each of 257 rows, 15 for 65.
+# Untuned.
+_MAX_RAGGED_PROGRAMS = 8224
 
 
 def choose_config(max_pairs: int, element_size: int, cache_size: int, gpu: DeviceInfo) -> Config:
@@ -42,18 +39,25 @@ def choose_config(max_pairs: int, element_size: int, cache_size: int, gpu: Devic
     return Config(32, 32 if gpu.shared_memory > 160_000 else 16, 8, 2)
 
 
+def choose_num_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo, *, min_tokens: int, is_ragged: bool) -> int:
+    """Return the spans per row: enough to fill the GPU, at most as many as the longest row, `num_tokens`, may need.
+
+    `is_ragged`: most rows may be absent, and one may be long; programs of absent rows end at once.
+    """
+    wanted = _MAX_RAGGED_PROGRAMS if is_ragged else PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors
+    return max(min(wanted // num_programs, num_tokens // min_tokens, MAX_SPLITS), 1)
+
+
 @triton.jit
-def _row_of(query_start_loc_ptr, tile, first_row, num_rows, num_heads, BLOCK_M: tl.constexpr):
-    """Find a tile's row, and its number in the row, like attention_prefill.py with pairs instead of tokens."""
-    low, high, low_begin = first_row, first_row + num_rows, 0  # begin(low) <= tile < begin(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        tokens = (tl.load(query_start_loc_ptr + middle) - first_row).to(tl.int64)
-        begin = (tokens * num_heads // BLOCK_M).to(tl.int32) + middle - first_row
-        is_below = begin <= tile
-        low_begin = tl.where(is_below, begin, low_begin)
-        low, high = tl.where(is_below, middle, low), tl.where(is_below, high, middle)
-    return low, tile - low_begin
+def _span(seq_len, split, num_splits, min_tokens, BLOCK_N: tl.constexpr):
+    """Return (begin, end) of one split: tiles are distributed evenly.
+
+    The last spans may be empty, more of them if the row has too few tokens for `min_tokens` in every span.
+    """
+    num_tiles = (seq_len + BLOCK_N - 1) // BLOCK_N
+    tiles_per_split = tl.maximum((num_tiles + num_splits - 1) // num_splits, min_tokens // BLOCK_N)
+    begin = split * tiles_per_split * BLOCK_N
+    return begin, tl.minimum(begin + tiles_per_split * BLOCK_N, seq_len)
 
 
 @triton.jit(
@@ -74,7 +78,8 @@ def _latent_attention(
     num_splits = tl.num_programs(2)
     if not ONE_QUERY:  # a row's last tiles see the most keys, so they run first
         tile = tl.num_programs(0) - 1 - row
-        row, tile = _row_of(query_start_loc_ptr, tile, first_row, num_rows, num_heads, BLOCK_M)
+        row, row_begin = row_of(query_start_loc_ptr, tile, first_row, num_rows, num_heads, BLOCK_M)
+        tile -= row_begin
     row = row.to(tl.int64)
     first_token = tl.load(query_start_loc_ptr + row).to(tl.int64)
     query_len = (tl.load(query_start_loc_ptr + row + 1) - first_token).to(tl.int32)
@@ -90,7 +95,7 @@ def _latent_attention(
     context = seq_len - query_len
     last_token = tl.minimum((first_pair + BLOCK_M - 1) // num_heads, query_len - 1)
     length = tl.minimum(context + last_token + 1, seq_len)  # keys that the tile's last query sees
-    begin, end = span_of(length, split, num_splits, min_tokens, BLOCK_N)
+    begin, end = _span(length, split, num_splits, min_tokens, BLOCK_N)
     ranks, turns = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_T)
     places = (first_token + tokens) * num_heads + heads
     if IS_SPLIT:
@@ -132,6 +137,43 @@ def _latent_attention(
     tl.store(out_ptrs, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=stored)
     if IS_SPLIT:
         tl.store(lse_ptr + places, maximum + tl.log2(total), mask=inside)
+
+
+@triton.jit(
+    do_not_specialize=["num_splits", "min_tokens"],
+    do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr"],
+)
+def _merge_splits(
+    partial_ptr, lse_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, num_splits, min_tokens, HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr, RAGGED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """out [tokens, Hq, D] = Σ partial · 2^lse / Σ 2^lse over the splits that are not empty (empty ones wrote nothing).
+
+    The maximum is kept finite and the sum above 0, so that a row without tokens gets zeros, not NaN.
+    """
+    wait_for_previous(DEPENDENT)
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    token = row
+    if RAGGED:
+        token = tl.load(query_start_loc_ptr + row).to(tl.int64)
+        if tl.load(query_start_loc_ptr + row + 1) != token + 1:
+            return
+    splits, dims = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
+    begin, end = _span(tl.load(seq_lens_ptr + row), splits, num_splits, min_tokens, BLOCK_N)
+    live = begin < end
+    place = row * tl.num_programs(1) + head
+    lse = tl.load(lse_ptr + place * num_splits + splits, mask=live, other=float("-inf"))
+    weights = tl.exp2(lse - tl.maximum(tl.max(lse, axis=0), -1e30))
+    weights = weights / tl.maximum(tl.sum(weights, axis=0), 1e-30)
+    partial = tl.load(
+        partial_ptr + (place * num_splits + splits)[:, None] * HEAD_DIM + dims[None, :],
+        mask=live[:, None] & (dims < HEAD_DIM)[None, :],
+        other=0.0,
+    )
+    out = tl.sum(partial * weights[:, None], axis=0)
+    out_ptrs = out_ptr + (token * tl.num_programs(1) + head) * HEAD_DIM + dims
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
 def latent_attention(
@@ -189,7 +231,20 @@ def _decode(
     grid = (num_rows, triton.cdiv(num_heads, config.BLOCK_M), num_splits)
     _launch(grid, q, cache, ragged, args, partial, lse, 0, min_tokens, config, ONE_QUERY=True)
     if num_splits > 1:
-        merge_splits(partial, lse, out, ragged, min_tokens=min_tokens, keys_per_step=config.BLOCK_N)
+        _merge(partial, lse, out, ragged, min_tokens=min_tokens, keys_per_step=config.BLOCK_N)
+
+
+def _merge(
+    partial: Tensor, lse: Tensor, out: Tensor, ragged: RaggedBatch, *, min_tokens: int, keys_per_step: int
+) -> None:
+    """Merge the spans of rows of one query token: partial [rows, Hq, splits, D] and lse into out [T, Hq, D]."""
+    num_rows, num_heads, num_splits, head_dim = partial.shape
+    launch = dependent_launch(device_info(out.device))
+    _merge_splits[(num_rows, num_heads)](
+        partial, lse, out, ragged.query_start_loc, ragged.seq_lens, num_splits, min_tokens, HEAD_DIM=head_dim,
+        BLOCK_D=max(triton.next_power_of_2(head_dim), 16), BLOCK_SPLITS=MAX_SPLITS, BLOCK_N=keys_per_step,
+        RAGGED=ragged.num_decodes is None, num_warps=4, **launch,
+    )  # fmt: skip
 
 
 def _launch(
