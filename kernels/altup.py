@@ -7,10 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def tanh(x: Tensor) -> Tensor:
-    return x.tanh()
-
-
 def sparse_gelu_mul(gate_up: Tensor, *, num_deviations: float) -> Tensor:
     gate, up = _wide(gate_up).chunk(2, dim=-1)
     deviation = gate.std(dim=-1, keepdim=True, unbiased=False)

@@ -197,23 +197,12 @@ def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
 
 
 @_backend_op
-def gelu_tanh(x: Tensor) -> Tensor:
-    """x · (1 + tanh(sqrt(2/π) · (x + 0.044715·x³))) / 2, GELU's approximation (Hendrycks & Gimpel 2016). x [T, I]."""
+def activation(x: Tensor, kind: str) -> Tensor:
+    """Apply gelu, gelu_tanh, relu, relu_squared or tanh to x [T, I].
 
-
-@_backend_op
-def gelu(x: Tensor) -> Tensor:
-    """x · (1 + erf(x / sqrt(2))) / 2 (Hendrycks & Gimpel 2016). x [T, I]."""
-
-
-@_backend_op
-def relu(x: Tensor) -> Tensor:
-    """max(x, 0). x [T, I]."""
-
-
-@_backend_op
-def relu_squared(x: Tensor) -> Tensor:
-    """max(x, 0)² (So et al. 2021, Primer). x [T, I]."""
+    gelu: x · (1 + erf(x / sqrt(2))) / 2; gelu_tanh: x · (1 + tanh(sqrt(2/π) · (x + 0.044715·x³))) / 2, its
+    approximation (Hendrycks & Gimpel 2016); relu_squared: max(x, 0)² (So et al. 2021, Primer).
+    """
 
 
 @_backend_op
@@ -368,26 +357,11 @@ def gated_rms_norm(
 
 
 @_backend_op
-def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
-    """x · sigmoid(gate), rounded once (Qiu et al. 2025, Gated Attention). x, gate [T, …], gate's rows any stride apart.
+def gate_mul(x: Tensor, gate: Tensor, kind: str) -> Tensor:
+    """x · f(gate), rounded once: f is sigmoid (Qiu et al. 2025, Gated Attention), silu or gelu_tanh.
 
-    → like x, contiguous.
+    x, gate [T, …], gate's rows any stride apart → like x, contiguous.
     """
-
-
-@_backend_op
-def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
-    """x · silu(gate), rounded once. Shapes are sigmoid_mul's."""
-
-
-@_backend_op
-def gelu_tanh_gate(x: Tensor, gate: Tensor) -> Tensor:
-    """x · gelu_tanh(gate), rounded once. Shapes are sigmoid_mul's."""
-
-
-@_backend_op
-def tanh(x: Tensor) -> Tensor:
-    """tanh(x). x [T, I]."""
 
 
 @_backend_op

@@ -184,13 +184,10 @@ def gated_rms_norm(
     return (normed * gated if norm_before_gate else normed).to(x.dtype)
 
 
-def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
-    return (_wide(x) * _wide(gate).sigmoid()).to(x.dtype)
-
-
-def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
-    return (_wide(x) * F.silu(_wide(gate))).to(x.dtype)
-
-
-def gelu_tanh_gate(x: Tensor, gate: Tensor) -> Tensor:
-    return (_wide(x) * F.gelu(_wide(gate), approximate="tanh")).to(x.dtype)
+def gate_mul(x: Tensor, gate: Tensor, kind: str) -> Tensor:
+    wide = _wide(gate)
+    if kind == "gelu_tanh":
+        factor = F.gelu(wide, approximate="tanh")
+    else:
+        factor = F.silu(wide) if kind == "silu" else wide.sigmoid()
+    return (_wide(x) * factor).to(x.dtype)

@@ -4,7 +4,7 @@ Computes in float32, or in float64 if the input is float64. On the meta device r
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,6 @@ from .altup import altup_correct as altup_correct
 from .altup import altup_predict as altup_predict
 from .altup import match_rms as match_rms
 from .altup import sparse_gelu_mul as sparse_gelu_mul
-from .altup import tanh as tanh
 from .arguments import (
     SWIGLU_EXPERTS,
     AdapterPlace,
@@ -30,13 +29,11 @@ from .arguments import (
 )
 from .quantize import E4M3_MAX, QuantizedWeight, can_quantize, dequantized, quantize, round_rows, rounded_to_e4m3
 from .quantize import unpack_codes as unpack_codes
+from .recurrence import gate_mul as gate_mul
 from .recurrence import gated_delta as gated_delta
 from .recurrence import gated_rms_norm as gated_rms_norm
-from .recurrence import gelu_tanh_gate as gelu_tanh_gate
 from .recurrence import mamba2 as mamba2
 from .recurrence import short_conv as short_conv
-from .recurrence import sigmoid_mul as sigmoid_mul
-from .recurrence import silu_gate as silu_gate
 
 
 def prepare() -> None:
@@ -99,12 +96,17 @@ def gelu(x: Tensor) -> Tensor:
     return (0.5 * wide * (1.0 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
 
 
-def relu(x: Tensor) -> Tensor:
-    return x.clamp(min=0)
-
-
 def relu_squared(x: Tensor) -> Tensor:
     return x.to(_compute_dtype(x)).clamp(min=0).square().to(x.dtype)
+
+
+def activation(x: Tensor, kind: str) -> Tensor:
+    return _ACTIVATIONS[kind](x)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": torch.relu, "relu_squared": relu_squared, "tanh": torch.tanh,
+}  # fmt: skip
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

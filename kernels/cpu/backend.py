@@ -39,10 +39,8 @@ if TYPE_CHECKING:
 # Ops of latents, recurrent layers or Gemma 3n, which few models have, by the module that has them.
 _MODULES = {
     **dict.fromkeys(("pack_heads", "head_linear", "latent_and_cache"), "latent"),
-    **dict.fromkeys(
-        ("short_conv", "gated_delta", "mamba2", "gated_rms_norm", "sigmoid_mul", "silu_gate"), "recurrence"
-    ),
-    **dict.fromkeys(("gelu_tanh_gate", "tanh", "sparse_gelu_mul", "match_rms"), "recurrence"),
+    **dict.fromkeys(("short_conv", "gated_delta", "mamba2", "gated_rms_norm", "gate_mul"), "recurrence"),
+    **dict.fromkeys(("sparse_gelu_mul", "match_rms"), "recurrence"),
     **dict.fromkeys(("altup_predict", "altup_correct"), "recurrence"),
 }
 
@@ -56,6 +54,7 @@ def __getattr__(name: str) -> Any:
 
 
 _MAX_HEAD_DIM, _MAX_LATENT_DIM = 512, 1024  # limits in elementwise.cpp
+_ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "relu_squared", "tanh")  # by their numbers in elementwise.cpp
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
 
 
@@ -226,45 +225,28 @@ def _norm(
     return out, new_residual
 
 
-def gelu(x: Tensor) -> Tensor:
-    return _activation(x, torch_fallback.gelu, kind=0)
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    return _activation(x, torch_fallback.gelu_tanh, kind=1)
-
-
-def relu(x: Tensor) -> Tensor:
-    return _activation(x, torch_fallback.relu, kind=2)
-
-
-def relu_squared(x: Tensor) -> Tensor:
-    return _activation(x, torch_fallback.relu_squared, kind=3)
-
-
-def _activation(x: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int) -> Tensor:
-    """Apply an activation; `kind` is its number in elementwise.cpp."""
+def activation(x: Tensor, kind: str) -> Tensor:
     run = _op("activation", build.DTYPES.get(x.dtype))
     if run is None or not x.is_contiguous():
-        return fallback(x)
+        return torch_fallback.activation(x, kind)
     out = x.new_empty(*x.shape)
-    run(x=x, out=out, num_rows=len(x), width=x.shape[1], kind=kind)
+    run(x=x, out=out, num_rows=len(x), width=x.shape[1], kind=_ACTIVATIONS.index(kind))
     return out
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    return _gated(gate_up, torch_fallback.silu_mul, kind=0)
+    return gated(gate_up, torch_fallback.silu_mul, kind=0)
 
 
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
-    return _gated(gate_up, torch_fallback.gelu_tanh_mul, kind=1)
+    return gated(gate_up, torch_fallback.gelu_tanh_mul, kind=1)
 
 
 def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
-    return _gated(gate_up, lambda x: torch_fallback.clamped_swiglu(x, limit=limit), kind=2, limit=limit)
+    return gated(gate_up, lambda x: torch_fallback.clamped_swiglu(x, limit=limit), kind=2, limit=limit)
 
 
-def _gated(gate_up: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int, limit: float = 0.0) -> Tensor:
+def gated(gate_up: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int, limit: float = 0.0) -> Tensor:
     """Apply a gated activation; `kind` is its number in elementwise.cpp."""
     run = _op("gated", build.DTYPES.get(gate_up.dtype))
     if run is None or not gate_up.is_contiguous():

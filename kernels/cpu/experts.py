@@ -132,7 +132,7 @@ class ListedExperts:
 
     def _activate(self, gate_up: Tensor) -> Tensor:
         if not self._args.is_gated:
-            return torch_fallback.relu_squared(gate_up)
+            return torch_fallback.activation(gate_up, "relu_squared")
         if self._args.limit:
             return torch_fallback.clamped_swiglu(gate_up, limit=self._args.limit)
         if self._args.is_gelu:

@@ -1,6 +1,7 @@
 """Recurrent layers, gates and Gemma 3n's streams in native ops; the reference for what the library lacks."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -9,9 +10,11 @@ from .. import altup
 from .. import recurrence as reference
 from ..arguments import RaggedBatch, StateBatch, StateView
 from . import build
+from .backend import gated
 
 _MAX_TAPS = 8  # limit in recurrence.h
 _NUM_STREAMS = 4  # of altup.cpp
+_GATES = ("sigmoid", "silu", "gelu_tanh")  # by their numbers in gates.cpp
 
 
 def short_conv(
@@ -140,48 +143,21 @@ def gated_rms_norm(
     return out
 
 
-def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
-    return _gate_mul(x, gate, reference.sigmoid_mul, kind=0)
-
-
-def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
-    return _gate_mul(x, gate, reference.silu_gate, kind=1)
-
-
-def gelu_tanh_gate(x: Tensor, gate: Tensor) -> Tensor:
-    return _gate_mul(x, gate, reference.gelu_tanh_gate, kind=2)
-
-
-def _gate_mul(x: Tensor, gate: Tensor, fallback: Callable[[Tensor, Tensor], Tensor], *, kind: int) -> Tensor:
-    """Multiply by an activation of the gate; `kind` is its number in arguments.h."""
+def gate_mul(x: Tensor, gate: Tensor, kind: str) -> Tensor:
     run = build.op("gate_mul", build.DTYPES.get(x.dtype))
     is_dense = gate.stride(gate.ndim - 1) == 1 and (gate.ndim == 2 or gate.stride(1) == gate.shape[2])
     if run is None or gate.dtype != x.dtype or not is_dense:
-        return fallback(x, gate)
+        return reference.gate_mul(x, gate, kind)
     x = x.contiguous()
     out = x.new_empty(*x.shape)
     width = out.stride(0)  # x, if it is a single row, may have another
-    run(x=x, gate=gate, out=out, num_rows=len(x), width=width, gate_row=gate.stride(0), kind=kind)
+    run(x=x, gate=gate, out=out, num_rows=len(x), width=width, gate_row=gate.stride(0), kind=_GATES.index(kind))
     return out
 
 
 def sparse_gelu_mul(gate_up: Tensor, *, num_deviations: float) -> Tensor:
-    run = build.op("gated", build.DTYPES.get(gate_up.dtype))
-    if run is None or not gate_up.is_contiguous():
-        return altup.sparse_gelu_mul(gate_up, num_deviations=num_deviations)
-    num_tokens, inner = len(gate_up), gate_up.shape[-1] // 2
-    out = gate_up.new_empty(num_tokens, inner)
-    run(gate_up=gate_up, out=out, num_tokens=num_tokens, inner=inner, kind=3, limit=num_deviations)
-    return out
-
-
-def tanh(x: Tensor) -> Tensor:
-    run = build.op("activation", build.DTYPES.get(x.dtype))
-    if run is None or not x.is_contiguous():
-        return altup.tanh(x)
-    out = x.new_empty(*x.shape)
-    run(x=x, out=out, num_rows=len(x), width=x.shape[1], kind=4)
-    return out
+    fallback = partial(altup.sparse_gelu_mul, num_deviations=num_deviations)
+    return gated(gate_up, fallback, kind=3, limit=num_deviations)
 
 
 def match_rms(x: Tensor, like: Tensor) -> Tensor:

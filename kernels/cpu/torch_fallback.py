@@ -43,23 +43,13 @@ def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
 
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
-    return gelu_tanh(gate) * up
+    return F.gelu(gate, approximate="tanh") * up
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-def gelu(x: Tensor) -> Tensor:
-    return F.gelu(x)
-
-
-def relu(x: Tensor) -> Tensor:
-    return F.relu(x)
-
-
-def relu_squared(x: Tensor) -> Tensor:
-    return F.relu(x).square_()
+def activation(x: Tensor, kind: str) -> Tensor:
+    if kind.startswith("relu"):
+        return F.relu(x) if kind == "relu" else F.relu(x).square_()
+    return x.tanh() if kind == "tanh" else F.gelu(x, approximate="none" if kind == "gelu" else "tanh")
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

@@ -82,17 +82,6 @@ def _gated(gate_up: Tensor, kind: str) -> Tensor:
     return y
 
 
-def _plain(x: Tensor, kind: str, cap: float = 1.0) -> Tensor:
-    assert x.stride(1) == 1
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    num_rows, num_columns = x.shape
-    grid = (num_rows, triton.cdiv(num_columns, BLOCK))
-    _activate[grid](
-        x, y, x.stride(0), y.stride(0), num_columns, cap, KIND=kind, BLOCK=BLOCK, num_warps=NUM_WARPS
-    )  # fmt: skip
-    return y
-
-
 def silu_mul(gate_up: Tensor) -> Tensor:
     """gate_up [T, 2·I] with contiguous rows → [T, I]."""
     return _gated(gate_up, "silu")
@@ -103,26 +92,22 @@ def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     return _gated(gate_up, "gelu_tanh")
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
+def activation(x: Tensor, kind: str) -> Tensor:
     """x [T, I] with contiguous rows → [T, I]."""
-    return _plain(x, "gelu_tanh")
-
-
-def gelu(x: Tensor) -> Tensor:
-    """x [T, I] with contiguous rows → [T, I]."""
-    return _plain(x, "gelu")
-
-
-def relu(x: Tensor) -> Tensor:
-    """x [T, I] with contiguous rows → [T, I]."""
-    return _plain(x, "relu")
-
-
-def relu_squared(x: Tensor) -> Tensor:
-    """x [T, I] with contiguous rows → [T, I]."""
-    return _plain(x, "relu_squared")
+    return x.tanh() if kind == "tanh" else _apply(x, kind)
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
     """x [S, V] with contiguous rows → [S, V]."""
-    return _plain(x, "softcap", cap)
+    return _apply(x, "softcap", cap)
+
+
+def _apply(x: Tensor, kind: str, cap: float = 1.0) -> Tensor:
+    assert x.stride(1) == 1
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    num_rows, num_columns = x.shape
+    grid = (num_rows, triton.cdiv(num_columns, BLOCK))
+    _activate[grid](
+        x, y, x.stride(0), y.stride(0), num_columns, cap, KIND=kind, BLOCK=BLOCK, num_warps=NUM_WARPS
+    )  # fmt: skip
+    return y

@@ -17,21 +17,16 @@ from ..altup import altup_correct as altup_correct
 from ..altup import altup_predict as altup_predict
 from ..altup import match_rms as match_rms
 from ..altup import sparse_gelu_mul as sparse_gelu_mul
-from ..altup import tanh as tanh
 from ..arguments import SWIGLU_EXPERTS, AttentionArgs, CacheView, ExpertArgs, ExpertWeights, RaggedBatch, RouteArgs
 from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
 from ..quantize import unpack_codes as unpack_codes
 from ..reference import add_gated as add_gated
 from ..reference import clamped_swiglu as clamped_swiglu
-from ..reference import gelu_tanh_gate as gelu_tanh_gate
 from ..reference import rotate as rotate
 from . import device_info as settings
 from . import moe, moe_route, quantized_linear
-from .activation import gelu as gelu
-from .activation import gelu_tanh as gelu_tanh
+from .activation import activation as activation
 from .activation import gelu_tanh_mul as gelu_tanh_mul
-from .activation import relu as relu
-from .activation import relu_squared as relu_squared
 from .activation import silu_mul as silu_mul
 from .activation import softcap as softcap
 from .argmax import gumbel_argmax as gumbel_argmax
@@ -55,9 +50,8 @@ from .norm import add_rms_norm as add_rms_norm
 from .norm import layer_norm as layer_norm
 from .norm import rms_norm as rms_norm
 from .quantized_linear import QuantizedLinear
+from .recurrent_gates import gate_mul as gate_mul
 from .recurrent_gates import gated_rms_norm as gated_rms_norm
-from .recurrent_gates import sigmoid_mul as sigmoid_mul
-from .recurrent_gates import silu_gate as silu_gate
 from .recurrent_state import gated_delta as gated_delta
 from .recurrent_state import mamba2 as mamba2
 from .rope_and_cache import rope_and_cache as rope_and_cache

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .. import recurrence as reference
+
 BLOCK = 1024
 
 
@@ -64,23 +66,16 @@ def gated_rms_norm(
     return y
 
 
-def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
-    """Like ops.sigmoid_mul."""
-    return _multiply(x, gate, is_silu=False)
-
-
-def silu_gate(x: Tensor, gate: Tensor) -> Tensor:
-    """Like ops.silu_gate."""
-    return _multiply(x, gate, is_silu=True)
-
-
-def _multiply(x: Tensor, gate: Tensor, *, is_silu: bool) -> Tensor:
+def gate_mul(x: Tensor, gate: Tensor, kind: str) -> Tensor:
+    """Like ops.gate_mul."""
+    if kind == "gelu_tanh":
+        return reference.gate_mul(x, gate, kind)
     assert x.shape == gate.shape
     flat_x, flat_gate = x.flatten(1), gate.flatten(1)  # views if a row is contiguous
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     grid = (len(x), triton.cdiv(flat_x.shape[1], BLOCK))
     _gate_mul[grid](
-        flat_x, flat_gate, y, flat_x.stride(0), flat_gate.stride(0), y.stride(0), flat_x.shape[1], IS_SILU=is_silu,
-        BLOCK=BLOCK,
+        flat_x, flat_gate, y, flat_x.stride(0), flat_gate.stride(0), y.stride(0), flat_x.shape[1],
+        IS_SILU=kind == "silu", BLOCK=BLOCK,
     )  # fmt: skip
     return y

@@ -191,9 +191,8 @@ def _activations(shape: Shape) -> None:
     x = _empty(shape.num_tokens, 28672, dtype=getattr(torch, shape.dtype))
     cuda.silu_mul(x)
     cuda.gelu_tanh_mul(x)
-    cuda.gelu_tanh(x)
-    cuda.gelu(x)
-    cuda.relu(x)
+    for kind in ("gelu_tanh", "gelu", "relu"):
+        cuda.activation(x, kind)
     cuda.softcap(x.float(), 30.0)
 
 
@@ -365,8 +364,8 @@ def _recurrent(shape: Shape) -> None:
     for before in (True, False):
         cuda.gated_rms_norm(x, x, x[0].float(), eps=1e-6, group_size=128 if before else 2048, norm_before_gate=before)
     cuda.gated_rms_norm(x, x, x[0].float(), eps=1e-6, group_size=128, norm_before_gate=True, is_sigmoid=True)
-    cuda.sigmoid_mul(x, x)
-    cuda.silu_gate(x, x)
+    for kind in ("sigmoid", "silu"):
+        cuda.gate_mul(x, x, kind)
 
 
 LAUNCHES: dict[str, Callable[[Shape], None]] = {

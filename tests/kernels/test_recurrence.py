@@ -170,9 +170,9 @@ def test_norms_with_a_gate_are_transformers() -> None:
     shared.weight.data = weight[:8]
     got = ops.gated_rms_norm(x, gate, weight[:8], eps=1e-6, group_size=8, norm_before_gate=True)
     torch.testing.assert_close(got.view(-1, 8), shared(x.view(-1, 8), gate.view(-1, 8)))
-    torch.testing.assert_close(ops.sigmoid_mul(x, gate), x * torch.sigmoid(gate))
-    torch.testing.assert_close(ops.silu_gate(x, gate), x * F.silu(gate))
-    torch.testing.assert_close(ops.gelu_tanh_gate(x, gate), x * F.gelu(gate, approximate="tanh"))
+    torch.testing.assert_close(ops.gate_mul(x, gate, "sigmoid"), x * torch.sigmoid(gate))
+    torch.testing.assert_close(ops.gate_mul(x, gate, "silu"), x * F.silu(gate))
+    torch.testing.assert_close(ops.gate_mul(x, gate, "gelu_tanh"), x * F.gelu(gate, approximate="tanh"))
 
 
 @pytest.mark.parametrize("name", LAYERS)

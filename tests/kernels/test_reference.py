@@ -44,11 +44,11 @@ def test_layer_norm_is_torchs() -> None:
 
 def test_activations_are_torchs() -> None:
     x = _random(4, 20) * 3
-    torch.testing.assert_close(reference.gelu(x), F.gelu(x))
-    torch.testing.assert_close(reference.gelu_tanh(x), F.gelu(x, approximate="tanh"))
+    torch.testing.assert_close(reference.activation(x, "gelu"), F.gelu(x))
+    torch.testing.assert_close(reference.activation(x, "gelu_tanh"), F.gelu(x, approximate="tanh"))
     torch.testing.assert_close(reference.gelu_tanh_mul(x), F.gelu(x[:, :10], approximate="tanh") * x[:, 10:])
-    torch.testing.assert_close(reference.relu(x), F.relu(x))
-    torch.testing.assert_close(reference.relu_squared(x), F.relu(x) ** 2)
+    torch.testing.assert_close(reference.activation(x, "relu"), F.relu(x))
+    torch.testing.assert_close(reference.activation(x, "relu_squared"), F.relu(x) ** 2)
     torch.testing.assert_close(reference.softcap(x, 2.0), 2 * torch.tanh(x / 2))
 
 
@@ -187,8 +187,8 @@ def test_meta_tensors_give_shapes() -> None:
         assert ops.silu_mul(torch.empty(3, 8)).shape == ops.gelu_tanh_mul(torch.empty(3, 8)).shape == (3, 4)
         x, weight = torch.empty(3, 8), torch.empty(8)
         assert ops.add_layer_norm(x, x, weight, weight, eps=1e-5)[0].shape == (3, 8)
-        for name in ("gelu", "gelu_tanh", "relu", "relu_squared"):
-            assert getattr(ops, name)(x).shape == (3, 8)
+        for kind in ("gelu", "gelu_tanh", "relu", "relu_squared", "tanh"):
+            assert ops.activation(x, kind).shape == (3, 8)
         assert ops.linear(torch.empty(3, 8), ops.pack_linear(torch.empty(5, 8))).shape == (3, 5)
         weights, ids = ops.route(torch.empty(3, 6), ops.RouteArgs(2, True))
         assert weights.shape == ids.shape == (3, 2)

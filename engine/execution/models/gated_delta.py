@@ -26,7 +26,7 @@ class GatedAttention(Attention):
         q, gate, k, v = heads.split_with_sizes(sizes, dim=1)
         q = ops.rope_and_cache(q, k, v, inputs.positions, inputs.slot_mapping, self.rope, cache)
         out = ops.paged_attention(q, cache, inputs.ragged, self.args)
-        return ops.linear(ops.sigmoid_mul(out.reshape(len(x), -1), gate.flatten(1)), self.o_proj)
+        return ops.linear(ops.gate_mul(out.reshape(len(x), -1), gate.flatten(1), "sigmoid"), self.o_proj)
 
 
 _KINDS = ("linear_attention", "full_attention")

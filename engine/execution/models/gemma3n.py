@@ -40,7 +40,7 @@ class AltUp:
         return ops.altup_correct(predictions, activated, ops.linear(self._route(activated), self.correction))
 
     def _route(self, x: Tensor) -> Tensor:
-        return ops.tanh(ops.linear(self.router_norm(x), self.router))
+        return ops.activation(ops.linear(self.router_norm(x), self.router), "tanh")
 
 
 @dataclass(frozen=True, slots=True)

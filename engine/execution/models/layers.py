@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -175,12 +176,10 @@ GATED_ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": ops.gelu_tanh_mul,
 }
 ACTIVATIONS: dict[str, Activation] = {
-    "gelu": ops.gelu,
-    "gelu_fast": ops.gelu_tanh,
-    "gelu_new": ops.gelu_tanh,
-    "gelu_pytorch_tanh": ops.gelu_tanh,
-    "relu": ops.relu,
-    "relu2": ops.relu_squared,
+    "gelu": partial(ops.activation, kind="gelu"),
+    **dict.fromkeys(("gelu_fast", "gelu_new", "gelu_pytorch_tanh"), partial(ops.activation, kind="gelu_tanh")),
+    "relu": partial(ops.activation, kind="relu"),
+    "relu2": partial(ops.activation, kind="relu_squared"),
 }
 
 

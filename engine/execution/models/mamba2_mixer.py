@@ -100,7 +100,7 @@ class Mamba2Mixer:
             dt_limits=shape.dt_limits,
         ).flatten(1)  # fmt: skip
         if self.norm_weight is None:
-            return ops.linear(ops.silu_gate(out, gate), self.out_proj)
+            return ops.linear(ops.gate_mul(out, gate, "silu"), self.out_proj)
         out = ops.gated_rms_norm(
             out,
             gate,

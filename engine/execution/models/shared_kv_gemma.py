@@ -58,7 +58,7 @@ class PerLayerInput:
     norm: Norm
 
     def __call__(self, x: Tensor, embedded: Tensor) -> Tensor:
-        return self.norm(ops.linear(ops.gelu_tanh_gate(embedded, ops.linear(x, self.gate)), self.projection))
+        return self.norm(ops.linear(ops.gate_mul(embedded, ops.linear(x, self.gate), "gelu_tanh"), self.projection))
 
 
 class SharedKVGemma(Gemma2ForCausalLM):

@@ -19,7 +19,7 @@ def _streams(op: Callable[..., list[Tensor]], *inputs: Tensor, has_added: bool =
 
 
 OPS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
-    "tanh": (ops.tanh, [(WIDTH,)]),
+    "tanh": (lambda x: ops.activation(x, "tanh"), [(WIDTH,)]),
     "sparse_gelu_mul": (lambda x: ops.sparse_gelu_mul(x, num_deviations=0.6), [(2 * WIDTH,)]),
     "match_rms": (ops.match_rms, [(WIDTH,), (WIDTH,)]),
     "altup_predict": (lambda *x: _streams(ops.altup_predict, *x), [(4, WIDTH), (WIDTH,), (16,)]),

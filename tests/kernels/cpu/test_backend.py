@@ -76,8 +76,9 @@ def test_a_wide_weight_is_not_rounded(hidden: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 64), (3, 40), (70, 1000)])
 def test_activations(dtype: torch.dtype, shape: tuple[int, int]) -> None:
     x = randn(*shape, dtype=dtype, seed=3) * 4
-    for name in ("gelu", "gelu_tanh", "relu", "relu_squared", "gelu_tanh_mul"):
-        close(getattr(cpu, name)(x), getattr(reference, name)(x.double()))
+    for kind in ("gelu", "gelu_tanh", "relu", "relu_squared", "tanh"):
+        close(cpu.activation(x, kind), reference.activation(x.double(), kind))
+    close(cpu.gelu_tanh_mul(x), reference.gelu_tanh_mul(x.double()))
     for cap in (0.5, 30.0):
         torch.testing.assert_close(
             cpu.softcap(x.float(), cap).double(), reference.softcap(x.double(), cap), atol=0, rtol=5e-7

@@ -37,7 +37,7 @@ def layers(num_layers: int) -> Any:
 
     def forward(x: Tensor, arrays: ops.StepArrays) -> Tensor:
         for weight in packed:
-            normed, x = ops.add_rms_norm(ops.gelu(ops.linear(x, weight)), x, ones, eps=1e-5)
+            normed, x = ops.add_rms_norm(ops.activation(ops.linear(x, weight), "gelu"), x, ones, eps=1e-5)
             x = (x + normed).mul_(0.5)
         return ops.rms_norm(x.index_select(0, arrays.logits_indices), ones, eps=1e-5)
 

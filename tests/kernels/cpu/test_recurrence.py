@@ -26,7 +26,7 @@ NATIVE = LAYERS | {
     "short_conv of LFM2": short_conv(1024),
 }
 
-OPS = ("short_conv", "gated_delta", "mamba2", "gated_rms_norm", "sigmoid_mul", "silu_gate", "gelu_tanh_gate")
+OPS = ("short_conv", "gated_delta", "mamba2", "gated_rms_norm", "gate_mul")
 
 
 @pytest.fixture(autouse=True)
@@ -101,10 +101,10 @@ def test_gates(width: int, dtype: torch.dtype) -> None:
             sizes = {"eps": 1e-5, "group_size": width, **gating}
             expected = reference.gated_rms_norm(x.double(), gate.double(), weight, **sizes)  # type: ignore[arg-type]
             close(cpu.gated_rms_norm(x, gate, weight, **sizes), expected, dtype)  # type: ignore[arg-type]
-    for name in ("sigmoid_mul", "silu_gate", "gelu_tanh_gate"):
-        close(getattr(cpu, name)(x, gate), getattr(reference, name)(x.double(), gate.double()), dtype)
-        heads = getattr(cpu, name)(x.view(5, 2, width), gate.unflatten(1, (2, width)))
-        assert torch.equal(heads.flatten(1), getattr(cpu, name)(x, gate))
+    for kind in ("sigmoid", "silu", "gelu_tanh"):
+        close(cpu.gate_mul(x, gate, kind), reference.gate_mul(x.double(), gate.double(), kind), dtype)
+        heads = cpu.gate_mul(x.view(5, 2, width), gate.unflatten(1, (2, width)), kind)
+        assert torch.equal(heads.flatten(1), cpu.gate_mul(x, gate, kind))
 
 
 def test_gates_and_decays_at_the_ends() -> None:
@@ -140,7 +140,7 @@ def test_plans(layer: Layer) -> None:
         y = getattr(ops, layer.op)(*raw, *layer.weights.values(), view, arrays.ragged, arrays.states, **layer.sizes)
         z, y = ops.linear(x, gate), y.view(len(y), num_outputs)
         y = ops.gated_rms_norm(y, z, norm, eps=1e-5, group_size=num_outputs // 2, norm_before_gate=True)
-        return ops.silu_gate(ops.sigmoid_mul(y, z), z).index_select(0, arrays.logits_indices)
+        return ops.gate_mul(ops.gate_mul(y, z, "sigmoid"), z, "silu").index_select(0, arrays.logits_indices)
 
     plan = ops.record(forward, width=width, dtype=torch.float32, device=torch.device("cpu"))
     steps = [
