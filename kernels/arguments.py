@@ -133,7 +133,7 @@ class RouteArgs(NamedTuple):
 class ExpertArgs(NamedTuple):
     """What experts compute besides their products."""
 
-    limit: float = 0.0  # of `clamped_swiglu`, their activation; 0: silu_mul
+    limit: float = 0.0  # of `reference.clamped_swiglu`, their activation; 0: silu_mul
     is_gelu: bool = False  # True: gelu_tanh_mul is their activation
     is_gated: bool = True  # False (a CPU's): one matrix of inputs, and relu_squared is their activation
     weighs_inputs: bool = False  # True: a weight is the factor of an expert's input, not of its output (Llama 4)

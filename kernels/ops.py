@@ -181,14 +181,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 @_backend_op
-def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
-    """gate · sigmoid(1.702 · gate) · (up + 1), with gate at most `limit` and up within ±limit (OpenAI 2025, gpt-oss).
-
-    gate_up = [gate | up] along the last dimension, [T, 2·I] → [T, I].
-    """
-
-
-@_backend_op
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     """gelu_tanh(gate) · up, with gate_up = [gate | up] along the last dimension (Shazeer 2020, GEGLU).
 

@@ -81,6 +81,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
+    """gate · sigmoid(1.702 · gate) · (up + 1), with gate at most `limit` and up within ±limit (OpenAI 2025)."""
     gate, up = gate_up.chunk(2, dim=-1)
     gate = gate.clamp(max=limit)
     return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-limit, limit) + 1)

@@ -242,10 +242,6 @@ def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     return gated(gate_up, torch_fallback.gelu_tanh_mul, kind=1)
 
 
-def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
-    return gated(gate_up, lambda x: torch_fallback.clamped_swiglu(x, limit=limit), kind=2, limit=limit)
-
-
 def gated(gate_up: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int, limit: float = 0.0) -> Tensor:
     """Apply a gated activation; `kind` is its number in elementwise.cpp."""
     run = _op("gated", build.DTYPES.get(gate_up.dtype))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .. import large_pages
 from ..arguments import ExpertArgs
+from ..reference import clamped_swiglu
 from . import build, torch_fallback
 from .linear import NativeLinear
 from .quantized_linear import AnyLinear, QuantizedLinear, StackedLinear
@@ -134,7 +135,7 @@ class ListedExperts:
         if not self._args.is_gated:
             return torch_fallback.activation(gate_up, "relu_squared")
         if self._args.limit:
-            return torch_fallback.clamped_swiglu(gate_up, limit=self._args.limit)
+            return clamped_swiglu(gate_up, limit=self._args.limit)
         if self._args.is_gelu:
             return torch_fallback.gelu_tanh_mul(gate_up)
         return torch_fallback.silu_mul(gate_up)

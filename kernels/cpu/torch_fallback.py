@@ -35,12 +35,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
-def clamped_swiglu(gate_up: Tensor, *, limit: float) -> Tensor:
-    gate, up = gate_up.chunk(2, dim=-1)
-    gate = gate.clamp(max=limit)
-    return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-limit, limit) + 1)
-
-
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return F.gelu(gate, approximate="tanh") * up

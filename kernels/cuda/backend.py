@@ -21,7 +21,6 @@ from ..arguments import SWIGLU_EXPERTS, AttentionArgs, CacheView, ExpertArgs, Ex
 from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
 from ..quantize import unpack_codes as unpack_codes
 from ..reference import add_gated as add_gated
-from ..reference import clamped_swiglu as clamped_swiglu
 from ..reference import rotate as rotate
 from . import device_info as settings
 from . import moe, moe_route, quantized_linear

@@ -22,5 +22,5 @@ def signature(op: Callable[..., object]) -> str:
 @pytest.mark.parametrize("backend", [reference, cpu, cuda], ids=lambda backend: backend.__name__)
 def test_a_backend_has_the_ops_as_they_are_declared(backend: object) -> None:
     declared = {name: signature(getattr(ops, name)) for name in OPS if name[0] != "_"}
-    assert len(declared) > 40
+    assert len(declared) >= 40
     assert {name: signature(getattr(backend, name)) for name in declared} == declared
