@@ -147,14 +147,19 @@ class SlowSteps:
 def run_cli(
     *args: str, stdin: str = "", env: dict[str, str] | None = None, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """`splitfuse …` to its end."""
+    """`splitfuse …` to its end, forked unless `env` may change what its modules are."""
+    command = ["-m", "splitfuse.server", *args]
+    if env is None:
+        process = ForkedProcess(command, stdin=stdin)
+        output = process.communicate(timeout)
+        return subprocess.CompletedProcess(command, process.wait(), *output)
     return subprocess.run(
-        [sys.executable, "-m", "splitfuse.server", *args],
+        [sys.executable, *command],
         input=stdin,
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
     )
 
 

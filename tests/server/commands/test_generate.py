@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from forked_process import ForkedProcess
 from gguf_files import write_gguf
 from serving import run_cli
 
@@ -80,28 +81,24 @@ def test_chat():
     assert result.stdout.strip()
 
 
-def start_cli(*args):
-    """Start a command whose standard input and output the test holds."""
-    command = [sys.executable, "-m", "splitfuse.server", *args, "--num-threads", "1"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, **pipes)
+LONG = ("-m", "splitfuse.server", "generate", "-p", "Once upon a time", "-n", "2000", "--num-threads", "1")
 
 
 def test_ctrl_c_stops_generate():
-    with start_cli("generate", "-p", "Once upon a time", "-n", "2000") as process:
-        process.stdout.read(10)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+    process = ForkedProcess(LONG)
+    process.stdout.read(10)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (130, "")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGPIPE")
 def test_a_closed_pipe_ends_generate():
-    with start_cli("generate", "-p", "Once upon a time", "-n", "2000") as process:
-        process.stdout.read(1)
-        process.stdout.close()
-        assert process.stderr.read() == ""
-        assert process.wait(60) == 141
+    process = ForkedProcess(LONG)
+    process.stdout.read(1)
+    process.stdout.close()
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (141, "")
 
 
 @pytest.fixture
@@ -115,7 +112,9 @@ def talkative(tmp_path):
 
 
 def test_ctrl_c_stops_an_answer_and_ctrl_d_the_chat(talkative):
-    with start_cli("chat", talkative, "-n", "600") as process:
+    command = [sys.executable, "-m", "splitfuse.server", "chat", talkative, "-n", "600", "--num-threads", "1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
         process.stdin.write("Hello\n")
         process.stdin.flush()
         process.stdout.read(10)
