@@ -75,8 +75,8 @@ def test_packed_experts_keep_the_order_too(kind: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(quantized_experts, "choose_config", lambda *args: tiles.add(choose(*args)) or choose(*args))
     bits = 16 if kind == "fp8" else int(kind.removeprefix("int"))
     parts = [
-        ops.ExpertWeights([random_tensor(256, 256, seed=seed, dtype=torch.float16) / 16] * 2,
-                          random_tensor(256, 256, seed=seed + 9, dtype=torch.float16) / 16)
+        ops.ExpertWeights([random_tensor(128, 256, seed=seed, dtype=torch.float16) / 16] * 2,
+                          random_tensor(256, 128, seed=seed + 9, dtype=torch.float16) / 16)
         for seed in range(2)
     ]  # fmt: skip
     experts = cuda.pack_experts(parts, num_experts=2, dtype=torch.float16, bits=bits, is_fp8=kind == "fp8")

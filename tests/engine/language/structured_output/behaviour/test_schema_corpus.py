@@ -1,6 +1,6 @@
 """Real schemas from packages: the named few are refused, and no answer that breaks its schema goes without a mark.
 
-`make schemas` takes all of them; corpus/SOURCES.md names their sources and licences.
+`make schemas` takes all of them; corpus/SOURCES.tsv names their sources and licences.
 """
 
 import json
