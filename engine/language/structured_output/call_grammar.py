@@ -62,11 +62,15 @@ def call_rules(
         f"calls: {literal(before, special_ids)} call{more} {literal(after, special_ids)}",
         "call: " + " | ".join(f"tool_{number}" for number in range(len(tools))),
     ]
+    has_keys = syntax.arguments in ("tags", "keywords")
     for number, tool in enumerate(tools):
         function = tool["function"]
         schema = _ANY if function["name"] in unchecked else _enforceable_arguments(function)
         opening, closing = syntax.around(function["name"])
-        arguments, their_rules = _ARGUMENTS[syntax.arguments](schema, f"tool_{number}", syntax, special_ids)
+        if has_keys:
+            arguments, their_rules = _keyed_arguments(schema, f"tool_{number}", syntax, special_ids)
+        else:
+            arguments, their_rules = json_value({**schema, "x-guidance": dict(JSON_SPACING)}), []
         opening, closing = literal(opening[skip:], special_ids), literal(closing, special_ids)
         rules += [f"tool_{number}: {opening} {arguments} {closing}", *their_rules]
     return rules
@@ -77,12 +81,6 @@ def _enforceable_arguments(function: Mapping[str, Any]) -> Any:
         return enforceable(arguments_schema(function)).schema
     except TooManySchemasError as exc:
         raise InvalidRequestError(f"tools: the parameters of {function['name']}: {exc}", param="tools") from exc
-
-
-def _json_arguments(
-    schema: Mapping[str, Any], name: str, syntax: CallSyntax, special_ids: Mapping[str, int]
-) -> tuple[str, list[str]]:
-    return json_value({**schema, "x-guidance": dict(JSON_SPACING)}), []
 
 
 class _Property(NamedTuple):
@@ -103,31 +101,9 @@ def _properties(schema: Mapping[str, Any]) -> list[_Property]:
     ]
 
 
-def _tagged_arguments(
-    schema: Mapping[str, Any], name: str, syntax: CallSyntax, special_ids: Mapping[str, int]
-) -> tuple[str, list[str]]:
-    """Return the rules for the properties in order, each in tags of its own."""
-    expression, rules = [], []
-    for number, item in enumerate(_properties(schema)):
-        rule = f"{name}_{number}"
-        value = f"{rule}_value"
-        expression.append(rule if item.is_required else f"{rule}?")
-        is_string = types_of(item.schema, item.schema) == {"string"}
-        opening = syntax.string_open if is_string and syntax.string_open else syntax.value_open
-        opening, closing = literal(f"{syntax.key_open}{item.name}{opening}", special_ids), syntax.separator
-        rules += [
-            f"{rule}: {opening} {value} {literal(closing, special_ids)}".rstrip(),
-            _tagged_value(item.schema, value, syntax.value_close, is_string=is_string, special_ids=special_ids),
-        ]
-    return " ".join(expression), rules
-
-
-def _tagged_value(
-    schema: Mapping[str, Any], name: str, end: str, *, is_string: bool, special_ids: Mapping[str, int]
-) -> str:
+def _text_value(schema: Mapping[str, Any], name: str, end: str, *, special_ids: Mapping[str, int]) -> str:
+    """Return the rule of a string as bare text up to its end."""
     closing = literal(end, special_ids)
-    if not is_string:
-        return f"{name}: {json_value(schema)} {closing}"
     schema = resolved(schema, schema)
     if "enum" in schema:
         return f"{name}: ({' | '.join(json.dumps(str(value)) for value in schema['enum'])}) {closing}"
@@ -136,21 +112,28 @@ def _tagged_value(
     return text_up_to(end, name, special_ids=special_ids)
 
 
-def _keyword_arguments(
+def _keyed_arguments(
     schema: Mapping[str, Any], name: str, syntax: CallSyntax, special_ids: Mapping[str, int]
 ) -> tuple[str, list[str]]:
-    """Return the rules for the properties in order, as KEY=value with commas between. Values are JSON."""
+    """Return the rules for the properties in order, with the separator between them.
+
+    Values are JSON, but strings are text in tags, and in quotes that are not JSON's.
+    """
     properties = _properties(schema)
     rules: list[str] = []
     for number, item in enumerate(properties):
         rule = f"{name}_{number}"
-        is_text = len(syntax.quote) > 1 and types_of(item.schema, item.schema) == {"string"}
+        is_text = len(syntax.quote) != 1 and types_of(item.schema, item.schema) == {"string"}
         quote = syntax.quote if is_text else ""
-        opening = literal(f"{syntax.key_open}{item.name}{syntax.value_open}{quote}", special_ids)
-        value = f"{rule}_value" if is_text else json_value(item.schema)
-        rules.append(f"{rule}: {opening} {value} {literal(syntax.value_close, special_ids)}".rstrip())
+        start = syntax.string_open if is_text and syntax.string_open else syntax.value_open + quote
+        opening = literal(f"{syntax.key_open}{item.name}{start}", special_ids)
         if is_text:
-            rules.append(_tagged_value(item.schema, value, quote, is_string=True, special_ids=special_ids))
+            value = f"{rule}_value"
+            rules.append(f"{rule}: {opening} {value}")
+            rules.append(_text_value(item.schema, value, quote + syntax.value_close, special_ids=special_ids))
+        else:
+            closing = literal(syntax.value_close, special_ids)
+            rules.append(f"{rule}: {opening} {json_value(item.schema)} {closing}".rstrip())
     separator = literal(syntax.separator, special_ids)
     later = [
         f"{separator} {name}_{number}" if item.is_required else f"({separator} {name}_{number})?"
@@ -162,11 +145,3 @@ def _keyword_arguments(
         if item.is_required:
             return f"({' | '.join(firsts)})", rules
     return f"({' | '.join(firsts)})?" if firsts else "", rules
-
-
-_ARGUMENTS = {
-    "json": _json_arguments,
-    "channels": _json_arguments,
-    "tags": _tagged_arguments,
-    "keywords": _keyword_arguments,
-}
