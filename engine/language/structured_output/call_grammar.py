@@ -103,13 +103,12 @@ def _properties(schema: Mapping[str, Any]) -> list[_Property]:
 
 def _text_value(schema: Mapping[str, Any], name: str, end: str, *, special_ids: Mapping[str, int]) -> str:
     """Return the rule of a string as bare text up to its end."""
-    closing = literal(end, special_ids)
     schema = resolved(schema, schema)
     if "enum" in schema:
-        return f"{name}: ({' | '.join(json.dumps(str(value)) for value in schema['enum'])}) {closing}"
-    if isinstance(schema.get("maxLength"), int):
-        return f"{name}: /(?s:.{{0,{schema['maxLength']}}})/ {closing}"
-    return text_up_to(end, name, special_ids=special_ids)
+        choices = " | ".join(json.dumps(str(value)) for value in schema["enum"])
+        return f"{name}: ({choices}) {literal(end, special_ids)}"
+    length = schema["maxLength"] if isinstance(schema.get("maxLength"), int) else ""
+    return text_up_to(end, name, of=f"/(?s:.{{0,{length}}})/", special_ids=special_ids)
 
 
 def _keyed_arguments(

@@ -145,6 +145,7 @@ def test_calls_as_qwen3_coder_writes_them(accepts) -> None:
     short, days = "<parameter=short>\nab\n</parameter>\n", "<parameter=days>\n3\n</parameter>\n"
     for fine in (unit, note + unit + short + days, unit + days):
         assert accepts(grammar, xml("f", fine)), fine
+    assert accepts(grammar, xml("f", unit + short.replace("ab", "a"))), "shorter than its maxLength"
     assert accepts(grammar, f"{xml('now', '')}\n{xml('f', unit)}")
     for wrong in ("", note, unit.replace("C", "K"), unit + short.replace("ab", "abc"), unit + days.replace("3", "x")):
         assert not accepts(grammar, xml("f", wrong)), wrong
