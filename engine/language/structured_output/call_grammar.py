@@ -50,8 +50,8 @@ def call_rules(
 ) -> list[str]:
     """Return rules whose `calls` is at least one call of these tools, or several with `is_parallel`.
 
-    Arguments fit the tools' schemas; `unchecked` functions take any object. `has_begun`: the output already
-    has the syntax's trigger; unless the trigger opens a list, the next call has a trigger of its own.
+    Arguments fit the tools' schemas; `unchecked` functions take any object if it is JSON. `has_begun`: the
+    output already has the syntax's trigger; unless the trigger opens a list, the next call has a trigger of its own.
     """
     begun = len(syntax.trigger) if has_begun else 0
     before, skip = syntax.before[begun:], 0 if syntax.before else begun
@@ -65,7 +65,8 @@ def call_rules(
     has_keys = syntax.arguments in ("tags", "keywords")
     for number, tool in enumerate(tools):
         function = tool["function"]
-        schema = _ANY if function["name"] in unchecked else _enforceable_arguments(function)
+        is_any = function["name"] in unchecked and not has_keys
+        schema = _ANY if is_any else _enforceable_arguments(function)
         opening, closing = syntax.around(function["name"])
         if has_keys:
             arguments, their_rules = _keyed_arguments(schema, f"tool_{number}", syntax, special_ids)

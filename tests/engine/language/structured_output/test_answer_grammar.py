@@ -206,6 +206,13 @@ def test_arguments_that_are_not_checked_are_any_object(accepts) -> None:
     assert not accepts(grammar, hermes("now", '{"x": 1}'))
 
 
+def test_keys_come_from_the_schema_of_an_unchecked_function_too(accepts) -> None:
+    grammar = free_answer_grammar(style="qwen3_coder", tools=TOOLS, unchecked={"weather"})
+    town, days = "<parameter=town>\nRome\n</parameter>\n", "<parameter=days>\n3\n</parameter>\n"
+    assert accepts(grammar, xml("weather", town + days))
+    assert not accepts(grammar, xml("weather", ""))
+
+
 def test_no_call_begins_in_reasoning(accepts) -> None:
     call = hermes("now", "{}")
     may = free_answer_grammar(style="hermes", tools=TOOLS, reasoning="think")
