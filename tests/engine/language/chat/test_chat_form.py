@@ -3,10 +3,11 @@
 import json
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from published import published
+from published import needs_published, published
 
 from splitfuse.engine import ChatForm
 from splitfuse.engine.errors import ConfigError, InvalidRequestError
@@ -167,6 +168,28 @@ def test_a_form_is_derived_or_refused_by_name(name: str) -> None:
         assert form.read("<tool_call>{}</tool_call>").content == "<tool_call>{}</tool_call>", "never taken for Hermes"
         with pytest.raises(InvalidRequestError):
             form.render_calls([("f", {})])
+
+
+def row(name: str) -> str:
+    """Return the line of the documents for a template."""
+    if name in REFUSED:
+        return f"|{name}|refused||||"
+    form = ChatForm.derive(PUBLISHED[name])
+    kind, number = "none", ""
+    if form.calls is not None:
+        kind = "object" if form.calls.name_key else form.calls.arguments
+        number = "many" if form.has_parallel_calls else "one"
+    texts = [form.calls.trigger if form.calls else "", form.reasoning.openings[0] if form.reasoning else ""]
+    lines = [text.partition("\n")[0].replace("|", "\\|") for text in texts]
+    trigger, opening = (f"`{line}`" if line else "" for line in lines)
+    return f"|{name}|{kind}|{trigger}|{number}|{opening}|"
+
+
+@needs_published
+def test_the_documents_say_what_was_derived() -> None:
+    table = "\n".join(row(name) for name in PUBLISHED)
+    page = Path(__file__).parents[4] / "server/docs/structured_output.md"
+    assert table in page.read_text(), f"{page} needs these rows:\n{table}"
 
 
 def test_calls_that_cannot_be_read_back_are_refused() -> None:
