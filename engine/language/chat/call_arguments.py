@@ -245,8 +245,9 @@ class Values:
             return True
         follows = self._starts(text, position, self._ends, is_end=is_end)
         key_open = self._key_open.first
-        if follows and not text.startswith(self._syntax.closing, position):  # less sure, so more must follow
-            end = self._chain(text, skip_space(text, position), is_end=is_end)
+        start = skip_space(text, position)
+        if follows and not text.startswith(self._syntax.closing.lstrip(), start):  # less sure, so more must follow
+            end = self._chain(text, start, is_end=is_end)
             return None if end is None else end >= 0
         if follows or not key_open:
             return follows

@@ -47,16 +47,16 @@ _DEEPSEEK_V3 = replace(
 _XML = CallSyntax(
     arguments="tags",
     opening="<tool_call>\n<function=",
-    middle=">\n",
-    key_open="<parameter=",
+    middle=">",
+    key_open="\n<parameter=",
     value_open=">\n",
-    value_close="\n</parameter>\n",
-    closing="</function>\n</tool_call>",
+    value_close="\n</parameter>",
+    closing="\n</function>\n</tool_call>",
     between="\n",
 )
-_QUOTED = replace(_XML, opening='<tool_call>\n<function="', middle='">\n')
+_QUOTED = replace(_XML, opening='<tool_call>\n<function="', middle='">')
 # Models leave out the first tag.
-_FUNCTION = replace(_XML, opening="<function=", closing="</function>", after="\n</tool_call>")
+_FUNCTION = replace(_XML, opening="<function=", closing="\n</function>", after="\n</tool_call>")
 _QWEN3_CODER = replace(_XML, others=(_QUOTED, _FUNCTION))
 _PYTHONIC = CallSyntax(
     arguments="keywords",
@@ -89,7 +89,7 @@ CALL_FORMATS = {
     "mistral": replace(_MISTRAL, others=(*_MISTRAL_OTHERS, _MISTRAL_LIST)),
     "deepseek_v3": replace(_DEEPSEEK_V3, others=(_DEEPSEEK_V31,)),
     "deepseek_v31": replace(_DEEPSEEK_V31, others=(_DEEPSEEK_V3,)),
-    "granite": _listed("<|tool_call|>"),
+    "granite": replace(_listed("<|tool_call|>"), others=(_listed("<tool_call>"),)),
     "phi4_mini_json": _listed("functools"),
     "llama4_pythonic": _LLAMA4,
     "pythonic": _LLAMA4,

@@ -63,6 +63,10 @@ HERMES: list[tuple[str, list[AnswerPart]]] = [
         '<tool_call>[{"name": "f", "arguments": {}},\n{"name": "g", "arguments": {"b": 2}}]</tool_call>',
         [*call("f", "{}"), *call("g", '{"b": 2}', 1)],
     ),
+    (
+        '<tool_call>{"name": "f", "arguments": {}}\n{"name": "g", "arguments": {"b": 2}}</tool_call> So.',
+        [*call("f", "{}"), *call("g", '{"b": 2}', 1), content("So.")],
+    ),
     # cut off: the name is out already, so the incomplete arguments stay
     ('<tool_call>{"name": "f", "arguments": {"a": "never en', call("f", '{"a": "never en')),
     ('<tool_call>{"name": "f", "argum', [content('<tool_call>{"name": "f", "argum')]),

@@ -58,6 +58,7 @@ LISTS: Callable[[str], list[Case]] = lambda tag: [  # noqa: E731
 ]
 MISTRAL: list[Case] = [
     *LISTS("[TOOL_CALLS]"),
+    ('[TOOL_CALLS] [{"name": "f", "arguments": {}}]', call("f", "{}")),
     ("[TOOL_CALLS] hello", [content("[TOOL_CALLS] hello")]),
     ('[TOOL_CALLS]{"name": "f", "arguments": {}}', call("f", "{}")),
     ("[TOOL_CALLS]f[ARGS]{}", call("f", "{}")),
@@ -112,6 +113,19 @@ QWEN3_CODER: list[Case] = [
     (xml("f", a="x", b="[1", c="{}"), call("f", '{"a": "x", "b": "[1", "c": {}}')),
     (f"{xml('f')}\n{xml('weather', town='')}", [*call("f", "{}"), *call("weather", '{"town": ""}', 1)]),
     ("<function=f>\n<parameter=a>1</parameter></tool_call> x", [*call("f", '{"a": 1}'), content("x")]),
+    (
+        "<function=weather><parameter=town>a</parameter></function></tool_call>y",
+        [*call("weather", '{"town": "a"}'), content("y")],
+    ),
+    (
+        "<tool_call><function=weather><parameter=town>\na\n<parameter=days>\n3\n</parameter></tool_call>",
+        call("weather", '{"town": "a", "days": 3}'),
+    ),
+    (
+        xml("weather", town="use </parameter> </function> here"),
+        call("weather", '{"town": "use </parameter> </function> here"}'),
+    ),
+    ('<tool_call><function="f"><parameter="a">1</parameter></function></tool_call>', call("f", '{"a": 1}')),
     ("<tool_call>\nhello", [content("<tool_call>\nhello")]),
     ("<function=", [content("<function=")]),
     ("<function=a b>x", [content("<function=a b>x")]),
@@ -168,7 +182,10 @@ CASES = [
     (name, text, parts)
     for name, cases in {
         "mistral": MISTRAL,
-        "granite": LISTS("<|tool_call|>"),
+        "granite": [
+            *LISTS("<|tool_call|>"),
+            ('<tool_call> [{"name": "f", "arguments": {}}]', call("f", "{}")),
+        ],
         "phi4_mini_json": LISTS("functools"),
         "deepseek_v3": DEEPSEEK,
         "qwen3_coder": QWEN3_CODER,
