@@ -1,15 +1,32 @@
 """EngineSettings: the user's wishes for the engine, without those of extensions. Imports no torch."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import ConfigError
-from .file_names import file_names
 from .named_models import DEMO, DEMO_MODEL, SMOLLM2
 from .setting import check, setting
+
+_ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
+
+
+def file_names(model: str) -> list[str]:
+    """Return the name to show, then others: what was typed, and a file's name with and without its ending.
+
+    Only a local file or folder is shown by its name; a hub id or a short name stays as it is.
+    """
+    path = Path(model).expanduser()
+    typed = path.name or path.resolve().name  # "." has no name of its own
+    file = typed.rpartition(":")[2] if _ENDING.search(typed) else typed
+    stem = _ENDING.sub("", file)
+    is_local = path.exists() or (stem != file == typed)
+    return [stem if is_local else model, model, file, stem]
+
 
 S = TypeVar("S", bound="EngineSettings")
 

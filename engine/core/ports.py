@@ -1,6 +1,6 @@
 """Ports: protocols that parts and extras implement for the core, which imports neither.
 
-SchedulerConfig      has the settings that the core reads (config/resolved_config.py)
+SchedulerConfig      has the settings that the core reads (config/engine_config.py)
 Runner, Launcher     compute a batch on a device (execution/runner)
 Speculator           drafts tokens (extras/spec_decode)
 Pacer                sets the size of steps and the order of prompts by times (extras/deadlines)

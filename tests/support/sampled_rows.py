@@ -10,7 +10,7 @@ from torch import Tensor
 from splitfuse.engine.core.batch import BatchRow, RowOutput
 from splitfuse.engine.device import ImmediateStream
 from splitfuse.engine.execution.runner.pending_outputs import Collection
-from splitfuse.engine.execution.runner.sampling_pass import SamplingPass
+from splitfuse.engine.execution.runner.stages import SamplingPass
 from splitfuse.engine.execution.runner.step import Step
 from splitfuse.engine.execution.runner.transfer import DirectTransfer
 from splitfuse.engine.execution.sampling.sampler import Sampler

@@ -4,7 +4,7 @@ A step has four stages, each in a file of its own:
 
     prepare   preparation.py      host      rows -> arrays (batch_arrays.py, samples.py) -> tensors on the device
     forward   forward_pass.py     device    tokens -> hidden states, by the model or by a CUDA graph of it
-    sample    sampling_pass.py    device    hidden states -> logits -> tokens, under the masks of grammars
+    sample    stages.py           device    hidden states -> logits -> tokens, under the masks of grammars
     collect   pending_outputs.py  host      tokens, logprobs -> one output per row; accepts drafts
 
 `ModelRunner.run` takes a step through the stages and waits for its outputs. `AsyncRunner.launch` does not wait; the

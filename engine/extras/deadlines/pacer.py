@@ -4,7 +4,9 @@ A prompt's slack: the time at which its first token is due, less now, less the s
 slack go before others, by Moore's rule; a stream's slack limits the step's time. Pure: the clock is the core's.
 """
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from ...config import ResolvedConfig
@@ -16,8 +18,70 @@ from ...core.ports import Pacer
 from ...core.request import Request
 from ...serving.engine_part import Assembly, EnginePart
 from .goals import GoalTable
-from .prompt_order import FairShare, Job, on_time, within_groups
 from .step_time import StepTimes
+
+
+class Job(NamedTuple):
+    """Prompt with a goal: the time at which its first token is due, and the seconds that its computation takes."""
+
+    due: float
+    seconds: float
+    request: Request
+
+
+def on_time(jobs: Iterable[Job], now: float) -> list[Job]:
+    """Return the largest set of jobs that all end in time if they run one after the other, in the order to run them.
+
+    Moore 1968, "An n job, one machine sequencing algorithm for minimizing the number of late jobs": by due time, and
+    whenever one would be late the longest so far goes.
+    """
+    kept: dict[int, Job] = {}
+    longest: list[tuple[float, int]] = []
+    ties, end = count(), now
+    for job in sorted(jobs, key=lambda job: (job.due, job.request.arrival_order)):
+        number = next(ties)
+        kept[number] = job
+        heapq.heappush(longest, (-job.seconds, -number))
+        end += job.seconds
+        if end > job.due:
+            seconds, number = heapq.heappop(longest)
+            del kept[-number]
+            end += seconds
+    return list(kept.values())
+
+
+def within_groups(
+    order: Sequence[Request], places: Sequence[Request], group_of: Callable[[Request], Hashable]
+) -> list[Request]:
+    """Return `places` with the requests of each group in their order of `order`: no group takes another's place."""
+    queues: dict[Hashable, list[Request]] = {}
+    for request in reversed(order):
+        queues.setdefault(group_of(request), []).append(request)
+    return [queues[group_of(request)].pop() for request in places]
+
+
+class FairShare:
+    """Share of the prompt tokens that requests without a goal, or too late for theirs, get while others have goals.
+
+    When it has fallen behind, the first of them in queue order goes before all others, until it gets tokens: so it is
+    not overtaken for ever, even if it lacks blocks or a sequence.
+    """
+
+    def __init__(self, share: float, *, most: int) -> None:
+        """`most`: tokens by which the share may be behind or ahead."""
+        self._share, self._most = share, most
+        self._num_behind = 0.0  # tokens
+
+    @property
+    def is_behind(self) -> bool:
+        """True if the next tokens are for requests without a goal."""
+        return self._num_behind > 0
+
+    def computed(self, num_tokens: int, num_without_goal: int) -> None:
+        """Note the prompt tokens of a step, and how many of them belong to requests without a goal."""
+        behind = self._num_behind + self._share * num_tokens - num_without_goal
+        self._num_behind = max(-self._most, min(self._most, behind))
+
 
 GOAL_COUNTS = ("ttft_goal_hits", "ttft_goal_misses", "itl_goal_hits", "itl_goal_misses")
 _NO_PACE = Pace()

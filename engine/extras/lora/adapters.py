@@ -4,6 +4,7 @@ room, and read again when a request names an evicted one.
 
 import asyncio
 import contextlib
+import hmac
 import json
 import os
 import secrets
@@ -12,26 +13,64 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakValueDictionary, finalize
 
+import numpy as np
+
 from ...config import EngineConfig
+from ...core.batch import BatchRow
 from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, InvalidRequestError, ModelNotFoundError
+from ...execution.models.forward_inputs import Arrays
 from ...language.workers.heap import return_freed_memory
 from ...serving.engine_part import EnginePart, ServedModel
 from . import AdapterSettings
 from .adapted import LoraTargets
-from .adapter import Adapter
 from .matrices import Matrices
 from .peft_folder import read_folder
 from .request import LoRARequest
 
 if TYPE_CHECKING:
+    from ....kernels.ops import AdapterTable
     from ...serving.llm import LLM
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """Adapter: matrices in memory that a request's rows add. Whoever runs such a row holds it.
+
+    `digest`: hash of its files; `secret`: of this process, for the prefix cache.
+    """
+
+    name: str
+    digest: str
+    table: "AdapterTable"
+    secret: bytes
+
+    def params(self, params: SamplingParams) -> SamplingParams:
+        """Return parameters with this adapter, whose blocks no other adapter and no plain request can find."""
+        # Nobody can send this salt, because nobody knows the secret.
+        salt = hmac.new(self.secret, f"{self.digest} {params.cache_salt}".encode(), "sha256").hexdigest()
+        return replace(params, adapter=self, cache_salt=salt)
+
+    def named(self) -> "Adapter":
+        """Return the adapter without its matrices, for what outlives a request: its place in memory is free."""
+        return replace(self, table=cast(Any, None))
+
+    def arrays(self, rows: Sequence[BatchRow]) -> Arrays:
+        """Return the tiles of a step's rows, grouped by adapter."""
+        tokens: dict[int, list[int]] = {}
+        start = 0
+        for row in rows:
+            if (adapter := row.request.params.adapter) is not None:
+                tokens.setdefault(adapter.table.address, []).extend(range(start, start + row.num_tokens))
+            start += row.num_tokens
+        return {"adapter_tiles": np.array(self.table.tiles(tokens), dtype=np.int64)}
+
 
 T = TypeVar("T")
 _NICENESS = 5  # the reading thread's, so that the steps come first

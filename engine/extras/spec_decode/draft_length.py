@@ -9,14 +9,117 @@ and no clock of its own.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Generic
+from functools import lru_cache
+from typing import Generic, NamedTuple
 
 from ...core.cost_model import CPU_SECONDS, CostModel
 from ...core.ports import Drafted
-from .acceptance import AcceptanceTracker, Key
-from .length_search import Costs, best_lengths, draft_length
-from .overhead_budget import OverheadBudget
+from .acceptance import NUM_LEVELS, AcceptanceTracker, Key
 from .step_cost import StepTimes
+
+_REFILL = 0.005  # share of the time of plain decoding
+_INITIAL_STEPS, _MAX_STEPS = 4.0, 32.0  # first and largest contents, in plain steps
+_MAX_OVERDRAFT_S = 2.0
+_READING_SHARE = 0.01  # reading charged per update: this share of plain decoding, or half of the saved time if more
+
+
+class OverheadBudget:
+    """Token bucket in seconds, which bounds the cost of speculation in the long run. One per engine.
+
+    The bucket gains 0.5 % of the time of plain decoding and every second that accepted drafts saved. It loses every
+    second spent on drafts; seconds of reading prompts are charged in parts. While the bucket is empty no tokens are
+    drafted, so no drafter can cost more than about 1 %. `plain` is everywhere the seconds of a step without drafts.
+    """
+
+    def __init__(self) -> None:
+        self._available_s: float | None = None
+        self._deferred_s = 0.0  # seconds of reading that are not charged yet
+
+    def available_s(self, plain: float) -> float:
+        """Return the seconds that may be spent on drafts; 0 or less allows no drafts."""
+        if self._available_s is None:
+            self._available_s = _INITIAL_STEPS * plain
+        return self._available_s
+
+    def num_steps_to_refill(self, plain: float) -> int:
+        """Return the number of steps without drafts until the budget is no longer overdrawn."""
+        return int(-self.available_s(plain) / (_REFILL * plain))
+
+    def is_half_full(self, plain: float) -> bool:
+        """Return True if the budget holds more than half of its capacity."""
+        return self.available_s(plain) > _MAX_STEPS / 2 * plain
+
+    def allows_reading(self, plain: float) -> bool:
+        """Return True if another prompt may be read, because little reading waits to be charged."""
+        return self._deferred_s <= _MAX_STEPS * plain
+
+    def update(self, plain: float, *, num_steps: int, saved_s: float, draft_s: float, read_s: float) -> None:
+        """Account for `num_steps`, in which drafts saved `saved_s` and took `draft_s`, and reading took `read_s`."""
+        self._deferred_s += read_s
+        charged = min(self._deferred_s, max(_READING_SHARE * plain, saved_s / 2))
+        self._deferred_s -= charged
+        available = self.available_s(plain) + (_REFILL * plain * num_steps + saved_s - draft_s - charged)
+        self._available_s = min(max(available, -_MAX_OVERDRAFT_S), _MAX_STEPS * plain)
+
+
+_MIN_GAIN = 1.08  # least gain in the rate; less is not worth the risk
+# Least gain for drafters that take time for each round (models): where 1.2 was predicted for prompts of 300 tokens and
+# outputs of 160, 0.9 was measured, including reading the prompts.
+_MIN_GAIN_OF_ROUNDS = 1.3
+
+
+class Costs(NamedTuple):
+    """Costs of one step in seconds."""
+
+    plain: float  # a step without drafts
+    token: float  # one more drafted token: drafting and verifying
+    round: float  # one more round of the drafter, for any number of requests
+    start: float  # calling the drafter at all
+
+
+def best_lengths(
+    counts: Mapping[int, int], *, num_decodes: int, costs: Costs, max_length: int
+) -> tuple[dict[int, int], float]:
+    """Return the best draft length for each level of acceptance, and the rate in tokens per second.
+
+    A draft of j tokens with acceptance p brings p + p² + … + pʲ more tokens (Leviathan et al. 2023). Its cost is the
+    longer pass and the drafter's time.
+
+    counts: level → number of requests, among the num_decodes that decode. Adding every token that brings more than the
+    rate itself maximises the rate (Dinkelbach 1967), so every level's length follows from one number.
+    """
+    best: dict[int, int] = {}
+    best_rate = num_decodes / costs.plain
+    min_rate = best_rate * (_MIN_GAIN_OF_ROUNDS if costs.round else _MIN_GAIN)
+    for cap in range(1, max_length + 1) if costs.round else (max_length,):
+        rate = num_decodes / costs.plain
+        for _ in range(4):
+            lengths = {level: draft_length(level, rate * costs.token, cap) for level in counts}
+            num_tokens = num_decodes + sum(n * _expected(level, lengths[level]) for level, n in counts.items())
+            num_drafted = sum(n * lengths[level] for level, n in counts.items())
+            seconds = costs.plain + costs.start + costs.round * cap + costs.token * num_drafted
+            if num_tokens / seconds <= rate * 1.0001:
+                break
+            rate = num_tokens / seconds
+            if rate > max(best_rate, min_rate):
+                best, best_rate = lengths, rate
+    return best, best_rate
+
+
+def draft_length(level: int, min_probability: float, max_length: int) -> int:
+    """Return the length of the longest draft whose last token is accepted with at least this probability."""
+    p, reached, length = level / NUM_LEVELS, 1.0, 0
+    while length < max_length and (reached := reached * p) >= min_probability:
+        length += 1
+    return length
+
+
+@lru_cache(maxsize=4096)
+def _expected(level: int, length: int) -> float:
+    """Return the expected number of accepted tokens of a draft of this length."""
+    p = level / NUM_LEVELS
+    return float(length) if p == 1 else p * (1 - p**length) / (1 - p)
+
 
 _MAX_WAIT = 128  # steps between two probes of a request whose drafts fail
 _MAX_WAIT_IF_HALF_FULL = 8  # like _MAX_WAIT, while more than half of the budget is left

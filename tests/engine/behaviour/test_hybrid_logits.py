@@ -15,7 +15,7 @@ from tiny_models import HYBRIDS, VOCAB_SIZE, save_model
 from torch import Tensor
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.execution.runner.sampling_pass import SamplingPass
+from splitfuse.engine.execution.runner.stages import SamplingPass
 from splitfuse.engine.execution.runner.step import Step
 from splitfuse.kernels.cpu import build
 

@@ -11,7 +11,7 @@ from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
 from splitfuse.engine.core.batch import Batch, BatchRow, Moves, RowOutput
 from splitfuse.engine.core.isolation import IsolatingRunner
 from splitfuse.engine.core.request import Request
-from splitfuse.engine.execution.runner import pending_outputs, sampling_pass
+from splitfuse.engine.execution.runner import pending_outputs, stages
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.engine.execution.sampling import sampler
 from splitfuse.engine.language.structured_output.grammar import Grammar
@@ -153,7 +153,7 @@ class Fault:
 
 POINTS = {
     "the step": (ModelRunner, "run"),
-    "sampling": (sampling_pass, "sample"),
+    "sampling": (stages, "sample"),
     "the grammar": (Grammar, "take"),
     "catching up": (Grammar, "follow"),
     "logprobs": (sampler, "_logprobs"),

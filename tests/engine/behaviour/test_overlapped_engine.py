@@ -190,7 +190,7 @@ def test_what_is_not_finite_fails_alone(tiny_folder: str, monkeypatch: pytest.Mo
         logits[1:] = float("nan")
         return sample(logits, *args, **more)
 
-    monkeypatch.setattr("splitfuse.engine.execution.runner.sampling_pass.sample", spoilt)
+    monkeypatch.setattr("splitfuse.engine.execution.runner.stages.sample", spoilt)
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
     arrivals = [Arrival(prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)) for prompt in PROMPTS[:2]]
     run_schedule(llm, arrivals)

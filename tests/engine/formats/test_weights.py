@@ -1,5 +1,6 @@
 """Weights that were read do not change when their file does."""
 
+import io
 import json
 import os
 import sys
@@ -14,7 +15,8 @@ from tiny_models import save_model
 
 from splitfuse.engine import LLM
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.formats.weights import SafetensorsSource, files_and_names, weight_source
+from splitfuse.engine.formats import weights
+from splitfuse.engine.formats.weights import DummySource, SafetensorsSource, files_and_names, weight_source
 
 CPU = torch.device("cpu")
 
@@ -80,3 +82,30 @@ def test_an_index_names_files_of_its_folder(where: object, tmp_path: Path) -> No
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x", "b": where}}))
     with pytest.raises(ConfigError, match="names a file outside of its folder"):
         list(files_and_names(tmp_path))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def load(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(weights, "_DELAY_S", 0.0)
+    source = DummySource(dtype=torch.float32, seed=0)
+    with weights.with_progress(source, total=2) as counted:
+        assert torch.equal(counted.take("a", (4,)), source.take("a", (4,)))
+        assert counted.take_quantized("b", (2, 2)) is None
+        counted.take("b", (2, 2))
+        assert counted.has("b")
+        assert counted.unread() == []
+    return stream.getvalue()
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "loading" in (shown := load(monkeypatch, Terminal()))
+    assert "3/2" not in shown, "a tensor that is asked for twice counts once"
+
+
+def test_a_pipe_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(monkeypatch, io.StringIO()) == ""

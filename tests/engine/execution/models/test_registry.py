@@ -25,7 +25,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.decoder import Decoder
 from splitfuse.engine.execution.models.falcon_h1 import AttentionBesideMamba
-from splitfuse.engine.execution.models.latent_attention import LatentAttention
+from splitfuse.engine.execution.models.latent_decoder import LatentAttention
 from splitfuse.engine.execution.models.layer_states import SharedKV, paged_parts
 from splitfuse.engine.execution.models.layers import Attention, Normed, Scaled
 from splitfuse.engine.execution.models.registry import (

@@ -20,7 +20,7 @@ from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.execution.runner.async_runner import AsyncRunner
 from splitfuse.engine.execution.runner.forward_pass import ForwardPass
 from splitfuse.engine.execution.runner.pending_outputs import Collection, PendingOutputs
-from splitfuse.engine.execution.runner.sampling_pass import SamplingPass
+from splitfuse.engine.execution.runner.stages import SamplingPass
 from splitfuse.engine.execution.runner.transfer import TransferBuffers, layout_of, num_bytes, views
 from splitfuse.engine.execution.sampling import sampler
 from splitfuse.engine.execution.sampling.sampler import sample
@@ -100,8 +100,8 @@ right_check: Callable[..., bool] = AsyncRunner._grammars_agree
         (Collection, "_receive", the_copy_out_is_behind_the_event),
         (PendingOutputs, "wait", results_are_read_before_their_event),
         (ForwardPass, "_fill_in", tokens_are_not_filled_in),
-        ("splitfuse.engine.execution.runner.sampling_pass", "sample", one_key_for_all_positions),
-        ("splitfuse.engine.execution.runner.sampling_pass", "sample", the_last_token_is_not_known),
+        ("splitfuse.engine.execution.runner.stages", "sample", one_key_for_all_positions),
+        ("splitfuse.engine.execution.runner.stages", "sample", the_last_token_is_not_known),
         (AsyncRunner, "_grammars_agree", masks_are_made_before_the_token_is_known),
         (PendingOutputs, "wait", a_forced_token_is_overlooked),
         (Scheduler, "_is_in_flight", lambda self, request: False),

@@ -14,8 +14,7 @@ from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.core.step_pipeline import StepPipeline
-from splitfuse.engine.extras.deadlines.pacer import DeadlinePacer
-from splitfuse.engine.extras.deadlines.prompt_order import FairShare
+from splitfuse.engine.extras.deadlines.pacer import DeadlinePacer, FairShare
 from splitfuse.engine.serving.output_processor import OutputProcessor
 
 COST = CostModel.fixed(0.010, 0.001, 0.0)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from splitfuse.engine.core.ports import Drafted
-from splitfuse.engine.extras.spec_decode.draft_length import DraftLengths
-from splitfuse.engine.extras.spec_decode.length_search import Costs, best_lengths
+from splitfuse.engine.extras.spec_decode.draft_length import Costs, DraftLengths, best_lengths
 
 PLAIN, TOKEN = 10e-3, 0.5e-3  # seconds of a step, and of one more token in it
 

@@ -12,8 +12,7 @@ from planted_bug import Bug
 from scheduler_bench import request
 from world import World
 
-from splitfuse.engine.extras.deadlines.pacer import GOAL_COUNTS
-from splitfuse.engine.extras.deadlines.prompt_order import Job, on_time
+from splitfuse.engine.extras.deadlines.pacer import GOAL_COUNTS, Job, on_time
 
 pytestmark = pytest.mark.sampled(8)
 MOST_SEEDS = 60

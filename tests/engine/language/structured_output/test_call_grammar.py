@@ -2,7 +2,7 @@
 
 import pytest
 
-from splitfuse.engine.language.structured_output.tool_schema import arguments_schema
+from splitfuse.engine.language.structured_output.call_grammar import arguments_schema
 
 CITY = {"properties": {"city": {"type": "string"}}}
 CLOSED_CITY = CITY | {"additionalProperties": False}
