@@ -65,6 +65,7 @@ class Decoder:
     qkv_bias: ClassVar[bool | None] = None  # None: config.attention_bias decides
     o_bias: ClassVar[bool | None] = None
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq", "lm_head.weight")  # endings of unread tensors' names
+    has_one_gate_up: ClassVar[bool] = False  # True if the files have one matrix for gate and up
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
     attention_class: ClassVar[type[Attention]] = Attention
     unrounded: ClassVar[tuple[str, ...]] = ()  # endings of matrices' names that --quantization leaves alone
@@ -322,10 +323,10 @@ class Decoder:
 
     def _load_gated_mlp(self, mlp: str, inner: int) -> MLP:
         hidden, bias, rows = self.config.hidden_size, self.config.mlp_bias, self._parallel.gate_up_rows(inner)
+        halves = [(f"{mlp}.{half}_proj", inner) for half in ("gate", "up")]
+        parts = [(f"{mlp}.gate_up_proj", 2 * inner)] if self.has_one_gate_up else halves
         return MLP(
-            self._linear(
-                [(f"{mlp}.{half}_proj", inner) for half in ("gate", "up")], hidden, bias=bias, rows=rows, is_robust=True
-            ),
+            self._linear(parts, hidden, bias=bias, rows=rows, is_robust=True),
             activation(self.config.hidden_act, GATED_ACTIVATIONS),
             self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=bias, is_robust=True),
         )

@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from .decoder import Decoder, Layer
-from .layers import Attention, NoNorm, Normed
+from .layers import Attention
+from .olmo import NormsAfterDecoder
 
 
-class Exaone4ForCausalLM(Decoder):
-    """Llama whose parts read the residual stream without a norm; the small models have no windows and rotate always."""
+class Exaone4ForCausalLM(NormsAfterDecoder):
+    """NormsAfterDecoder with norms of q and k; the small models have no windows and rotate always."""
 
     qk_norm = True
 
@@ -28,15 +28,6 @@ class Exaone4ForCausalLM(Decoder):
         if not self.config.hf_config["sliding_window"] or self.config.sliding_windows[index]:
             return attention
         return replace(attention, rope=attention.rope._replace(cos_sin=attention.rope.cos_sin[:, :0].contiguous()))
-
-    def _load_layer(self, index: int) -> Layer:
-        layer = self._layer_name(index)
-        return Layer(
-            attention_norm=NoNorm(),
-            attention=Normed(self._load_attention(index), self._load_norm(f"{layer}.post_attention_layernorm")),
-            mlp_norm=NoNorm(),
-            mlp=Normed(self._load_mlp(index), self._load_norm(f"{layer}.post_feedforward_layernorm")),
-        )
 
 
 def _layer_types(fields: Mapping[str, Any]) -> list[str]:

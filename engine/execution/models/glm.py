@@ -1,16 +1,13 @@
 """GLM-4 to GLM-4.7, dense and with mixtures of experts."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
-
-from torch import Tensor
 
 from .decoder import Layer
 from .deepseek_moe import DeepseekSparseDecoder
 from .interleaved_rope import InterleavedRope
 from .latent_decoder import LatentDecoder
-from .layers import GATED_ACTIVATIONS, MLP, Normed, activation
+from .layers import Normed
 
 
 class GlmForCausalLM(InterleavedRope):
@@ -19,17 +16,9 @@ class GlmForCausalLM(InterleavedRope):
     Llama with biases on q, k and v.
     """
 
+    has_one_gate_up = True
     partial_rotary = True
     o_bias: ClassVar[bool | None] = False
-
-    def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
-        hidden, inner = self.config.hidden_size, self.config.intermediate_size
-        mlp, rows = f"{self._layer_name(index)}.mlp", self._parallel.gate_up_rows(inner)
-        return MLP(
-            self._linear([(f"{mlp}.gate_up_proj", 2 * inner)], hidden, bias=False, rows=rows, is_robust=True),
-            activation(self.config.hidden_act, GATED_ACTIVATIONS),
-            self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=False, is_robust=True),
-        )
 
 
 class Glm4ForCausalLM(GlmForCausalLM):

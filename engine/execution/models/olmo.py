@@ -32,11 +32,8 @@ class AllHeadsNormDecoder(Decoder):
         return replace(attention, qk_norms=(spread_q, SpreadHeadsNorm(k_norm, parallel, config.num_kv_heads, own_kv)))
 
 
-class Olmo2ForCausalLM(AllHeadsNormDecoder, LlamaForCausalLM):
-    """OLMo 2 (OLMo Team 2025): norms after each part; all query heads share a norm, and all key heads.
-
-    Llama whose parts read the residual stream without a norm.
-    """
+class NormsAfterDecoder(Decoder):
+    """Decoder whose parts read the residual stream without a norm, and are normalised after."""
 
     def _load_layer(self, index: int) -> Layer:
         layer = self._layer_name(index)
@@ -46,6 +43,13 @@ class Olmo2ForCausalLM(AllHeadsNormDecoder, LlamaForCausalLM):
             mlp_norm=NoNorm(),
             mlp=Normed(self._load_mlp(index), self._load_norm(f"{layer}.post_feedforward_layernorm")),
         )
+
+
+class Olmo2ForCausalLM(NormsAfterDecoder, AllHeadsNormDecoder, LlamaForCausalLM):
+    """OLMo 2 (OLMo Team 2025): norms after each part; all query heads share a norm, and all key heads.
+
+    Llama whose parts read the residual stream without a norm.
+    """
 
 
 class Olmo3ForCausalLM(Olmo2ForCausalLM):

@@ -4,19 +4,17 @@ The long versions have two sets of rope factors (longrope). Here max_model_len c
 switches when a sequence outgrows the original length, and recomputes all of its keys.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from .decoder import Decoder
-from .layers import GATED_ACTIVATIONS, MLP, activation
 
 
 class Phi3ForCausalLM(Decoder):
     """Llama whose checkpoint stores q, k, v and gate, up as stacked matrices."""
 
     partial_rotary = True
+    has_one_gate_up = True
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,12 +29,3 @@ class Phi3ForCausalLM(Decoder):
         config = self.config
         rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         return self._linear([(f"{name}.qkv_proj", rows)], config.hidden_size, bias=False, rows=self._qkv_rows)
-
-    def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
-        hidden, inner = self.config.hidden_size, self.config.intermediate_size
-        mlp, rows = f"{self._layer_name(index)}.mlp", self._parallel.gate_up_rows(inner)
-        return MLP(
-            self._linear([(f"{mlp}.gate_up_proj", 2 * inner)], hidden, bias=False, rows=rows, is_robust=True),
-            activation(self.config.hidden_act, GATED_ACTIVATIONS),
-            self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=False, is_robust=True),
-        )
