@@ -1,13 +1,15 @@
 """Options of other servers and of vLLM's LLM(): translated to ours, ignored if harmless, or refused with a reason.
 
-One table serves both. Knows names and values as text, and nothing of a setting's effect. vLLM's names come from
-0.11.
+foreign_options.json has a row for the options that are alike; vLLM's names come from 0.11. Knows names and values as
+text, and nothing of a setting's effect.
 """
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
@@ -20,121 +22,17 @@ class ForeignOption:
     """
 
     takes_value: bool = True
-    words: tuple[str, ...] | None = None  # our words before the value, if there is one
-    harmless: tuple[str, ...] | None = ()
+    words: Sequence[str] | None = None  # our words before the value, if there is one
+    harmless: Sequence[str] | None = ()
     why: str = ""
 
 
-_ONE_MACHINE = "--tensor-parallel-size N shares a model on one machine, --replicas N starts several servers"
-_POOLING = "leave it out: the files say if a model pools; for any other model there is --pooler-config"
-_CONFIG = "a model is what its config.json says; edit that in a copy of its folder"
-_REVISION = "fetch it with `hf download OWNER/NAME --revision NAME`, and give the folder as MODEL"
-
-_ALIASES: dict[str, tuple[str, ...]] = {
-    "--model": (),  # replaced by the value alone
-    "-q": ("--quantization",),
-    **dict.fromkeys(("-tp", "--tp", "--tp-size"), ("--tensor-parallel-size",)),
-    "--num-gpu-blocks-override": ("--num-kv-blocks",),
+_TABLE: Any = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+FOREIGN_OPTIONS: Mapping[str, ForeignOption] = {
+    flag: ForeignOption(**{name: value for name, value in row.items() if name != "flags"})
+    for row in _TABLE
+    for flag in row["flags"].split()
 }
-_SWITCH_ALIASES = {
-    "--enable-log-requests": "--request-log",
-    "--no-enable-log-requests": "--no-request-log",
-    "--disable-log-requests": "--no-request-log",
-    "--no-disable-log-requests": "--request-log",
-    "--disable-uvicorn-access-log": "--no-request-log",
-}
-_SWITCHES_WITHOUT_EFFECT = """
---disable-cascade-attn --disable-custom-all-reduce --disable-frontend-multiprocessing --disable-log-stats
---enable-auto-tool-choice --enable-chunked-prefill --enable-prompt-tokens-details --enable-request-id-headers
---enable-sleep-mode --no-enable-log-outputs --no-trust-remote-code --use-tqdm-on-load
--cb --cont-batching --jinja --no-mmap
-"""
-_WITHOUT_EFFECT = """
--O --allowed-headers --allowed-methods --chat-template-content-format --compilation-config --cuda-graph-sizes
---guided-decoding-backend --limit-mm-per-prompt --max-log-len --max-parallel-loading-workers --max-seq-len-to-capture
---num-scheduler-steps --prefix-caching-hash-algo --safetensors-load-strategy --structured-outputs-config
---uvicorn-log-level
-"""
-_SWITCHES_REFUSED = {
-    _CONFIG: "--disable-sliding-window",
-    "long prompts are always split over steps": "--no-enable-chunked-prefill",
-    "code of a model repository is never run; server/docs/models.md lists what is built in": "--trust-remote-code",
-}
-# Harmless values, and the reason why others are refused.
-_REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "--config-format": (("auto", "hf"), _CONFIG),
-    "--convert": (("auto", "none"), _POOLING),
-    "--cpu-offload-gb": (("0", "0.0"), "weights stay on the device; --quantization int4 makes them smaller"),
-    "--distributed-executor-backend": (("mp", "uni"), _ONE_MACHINE),
-    "--max-long-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
-    "--max-num-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
-    "--logprobs-mode": (("raw_logprobs",), "logprobs are the model's own, before penalties, masks and temperature"),
-    "--max-logprobs": (("20",), "requests get at most 20"),
-    "--response-role": (("assistant",), "answers are the assistant's"),
-    "--runner": (("auto", "generate"), _POOLING),
-    "--task": (("auto", "generate"), _POOLING),
-    "--tokenizer-mode": (("auto", "fast", "hf"), "the tokenizer is the tokenizer.json in the model's folder"),
-    **dict.fromkeys(("--code-revision", "--tokenizer-revision"), (("main",), _REVISION)),
-    **dict.fromkeys(
-        ("--api-server-count", "-asc", "--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"),
-        (("1",), _ONE_MACHINE),
-    ),
-    **dict.fromkeys(
-        ("--pipeline-parallel-size", "-pp", "--decode-context-parallel-size", "-dcp"),
-        (("1",), f"{_ONE_MACHINE}; --quantization int8|int4 makes a model fit"),
-    ),
-}
-_ALWAYS_REFUSED = {
-    "the server speaks HTTP on --host and --port; put a proxy such as nginx or Caddy before it": "--middleware "
-    "--ssl-ca-certs",
-    f"{_CONFIG}; rope_scaling alone has a flag: --rope-scaling": "--hf-overrides --rope-theta",
-    "classes of other servers cannot be loaded": "--logits-processors --tool-parser-plugin",
-    "set HF_TOKEN in the environment": "--hf-token",
-    "set HF_HOME in the environment": "--download-dir",
-    "see --log-format": "--log-config-file",
-    "kernels are chosen by the shapes of a step": "--attention-backend",
-}
-# Options of SGLang, TGI or llama.cpp by their name here.
-_ELSEWHERE = {
-    "MODEL, without a flag": "--model-path --model-id -m -hf --hf-repo",
-    "--max-model-len": "--context-length --max-total-tokens --max-input-length --max-input-tokens -c --ctx-size",
-    "--max-num-seqs": "--max-running-requests --max-concurrent-requests -np --parallel",
-    "--max-num-batched-tokens": "--chunked-prefill-size --max-batch-prefill-tokens -b --batch-size",
-    "--gpu-memory-utilization": "--mem-fraction-static --cuda-memory-fraction",
-    "--num-threads": "-t --threads",
-    "--device cpu, or nothing: a GPU takes the whole model": "-ngl --n-gpu-layers --gpu-layers",
-    "--served-model-name": "-a --alias",
-    "--max-loras": "--max-cpu-loras",
-    "--thinking-budget": "--reasoning-budget",
-    "--thinking-message": "--reasoning-budget-message",
-    "--speculative-config": "--speculative-model --num-speculative-tokens",
-    "--host": "--hostname",
-    "--pooler-config": "--override-pooler-config",
-    "--replicas": "--dp --dp-size",
-    "--tensor-parallel-size": "--num-shard",
-}
-
-
-def _table() -> Iterator[tuple[str, ForeignOption]]:
-    for flag, words in _ALIASES.items():
-        yield flag, ForeignOption(words=words)
-    for flag, word in _SWITCH_ALIASES.items():
-        yield flag, ForeignOption(takes_value=False, words=(word,))
-    for flag in _SWITCHES_WITHOUT_EFFECT.split():
-        yield flag, ForeignOption(takes_value=False, harmless=None)
-    for flag in _WITHOUT_EFFECT.split():
-        yield flag, ForeignOption(harmless=None)
-    for why, flags in _SWITCHES_REFUSED.items():
-        yield from ((flag, ForeignOption(takes_value=False, why=why)) for flag in flags.split())
-    for flag, (harmless, why) in _REFUSED.items():
-        yield flag, ForeignOption(harmless=harmless, why=why)
-    for why, flags in _ALWAYS_REFUSED.items():
-        yield from ((flag, ForeignOption(why=why)) for flag in flags.split())
-    for ours, flags in _ELSEWHERE.items():
-        yield from ((flag, ForeignOption(why=f"here it is {ours}")) for flag in flags.split())
-
-
-FOREIGN_OPTIONS: Mapping[str, ForeignOption] = dict(_table())
 # Other servers' values of our own flags, and our values; None drops the flag, because the model's files decide.
 _VALUES: dict[str, dict[str, str | None]] = {
     "--dtype": {"half": "float16", "float": "float32"},
