@@ -190,7 +190,7 @@ def bisect(
         one = differences[0]
         report["first"] = {**one._asdict(), "a_text": names[one.a_token_id], "b_text": names[one.b_token_id]}
         if not any(map(_is_url, (a, b))) and not any("adapter" in own for own in settings):
-            compare = load_extra("bench.layers", needed_for="bisect").first_layer
+            compare = load_extra("bench.divergence", needed_for="bisect").first_layer
             token_ids = prompts[one.prompt] + answers[one.prompt][: one.position]
             report["layer"] = compare((a, b), settings, token_ids, tolerance=tolerance)
     return report

@@ -13,7 +13,7 @@ from ...errors import ConfigError
 from ...formats.json_file import positive_int
 from .hybrid import check_values, with_layer_kinds
 from .layers import ACTIVATIONS, MLP, activation
-from .mixer_decoder import MixerDecoder, Stateless
+from .mamba2 import MixerDecoder, Stateless
 from .moe import ExpertsConfig
 
 _LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from . import encoder_fields, family_fields, gemma_fields, hybrid_fields
+from . import family_fields, gemma_fields
 from .file import GgufFile
 from .keys import Keys
 
@@ -27,7 +27,7 @@ RESHAPED = ("exp_probs_b", "ssm_a", "ssm_d", "ssm_conv1d", "ssm_norm", "shortcon
 _TABLE = json.loads(Path(__file__).with_name("architectures.json").read_text(encoding="utf-8"))
 _FUNCTIONS: Mapping[str, Callable[[Keys], dict[str, Any]]] = {
     name.removesuffix("_fields"): function
-    for module in (encoder_fields, family_fields, gemma_fields, hybrid_fields)
+    for module in (family_fields, gemma_fields)
     for name, function in vars(module).items()
     if name.endswith("_fields")
 }

@@ -1,8 +1,9 @@
 """Program of the process that tries grammars: each is compiled and walked in a forked child with limits.
 
 A grammar that hangs, crashes or eats memory hurts only the child. The program is run by its path and imports no module
-of ours; sandbox.py sends one JSON object per line and receives one for each. A child answers through a pipe of its own,
-which closes when the child ends: so every end of a child shows as something to read, and no signal can be missed.
+of ours; grammar_maker.py sends one JSON object per line and receives one for each. A child answers through a pipe of
+its own, which closes when the child ends: so every end of a child shows as something to read, and no signal can be
+missed.
 """
 
 import itertools

@@ -18,7 +18,7 @@ from llguidance import LLMatcher
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import UnavailableError
 from splitfuse.engine.language.structured_output import sandbox_worker
-from splitfuse.engine.language.structured_output.sandbox import Sandbox, SandboxError
+from splitfuse.engine.language.structured_output.grammar_maker import Sandbox, SandboxError
 
 GOOD = LLMatcher.grammar_from_regex("[a-z]{3}")
 BROKEN = LLMatcher.grammar_from_regex("(")
@@ -73,7 +73,7 @@ def test_only_its_own_processor_time_condemns_a_grammar(
     folder = str(Path(sandbox_worker.__file__).parent)
     program = tmp_path / "limited.py"
     program.write_text(f"import sys; sys.path.append({folder!r}); import sandbox_worker as it; it.{limits}; it.main()")
-    monkeypatch.setattr("splitfuse.engine.language.structured_output.sandbox._PROGRAM", program)
+    monkeypatch.setattr("splitfuse.engine.language.structured_output.grammar_maker._PROGRAM", program)
     with pytest.raises(error, match=message):
         new_sandbox().run(SLOW)
 

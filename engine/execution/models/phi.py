@@ -1,4 +1,4 @@
-"""Phi-3.5-MoE (Microsoft 2024): a mixture with LayerNorms and biases, routed by SparseMixer (Liu et al. 2024)."""
+"""Phi-3 to Phi-4, dense and with mixtures of experts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,13 +8,42 @@ from torch import Tensor
 from ....kernels import ops
 from ...errors import ConfigError
 from ...formats.json_file import positive_number
+from .decoder import Decoder
 from .hybrid import check_values
 from .layer_norm_decoder import LayerNormDecoder
 from .moe import ExpertsConfig, SparseDecoder
 
 
+class Phi3ForCausalLM(Decoder):
+    """Phi-3, Phi-3.5 and Phi-4 (Abdin et al. 2024): one matrix for q, k and v, one for gate and up, partial rotation.
+
+    The long versions have two sets of rope factors (longrope). Here max_model_len chooses one for good; transformers
+    switches when a sequence outgrows the original length, and recomputes all of its keys.
+    """
+
+    partial_rotary = True
+    has_one_gate_up = True
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = super().normalize_config(raw)
+        scaling = dict(fields.get("rope_scaling") or fields.get("rope_parameters") or {})
+        # The first checkpoints' names for longrope.
+        if (scaling.get("rope_type") or scaling.get("type")) in ("su", "yarn"):
+            fields["rope_scaling"] = {**scaling, "rope_type": "longrope"}
+        return fields
+
+    def _load_qkv(self, name: str) -> Any:
+        config = self.config
+        rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        return self._linear([(f"{name}.qkv_proj", rows)], config.hidden_size, bias=False, rows=self._qkv_rows)
+
+
 class PhimoeForCausalLM(LayerNormDecoder, SparseDecoder):
-    """SparseDecoder under Mixtral's names."""
+    """Phi-3.5-MoE (Microsoft 2024): a mixture with LayerNorms and biases, routed by SparseMixer (Liu et al. 2024).
+
+    SparseDecoder under Mixtral's names.
+    """
 
     mlp_names = None
     sparse_block = "block_sparse_moe"
