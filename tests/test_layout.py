@@ -40,7 +40,7 @@ DELETABLE = ("apis", "results", "extras")
 # Most lines of code, that is lines with a token that is no docstring and no comment. Whoever raises a row says in the
 # commit what went for it. The extras of the engine, and the deletable folders of the server, have AN_EXTRA each.
 BUDGETS = {
-    "engine/core": 2206,
+    "engine/core": 2200,
     "the engine without its core and its extras": 18150,
     "the server without its deletable folders": 8109,
     "kernels": 7370,

@@ -8,10 +8,10 @@ from planted_bug import Bugs, Method, plant
 from splitfuse.engine.core.batch import NO_OUTPUT, RowFailure, RowOutput
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.fair_queue import Holdings, TokenCounters
-from splitfuse.engine.core.isolation import IsolatingRunner
 from splitfuse.engine.core.planner import Planner
 from splitfuse.engine.core.policies import Source
 from splitfuse.engine.core.scheduler import Scheduler
+from splitfuse.engine.core.step_pipeline import IsolatingRunner
 
 BUGS: Bugs = {}
 

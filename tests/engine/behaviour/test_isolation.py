@@ -9,8 +9,8 @@ import pytest
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
 from splitfuse.engine.core.batch import Batch, BatchRow, Moves, RowOutput
-from splitfuse.engine.core.isolation import IsolatingRunner
 from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.step_pipeline import IsolatingRunner
 from splitfuse.engine.execution.runner import pending_outputs, stages
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.engine.execution.sampling import sampler
