@@ -29,22 +29,6 @@ inline void relax() {
 #endif
 }
 
-// An idle task (SCHED_IDLE) that has a core keeps it to the next tick, up to 4 ms, while a thread of a normal task waits
-// for the core. So ops of an idle task offer their core every 100 us, which costs it 1 % at most.
-#ifdef __linux__
-inline const bool is_idle_task = sched_getscheduler(0) == SCHED_IDLE;
-inline void offer_core() {
-    static thread_local std::chrono::steady_clock::time_point next;
-    const auto now = std::chrono::steady_clock::now();
-    if (now < next) return;
-    sched_yield();
-    next = std::chrono::steady_clock::now() + std::chrono::microseconds(100);
-}
-#else
-constexpr bool is_idle_task = false;
-inline void offer_core() {}
-#endif
-
 // State that the threads of a team share.
 class Meeting {
    public:
@@ -58,7 +42,7 @@ class Meeting {
     // Moves the calling thread to a free processor, if it shares its own with a thread of a smaller number.
     void part(int thread, int num_threads) {
 #ifdef __linux__
-        if (thread >= MOST_SHARES || is_idle_task) return;
+        if (thread >= MOST_SHARES) return;
         const int here = sched_getcpu();
         if (processors[thread].load(std::memory_order_relaxed) != here + 1)
             processors[thread].store(here + 1, std::memory_order_relaxed);
@@ -140,19 +124,13 @@ class Team {
     template <typename Function>
     void each(int64_t count, Function f) const {
         const int64_t end = count * (thread + 1) / num_threads;
-        for (int64_t item = count * thread / num_threads; item < end; item++) {
-            if (is_idle_task) offer_core();
-            f(item);
-        }
+        for (int64_t item = count * thread / num_threads; item < end; item++) f(item);
     }
 
     // Calls f(item) for items taken one by one, for work of very uneven items. Once between two barriers.
     template <typename Function>
     void take(int64_t count, Function f) const {
-        for (int64_t item; (item = meeting.next.fetch_add(1, std::memory_order_relaxed)) < count;) {
-            if (is_idle_task) offer_core();
-            f(item);
-        }
+        for (int64_t item; (item = meeting.next.fetch_add(1, std::memory_order_relaxed)) < count;) f(item);
     }
 
     // Calls f(item, next) for this thread's share of the items, like `each`, then for the rest of the next few threads'
@@ -165,10 +143,8 @@ class Team {
         for (int i = 0; i < num_threads && i <= MOST_HELPED; i++) {
             const int64_t of = (thread + i) % num_threads, end = count * (of + 1) / num_threads;
             std::atomic<int64_t>& taken = meeting.taken[of].count;
-            for (int64_t item; (item = count * of / num_threads + taken.fetch_add(1, std::memory_order_relaxed)) < end;) {
-                if (is_idle_task) offer_core();
+            for (int64_t item; (item = count * of / num_threads + taken.fetch_add(1, std::memory_order_relaxed)) < end;)
                 f(item, i == 0 && item + 1 < end ? item + 1 : item);
-            }
         }
     }
 

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import secrets
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,9 +27,9 @@ _REST_S = 1.0  # from a refusal to the next try
 _USAGE_ERROR = 2  # wrong setting or model that cannot be loaded: another start would end the same way
 _PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 _LIVED_S = 60.0  # lifetime after which a server is started again at once
-# Beside eight chats of SmolLM2 on two cores a niceness of 10 stretched their P99 gap to 1.25 times, at 0.58 of their
-# tokens per second: barriers wait for a thread that has lost its core. As an idle task: 1.05 to 1.22 times, at 0.94.
-_NICENESS = 19
+# Weight of 36, against 1,024 of each thread of usual priority. As an idle task the process was ready after 212 s at a
+# load of 11. With a niceness of 10 (110), beside eight chats of SmolLM2 on two cores, their rate fell to 0.58.
+_NICENESS = 15
 
 
 class PoolingServer:
@@ -147,9 +146,8 @@ class PoolingServer:
     async def _live(self) -> int:
         """Run one server to its end."""
         self._process = process = await ServerProcess.start("embeddings", self._config(), host=_HOST)
-        _give_way(process.pid)
         try:
-            asking = asyncio.create_task(self._ask(process.address))
+            asking = asyncio.create_task(self._ask(process))
             try:
                 return await process.wait()
             finally:
@@ -160,8 +158,9 @@ class PoolingServer:
             self._process = None
             await process.close()
 
-    async def _ask(self, address: Address) -> None:
-        """Note the address once the server is ready."""
+    async def _ask(self, process: ServerProcess) -> None:
+        """Note the address once the server is ready. Until then the process has the usual priority."""
+        address = process.address
         headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
         while True:
             with contextlib.suppress(httpx.HTTPError, ValueError, LookupError):
@@ -169,6 +168,7 @@ class PoolingServer:
                     listed = await self._client.get(f"http://{address}/v1/models", headers=headers, timeout=5.0)
                     self.models = tuple(listed.json()["data"])
                     assert self._address is not None
+                    _give_way(process.pid)
                     self._address.set_result(address)
                     return
             await asyncio.sleep(_ASK_S)
@@ -188,11 +188,10 @@ def _ending() -> NotReadyError:
 
 
 def _give_way(pid: int) -> None:
-    """Let the first model's threads go first, also where Linux groups processes by session."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    """Leave the first model's threads most of the time, also where Linux groups processes by session."""
+    threads = Path(f"/proc/{pid}/task")
+    for thread in [pid, *(int(path.name) for path in threads.iterdir())] if threads.exists() else [pid]:
+        with contextlib.suppress(OSError):  # the thread has ended
+            os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(_NICENESS))

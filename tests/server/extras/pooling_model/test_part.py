@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.server.app import build_app
 from splitfuse.server.extras.pooling_model import pooling_server
 from splitfuse.server.extras.pooling_model.part import PoolingModel
-from splitfuse.server.extras.pooling_model.pooling_server import _give_way
+from splitfuse.server.extras.pooling_model.pooling_server import PoolingServer, _give_way
 from splitfuse.server.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own, of tiny shapes
@@ -37,7 +36,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def given_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the processes that would have given way; on busy cores an idle task does not start within a minute."""
+    """Return the processes that would have given way."""
     pids: list[int] = []
     monkeypatch.setattr(pooling_server, "_give_way", pids.append)
     return pids
@@ -102,13 +101,29 @@ async def test_keys_and_lines_of_a_batch_reach_it(embedder: Path) -> None:
         assert "input" in json.dumps(errors)
 
 
-def test_the_process_gives_way() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        _give_way(process.pid)
-        assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
+async def test_the_process_loads_at_usual_priority_then_has_a_share(
+    embedder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = PoolingServer(Settings(model="demo", num_threads=1, embedding_model=str(embedder)))
+    has_answered: list[bool] = []
+
+    def give_way(pid: int) -> None:
+        has_answered.append(server.models != () and os.getpriority(os.PRIO_PROCESS, pid) == 0)
+        _give_way(pid)
+
+    monkeypatch.setattr(pooling_server, "_give_way", give_way)
+    server.begin()
+    try:
+        await server.is_up()
+        assert has_answered == [True]
+        assert server.pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, server.pid) == 15
         if sys.platform == "linux":
-            assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
-        process.kill()
+            threads = [int(name) for name in os.listdir(f"/proc/{server.pid}/task")]
+            assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {15}, "Linux has one for each"
+            assert os.sched_getscheduler(server.pid) == os.SCHED_OTHER, "an idle task may wait for minutes"
+    finally:
+        await server.stop()
 
 
 async def test_the_process_starts_again(embedder: Path, given_way: list[int]) -> None:
