@@ -109,7 +109,7 @@ def tags_of(text: str) -> tuple[str, ...]:
 
 def is_tag(word: str) -> bool:
     """True if a word is no ordinary text."""
-    return len(word) >= _MIN_TAG_CHARS and word[0] not in '{"'
+    return bool(TAG.match(word)) or (len(word) >= _MIN_TAG_CHARS and word[0] not in '[{"')
 
 
 @cache

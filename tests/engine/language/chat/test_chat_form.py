@@ -39,6 +39,9 @@ SMALL = {
     "minimax": HEAD + "{% if m.tool_calls %}<minimax:tool_call>\n" + LOOP + '<invoke name="{{ c.function.name }}">\n'
     + ITEMS + '<parameter name="{{ k }}">' + TYPED + "</parameter>\n{% endfor %}</invoke>\n{% endfor %}"
     + "</minimax:tool_call>{% endif %}[end]{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}",
+    "bare list": HEAD + "{% if m.tool_calls %}[" + LOOP + '{"name": "{{ c.function.name }}", "arguments": '
+    + "{{ c.function.arguments | tojson }}}{{ ', ' if not loop.last }}{% endfor %}]{% endif %}[end]{% endfor %}"
+    + "{% if add_generation_prompt %}[assistant]{% endif %}",
 }  # fmt: skip
 SMALL["open thinking"] = (
     SMALL["qwen3_coder"]
@@ -233,6 +236,8 @@ ODD: list[tuple[str, str, list[Any], str, str]] = [
     ("open thinking", "t5 <tool_call> is a tag</think>Answer.", [], "Answer.", "t5 <tool_call> is a tag"),
     ("pythonic", "<|tool_call_start|>[put(s='it\\'s', n=3)]<|tool_call_end|>Wait.", [("put", {"s": "it's", "n": 3})],
      "Wait.", ""),
+    ("bare list", '[{"name": "Bob", "age": 5}]', [], '[{"name": "Bob", "age": 5}]', ""),
+    ("bare list", 'Names: [{"name": "put"}]', [], 'Names: [{"name": "put"}]', ""),
     ("minimax", f"<minimax:tool_call>{MINIMAX}</minimax:tool_call>", PUT, "", ""),
 ]  # fmt: skip
 
