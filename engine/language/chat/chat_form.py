@@ -113,17 +113,18 @@ def form_facts(template: ChatTemplate) -> dict[str, Any]:
     """Return what a template says of its answers, as JSON values.
 
     calls: the fields of a CallSyntax, unless one with a name reads them; reasoning: those of a ReasoningFormat; error:
-    the reason if nothing can be derived.
+    the reason if no calls can be derived.
     """
+    facts: dict[str, Any] = {"calls": None}
     try:
         form = ChatForm.of(template)
+        calls, name = form.calls, detected_format(template.source)
+        facts["calls"] = None if calls is None or _reads(name, form, calls) else asdict(calls)
+        reasoning = form.reasoning
     except (ConfigError, InvalidRequestError) as exc:
-        return {"error": str(exc)}
-    calls, name = form.calls, detected_format(template.source)
-    return {
-        "calls": None if calls is None or _reads(name, form, calls) else asdict(calls),
-        "reasoning": None if form.reasoning is None else asdict(form.reasoning),
-    }
+        facts["error"] = str(exc)
+        reasoning = thoughts_of(template.render, template.source)
+    return facts | {"reasoning": None if reasoning is None else asdict(reasoning)}
 
 
 def _reads(name: str | None, form: ChatForm, calls: CallSyntax) -> bool:

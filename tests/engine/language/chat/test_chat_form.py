@@ -11,6 +11,8 @@ from published import needs_published, published
 
 from splitfuse.engine import ChatForm
 from splitfuse.engine.errors import ConfigError, InvalidRequestError
+from splitfuse.engine.language.chat.chat_form import form_facts
+from splitfuse.engine.language.chat.template import ChatTemplate
 
 PUBLISHED = {path.stem: path.read_text() for path in sorted(published("conformance/templates").glob("*.jinja"))}
 REFUSED = {"fireworks-ai-llama-3-firefunction-v2": "'functions' is undefined"}
@@ -204,6 +206,15 @@ def test_calls_that_cannot_be_read_back_are_refused() -> None:
     unquoted = HEAD + LOOP + "<call>{{ c.function.name }}(" + ITEMS + "{{ k }}='{{ v }}',{% endfor %})" + TAIL
     with pytest.raises(ConfigError, match="not read back as they were"):
         ChatForm.derive(unquoted)
+
+
+def test_reasoning_is_derived_where_calls_are_not() -> None:
+    joined = HEAD + LOOP + "<call>{{ c.function.name }} {{ c.function.arguments.values() | join('&') }}" + TAIL
+    thought = "{% if m.reasoning_content %}<seed:think>{{ m.reasoning_content }}</seed:think>{% endif %}{{ m.content"
+    facts = form_facts(ChatTemplate(joined.replace("{{ m.content", thought), special_tokens={}))
+    assert "does not show a call's arguments" in facts["error"]
+    assert facts["calls"] is None
+    assert facts["reasoning"]["openings"] == ("<seed:think>",)
 
 
 TOOLS = [
