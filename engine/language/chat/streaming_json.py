@@ -5,6 +5,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _SPACE = " \t\r\n"
+_FOLLOWING = {  # states of ObjectReader after a character
+    ("start", "{"): "first key",
+    ("first key", '"'): "key",
+    ("first key", "}"): "done",
+    ("next key", '"'): "key",
+    ("colon", ":"): "value start",
+    ("after value", ","): "next key",
+    ("after value", "}"): "done",
+}
 
 
 class Entry(NamedTuple):
@@ -61,8 +70,7 @@ class ObjectReader:
         self.rest = ""
         self._key = ""
         self._token = ""  # current key so far, with its quotes
-        self._is_escaped = False  # True after a backslash within a key
-        self._value = ValueReader()
+        self._value = ValueReader()  # of the current key or value
 
     @property
     def is_over(self) -> bool:
@@ -74,51 +82,30 @@ class ObjectReader:
         position = 0
         self.rest = ""
         while position < len(text) and not self.is_over:
+            if self.state not in ("key", "value"):
+                self._between(text[position])
+                position += self.state not in ("key", "value", "broken")  # else the character is the next one's
+                continue
+            part = self._value.take(text, position)
+            position += len(part)
+            self.rest = text[position:]
             if self.state == "value":
-                part = self._value.take(text, position)
-                position += len(part)
-                self.rest = text[position:]
                 self.state = "after value" if self._value.is_over else "value"
                 yield Entry(self._key, part, self._value.is_over)
             else:
-                self._between(text[position])
-                position += self.state not in ("value", "broken")  # the character belongs to the value, or to no call
+                self._token += part
+                if self._value.is_over:
+                    self._key, self.state = decoded(self._token) or "", "colon"
         self.rest = text[position:]
 
     def _between(self, char: str) -> None:
-        """Read one character outside of values."""
-        if self.state == "key":
-            self._of_key(char)
-        elif char in _SPACE:
+        """Read one character outside of keys and values."""
+        if char in _SPACE:
             return
-        elif self.state == "value start":
-            self._begin_value(char)
-        else:
-            following = {
-                ("start", "{"): "first key",
-                ("first key", '"'): "key",
-                ("first key", "}"): "done",
-                ("next key", '"'): "key",
-                ("colon", ":"): "value start",
-                ("after value", ","): "next key",
-                ("after value", "}"): "done",
-            }
-            self.state = following.get((self.state, char), "broken")
-            self._token = char
-
-    def _of_key(self, char: str) -> None:
-        self._token += char
-        if self._is_escaped:
-            self._is_escaped = False
-        elif char == "\\":
-            self._is_escaped = True
-        elif char == '"':
-            self._key = decoded(self._token) or ""
-            self.state = "colon"
-
-    def _begin_value(self, char: str) -> None:
-        self.state = "broken" if char in ",:}]" else "value"
-        self._value = ValueReader()
+        is_value = self.state == "value start" and char not in ",:}]"
+        self.state = "value" if is_value else _FOLLOWING.get((self.state, char), "broken")
+        if self.state in ("key", "value"):
+            self._token, self._value = "", ValueReader()
 
 
 def decoded(text: str) -> str | None:
