@@ -182,7 +182,12 @@ class SmallWorld:
                     arrival_time=self.now,
                 )
             )
+        waiting, charged = {request.tenant for request in self.scheduler.waiting}, self._charged()
+        level = 0.0 if self.scheduler._counters is None else self.scheduler._counters._level
         self.core.add(group)
+        if prompt.tenant not in waiting and not prompt.is_background:
+            least = min([charged[tenant] for tenant in waiting if tenant in charged], default=level)
+            assert self._charged().get(prompt.tenant, least) >= least, "a tenant has saved up service"
         self.requests += group
         self.num_received.update(dict.fromkeys(group, 0))
 
@@ -324,6 +329,7 @@ class SmallWorld:
             assert delta.finish_reason == reason, f"{_name(request)} ends by {delta.finish_reason}, not {reason}"
             if reason is not None:
                 assert request.is_finished
+                assert request.num_output_tokens == self.num_received[request], "tokens behind the end are kept"
                 del self.num_received[request]
 
     # Checks.
@@ -341,6 +347,8 @@ class SmallWorld:
             assert request.num_output_tokens == num_received, f"{request}: {num_received} tokens were delivered"
         for request in self.requests:
             assert request in unfinished or request.is_finished, f"{request} goes on without a client"
+        num_preemptions = sum(request.num_preemptions for request in self.requests)
+        assert num_preemptions == scheduler.num_preemptions, "preemptions are miscounted"
         self._check_contents()
         if not unfinished and not self.steps:
             assert not self.blocks.device.num_used_blocks, "blocks leak"

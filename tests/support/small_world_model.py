@@ -168,7 +168,7 @@ class NullModel:
             num_good += 1
         token_ids = right[num_known : num_known + num_good + 1] if is_right else [WRONG]
         if kind == "stop" and chosen is row.request:
-            token_ids[-1] = STOP
+            token_ids[0] = STOP
         return RowOutput(tuple(token_ids), num_drafts=row.num_drafts)
 
 
@@ -191,7 +191,7 @@ class NullSpeculator(Speculator):
         for row in batch.rows:
             start, request = row.start + 1, row.request
             tokens = self._model.outcomes.tokens[request.seed][start : start + row.num_drafts]
-            num_good = {"accept": 2**31, "half": 1}.get(kind, 0) if chosen in (None, request) else 0
+            num_good = {"": 0, "half": 1}.get(kind, 2**31) if chosen in (None, request) else 0
             drafts[request] = [token if i < num_good else WRONG for i, token in enumerate(tokens)]
         return batch.with_drafts(drafts)
 

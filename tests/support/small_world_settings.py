@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from splitfuse.engine.core.sampling_params import SamplingParams
 
@@ -63,22 +64,28 @@ class SmallSettings:
 
 _EVENTS = {"abort": 1, "fail": 1, "lost": 1, "stop": 1, "text": 1}
 _TWO = SmallSettings({"a": Prompt((1, 2, 3), 3), "b": Prompt((1, 2, 4, 5), 3)}, _EVENTS)
+_LONG = {"a": Prompt((1, 2, 3), 3), "b": Prompt((1, 2, 4, 5), 5)}
 _TENANTS = {"a": Prompt((1, 2, 3), 2, count=2, tenant="ann"), "b": Prompt((1, 2, 4), 2, tenant="ben")}
 _FORK = {"a": Prompt((1, 2, 3, 4), 3, n=2), "b": Prompt((1, 2, 3), 2)}
-_AHEAD = replace(_TWO, steps_in_flight=2, events={"abort": 1, "lost": 1, "stop": 1, "text": 1, "nostart": 1})
-_TIMED = {"a": Prompt((1, 2, 3), 3, timeout_ms=2000), "b": Prompt((1, 2, 4), 2, max_queue_ms=1000)}
+_AHEAD = replace(_TWO, steps_in_flight=2, events={"abort": 1, "fail": 1, "lost": 1, "stop": 1})
+_SWAP_AHEAD: dict[str, Any] = {"steps_in_flight": 2, "num_host_blocks": 3, "preemption_mode": "swap"}
+_FAIR: dict[str, Any] = {"scheduling_policy": "fair", "tenant_weights": {"ben": 2.0}}
+_TIMED = {"a": Prompt((1, 2, 3), 3, timeout_ms=2000), "b": Prompt((1, 2, 4, 5), 3, max_queue_ms=1000)}
 _URGENT = {"a": Prompt((1, 2, 3), 3, priority=1), "b": Prompt((1, 2), 3), "c": Prompt((1, 2, 4), 2, is_background=True)}
 
 # Worlds that are explored whole.
 WHOLE: dict[str, SmallSettings] = {
     "recompute": _TWO,
     "equal": replace(_TWO, prompts={"a": Prompt((1, 2, 3), 3, count=2)}),
-    "swap": replace(_TWO, num_host_blocks=3, preemption_mode="swap"),
+    "swap": replace(_TWO, prompts=_LONG, num_host_blocks=3, preemption_mode="swap"),
     "ahead": _AHEAD,
     "fork": replace(_TWO, prompts=_FORK, max_num_seqs=3),
+    "fork ahead": replace(_TWO, prompts={"a": _FORK["a"]}, events={**_EVENTS, "nostart": 1}, **_SWAP_AHEAD),
     "drafts": replace(_TWO, max_drafts=2, max_num_batched_tokens=6),
-    "deadlines": replace(_TWO, prompts=_TIMED, events={"tick": 3, "abort": 1, "lost": 1}, max_num_seqs=1),
-    "fair": replace(_TWO, prompts=_TENANTS, scheduling_policy="fair", events={"abort": 1, "stop": 1}),
+    "deadlines": replace(_TWO, prompts=_TIMED, events={"tick": 3, "abort": 1}),
+    "deadlines ahead": replace(_TWO, prompts=_TIMED, events={"tick": 2}, steps_in_flight=2),
+    "fair": replace(_TWO, prompts=_TENANTS, events={"abort": 1, "stop": 1}, **_FAIR),
+    "fair ahead": replace(_TWO, prompts=_TENANTS, events={"abort": 1}, steps_in_flight=2, **_FAIR),
     "priority": replace(_TWO, prompts=_URGENT, scheduling_policy="priority", events={"abort": 1, "stop": 1}),
     "weights": replace(_TWO, num_host_blocks=3, preemption_mode="swap", events={"abort": 1, "weights": 1}),
 }

@@ -12,9 +12,14 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import draft_bugs
+import memory_bugs
+import overlap_bugs
 import pytest
+import schedule_bugs
 import small_world_search
 import small_world_settings
+import subtle_bugs
 from small_world import SmallWorld
 from small_world_search import Broken, Search
 from small_world_settings import LARGE, WHOLE, WORLDS
@@ -23,6 +28,40 @@ from small_world_state import Memory
 from splitfuse.engine.core.batch import Batch
 from splitfuse.engine.core.block_manager import BlockManager
 from splitfuse.engine.core.scheduler import Scheduler
+
+BUGS = {**subtle_bugs.BUGS, **overlap_bugs.BUGS, **draft_bugs.BUGS, **memory_bugs.BUGS, **schedule_bugs.BUGS}
+# Planted bugs, with a world that shows each, and the number of actions of its shortest path.
+FOUND = {
+    "blocks_of_a_fork_are_freed_in_flight_after_a_swap": ("fork", 9),
+    "only_the_oldest_step_uses_blocks": ("ahead", 7),
+    "failure_frees_blocks_that_the_next_step_uses": ("ahead", 7),
+    "deadline_frees_blocks_in_flight": ("deadlines ahead", 7),
+    "tokens_behind_an_end_token_are_remembered": ("ahead", 8),
+    "outputs_of_a_rerun_go_by_their_place": ("fork ahead", 13),
+    "fork_trusts_a_step_in_flight": ("fork ahead", 6),
+    "abort_of_a_swapped_request_leaks_host_blocks": ("swap", 8),
+    "swap_in_forgets_the_shared_prefix": ("swap", 12),
+    "swapped_request_was_not_preempted": ("weights", 7),
+    "tokens_found_after_a_preemption_count_as_hits": ("weights", 9),
+    "request_that_returns_is_last": ("priority", 5),
+    "free_blocks_of_a_prefix_are_given_away": ("deadlines ahead", 15),
+    "free_blocks_keep_what_old_weights_computed": ("weights", 5),
+    "tenant_is_skipped_after_an_abort_in_flight": ("fair", 6),
+    "cached_tokens_are_charged": ("fair", 5),
+    "pause_saves_up_service": ("fair", 3),
+    "stop_string_at_the_last_token_is_overlooked": ("recompute", 7),
+    "queue_deadline_ends_a_preempted_request": ("deadlines", 10),
+    "deadline_is_lost_while_a_token_is_in_flight": ("deadlines ahead", 7),
+    "blocks_are_freed_a_step_early": ("fork ahead", 7),
+    "a_request_in_flight_is_preempted": ("ahead", 9),
+    "what_ran_behind_a_failure_is_believed": ("fork ahead", 10),
+    "tokens_after_a_stop_string_are_kept": ("drafts", 5),
+    "tokens_after_an_end_token_are_kept": ("drafts", 5),
+    "wrong_drafts_count_as_computed": ("drafts", 5),
+    "swap_in_goes_to_the_wrong_block": ("swap", 10),
+    "copy_on_write_is_skipped": ("fork", 5),
+    "weights_of_tenants_are_ignored": ("fair", 2),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +124,23 @@ def test_work_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.path == ["arrive a"]
     with pytest.raises(AssertionError, match="not all requests end"):
         printed_test(caught.value)()
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_planted_bug_is_found_with_its_shortest_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug, (world, num_actions) = BUGS[name], FOUND[name]
+    monkeypatch.setattr(bug.owner, bug.name, bug.make(getattr(bug.owner, bug.name)))
+    with pytest.raises(Broken) as caught:
+        Search(WHOLE[world], world).run()
+    print(caught.value)
+    assert "only copies show it" not in caught.value.fault
+    assert len(caught.value.path) == num_actions
+    with pytest.raises(AssertionError):
+        printed_test(caught.value)()
+
+
+def test_every_subtle_bug_is_in_the_table() -> None:
+    assert subtle_bugs.BUGS.keys() <= FOUND.keys()
 
 
 @pytest.mark.parametrize("name", WORLDS)
