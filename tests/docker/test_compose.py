@@ -1,4 +1,4 @@
-"""Compose file: its form, the hardening of every service, the existence of mounted and named files."""
+"""Compose files: their form, the hardening of every service, the existence of mounted and named files."""
 
 import json
 import re
@@ -15,6 +15,9 @@ FOLDER = Path(__file__).parents[2] / "docker"
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = ("server", "server-gpu")
+BALANCED: dict[str, Any] = yaml.safe_load((FOLDER / "compose.balanced.yaml").read_text())
+# Services of both files, with the volumes that their file declares.
+ALL = [(service, file["volumes"]) for file in (COMPOSE, BALANCED) for service in file["services"].values()]
 
 
 def mounts(service: str) -> dict[str, str]:
@@ -31,10 +34,11 @@ def resolved(service: str, path: str) -> Path:
     raise AssertionError(f"{service} has nothing of ours at {path}")
 
 
-def test_it_follows_the_compose_schema() -> None:
+@pytest.mark.parametrize("compose", [COMPOSE, BALANCED], ids=["one server", "balanced"])
+def test_it_follows_the_compose_schema(compose: dict[str, Any]) -> None:
     schemas = pytest.importorskip("check_jsonschema.builtin_schemas", reason="pip install check-jsonschema")
     schema = json.loads((Path(schemas.__file__).parent / "vendor" / "compose-spec.json").read_text())
-    jsonschema.validate(COMPOSE, schema)
+    jsonschema.validate(compose, schema)
 
 
 def test_the_profiles_are_the_promised_ones() -> None:
@@ -42,31 +46,16 @@ def test_the_profiles_are_the_promised_ones() -> None:
     assert profiles == {"server": [], "server-gpu": ["gpu"], "prometheus": ["monitoring"], "grafana": ["monitoring"]}
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_every_service_is_hardened(name: str) -> None:
-    service = SERVICES[name]
-    assert service["read_only"] is True
-    assert service["cap_drop"] == ["ALL"]
-    assert "cap_add" not in service
-    assert "privileged" not in service
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    # compose refuses to put configs and secrets into a container with a read-only root
-    assert "configs" not in service
-    assert "secrets" not in service
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_ports_are_offered_to_this_machine_only(name: str) -> None:
-    assert all(re.match(r"(127\.0\.0\.1|\$\{PUBLISH:-127\.0\.0\.1):", port) for port in SERVICES[name]["ports"])
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_every_mounted_file_exists_and_every_volume_is_declared(name: str) -> None:
-    for source in mounts(name).values():
-        if source.startswith("."):
-            assert (FOLDER / source).exists()
-        else:
-            assert source in COMPOSE["volumes"]
+def test_every_service_is_hardened() -> None:
+    for service, volumes in ALL:
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        # compose refuses to put configs and secrets into a container with a read-only root
+        assert not {"cap_add", "privileged", "configs", "secrets"} & service.keys()
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert all(re.match(r"(127\.0\.0\.1|\$\{PUBLISH:-127\.0\.0\.1):", port) for port in service.get("ports", []))
+        for source in (volume.split(":")[0] for volume in service.get("volumes", [])):
+            assert (FOLDER / source).exists() if source.startswith(".") else source in volumes
 
 
 def test_images_are_pinned() -> None:

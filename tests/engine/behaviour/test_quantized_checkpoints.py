@@ -10,6 +10,7 @@ import torch
 from logits import all_logits
 from quantized_checkpoints import CASES, OTHERS, Case, has_compressed_tensors, save_quantized
 from random_schedule import Arrival, random_llm, run_schedule
+from tables import table
 from tiny_models import VOCAB_SIZE, greedy, write_config
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -127,23 +128,7 @@ def test_a_quantized_draft_model_drafts(tmp_path: Path) -> None:
     assert output.metrics.num_accepted_tokens > 10, "its weights are the target's, so nearly all drafts are right"
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf5"}, "bnb_4bit_quant_type 'nf5' is not known; known: nf4, fp4"),
-    ({"quant_method": "quip"}, r"'quip', which is not known; known: auto-round, awq, bitsandbytes, compressed-tensors"),
-    ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ' is not known; known: FP8"),
-    ({"quant_method": "auto-round", "packing_format": "itrex"}, "'itrex' is not known; known: auto_round:auto_gptq"),
-    ({"quant_method": "auto-round", "bits": 2}, "bits 2 is not known"),
-    ({"quant_method": "awq", "version": "gemv"}, "'gemv' is not supported; take one of gemm"),
-    ({"quant_method": "awq", "bits": 3}, "bits 3 is not known; known: 4, 8"),
-    ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "group_size must be a positive integer, or -1"),
-    ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, "dynamic bits"),
-    ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "'marlin' is not known; known: gptq, gptq_v2"),
-    ({"quant_method": "fp8", "weight_block_size": [128]}, "two positive integers"),
-    ({"quant_method": "fp8", "expert_dtype": "fp4"}, "experts in 'fp4'"),
-    ({"quant_method": "compressed-tensors", "format": "mxfp6-pack-quantized"}, "mxfp6.* is not known; known: pack"),
-    ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 3}}}}, "num_bits 3"),
-    (["quant_method"], "must be an object"),
-]  # type: ignore[list-item]
+REFUSED: list[tuple[dict[str, Any], str]] = table(__file__, "refused")  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(("config", "words"), REFUSED)

@@ -9,6 +9,7 @@ import json
 import httpx
 import pytest
 from serving import ServerProcess, parse_events
+from tables import table
 
 BASE = {
     "/generate": {"prompt": "Once upon a time", "max_tokens": 2},
@@ -210,27 +211,7 @@ async def test_the_reason_is_named(live):
 
 async def test_odd_but_fine(live):
     """Values that look odd but are right must not be refused."""
-    for fields in [
-        {"temperature": -0.0},
-        {"temperature": 5e-324, "top_p": 1e-300, "min_p": 1},
-        {"top_p": 0},
-        {"top_k": -1},
-        {"seed": -(2**63)},
-        {"seed": 2**64 - 1},
-        {"prompt": "\x00\ufeff e\u0301 \u202e \U0001f600"},
-        {"prompt": "<|end|><|user|>"},
-        {"prompt": [VOCAB_SIZE - 1]},
-        {"logit_bias": {}},
-        {"logit_bias": {"5": -100, "6": 100.0}},
-        {"stop": []},
-        {"stop": "Once upon a time"},
-        {"allowed_token_ids": [5, 5]},
-        {"repetition_penalty": 1e-3},
-        {"n": 64, "max_tokens": 1},
-        {"truncate_prompt_tokens": 1},
-        {"logprobs": 0},
-        {"min_tokens": 2, "stop_token_ids": [5]},
-    ]:
+    for fields in table(__file__, "odd"):
         response = await live.post("/generate", json={**BASE["/generate"], **fields})
         assert response.status_code == 202, (fields, response.text)
         result = (await live.get(response.json()["result_url"] + "?wait=60")).json()

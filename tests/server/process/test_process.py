@@ -132,26 +132,6 @@ def test_a_dead_engine_ends_the_server():
     assert stderr.splitlines()[-1].startswith("splitfuse: error: the engine has died of the error in the log")
 
 
-def test_queue_full(slow):
-    args = ("--max-queue-size", "2", "--max-num-seqs", "1")
-    with (
-        ServerProcess(*args, program=slow.program) as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
-    ):
-        responses = [client.post("/generate", json=LONG) for _ in range(6)]
-        refused = [response for response in responses if response.status_code != 202]
-        assert 2 <= len(refused) <= 4
-        for response in refused:
-            assert response.status_code == 429
-            assert int(response.headers["retry-after"]) >= 1
-            assert response.json()["error"]["code"] == "queue_full"
-        slow.off()
-        for response in responses:
-            if response.status_code == 202:
-                client.delete(response.headers["location"])
-        assert client.post("/generate", json={"prompt": "x", "max_tokens": 1}).status_code == 202
-
-
 def cpu_seconds(pid):
     """Return the CPU seconds of a process so far; 0 where the system does not tell."""
     try:

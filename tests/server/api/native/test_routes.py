@@ -88,16 +88,6 @@ async def test_a_read_does_not_delete(served):
     assert (await served.client.get(url)).content == first.content
 
 
-async def test_default_of_64_tokens(served):
-    url = (await served.client.post("/generate", json={"prompt": "hi"})).json()["result_url"]
-    assert (await served.client.get(url + "?wait=60")).json()["usage"]["completion_tokens"] == 64
-
-
-async def test_null_fields_count_as_absent(served):
-    fields = {"prompt": "hi", "stream": None, "model": None, "max_tokens": None, "stop": None, "temperature": None}
-    assert (await served.client.post("/generate", json=fields)).status_code == 202
-
-
 async def test_prompt_of_ids_equals_prompt_of_text(served):
     url = (await submit(served, prompt=list(b"hello")))["result_url"]
     assert (await served.client.get(url + "?wait=60")).json()["text"] == answer_text("hello", num_tokens=5)

@@ -6,6 +6,7 @@ import json
 import pytest
 from fake_engine import answer_text
 from serving import parse_events, stream_events
+from tables import table
 
 from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import InvalidRequestError
@@ -346,24 +347,7 @@ def error_of(response, status, kind):
 
 @pytest.mark.parametrize(
     ("fields", "said"),
-    [
-        ({"max_tokens": None}, "max_tokens is missing"),
-        ({"max_tokens": 0}, "max_tokens must be between"),
-        ({"max_tokens": "5"}, "max_tokens must be an integer"),
-        ({"messages": None}, "messages is missing"),
-        ({"temperature": 200}, "temperature"),
-        ({"mcp_servers": [{"url": "x"}]}, "mcp_servers is not supported"),
-        ({"stop": ["x"]}, "send stop_sequences"),
-        ({"n": 2}, "n is not supported"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice any needs tools"),
-        ({"tool_choice": {"type": "tool", "name": "f"}, "tools": TOOLS}, "not among tools"),
-        ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "tool_choice.name is missing"),
-        ({"tool_choice": "auto"}, "tool_choice must be an object"),
-        ({"thinking": {"type": "maybe"}}, "thinking.type must be"),
-        ({"metadata": {"user_id": "x" * 257}}, "metadata.user_id"),
-        ({"max_token": 5}, "did you mean max_tokens?"),
-        ({"output_format": {"type": "json_schema", "schema": 5}}, "output_format.schema must be an object"),
-    ],
+    table(__file__, "refusals"),
 )
 async def test_refusals_have_anthropics_envelope(served, fields, said):
     assert said in error_of(await ask(served, **fields), 400, "invalid_request_error")

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import pytest
 from fake_engine import answer_text
+from tables import table
 
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.language.chat.template import ChatTemplate
@@ -226,32 +227,7 @@ async def test_what_tells_of_the_model(served):
 
 @pytest.mark.parametrize(
     ("path", "fields", "status", "said"),
-    [
-        ("chat", {"model": "llama"}, 404, MODEL),
-        ("show", {"model": "llama"}, 404, MODEL),
-        (
-            "chat",
-            {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]},
-            400,
-            "messages[0].images is not",
-        ),
-        ("chat", {"messages": "Hi"}, 400, "messages must be a list"),
-        ("chat", {"messages": [5]}, 400, "messages[0] must be an object"),
-        ("chat", {"messages": MESSAGES, "format": "xml"}, 400, 'format must be "json"'),
-        ("chat", {"messages": MESSAGES, "options": {"temperature": "x"}}, 400, "options.temperature must be"),
-        ("chat", {"messages": MESSAGES, "options": {"repeat_penalty": 0}}, 400, "options.repeat_penalty must be"),
-        ("chat", {"messages": MESSAGES, "options": {"num_predict": "x"}}, 400, "options.num_predict must be"),
-        ("chat", {"messages": MESSAGES, "options": {"temperatur": 1}}, 400, "did you mean options.temperature?"),
-        ("chat", {"messages": MESSAGES, "options": {"n": 2}}, 400, "options.n is not supported"),
-        ("generate", {"prompt": "x", "images": ["aGk="]}, 400, "images is not supported"),
-        ("generate", {"options": {"top_k": "x"}}, 400, "options.top_k must be"),
-        ("chat", {"messages": "", "stream": False}, 400, "messages must be a list"),
-        ("generate", {"prompt": "x", "suffix": "y"}, 400, "suffix is not supported"),
-        ("generate", {"prompt": "x" * 600, "raw": True}, 400, "600 tokens are too many"),
-        ("pull", {"model": "llama"}, 400, "pull is not supported"),
-        ("embed", {"model": MODEL, "input": "x"}, 400, "this model makes text and no embeddings"),
-        ("nothing", {}, 404, "there is nothing at"),
-    ],
+    [*table(__file__, "errors"), ("generate", {"prompt": "x" * 600, "raw": True}, 400, "600 tokens are too many")],
 )
 async def test_errors_are_one_sentence(served, path, fields, status, said):
     response = await served.client.post(f"/api/{path}", json=fields)

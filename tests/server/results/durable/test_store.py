@@ -267,34 +267,6 @@ def test_what_a_killed_process_deleted_is_gone_after_the_first_sweep(path: Path)
     store.close()
 
 
-def test_no_other_user_can_read_it(sqlite_reopened: Reopen, path: Path) -> None:
-    sqlite_reopened()
-    assert path.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize("cut", range(1, 12))
-def test_a_log_cut_anywhere_keeps_what_came_before(path: Path, tmp_path: Path, cut: int) -> None:
-    """Power loss: pages of the write-ahead log that did not reach the disk."""
-    store = SqliteStore(path)
-    store.begin_process()
-    log, sizes = Path(f"{path}-wal"), []
-    for num in range(1, 6):
-        store.commit(Changes(accepted=[row(num)], segment=(num, b"%d" % num * 5000)))
-        sizes.append(log.stat().st_size)
-    copy = tmp_path / "copy.db"
-    copy.write_bytes(path.read_bytes())
-    kept = sizes[-1] * cut // 12
-    Path(f"{copy}-wal").write_bytes(log.read_bytes()[:kept])
-    store.close()
-    num_whole = sum(size <= kept for size in sizes)
-    if Path(f"{copy}-wal").stat().st_size < sizes[0]:
-        return  # cut before the schema was there: an empty file
-    after = SqliteStore(copy)
-    assert [job.num for job in after.unfinished()] == list(range(1, num_whole + 1))
-    assert len(list(after.segments(0))) == num_whole
-    after.close()
-
-
 def file_row(name: str, **changed: object) -> FileRow:
     plain = FileRow(f"file-{name}", "me", 100.0, 500.0, "batch", "input.jsonl", 3, 1)
     return dataclasses.replace(plain, **changed)  # type: ignore[arg-type]
