@@ -28,7 +28,7 @@ test: $(VENV)/.test  ## the test suite, files on three processes; ARGS="tests/en
 
 # Folders and files that need no torch; `slow` marks the few tests in them that take seconds.
 FAST := $(addprefix tests/, client/bench client/test_hosts.py client/test_retry.py client/test_sse.py \
-	$(addprefix engine/, behaviour/test_worlds.py behaviour/test_hybrid_worlds.py config core language/chat/behaviour language/chat/test_answer_parser.py extras/hybrid extras/inspection \
+	$(addprefix engine/, behaviour/test_worlds.py behaviour/test_hybrid_worlds.py config core language/chat/test_answer_parser.py language/chat/test_call_reader.py extras/hybrid extras/inspection \
 		extras/simulation extras/spec_decode/test_draft_length.py extras/spec_decode/test_ngram.py \
 		serving/test_queue_limits.py serving/test_wait_prediction.py) \
 	$(addprefix server/, apis/openai/test_request.py apis/responses/test_request.py jobs process/test_banner.py \

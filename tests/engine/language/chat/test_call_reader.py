@@ -1,4 +1,4 @@
-"""Calls in every format: the parts found, which are equal wherever the text is cut."""
+"""Calls in every named format: the parts found, which are equal wherever the text is cut."""
 
 import json
 import random
@@ -55,6 +55,83 @@ LISTS: Callable[[str], list[Case]] = lambda tag: [  # noqa: E731
     (f'{tag}[{{"name": "f", "arguments": {{"a": "☕}}"}}}}] So. ', [*call("f", '{"a": "☕}"}'), content("So. ")]),
     (f'{tag}[{{"name": "f", "arguments": {{"a": "never en', call("f", '{"a": "never en')),
     (f'{tag}[{{"x": 1}}] and', [content(f'{tag}[{{"x": 1}}] and')]),
+]
+HERMES: list[Case] = [
+    ("", []),
+    ("Hello  \n", [content("Hello  \n")]),
+    ("a < b <tool <tool_cal", [content("a < b <tool <tool_cal")]),
+    (f'<tool_call>\n{{"name": "f", "arguments": {ARGUMENTS}}}\n</tool_call>', call("f", ARGUMENTS)),
+    (f'<tool_call>{{"name":"f","parameters":{ARGUMENTS}}}</tool_call>', call("f", ARGUMENTS)),
+    (
+        'Let me see.\n\n<tool_call>{"name": "f", "arguments": {}}</tool_call>\n',
+        [content("Let me see."), *call("f", "{}")],
+    ),
+    (
+        '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>\n<tool_call>{"name": "g"}</tool_call>',
+        [*call("f", '{"a": 1}'), *call("g", "{}", 1)],
+    ),
+    (
+        '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n So. ',
+        [*call("f", "{}"), content("So. ")],
+    ),
+    # the arguments come first, are missing, null, a string of JSON, or twice
+    (f'<tool_call>{{"arguments": {ARGUMENTS}, "name": "f"}}</tool_call>', call("f", ARGUMENTS)),
+    ('<tool_call>{"name": "f"}</tool_call>', call("f", "{}")),
+    ('<tool_call>{"name": "f", "arguments": null}</tool_call>', call("f", "{}")),
+    ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', call("f", '{"a": 1}')),
+    ('<tool_call>{"arguments": "{\\"a\\": 1}", "name": "f"}</tool_call>', call("f", '{"a": 1}')),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}, "parameters": {"b": 2}}</tool_call>', call("f", '{"a": 1}')),
+    ('<tool_call>{"id": 5, "x": "y", "name": "f", "arguments": {}, "z": [1]}</tool_call>', call("f", "{}")),
+    # several calls in one pair of tags
+    (
+        '<tool_call>[{"name": "f", "arguments": {}},\n{"name": "g", "arguments": {"b": 2}}]</tool_call>',
+        [*call("f", "{}"), *call("g", '{"b": 2}', 1)],
+    ),
+    (
+        '<tool_call>{"name": "f", "arguments": {}}\n{"name": "g", "arguments": {"b": 2}}</tool_call> So.',
+        [*call("f", "{}"), *call("g", '{"b": 2}', 1), content("So.")],
+    ),
+    # cut off: the name is out already, so the incomplete arguments stay
+    ('<tool_call>{"name": "f", "arguments": {"a": "never en', call("f", '{"a": "never en')),
+    ('<tool_call>{"name": "f", "argum', [content('<tool_call>{"name": "f", "argum')]),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_', call("f", '{"a": 1}')),
+    ('<tool_call>{"na', [content('<tool_call>{"na')]),
+    # no calls: the unchanged text
+    ("<tool_call>hello</tool_call> you", [content("<tool_call>hello</tool_call> you")]),
+    ("<tool_call></tool_call>", [content("<tool_call></tool_call>")]),
+    ('<tool_call>{"x": 1}</tool_call>', [content('<tool_call>{"x": 1}</tool_call>')]),
+    ('<tool_call>{"name": 5}</tool_call>', [content('<tool_call>{"name": 5}</tool_call>')]),
+    ('<tool_call>{"name": ""}</tool_call>', [content('<tool_call>{"name": ""}</tool_call>')]),
+    ("<tool_call>{x}</tool_call>", [content("<tool_call>{x}</tool_call>")]),
+    (
+        'I write <tool_call> and then <tool_call>{"name": "f", "arguments": {}}</tool_call>',
+        [content("I write <tool_call> and then"), *call("f", "{}")],
+    ),
+    (
+        '<tool_call>{"name": "f", "arguments": {"a": 1} oops}</tool_call> next',
+        [*call("f", '{"a": 1}'), content("oops}</tool_call> next")],
+    ),
+]
+LLAMA3: list[Case] = [
+    ("", []),
+    ("Hello  \n", [content("Hello  \n")]),
+    (f'{{"name": "weather", "parameters": {ARGUMENTS}}}', call("weather", ARGUMENTS)),
+    (f'\n <|python_tag|>{{"name": "weather", "arguments": {ARGUMENTS}}}', call("weather", ARGUMENTS)),
+    (
+        '{"name": "f", "parameters": {}}; {"name": "weather", "parameters": {"a": 1}}\n',
+        [*call("f", "{}"), *call("weather", '{"a": 1}', 1)],
+    ),
+    ('{"name": "f", "parameters": {}} and more', [*call("f", "{}"), content("and more")]),
+    ('Sure. <|python_tag|>{"name": "f", "parameters": {}}', [content("Sure."), *call("f", "{}")]),
+    # answers that are JSON but no calls
+    ('{"name": "Bob", "age": 5}', [content('{"name": "Bob", "age": 5}')]),
+    ('{"age": 5, "list": [1, 2]} ', [content('{"age": 5, "list": [1, 2]} ')]),
+    ("{", [content("{")]),
+    ("{x", [content("{x")]),
+    ("<|python_tag|>print(1)", [content("<|python_tag|>print(1)")]),
+    ("<|python_t", [content("<|python_t")]),
+    ('not first: {"name": "f", "parameters": {}}', [content('not first: {"name": "f", "parameters": {}}')]),
+    ('{"name": "f", "parameters": {"a": ', call("f", '{"a": ')),
 ]
 MISTRAL: list[Case] = [
     *LISTS("[TOOL_CALLS]"),
@@ -181,6 +258,8 @@ HARMONY: list[Case] = [
 CASES = [
     (name, text, parts)
     for name, cases in {
+        "hermes": HERMES,
+        "llama3_json": LLAMA3,
         "mistral": MISTRAL,
         "granite": [
             *LISTS("<|tool_call|>"),
@@ -201,7 +280,7 @@ def in_pieces(name: str, pieces: list[str]) -> list[AnswerPart]:
 
 
 def test_all_are_tested() -> None:
-    tested = {name for name, _, _ in CASES} | {"hermes", "llama3_json"}  # test_answer_parser.py has these two
+    tested = {name for name, _, _ in CASES}
     same = {"mistral_list": "mistral", "deepseek_v31": "deepseek_v3", "qwen3_xml": "qwen3_coder"}
     same["pythonic"] = "llama4_pythonic"
     assert {same.get(name, name) for name in CALL_FORMATS} == tested
@@ -222,7 +301,13 @@ def test_the_same_is_found_wherever_the_text_is_cut(name: str, text: str, parts:
             assert in_pieces(name, [text[:first], text[first:second], text[second:]]) == parts, (first, second)
 
 
+OBJECTS = [
+    *('"name"', '"arguments"', '"parameters"', '"f"', '"weather"', "null", '"\\"{"', '{"name": "f"', ', "arguments": '),
+    *('{"name": "f", "arguments": {"a": [1]}}', '{"name": "weather", "parameters": "{}"}'),
+]
 FRAGMENTS = {
+    "hermes": ["<tool_call>", "</tool_call>", "<tool", *OBJECTS],
+    "llama3_json": ["<|python_tag|>", ";", *OBJECTS],
     "mistral": ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[TOOL", "f", '"name"', '"f"', '{"name": "f", "arguments": {}}'],
     "granite": ["<|tool_call|>", "<|tool", '{"name": "f", "arguments": {"a": [1]}}', '"f"', '"name": '],
     "phi4_mini_json": ["functools[", "func", '{"name": "f", "arguments": {"a": [1]}}', '"f"', '"name": '],
@@ -255,6 +340,21 @@ def test_any_text_is_read_alike_in_any_pieces(name: str) -> None:
         assert numbers == list(range(len(numbers)))
 
 
+def test_what_is_certain_comes_at_once() -> None:
+    one = reader("hermes")
+    out = [
+        one.push(part) for part in ("Hi", " you", '<tool_call>{"name": "f"', ', "arguments": {"a": ', "1", ', "b": 2}')
+    ]
+    assert out == [
+        [content("Hi")],
+        [content(" you")],
+        [],  # the name alone: what stands where the arguments should may be no JSON
+        [AnswerPart("call", "f"), AnswerPart("arguments", '{"a": ')],
+        [AnswerPart("arguments", "1")],
+        [AnswerPart("arguments", ', "b": 2}')],
+    ]
+
+
 def test_bare_text_comes_as_it_is_written() -> None:
     one = reader("qwen3_coder")
     texts = ("<function=weather><parameter=town>\nA", "b", "\n", "c\n</para", "meter></function>")
@@ -272,6 +372,7 @@ def test_long_arguments_take_time_in_proportion() -> None:
     """Look at every character a few times only, however small the parts."""
     body = json.dumps({"a": ["x" * 100] * 300})
     for name, text in {
+        "hermes": f'<tool_call>{{"name": "f", "arguments": {body}',
         "mistral": f"[TOOL_CALLS]f[ARGS]{body}",
         "llama4_pythonic": f"[f(a={body})]",
         "openai": f"<|channel|>commentary to=functions.f<|message|>{body}<|call|>",
