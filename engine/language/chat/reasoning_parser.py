@@ -1,7 +1,7 @@
 """ReasoningParser: text between two tags is reasoning, the rest is content. Also the tags that models use."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import harmony_parser
 from .answer_parts import AnswerPart, BufferedReader, cut_at_first
@@ -41,7 +41,7 @@ class ReasoningFormat:
         return end.endswith(self.openings) or (self.is_open and not end.endswith(self.closings))
 
 
-_THINK = ReasoningFormat(openings=("<think>",), closings=("</think>",))
+_THINK = ReasoningFormat(openings=("<think>",), closings=("</think>",), special_texts=("<think>", "</think>"))
 # Formats under vLLM's names for its parsers. If a template matches several, the first is used.
 REASONING_FORMATS = {
     "openai_gptoss": ReasoningFormat(
@@ -52,7 +52,7 @@ REASONING_FORMATS = {
     ),
     "think": _THINK,
     "qwen3": _THINK,
-    "deepseek_r1": ReasoningFormat(openings=_THINK.openings, closings=_THINK.closings, is_open=True),
+    "deepseek_r1": replace(_THINK, is_open=True),
     "mistral": ReasoningFormat(openings=("[THINK]",), closings=("[/THINK]",), special_texts=("[THINK]", "[/THINK]")),
     "granite": ReasoningFormat(
         openings=("Here is my thought process:", "Here's my thought process:"),

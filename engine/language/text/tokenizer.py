@@ -5,6 +5,7 @@ The bytes of one token alone need not be whole characters.
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
@@ -112,9 +113,14 @@ class Tokenizer:
         return self._fast.id_to_token(token_id) is not None
 
     def special_ids(self, texts: Sequence[str]) -> dict[str, int]:
-        """Return the ids of the texts that are special tokens; other tokens never spell a special token."""
+        """Return the ids of the texts that a grammar names by their tokens, because no other tokens spell them.
+
+        These are special tokens, and added tokens in angle brackets, which llguidance takes for special ones.
+        """
+        added = self._fast.get_added_tokens_decoder()
         found = {text: self._fast.token_to_id(text) for text in texts}
-        return {text: token_id for text, token_id in found.items() if token_id in self._special_ids}
+        named = {token_id for token_id, token in added.items() if token.special or re.fullmatch("<.*>", token.content)}
+        return {text: token_id for text, token_id in found.items() if token_id in named}
 
     @property
     def end_ids(self) -> tuple[int, ...]:

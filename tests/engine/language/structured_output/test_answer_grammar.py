@@ -2,8 +2,10 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
+import tokenizers
 from jsonschema import validate
 from llguidance import LLMatcher, LLTokenizer
 from published import published
@@ -14,6 +16,7 @@ from splitfuse.engine.errors import ConfigError, InvalidRequestError
 from splitfuse.engine.language.chat.answer_parser import AnswerParser
 from splitfuse.engine.language.chat.answer_parts import read_whole
 from splitfuse.engine.language.chat.call_formats import CALL_FORMATS
+from splitfuse.engine.language.chat.reasoning_parser import REASONING_FORMATS
 from splitfuse.engine.language.structured_output.answer_grammar import answer_grammar, free_answer_grammar
 from splitfuse.engine.language.structured_output.params import StructuredOutputs
 from splitfuse.engine.language.text.tokenizer import Tokenizer
@@ -232,6 +235,24 @@ def test_special_tokens_are_written_as_such() -> None:
     assert '"[TOOL_CALLS]' not in grammar
     forced = answer_grammar(style="mistral", tools=TOOLS[1:2], special_ids=ids)
     assert 'tool_0: <[5]> "now" <[6]> %json' in forced
+
+
+def test_added_tokens_that_are_not_special_begin_calls_and_end_reasoning(tmp_path: Path) -> None:
+    """Qwen's <tool_call> and <think> are such tokens: decoded as text, and no text in a grammar matches them."""
+    fast = tokenizers.Tokenizer.from_file(str(DEMO_FOLDER / "tokenizer.json"))
+    tags = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
+    fast.add_tokens([tokenizers.AddedToken(tag, normalized=False) for tag in tags])
+    fast.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    ids = tokenizer.special_ids([*CALL_FORMATS["hermes"].special_texts, *REASONING_FORMATS["think"].special_texts])
+    assert set(ids) == set(tags)
+    theirs = LLTokenizer(fast.to_str(), n_vocab=fast.get_vocab_size(), eos_token=0)
+    text = f"<think>Hm.</think>\n{hermes('now', '{}')}"
+    for make in (answer_grammar, free_answer_grammar):
+        grammar = make(style="hermes", tools=TOOLS, reasoning="think", special_ids=ids)
+        matcher = LLMatcher(theirs, LLMatcher.grammar_from_lark(grammar))
+        assert matcher.consume_tokens(tokenizer.encode(text)), matcher.get_error()
+        assert matcher.is_accepting()
 
 
 @pytest.mark.parametrize("style", {form: name for name, form in CALL_FORMATS.items()}.values())
