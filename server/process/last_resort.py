@@ -27,7 +27,10 @@ def start(signals: int, *, limit_s: float) -> Any:
     # session of its own, so that Ctrl-C reaches the server alone.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[signals], start_new_session=True, bufsize=0)
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SPLITFUSE_")}  # no keys
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, pass_fds=[signals], start_new_session=True, bufsize=0, env=env
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
