@@ -76,10 +76,6 @@ class Haproxy:
         ]
         await self._ask(*places, f"set server any/{name} health down", *self._states(name, "ready"))
 
-    async def drain(self, name: str) -> None:
-        """Give the replica no new work. Requests for its ids still go to it."""
-        await self._ask(f"set server any/{name} state drain")
-
     async def remove(self, name: str) -> None:
         """Remove a replica for good, and its ids."""
         self._addresses.pop(name, None)

@@ -9,20 +9,18 @@ from collections.abc import Callable
 from ....engine.errors import ConfigError
 from .haproxy import Haproxy
 from .placement import Address, Placement, PlacementLostError, RunningServer, name_of
-from .replica_client import ReplicaClient
 
 logger = logging.getLogger(__name__)
 
 _USAGE_ERROR = 2  # wrong setting or model that cannot be loaded: a restart would end the same way
 _LIVED_S = 60.0  # lifetime after which a server is restarted at once
 _LONGEST_PAUSE_S = 30.0
-_ASK_S = 1.0
 
 
 class Replica:
     """One replica with its successive servers. `number` counts from 0; `config` is the text of its config file.
 
-    `keeps_results`: no other replica can read its results. `clock` returns seconds.
+    `clock` returns seconds.
     """
 
     def __init__(
@@ -32,8 +30,6 @@ class Replica:
         *,
         placement: Placement,
         haproxy: Haproxy,
-        client: ReplicaClient,
-        keeps_results: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name_of(number)
@@ -42,8 +38,6 @@ class Replica:
         self._config = config
         self._placement = placement
         self._haproxy = haproxy
-        self._client = client
-        self._keeps_results = keeps_results
         self._clock = clock
         self._server: RunningServer | None = None
         self._num_starts = 0
@@ -66,16 +60,6 @@ class Replica:
         self._stopping.set()
         if self._server is not None:
             await self._server.stop()
-
-    async def retire(self) -> None:
-        """Give the replica no new work, and stop it once every result that only it has is deleted or expired."""
-        await self._haproxy.drain(self.name)
-        while self._keeps_results and not self._stopping.is_set() and await self._has_work():
-            await self._pass(_ASK_S)
-        await self.stop()
-
-    async def _has_work(self) -> bool:
-        return self.address is not None and await self._client.has_work(self.address)
 
     async def _live(self) -> str:
         """Run one server to its end. Returns the reason for the end."""

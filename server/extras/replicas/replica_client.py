@@ -1,8 +1,7 @@
 """ReplicaClient: the supervisor's requests to replicas, which bypass HAProxy."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import httpx
 
@@ -12,10 +11,9 @@ _ANSWER_S = 5.0
 
 
 class ReplicaClient:
-    """HTTP client for replicas. `keys`: an admin key, or else all keys, each of which sees its own requests."""
+    """HTTP client for replicas."""
 
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._own_headers = [{"Authorization": f"Bearer {key}"} for key in keys] or [{}]
+    def __init__(self) -> None:
         self._client = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False)
 
     async def close(self) -> None:
@@ -26,17 +24,6 @@ class ReplicaClient:
         """True if the replica has loaded its model and accepts work."""
         answer = await self.get(address, "/ready", headers={})
         return answer is not None and answer.status_code == 200
-
-    async def has_work(self, address: Address) -> bool:
-        """True if requests run or wait on the replica, or results are kept. Also True without an answer."""
-        for headers in self._own_headers:
-            answer = await self.get(address, "/stats", headers=headers)
-            if answer is None or answer.status_code != 200:
-                return True
-            stats: dict[str, Any] = answer.json()
-            if any(stats.get(name) for name in ("num_running", "num_waiting", "num_results")):
-                return True
-        return False
 
     async def get(self, address: Address, path: str, *, headers: Mapping[str, str]) -> httpx.Response | None:
         """Return the replica's answer, None if there is none."""

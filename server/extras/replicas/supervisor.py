@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import uvicorn
@@ -25,17 +23,14 @@ from .haproxy import Haproxy
 from .haproxy_config import HaproxyConfig
 from .local_placement import LocalPlacement
 from .operations import Operations
-from .placement import Placement
+from .placement import Address, Placement
 from .ray_placement import RayPlacement
 from .replica import Replica
 from .replica_client import ReplicaClient
-from .replica_set import ReplicaSet
 from .replica_settings import check_replicas, config_of, tags_of
 
 _ASK_S = 0.5
 _OWN_END_S = 5.0  # after the last replica, for HAProxy and Ray
-# One replica more or less, like in other process managers.
-_SCALING = {"SIGTTIN": 1, "SIGTTOU": -1}
 
 
 def serve_replicas(settings: ReplicaSettings, signals: StopSignals) -> None:
@@ -91,47 +86,48 @@ class Supervisor:
             has_shared_results=settings.has_shared_results,
         )
         self._haproxy = Haproxy(self._config)
-        self._client = ReplicaClient(settings.admin_keys[:1] or settings.keys)
+        self._client = ReplicaClient()
+        self._replicas = [self._replica(number) for number in range(self._count)]
 
     async def run(self) -> None:
         """Run until a signal has come and all replicas have drained. Raises ConfigError."""
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        replicas = ReplicaSet(self._replica, most=self._count)
-        operations = Operations(replicas.addresses, self._client, metrics_prefix=self._settings.metrics_prefix)
+        operations = Operations(self._addresses, self._client, metrics_prefix=self._settings.metrics_prefix)
         async with contextlib.AsyncExitStack() as stack:  # exits in reverse order
             stack.push_async_callback(self._client.close)
             await stack.enter_async_context(_serving(operations.app(), self._config.operations_socket))
             stack.push_async_callback(self._haproxy.stop)
             await self._haproxy.start()
-            stack.push_async_callback(replicas.drain)
+            runs = [asyncio.create_task(replica.run()) for replica in self._replicas]
+            stack.push_async_callback(self._drain, runs)
             limit_s = self._settings.drain_timeout + END_S + _OWN_END_S
             self._signals.on_stop(lambda: loop.call_soon_threadsafe(stop.set), limit_s=limit_s)
-            stack.enter_context(_scaling(lambda change: replicas.scale(replicas.count + change)))
-            replicas.scale(self._count)
-            await self._until_stopped(stop, replicas)
+            await self._until_stopped(stop, runs)
+
+    def _addresses(self) -> dict[str, Address | None]:
+        """Return each replica's address by name, None while it has none."""
+        return {replica.name: replica.address for replica in self._replicas}
+
+    async def _drain(self, runs: Sequence[asyncio.Future[Any]]) -> None:
+        """Stop all replicas and wait for their ends."""
+        await asyncio.gather(*(replica.stop() for replica in self._replicas))
+        await asyncio.gather(*runs, return_exceptions=True)
 
     def _replica(self, number: int) -> Replica:
         tags = list(self._config.tags.values())
         threads = None if self._placement.has_gpus else max(1, self._placement.num_cpus // self._count)
         config = config_of(self._settings, tag=tags[number], num_threads=threads)
-        return Replica(
-            number,
-            config,
-            placement=self._placement,
-            haproxy=self._haproxy,
-            client=self._client,
-            keeps_results=not self._settings.has_shared_results,
-        )
+        return Replica(number, config, placement=self._placement, haproxy=self._haproxy)
 
-    async def _until_stopped(self, stop: asyncio.Event, replicas: ReplicaSet) -> None:
+    async def _until_stopped(self, stop: asyncio.Event, runs: Sequence[asyncio.Future[Any]]) -> None:
         """Wait for a stop signal. Raises ConfigError if a replica or HAProxy cannot start."""
         ends: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(stop.wait()),
             asyncio.ensure_future(self._haproxy.run()),
         ]
-        announcing = asyncio.create_task(self._announce(replicas))
+        announcing = asyncio.create_task(self._announce())
         try:
-            done, _ = await asyncio.wait([*ends, replicas.failure], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([*ends, *runs], return_when=asyncio.FIRST_COMPLETED)
             for future in done:
                 future.result()
             text = f"replicas finish their requests, at most {self._settings.drain_timeout:g} s"
@@ -140,21 +136,18 @@ class Supervisor:
             for task in (announcing, *ends):
                 task.cancel()
 
-    async def _announce(self, replicas: ReplicaSet) -> None:
-        """Print the banner when the first replica is ready."""
-        while True:
-            for address in replicas.addresses().values():
-                if address is not None and await self._client.is_ready(address):
-                    url = f"http://{reachable(self._settings.host)}:{self._listener.getsockname()[1]}"
-                    print(as_line(_banner(self._settings, url)), flush=True)
-                    return
+    async def _announce(self) -> None:
+        """Print the banner once HAProxy has found a replica that is ready."""
+        place = Address(reachable(self._settings.host), self._listener.getsockname()[1])
+        while not await self._client.is_ready(place):  # noqa: ASYNC110 - another process tells no event
             await asyncio.sleep(_ASK_S)
+        print(as_line(_banner(self._settings, f"http://{place}")), flush=True)
 
 
 def _banner(settings: ReplicaSettings, url: str) -> str:
     warning = "a replica that is killed takes its 202s with it; --results postgresql://… keeps them"
     rows = {
-        "replicas": f"{settings.replicas}, the first is ready; kill -TTOU or -TTIN {os.getpid()}: one less or more",
+        "replicas": f"{settings.replicas}, the first is ready",
         "results": "in PostgreSQL" if settings.has_shared_results else warning,
         "API": f"{url}/generate  {url}/v1",
         "try": curl(settings, url),
@@ -176,19 +169,3 @@ async def _serving(app: Starlette, path: str) -> AsyncIterator[None]:
     finally:
         server.should_exit = True
         await serving
-
-
-@contextlib.contextmanager
-def _scaling(change: Callable[[int], object]) -> Iterator[None]:
-    """Make the signals call `change` on the event loop. The loop's own handlers are no use: the wakeup fd is taken."""
-    loop = asyncio.get_running_loop()
-    before = {
-        number: signal.signal(number, lambda *_, by=by: loop.call_soon_threadsafe(change, by))
-        for name, by in _SCALING.items()
-        if (number := getattr(signal, name, None)) is not None
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

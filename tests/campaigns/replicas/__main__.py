@@ -1,4 +1,4 @@
-"""`make replicas`: `serve --replicas 2` on a Ray of its own and one PostgreSQL; one replica is killed, one retires.
+"""`make replicas`: `serve --replicas 2` on a Ray of its own and one PostgreSQL; each replica is killed once.
 
 Jobs are submitted, polled, streamed and resumed through one port. No job answered with 202 may be lost, no event
 be missing or come twice, every result must equal an undisturbed server's, and SIGTERM must leave no process.
@@ -62,14 +62,12 @@ async def campaign(served: Served, num_jobs: int, num_tokens: int, expected: lis
 
 
 async def disturb(served: Served) -> None:
-    """Send kill -9 to the server of r0; once r0 is back, retire r1."""
-    (killed,) = servers("r0")
-    os.kill(killed, signal.SIGKILL)
-    await until(lambda: servers("r0") not in ([], [killed]) and num_up(served) == 2)
-    print("killed r0, and it is back", flush=True)
-    served.signal(signal.SIGTTOU)
-    await until(lambda: not servers("r1"))
-    print("r1 has retired", flush=True)
+    """Send kill -9 to the server of r0, and once r0 is back, to r1's."""
+    for name in ("r0", "r1"):
+        (killed,) = servers(name)
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda name=name, killed=killed: servers(name) not in ([], [killed]) and num_up(served) == 2)
+        print(f"killed {name}, and it is back", flush=True)
 
 
 def ended(served: Served) -> list[str]:
@@ -85,16 +83,12 @@ def servers(name: str) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if f"SPLITFUSE_REPLICA={name}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+            words, settings = ((folder / what).read_bytes().split(b"\0") for what in ("cmdline", "environ"))
+            if f"SPLITFUSE_REPLICA={name}".encode() in settings and b"serve" in words:  # no worker of it
                 found.append(int(folder.name))
         except OSError:
             continue  # a process that has ended, or is another user's
     return found
-
-
-def command_line(pid: int) -> list[str]:
-    """Return the words of a process's command line."""
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
 
 
 def num_up(served: Served) -> int:

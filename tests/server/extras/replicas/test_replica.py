@@ -66,30 +66,15 @@ class Haproxy:
         self.told.append(f"point {name} {address}")
         self.pointed.set()
 
-    async def drain(self, name: str) -> None:
-        self.told.append(f"drain {name}")
-
     async def remove(self, name: str) -> None:
         self.told.append(f"remove {name}")
 
 
-class Client:
-    """Client whose calls of /stats give these answers, one after the other."""
-
-    def __init__(self, *has_work: bool) -> None:
-        self._has_work = list(has_work)
-
-    async def has_work(self, address: Address) -> bool:
-        return self._has_work.pop(0)
-
-
 class World:
-    def __init__(
-        self, *, clock: Callable[[], float] = lambda: 0.0, work: tuple[bool, ...] = (), keeps_results: bool = True
-    ) -> None:
+    def __init__(self, *, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.placement, self.haproxy = Placement(), Haproxy()
-        parts: dict[str, Any] = {"placement": self.placement, "haproxy": self.haproxy, "client": Client(*work)}
-        self.replica = Replica(1, "{}", clock=clock, keeps_results=keeps_results, **parts)
+        parts: dict[str, Any] = {"placement": self.placement, "haproxy": self.haproxy}
+        self.replica = Replica(1, "{}", clock=clock, **parts)
         self.run = asyncio.create_task(self.replica.run())
 
     async def started(self) -> Server:
@@ -142,15 +127,3 @@ async def test_it_can_be_stopped_while_there_is_no_room() -> None:
     await world.replica.stop()
     await world.run
     assert world.placement.servers == []
-
-
-@pytest.mark.parametrize(("keeps_results", "work"), [(True, (True, True, False)), (False, ())])
-async def test_it_retires_when_no_result_is_left_that_only_it_has(
-    monkeypatch: pytest.MonkeyPatch, keeps_results: bool, work: tuple[bool, ...]
-) -> None:
-    monkeypatch.setattr("splitfuse.server.extras.replicas.replica._ASK_S", 0.0)
-    world = World(work=work, keeps_results=keeps_results)
-    await world.started()
-    await world.replica.retire()
-    await world.run
-    assert world.haproxy.told[1:] == ["drain r1", "remove r1"]
