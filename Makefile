@@ -18,7 +18,7 @@ TRACES ?=
 
 .PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak pairs worlds-all faults kills mutations conformance page clients \
 	tensor-parallel gpu gpu-dry \
-	gpu-profile lock image image-check wheel balanced replicas builds bench bench-peers goodput gaps measurements clean
+	gpu-profile lock image image-check wheel balanced replicas builds bench bench-peers gaps clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -172,20 +172,6 @@ tensor-parallel: $(VENV)/.test  ## a rank of a tensor-parallel server killed or 
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)
-
-goodput: $(VENV)/.test  ## requests within their goals by rate, simulated; TRACES=FOLDER
-	$(BIN)/python tests/bench/goodput.py --traces $(TRACES) $(ARGS)
-
-# REAL: JSON with a file or folder of SmolLM2's weights for splitfuse and each of PEERS. TRACES: the folder of Azure's traces.
-PEERS ?= llama-server
-FIGURES := tests/bench/figures
-measurements: $(VENV)/.test  ## the pictures of server/docs/measurements.md; REAL=JSON TRACES=FOLDER PEERS="llama-server vllm" measures first, 15 minutes
-ifdef REAL
-	$(BIN)/python tests/bench/peers_http.py --loads clients --peers $(PEERS) --real '$(REAL)' --save-result $(FIGURES)/clients.json
-	$(BIN)/python tests/bench/peers_http.py --loads mix --peers $(PEERS) --real '$(REAL)' --save-result $(FIGURES)/gaps.json
-	$(BIN)/python tests/bench/goodput.py --traces $(TRACES) --save-result $(FIGURES)/goodput_simulated.json
-endif
-	$(BIN)/python tests/bench/measurements.py
 
 gaps: $(VENV)/.test  ## gaps of streams beside long prompts by --target-itl-ms, in turns; then beside llama-server, if there is one
 	$(BIN)/python tests/bench/gaps.py $(if $(TRACES),--trace $(TRACES)/AzureLLMInferenceTrace_conv.csv) $(ARGS)

@@ -7,8 +7,7 @@ llama.cpp's own cmake. Random bfloat16 weights, or a real model's: `--peers llam
 Three loads. Rate: 40 requests of 128 random tokens for 64 new ones, 32 at once, first streamed and then as whole
 answers; the engine without HTTP does the same for comparison. Clients: 1 to 32 of them, each with two such requests.
 Mix: eight streams of 400 tokens, beside them five prompts of 1500 tokens, one every two seconds; what counts is the gap
-between the streams' tokens, and how long a prompt waits for its first. measurements.py draws what `--save-result`
-writes.
+between the streams' tokens, and how long a prompt waits for its first.
 """
 
 import argparse
