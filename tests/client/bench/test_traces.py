@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tables import table
 
 from splitfuse.client.bench.traces import TraceError, TraceRow, read_trace
 
@@ -71,20 +72,7 @@ def test_rows_are_sorted_by_arrival(write: Write) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "part"),
-    [
-        ("empty.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no requests"),
-        ("other.csv", "a,b\n1,2\n", "request 1: no known columns; ContextTokens and GeneratedTokens"),
-        ("word.csv", LENGTHS + "many,3,4,5\n", "request 3: invalid literal"),
-        ("short.csv", LENGTHS + "3\n", "request 3"),
-        ("nan.csv", VIDUR + "nan,1,2\n", "request 3: .*out of range"),
-        ("nothing.csv", "", "holds no requests"),
-        ("latin.csv", "\ud800", "cannot be read"),
-        ("negative.csv", LENGTHS + "-3,1,1,1\n", "request 3: a length or time is out of range"),
-        ("late.jsonl", '{"timestamp": 1e999, "input_length": 1, "output_length": 1}\n', "out of range"),
-        ("broken.jsonl", MOONCAKE + "{\n", "line 5 is not JSON"),
-        ("list.jsonl", "[1]\n", "line 1 is not a JSON object"),
-        ("binary.csv", "TIMESTAMP\0,x\n1,2\n", "known columns"),
-    ],
+    [*table(__file__, "refused"), ("latin.csv", "\ud800", "cannot be read")],
 )
 def test_a_trace_that_cannot_be_read_names_the_place(name: str, text: str, part: str, write: Write) -> None:
     with pytest.raises(TraceError, match=part) as caught:

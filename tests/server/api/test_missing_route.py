@@ -1,23 +1,12 @@
 """Answers at paths without a route, and to methods that a path does not take."""
 
 import pytest
+from tables import table
 
 
 @pytest.mark.parametrize(
     ("path", "text"),
-    [
-        ("/v1/embeddings", "embeddings are not served here: the model makes text; serve an embedding model"),
-        ("/v1/images/generations", "images are not served here"),
-        ("/v1/load_lora_adapter", "start the server with --enable-lora"),
-        ("/v1/audio/speech", "audio is not served here"),
-        ("/v1/moderations", "moderations are not served here"),
-        ("/v1/fine_tuning/jobs", "fine-tuning is not served here"),
-        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
-        ("/v1/v1/models", "did you mean /v1/models?"),
-        ("/heatlh", "did you mean /health?"),
-        ("/qqq", "GET / lists what there is"),
-        ("/" + "x" * 5000, "GET / lists what there is"),
-    ],
+    [*table(__file__, "missing"), ("/" + "x" * 5000, "GET / lists what there is")],
 )
 async def test_a_404_says_what_to_do(served, path, text):
     for method in ("GET", "POST"):
@@ -50,19 +39,7 @@ async def test_a_slash_at_the_end_is_nothing(served):
 
 @pytest.mark.parametrize(
     ("method", "path", "text"),
-    [
-        ("POST", "/", "use /v1/chat/completions"),
-        ("POST", "/generate_stream", "use /v1/chat/completions"),
-        ("POST", "/stats/simulate", "`splitfuse simulate`"),
-        ("GET", "/ping", "GET /ready"),
-        ("POST", "/invocations", "use /v1/chat/completions"),
-        ("GET", "/info", "GET /v1/models and /stats"),
-        ("POST", "/v1/responses/compact", "truncation auto"),
-        ("POST", "/v1/messages/batches", "use /v1/batches"),
-        ("GET", "/v1/messages/batches/msgbatch_1/results", "use /v1/batches"),
-        ("POST", "/v1/conversations", "previous_response_id"),
-        ("GET", "/v1/conversations/conv_1/items", "previous_response_id"),
-    ],
+    table(__file__, "gone"),
 )
 async def test_a_route_that_is_gone_names_what_replaces_it(served, method, path, text):
     response = await served.client.request(method, path, json={})

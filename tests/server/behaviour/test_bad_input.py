@@ -21,18 +21,7 @@ PROMPT_ROUTES = ["/generate", "/v1/completions"]
 VOCAB_SIZE = 4096
 VICTIM = {"prompt": "Long ago", "max_tokens": 480, "temperature": 0.8, "seed": 3, "ignore_eos": True, "stream": True}
 
-INTS = [
-    "max_tokens",
-    "max_length",
-    "min_tokens",
-    "top_k",
-    "seed",
-    "n",
-    "logprobs",
-    "prompt_logprobs",
-    "truncate_prompt_tokens",
-    "priority",
-]
+INTS = table(__file__, "integers")
 FLOATS = ["temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"]
 BOOLS = ["stream", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens"]
 STRINGS = ["stop", "bad_words"]

@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+from tables import table
 
 from splitfuse.server.commands.chat import ChatOptions, Conversation, _read_message
 from splitfuse.server.commands.terminal.chat_model import Usage
@@ -68,19 +69,7 @@ def test_a_conversation_is_saved_and_loaded(talk, tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "text"),
-    [
-        ("/help", "/system TEXT"),
-        ("/dance", "/dance is not a command; /help lists them"),
-        ("/save", "/save needs a file"),
-        ("/set", "/set needs a name: /set temperature 0.2"),
-        ("/set temperature hot", "temperature"),
-        ("/set temprature 0.2", "temprature"),
-        ("/retry", "there is no message yet"),
-        ("/undo", "there is no message yet"),
-        ("/show", "m; settings: max_tokens 9"),
-        ("/load /no/such", "/no/such cannot be read as a saved conversation"),
-        ("/save /no/such/folder/file", "cannot be written"),
-    ],
+    table(__file__, "wrong lines"),
 )
 def test_a_command_that_is_told_something_is_no_message(line, text, talk, capsys):
     assert talk(line) is None

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tables import table
 
 from splitfuse.client.bench.latency import percentile
 from splitfuse.client.bench.slo import ServiceLevel, effective_throughput
@@ -71,19 +72,7 @@ def test_a_smaller_pool_preempts(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("argv", "part"),
-    [
-        ([], "simulate needs a load"),
-        (["--trace", "/none.csv"], "cannot be read"),
-        (["--clients", "0"], "--clients must be above 0"),
-        (["--clients", "2", "--limit", "-1"], "--limit must be above 0"),
-        (["--request-rate", "nan"], "--request-rate must be above 0"),
-        (["--clients", "2", "--cost", "1,2"], "not three numbers"),
-        (["--clients", "2", "--cost", "0,0,0"], "not all 0"),
-        (["--clients", "2", "--batching-policy", "lifo"], "batching_policy"),
-        (["--clients", "2", "--num-kv-blocks", "1"], "larger --num-kv-blocks"),
-        (["--clients", "2", "--log-steps", "/no/such/folder/a"], "--log-steps /no/such/folder/a cannot be written"),
-        (["--clints", "2"], "did you mean --clients?"),
-    ],
+    table(__file__, "refused"),
 )
 def test_what_is_wrong_is_one_line(argv: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *argv]) == 2

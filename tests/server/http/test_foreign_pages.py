@@ -3,6 +3,7 @@
 import httpx
 import openai
 import pytest
+from tables import table
 
 from splitfuse.client import AsyncClient
 from splitfuse.server.settings import Settings
@@ -48,18 +49,7 @@ async def test_a_name_that_is_not_ours(served, host, path):
 
 @pytest.mark.parametrize(
     "host",
-    [
-        "host.docker.internal",
-        "box.local:8000",
-        "localhost",
-        "LOCALHOST:1",
-        "a.localhost",
-        "localhost.",
-        "127.0.0.1:80",
-        "10.1.2.3",
-        "[::1]:8000",
-        "[::1]",
-    ],
+    table(__file__, "hosts"),
 )
 async def test_names_and_addresses_that_cannot_be_rebound(served, host):
     assert (await ask(served, Host=host)).status_code == 202
