@@ -496,14 +496,11 @@ def pack_row_parallel(
     `linear` takes this rank's inputs [T, …] and returns the sum over all ranks. The weight is quantized like by
     `pack_linear` and `pack_fp8` before it is cut. Only one rank passes `bias`.
     """
-    device = (weight if isinstance(weight, Tensor) else weight.values).device
-    if device.type == "cuda":
-        from .cuda.linear.row_parallel import pack_row_parallel as on_gpu
+    from .row_parallel import pack_row_parallel as packed  # here: few models are spread over ranks
 
-        return on_gpu(weight, bias, columns, group, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8)
-    from .cpu.row_parallel import pack_row_parallel as packed
-
-    return packed(weight, bias, columns, group, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8)
+    options: dict[str, Any] = {"dtype": dtype, "bits": bits, "input_bits": input_bits, "is_fp8": is_fp8}
+    backend = _backend(weight if isinstance(weight, Tensor) else weight.values)
+    return packed(weight, bias, columns, group, backend, **options)
 
 
 @_backend_op

@@ -105,6 +105,12 @@ def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> "AnyLinear":
     return pack(rounded_to_e4m3(weight), bias)
 
 
+def pack_fp8_columns(weight: Tensor, places: Sequence[tuple[slice, Tensor | None]]) -> list["AnyLinear"]:
+    """Round a weight to e4m3 and pack slices of its columns, each with a bias."""
+    whole = rounded_to_e4m3(weight)
+    return [pack(whole[:, columns].contiguous(), bias) for columns, bias in places]
+
+
 def linear(x: Tensor, packed: "AnyLinear") -> Tensor:
     return packed.multiply(x)
 

@@ -122,6 +122,16 @@ def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear | Fp8Li
     return fp8_linear.pack(weight, bias) if fp8_linear.can_round(weight) else PackedLinear(weight, bias)
 
 
+def pack_fp8_columns(
+    weight: Tensor, places: Sequence[tuple[slice, Tensor | None]]
+) -> list[PackedLinear] | list[Fp8Linear]:
+    """Round a weight to e4m3, if cuBLAS takes all slices of its columns, and pack these, each with a bias."""
+    if not all(fp8_linear.can_round(weight[:, columns]) for columns, _ in places):
+        return [PackedLinear(weight[:, columns].contiguous(), bias) for columns, bias in places]
+    values, scales = fp8_linear.round_rows(weight)
+    return [Fp8Linear(values[:, columns].contiguous(), scales, bias) for columns, bias in places]
+
+
 def _pack_kind(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, *, input_bits: int) -> AnyLinear:
     packed: PackedLinear | QuantizedLinear | Int8Linear
     if _is_int8(weight, input_bits):

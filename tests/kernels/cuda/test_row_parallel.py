@@ -10,8 +10,8 @@ from torch import Tensor
 from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda.linear import fp8_linear
 from splitfuse.kernels.cuda.linear.fp8_linear import Fp8Linear
-from splitfuse.kernels.cuda.linear.row_parallel import pack_row_parallel
 from splitfuse.kernels.quantize import quantize, rounded
+from splitfuse.kernels.row_parallel import pack_row_parallel
 
 NUM_INPUTS, NUM_OUTPUTS = 256, 96
 
@@ -31,7 +31,7 @@ def multiplied(x: Tensor, weight: Any, bias: Tensor | None, *, num_slices: int, 
     for rank in range(size):
         own, group = slices[rank * num_slices // size : (rank + 1) * num_slices // size], Terms()
         packed = pack_row_parallel(
-            weight, bias if rank == 0 else None, own, group, dtype=x.dtype, input_bits=16,
+            weight, bias if rank == 0 else None, own, group, cuda, dtype=x.dtype, input_bits=16,
             **{"bits": 16, "is_fp8": False, **options},
         )  # fmt: skip
         cuda.linear(x[:, own[0].start : own[-1].stop].contiguous(), packed)  # type: ignore[arg-type]
