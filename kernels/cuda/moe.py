@@ -23,6 +23,7 @@ from . import device_info as settings
 from .dependent import wait_for_previous
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .linear import quantized_experts
+from .linear.byte_linear import Config as Config
 from .linear.quantized_experts import QuantizedExperts
 from .moe_route import ExpertTiles, group_by_expert, load_tile
 
@@ -33,14 +34,6 @@ class PackedExperts(NamedTuple):
     gate_up_bias: Tensor | None = None  # [E, 2·I]
     down_bias: Tensor | None = None  # [E, H]
     args: ExpertArgs = SWIGLU_EXPERTS
-
-
-class Config(NamedTuple):
-    BLOCK_M: int  # pairs
-    BLOCK_N: int  # rows of the weights; with fused gate and up, half of them are gate's
-    BLOCK_K: int
-    num_warps: int
-    num_stages: int
 
 
 def choose_config(num_pairs: int, num_experts: int, element_size: int, gpu: DeviceInfo) -> Config:

@@ -19,8 +19,10 @@ from .few_rows import MIN_SPLIT_BYTES, PROGRAMS_PER_MULTIPROCESSOR, Weight, add_
 
 
 class Config(NamedTuple):
-    BLOCK_M: int
-    BLOCK_N: int
+    """Tile of a product."""
+
+    BLOCK_M: int  # rows, or an expert's pairs
+    BLOCK_N: int  # outputs; of experts' gate and up together, half of them are gate's
     BLOCK_K: int
     num_warps: int
     num_stages: int

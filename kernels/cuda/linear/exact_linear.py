@@ -12,8 +12,6 @@ lose more than a tile that is 0.7 of cuBLAS's speed. On an H200 these products t
 64 rows, and 1.2 to 1.6 at 256.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -21,14 +19,7 @@ from torch import Tensor
 
 from ..dependent import wait_for_previous
 from ..device_info import DeviceInfo, dependent_launch, device_info
-
-
-class Config(NamedTuple):
-    BLOCK_M: int
-    BLOCK_N: int
-    BLOCK_K: int
-    num_warps: int
-    num_stages: int
+from .byte_linear import Config as Config
 
 
 def choose_config(num_rows: int, num_outputs: int, element_size: int, gpu: DeviceInfo) -> Config:
