@@ -321,7 +321,7 @@ class AsyncClient(BaseClient):
         while True:
             try:
                 response = await self._open(request, deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
-                raise_unless_stream(response)
+                base.raise_unless_stream(response)
                 return response
             except APIError as error:
                 if isinstance(error, APIConnectionError):
@@ -464,7 +464,7 @@ class AsyncStream(BaseStream):
         request = messages.attach(self.seq_id, self._reader.last_event_id)
         response = await self._client._open(request, self._deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
         body = self._body = response, response.aiter_bytes()
-        raise_unless_stream(response)
+        base.raise_unless_stream(response)
         self._reader.reattach()
         return body
 
@@ -482,9 +482,3 @@ class AsyncStream(BaseStream):
                 await self._client._cancel(self.seq_id)
         finally:
             await self._disconnect()
-
-
-def raise_unless_stream(response: httpx.Response) -> None:
-    """Raise an APIError unless the body is an event stream."""
-    content = b"" if response.status_code == 200 else response.content
-    Answer(response.status_code, response.headers, content).raise_unless_stream()

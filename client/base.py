@@ -10,7 +10,7 @@ import httpx
 from .errors import APIConnectionError, APIError, APITimeoutError, from_envelope, not_reachable
 from .events import EventReader, StreamEvent
 from .hosts import is_loopback
-from .messages import Request
+from .messages import Answer, Request
 from .results import Result
 from .retry import Deadline, RetryPolicy
 
@@ -127,3 +127,9 @@ def raise_if_failed(result: Result) -> Result:
     if result.status == "failed":
         raise from_envelope(vars(result.error) if result.error else None)
     return result
+
+
+def raise_unless_stream(response: httpx.Response) -> None:
+    """Raise an APIError unless the body is an event stream."""
+    content = b"" if response.status_code == 200 else response.content
+    Answer(response.status_code, response.headers, content).raise_unless_stream()

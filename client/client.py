@@ -309,7 +309,7 @@ class Client(BaseClient):
         while True:
             try:
                 response = self._open(request, deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
-                raise_unless_stream(response)
+                base.raise_unless_stream(response)
                 return response
             except APIError as error:
                 if isinstance(error, APIConnectionError):
@@ -443,7 +443,7 @@ class Stream(BaseStream):
         request = messages.attach(self.seq_id, self._reader.last_event_id)
         response = self._client._open(request, self._deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
         body = self._body = response, response.iter_bytes()
-        raise_unless_stream(response)
+        base.raise_unless_stream(response)
         self._reader.reattach()
         return body
 
@@ -461,9 +461,3 @@ class Stream(BaseStream):
                 self._client._cancel(self.seq_id)
         finally:
             self._disconnect()
-
-
-def raise_unless_stream(response: httpx.Response) -> None:
-    """Raise an APIError unless the body is an event stream."""
-    content = b"" if response.status_code == 200 else response.content
-    Answer(response.status_code, response.headers, content).raise_unless_stream()
