@@ -43,7 +43,7 @@ BUDGETS = {
     "engine/core": 2200,
     "the engine without its core and its extras": 18150,
     "the server without its deletable folders": 8109,
-    "kernels": 7370,
+    "kernels": 7150,
     "client": 2536,
 }
 AN_EXTRA = 600
