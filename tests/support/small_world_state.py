@@ -129,6 +129,7 @@ class Memory:
             tuple([self._step_key(step, ranks, numbers) for step in world.steps]),
             tuple([ranks[request] for request in scheduler.running]),
             tuple([ranks[request] for request in scheduler.waiting]),
+            tuple([ranks[request] for request in finishing]),
             tuple(world.num_left.values()),
             tuple(world.events_left.values()),
             None if world.work is None else (world.work.launch is None, world.work.collect is None),

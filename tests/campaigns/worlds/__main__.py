@@ -27,10 +27,11 @@ def main() -> int:
     results: list[Visited] = []
     failures = 0
     with get_context("fork").Pool(options.processes, _prepare) as pool:
-        for jobs in (whole, large):
-            left = options.seconds - (time.monotonic() - begin)
-            each = float("inf") if jobs is whole else left * min(options.processes, len(jobs) or 1) / (len(jobs) or 1)
-            for name, result in pool.imap_unordered(_visit, [(name, each) for name in jobs], chunksize=1):
+        for part in (whole, large):
+            rounds = [-(-(len(part) - place) // options.processes) for place in range(len(part))]
+            end = begin + options.seconds if part is large else float("inf")
+            jobs = [(name, end, num_rounds) for name, num_rounds in zip(part, rounds, strict=True)]
+            for name, result in pool.imap_unordered(_visit, jobs, chunksize=1):
                 print(f"{name}: {result}", flush=True)
                 if isinstance(result, Visited):
                     results.append(result)
@@ -53,10 +54,11 @@ def _prepare() -> None:
     gc.disable()  # of a million copied states none is a cycle
 
 
-def _visit(job: tuple[str, float]) -> tuple[str, Visited | str]:
-    name, seconds = job
+def _visit(job: tuple[str, float, int]) -> tuple[str, Visited | str]:
+    """Visit a world for its part of the time until `end`, in which a process visits `num_rounds` worlds."""
+    name, end, num_rounds = job
     try:
-        return name, Search(WORLDS[name], name).run(seconds=seconds)
+        return name, Search(WORLDS[name], name).run(seconds=(end - time.monotonic()) / num_rounds)
     except Broken as broken:
         return name, str(broken)
 

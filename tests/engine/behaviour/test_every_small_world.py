@@ -4,7 +4,9 @@
 """
 
 import logging
+import os
 import random
+import re
 from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ import subtle_bugs
 from small_world import SmallWorld
 from small_world_search import Broken, Search
 from small_world_settings import LARGE, WHOLE, WORLDS
-from small_world_state import Memory
+from small_world_state import Memory, Snapshot
 
 from splitfuse.engine.core.batch import Batch
 from splitfuse.engine.core.block_manager import BlockManager
@@ -141,6 +143,38 @@ def test_a_planted_bug_is_found_with_its_shortest_path(name: str, monkeypatch: p
 
 def test_every_subtle_bug_is_in_the_table() -> None:
     assert subtle_bugs.BUGS.keys() <= FOUND.keys()
+
+
+@pytest.mark.parametrize("name", [*WHOLE, "three", "all"])
+def test_states_with_one_key_have_one_future(name: str) -> None:
+    """Compare all that can happen in two states whose keys are equal, over states that are reached by several ways."""
+    world = SmallWorld(WORLDS[name])
+    memory = Memory(world)
+    futures, frontier = {memory.key(): None}, deque([memory.save()])
+    checked: dict[Any, Any] = {}
+    while frontier and len(futures) < int(os.environ.get("SPLITFUSE_TEST_STATES", "300")):
+        snapshot = frontier.popleft()
+        memory.restore(snapshot)
+        for action in world.actions():
+            memory.restore(snapshot)
+            world.act(action)
+            key, after = memory.key(), memory.save()
+            if key not in futures:
+                futures[key] = None
+                frontier.append(after)
+            future = _futures(memory, world, after)
+            assert checked.setdefault(key, future) == future, "the key leaves out something that matters"
+
+
+def _futures(memory: Memory, world: SmallWorld, snapshot: Snapshot) -> list[tuple[str, Any]]:
+    """Return all actions, without the numbers of equal prompts, each with the key of the state after it."""
+    memory.restore(snapshot)
+    keys = []
+    for action in world.actions():
+        memory.restore(snapshot)
+        world.act(action)
+        keys.append((re.sub(r"\d+", "", action), memory.key()))
+    return keys
 
 
 @pytest.mark.parametrize("name", WORLDS)
