@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...formats.json_file import positive_int, positive_number
+from ...formats.json_file import positive_number
 from .interleaved_rope import InterleavedRope
 from .layer_norm_decoder import ParallelDecoder
 from .layers import Attention, EachHeadNorm, LayerNorm, Norm
@@ -57,14 +57,6 @@ class Cohere2ForCausalLM(CohereForCausalLM):
 
     Command R in which layers with full attention have no positions.
     """
-
-    @classmethod
-    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = super().normalize_config(raw)
-        if not fields.get("layer_types"):
-            every, layers = positive_int(fields, "sliding_window_pattern", 4), range(1, fields["num_hidden_layers"] + 1)
-            fields["layer_types"] = ["sliding_attention" if layer % every else "full_attention" for layer in layers]
-        return fields
 
     def _load_attention(self, index: int) -> Attention:
         attention = super()._load_attention(index)

@@ -127,11 +127,17 @@ def end_token_ids(*values: Any) -> tuple[int, ...]:
 
 
 def _layer_types(fields: Mapping[str, Any]) -> list[str]:
-    """Return each layer's kind of attention. Without layer_types every layer has the window, if there is one."""
+    """Return each layer's kind of attention, by layer_types or by sliding_window_pattern: every nth one is full.
+
+    Without either every layer has the window, if there is one.
+    """
     num_layers = positive_int(fields, "num_hidden_layers")
     if num_layers > _MAX_LAYERS:
         raise ConfigError(f"num_hidden_layers {num_layers} is more than {_MAX_LAYERS}")
     kinds = fields.get("layer_types")
+    if not kinds and fields.get("sliding_window_pattern"):
+        every = positive_int(fields, "sliding_window_pattern")
+        return ["sliding_attention" if layer % every else "full_attention" for layer in range(1, num_layers + 1)]
     if not kinds:
         return ["sliding_attention" if fields.get("sliding_window") else "full_attention"] * num_layers
     if len(kinds) != num_layers:

@@ -53,9 +53,6 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = super().normalize_config(raw)
-        if not fields.get("layer_types"):
-            kinds = ("sliding_attention", "full_attention")
-            fields["layer_types"] = [kinds[index % 2] for index in range(fields["num_hidden_layers"])]
         for name in ("attn_logit_softcapping", "final_logit_softcapping"):
             fields[name] = 0.0 if fields[name] is None else positive_number(fields, name)
         fields["query_pre_attn_scalar"] = positive_number(fields, "query_pre_attn_scalar")
@@ -92,7 +89,7 @@ class Gemma3ForCausalLM(Gemma2ForCausalLM):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        fields = super().normalize_config({**raw, "layer_types": _layer_types(raw)})
+        fields = super().normalize_config(raw)
         if fields["attn_logit_softcapping"]:
             raise ConfigError("attn_logit_softcapping: transformers ignores it in Gemma 3; set it to null if you may")
         return {**fields, "rope_parameters": dual_ropes(fields), "rope_scaling": None}
@@ -112,11 +109,3 @@ def dual_ropes(fields: Mapping[str, Any]) -> dict[str, Any]:
             **(ropes.get("sliding_attention") or {}),
         },
     }
-
-
-def _layer_types(fields: Mapping[str, Any]) -> list[str]:
-    if fields.get("layer_types"):
-        return list(fields["layer_types"])
-    every = int(fields["sliding_window_pattern"])
-    layers = range(1, fields["num_hidden_layers"] + 1)
-    return ["sliding_attention" if layer % every else "full_attention" for layer in layers]

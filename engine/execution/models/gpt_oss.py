@@ -41,9 +41,6 @@ class GptOssForCausalLM(SparseDecoder):
             raise ConfigError(f"swiglu_alpha {fields['swiglu_alpha']} is not built; no published model has it")
         if not fields.get("rope_parameters") and not fields.get("rope_scaling"):
             fields["rope_scaling"] = _YARN
-        if not fields.get("layer_types"):
-            layers = range(int(fields["num_hidden_layers"]))
-            fields["layer_types"] = ["full_attention" if layer % 2 else "sliding_attention" for layer in layers]
         return super().normalize_config(fields)
 
     def _load_attention(self, index: int) -> Attention:

@@ -61,9 +61,6 @@ class Olmo3ForCausalLM(Olmo2ForCausalLM):
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = super().normalize_config(raw)
-        if not fields.get("layer_types"):
-            layers = range(1, fields["num_hidden_layers"] + 1)
-            fields["layer_types"] = ["sliding_attention" if layer % 4 else "full_attention" for layer in layers]
         ropes, theta = fields.get("rope_parameters") or {}, fields.get("rope_theta") or 5e5
         fields["rope_parameters"] = {
             "full_attention": {

@@ -140,6 +140,16 @@ def test_every_family_has_a_published_model_and_a_tiny_one() -> None:
     assert tiny == {name.replace("ForConditionalGeneration", "ForCausalLM") for name in MODELS}
 
 
+def test_gemma_3n_has_defaults_of_its_own_before_gemma_2s() -> None:
+    names = ("sliding_window", "max_position_embeddings")
+    raw = {key: value for key, value in REAL_CONFIGS["google/gemma-3n-E2B-it"].items() if key not in names}
+    if "text_config" in raw:
+        raw["text_config"] = {key: value for key, value in raw["text_config"].items() if key not in names}
+    config = parse_model_config(raw, generation={})
+    theirs = CONFIG_MAPPING["gemma3n_text"]()
+    assert (max(config.sliding_windows), config.max_position_embeddings) == tuple(getattr(theirs, n) for n in names)
+
+
 def test_phi_moe_has_two_spellings() -> None:
     raw = REAL_CONFIGS["microsoft/Phi-3.5-MoE-instruct"] | {"architectures": ["PhiMoEForCausalLM"]}
     assert parse_model_config(raw, generation={}).architecture == "PhimoeForCausalLM"
