@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import httpx
@@ -33,6 +33,17 @@ def durable_results(
     index = JobIndex(limits)
     stored = StoredJobs(kinds, ttl=limits.ttl, sealing=sealing)
     return ResultStore(index, backend(index, stored, open_store=open_store, **more))
+
+
+@contextlib.asynccontextmanager
+async def open_results(limits: ResultLimits, **options: Any) -> AsyncIterator[Any]:
+    """Yield an open store like `durable_results`, and close it."""
+    results = durable_results(limits, **options)
+    await results.open()
+    try:
+        yield results
+    finally:
+        await results.close()
 
 
 class Reader(threading.Thread):

@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from fake_engine import FakeEngine
-from kept_results import durable_results
+from kept_results import durable_results, open_results
 
 from splitfuse.engine.core.outputs import KnownOutput, OutputDelta
 from splitfuse.engine.core.sampling_params import SamplingParams
@@ -50,7 +50,7 @@ def delta(seq_id: str, token_id: int) -> OutputDelta:
 
 
 def opened(path: Path) -> Any:
-    return durable_results(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds={})
+    return open_results(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds={})
 
 
 async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
@@ -62,14 +62,12 @@ async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
     row = JobRow(num=1, seq_id="old", owner="", created=1.0, request=json.dumps(request), first_segment=1)
     store.commit(Changes(accepted=[row]))
     store.close()
-    results = durable_results(limits(max_results=1), open_store=lambda: SqliteStore(path), kinds={})
-    await results.open()
-    assert results.get("old", owner="").status == "queued"
-    await Resumption(results.backend, FakeEngine(), {}, Settings()).run()  # type: ignore[arg-type]
-    job = await results.find("old", owner="")
-    await job.wait(60)
-    assert (job.status, str(job.failure())) == ("failed", "interrupted: it cannot go on here (KeyError)")
-    await results.close()
+    async with open_results(limits(max_results=1), open_store=lambda: SqliteStore(path), kinds={}) as results:
+        assert results.get("old", owner="").status == "queued"
+        await Resumption(results.backend, FakeEngine(), {}, Settings()).run()  # type: ignore[arg-type]
+        job = await results.find("old", owner="")
+        await job.wait(60)
+        assert (job.status, str(job.failure())) == ("failed", "interrupted: it cannot go on here (KeyError)")
 
 
 async def fill(results: Any) -> None:
@@ -106,13 +104,13 @@ async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) 
 
 async def test_readers_at_once_bring_a_result_back_once(tmp_path: Path) -> None:
     """Each reader waits for the disk, and meanwhile another one may have put the job into memory."""
-    results = durable_results(limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={})
-    await results.open()
-    await fill(results)
-    found = await asyncio.gather(*(results.find("a", owner="me") for _ in range(30)))
-    assert len(set(map(id, found))) == 1
-    results.check()
-    await results.close()
+    async with open_results(
+        limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={}
+    ) as results:
+        await fill(results)
+        found = await asyncio.gather(*(results.find("a", owner="me") for _ in range(30)))
+        assert len(set(map(id, found))) == 1
+        results.check()
 
 
 async def test_a_take_over_is_not_refused_by_its_owners_quota(tmp_path: Path) -> None:
@@ -143,22 +141,19 @@ async def test_a_new_job_has_no_events_of_a_deleted_one(tmp_path: Path) -> None:
     store.commit(Changes(accepted=[unfinished_row(1), unfinished_row(2)], segment=(1, body)))
     store.commit(Changes(deleted=["job2"]))
     store.close()
-    results = opened(path)
-    await results.open()
-    job = Job("new", model="m")
-    results.add(job)
-    results.sink(job)
-    handle = SimpleNamespace(prompt_token_ids=[1], seed=1)
-    kept = SavedRequest(kind="generate", body={})
-    await results.accept(job, handle, kept, user="", fingerprint="fake")  # type: ignore[arg-type]
-    await results.close()
-    results = opened(path)
-    await results.open()
-    events = {
-        begun.row.seq_id: [event.token_ids for event in begun.kept.job.events] for begun in results.backend.to_resume
-    }
-    assert events == {"job1": [(1,)], "new": []}
-    await results.close()
+    async with opened(path) as results:
+        job = Job("new", model="m")
+        results.add(job)
+        results.sink(job)
+        handle = SimpleNamespace(prompt_token_ids=[1], seed=1)
+        kept = SavedRequest(kind="generate", body={})
+        await results.accept(job, handle, kept, user="", fingerprint="fake")  # type: ignore[arg-type]
+    async with opened(path) as results:
+        events = {
+            begun.row.seq_id: [event.token_ids for event in begun.kept.job.events]
+            for begun in results.backend.to_resume
+        }
+        assert events == {"job1": [(1,)], "new": []}
 
 
 async def test_what_a_job_tells_after_all_segments_were_swept_is_found_again(tmp_path: Path) -> None:
@@ -167,15 +162,11 @@ async def test_what_a_job_tells_after_all_segments_were_swept_is_found_again(tmp
     store.commit(Changes(accepted=[unfinished_row(1, first_segment=10)]))
     store.close()
     for token_id in (5, 6):
-        results = opened(path)
-        await results.open()
-        results.backend.resumed_sink(results.backend.to_resume[0])(delta("job1", token_id))
-        await results.backend.use(lambda store: store.sweep(0.0, max_jobs=1))
-        await results.close()
-    results = opened(path)
-    await results.open()
-    assert [event.token_ids for event in results.backend.to_resume[0].kept.job.events] == [(5,), (6,)]
-    await results.close()
+        async with opened(path) as results:
+            results.backend.resumed_sink(results.backend.to_resume[0])(delta("job1", token_id))
+            await results.backend.use(lambda store: store.sweep(0.0, max_jobs=1))
+    async with opened(path) as results:
+        assert [event.token_ids for event in results.backend.to_resume[0].kept.job.events] == [(5,), (6,)]
 
 
 class ResumingEngine(FakeEngine):
@@ -195,26 +186,24 @@ async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: 
     store.commit(Changes(accepted=rows, segment=(1, body)))
     store.close()
     kinds = {"generate": SavedGenerate(lambda stored: None)}
-    results = durable_results(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds=kinds)
-    await results.open()
-    engine, settings = ResumingEngine(), Settings()
-    await engine.start()
-    engine.fingerprint = "another"
-    jobs = [begun.kept.job for begun in results.backend.to_resume]
-    await Resumption(results.backend, engine, kinds, settings).run()  # type: ignore[arg-type]
-    for job in jobs:
-        await job.wait(60)
-    assert [job.status for job in jobs] == ["completed", "failed", "failed"]
-    assert (jobs[0].model, jobs[0].num_prompt_tokens) == (settings.model_name, 2)
-    assert jobs[1].outputs[0].token_ids == [7], "what was told stays"
-    assert "the model, its adapter, tokenizer, template or dtype" in str(jobs[1].failure())
-    assert "it asks for another model" in str(jobs[2].failure())
-    row = await results.backend.use(lambda store: store.find("job1"))
-    assert row is not None
-    kept = json.loads(row.request)
-    assert (kept["fingerprint"], kept["prompt_token_ids"], kept["body"]) == ("another", [104, 105], bodies[0])
-    results.check()
-    await results.close()
+    async with open_results(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds=kinds) as results:
+        engine, settings = ResumingEngine(), Settings()
+        await engine.start()
+        engine.fingerprint = "another"
+        jobs = [begun.kept.job for begun in results.backend.to_resume]
+        await Resumption(results.backend, engine, kinds, settings).run()  # type: ignore[arg-type]
+        for job in jobs:
+            await job.wait(60)
+        assert [job.status for job in jobs] == ["completed", "failed", "failed"]
+        assert (jobs[0].model, jobs[0].num_prompt_tokens) == (settings.model_name, 2)
+        assert jobs[1].outputs[0].token_ids == [7], "what was told stays"
+        assert "the model, its adapter, tokenizer, template or dtype" in str(jobs[1].failure())
+        assert "it asks for another model" in str(jobs[2].failure())
+        row = await results.backend.use(lambda store: store.find("job1"))
+        assert row is not None
+        kept = json.loads(row.request)
+        assert (kept["fingerprint"], kept["prompt_token_ids"], kept["body"]) == ("another", [104, 105], bodies[0])
+        results.check()
 
 
 @pytest.mark.parametrize(
@@ -229,15 +218,13 @@ async def test_an_unfinished_job_that_was_changed_fails_alone(tmp_path: Path, ch
     if not has_sums:
         store._db.execute("UPDATE jobs SET row_sum = NULL, request_sum = NULL")
     store.close()
-    results = opened(path)
-    await results.open()
-    damaged, whole = results.backend.to_resume
-    assert (damaged.is_damaged, whole.is_damaged) == (has_sums or "seq_id" not in change, False)
-    await Resumption(results.backend, FakeEngine(), {}, Settings()).resume([damaged])
-    if damaged.is_damaged:
-        await damaged.kept.job.ended.wait()
-        assert damaged.kept.job.status == "failed"
-    await results.close()
+    async with opened(path) as results:
+        damaged, whole = results.backend.to_resume
+        assert (damaged.is_damaged, whole.is_damaged) == (has_sums or "seq_id" not in change, False)
+        await Resumption(results.backend, FakeEngine(), {}, Settings()).resume([damaged])
+        if damaged.is_damaged:
+            await damaged.kept.job.ended.wait()
+            assert damaged.kept.job.status == "failed"
 
 
 async def test_after_a_damaged_segment_nothing_is_read(tmp_path: Path) -> None:
@@ -248,10 +235,8 @@ async def test_after_a_damaged_segment_nothing_is_read(tmp_path: Path) -> None:
         body = dump_segment([(1, event_of(delta("job1", number)))], wall=1.0, monotonic=1.0)
         store.commit(Changes(segment=(number, body[:-1] + b" " if number == 3 else body)))
     store.close()
-    results = opened(path)
-    await results.open()
-    assert results.backend.to_resume[0].resumed.outputs[0].token_ids == (1, 2), "the fourth would follow a gap"
-    await results.close()
+    async with opened(path) as results:
+        assert results.backend.to_resume[0].resumed.outputs[0].token_ids == (1, 2), "the fourth would follow a gap"
 
 
 async def kept_job(results: Any, body: dict[str, Any] | None = None, **fields: Any) -> Job:
@@ -267,59 +252,53 @@ async def kept_job(results: Any, body: dict[str, Any] | None = None, **fields: A
 
 
 async def test_a_request_that_is_deleted_while_the_engine_takes_it_is_refused(tmp_path: Path) -> None:
-    results = opened(tmp_path / "results.db")
-    await results.open()
-    job = Job(results.new_job(model="m").seq_id, model="m")
-    results.add(job)
-    results.sink(job)
-    await results.delete_all("")
-    handle: Any = SimpleNamespace(prompt_token_ids=[1], seed=1)
-    with pytest.raises(NotReadyError, match="deleted while"):
-        await results.accept(job, handle, SavedRequest(kind="generate", body={}), user="", fingerprint="fake")
-    await results.close()
+    async with opened(tmp_path / "results.db") as results:
+        job = Job(results.new_job(model="m").seq_id, model="m")
+        results.add(job)
+        results.sink(job)
+        await results.delete_all("")
+        handle: Any = SimpleNamespace(prompt_token_ids=[1], seed=1)
+        with pytest.raises(NotReadyError, match="deleted while"):
+            await results.accept(job, handle, SavedRequest(kind="generate", body={}), user="", fingerprint="fake")
 
 
 @pytest.mark.parametrize("how", ["one", "all"])
 async def test_a_reader_does_not_bring_a_deleted_job_back(tmp_path: Path, how: str) -> None:
-    results = opened(tmp_path / "results.db")
-    await results.open()
-    job = await kept_job(results)
-    results.index.forget(job)  # only the disk has it
-    has_read = asyncio.Event()
-    loop, store = asyncio.get_running_loop(), results.backend._journal._store
+    async with opened(tmp_path / "results.db") as results:
+        job = await kept_job(results)
+        results.index.forget(job)  # only the disk has it
+        has_read = asyncio.Event()
+        loop, store = asyncio.get_running_loop(), results.backend._journal._store
 
-    def find(seq_id: str) -> JobRow | None:
-        row = SqliteStore.find(store, seq_id)
-        loop.call_soon_threadsafe(has_read.set)
-        time.sleep(0.1)  # meanwhile the deletion comes
-        return row
+        def find(seq_id: str) -> JobRow | None:
+            row = SqliteStore.find(store, seq_id)
+            loop.call_soon_threadsafe(has_read.set)
+            time.sleep(0.1)  # meanwhile the deletion comes
+            return row
 
-    store.find = find
-    reading = asyncio.create_task(results.find(job.seq_id, owner=""))
-    await has_read.wait()
-    await (results.delete(job) if how == "one" else results.delete_all(""))
-    await reading
-    assert len(results) == 0
-    with pytest.raises(ResultNotFoundError):
-        await results.find(job.seq_id, owner="")
-    results.check()
-    await results.close()
+        store.find = find
+        reading = asyncio.create_task(results.find(job.seq_id, owner=""))
+        await has_read.wait()
+        await (results.delete(job) if how == "one" else results.delete_all(""))
+        await reading
+        assert len(results) == 0
+        with pytest.raises(ResultNotFoundError):
+            await results.find(job.seq_id, owner="")
+        results.check()
 
 
 async def test_the_key_of_an_expired_job_can_be_used_again(tmp_path: Path) -> None:
-    results = opened(tmp_path / "results.db")
-    await results.open()
-    key = IdempotencyKey(b"k", b"b")
-    first = await kept_job(results, idempotency_key=key, ttl_s=0.01)
-    await asyncio.sleep(0.02)
-    results.index.forget(first)
-    async with results.idempotent("", key) as earlier:
-        assert earlier is None
-        second = await kept_job(results, idempotency_key=key)
-    async with results.idempotent("", key) as earlier:
-        assert earlier is second
-    assert results.backend.failure is None
-    await results.close()
+    async with opened(tmp_path / "results.db") as results:
+        key = IdempotencyKey(b"k", b"b")
+        first = await kept_job(results, idempotency_key=key, ttl_s=0.01)
+        await asyncio.sleep(0.02)
+        results.index.forget(first)
+        async with results.idempotent("", key) as earlier:
+            assert earlier is None
+            second = await kept_job(results, idempotency_key=key)
+        async with results.idempotent("", key) as earlier:
+            assert earlier is second
+        assert results.backend.failure is None
 
 
 async def test_an_observer_that_fails_keeps_the_others_from_nothing() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from fake_engine import FakeEngine
-from kept_results import durable_results
+from kept_results import open_results
 from postgres_server import PostgresServer
 
 from splitfuse.engine.core.outputs import OutputDelta
@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> Path:
 
 def opened(path: Path, key: bytes = KEY) -> Any:
     sealing = Sealing(key)
-    return durable_results(LIMITS, open_store=lambda: SqliteStore(path, sealing=sealing), kinds=KINDS, sealing=sealing)
+    return open_results(LIMITS, open_store=lambda: SqliteStore(path, sealing=sealing), kinds=KINDS, sealing=sealing)
 
 
 async def keep(results: Any, *names: str, num_tokens: int = 3, has_ended: bool = False) -> None:
@@ -92,53 +92,45 @@ def change(path: Path, statement: str, *values: object) -> None:
 
 
 async def test_nothing_that_tells_of_a_job_stands_in_the_files(path: Path) -> None:
-    results = opened(path)
-    await results.open()
-    await keep(results, "done", has_ended=True)
-    await keep(results, "open")
-    before = bytes_of(path)
-    for text in (PROMPT, TEXT, "prompt", '"generate"', "fake", "max_tokens"):
-        assert text.encode() not in before, text
-        assert base64.b64encode(text.encode()).rstrip(b"=")[:-1] not in before, text
-    assert b"done" in before, "ids are in the clear"
-    await results.close()
-    results = opened(path)
-    await results.open()
-    job = await results.find("done", owner="me")
-    assert (job.outputs[0].text, job.outputs[0].token_ids) == (TEXT * 3, [0, 1, 2])
-    resumed = results.backend.to_resume[0]
-    assert (resumed.request["body"]["prompt"], resumed.resumed.outputs[0].token_ids) == (PROMPT, (0, 1, 2))
-    await results.close()
+    async with opened(path) as results:
+        await keep(results, "done", has_ended=True)
+        await keep(results, "open")
+        before = bytes_of(path)
+        for text in (PROMPT, TEXT, "prompt", '"generate"', "fake", "max_tokens"):
+            assert text.encode() not in before, text
+            assert base64.b64encode(text.encode()).rstrip(b"=")[:-1] not in before, text
+        assert b"done" in before, "ids are in the clear"
+    async with opened(path) as results:
+        job = await results.find("done", owner="me")
+        assert (job.outputs[0].text, job.outputs[0].token_ids) == (TEXT * 3, [0, 1, 2])
+        resumed = results.backend.to_resume[0]
+        assert (resumed.request["body"]["prompt"], resumed.resumed.outputs[0].token_ids) == (PROMPT, (0, 1, 2))
 
 
 async def test_with_its_row_a_jobs_key_is_gone_from_all_files(path: Path) -> None:
-    results = opened(path)
-    await results.open()
-    await keep(results, "kept", *(f"job{number}" for number in range(30)))
-    rows = await results.backend.use(lambda store: store.unfinished())
-    # Three bytes of the key are four characters of the row.
-    keys = {row.seq_id: row.request[:80].encode() for row in rows}
-    assert len(set(keys.values())) == 31
-    assert all(key in bytes_of(path) for key in keys.values())
-    for seq_id in keys.keys() - {"kept"}:
-        await results.delete(results.get(seq_id, owner="me"))
-    await results.backend.use(lambda store: store.sweep(0.0, max_jobs=9))
-    data = bytes_of(path)
-    assert [seq_id for seq_id, key in keys.items() if key in data] == ["kept"]
-    bodies = await results.backend.use(lambda store: list(store.segments(0)))
-    assert len([item for body in bodies for item in load_segment(body).events]) == 93, "they stay, and are noise"
-    await results.close()
+    async with opened(path) as results:
+        await keep(results, "kept", *(f"job{number}" for number in range(30)))
+        rows = await results.backend.use(lambda store: store.unfinished())
+        # Three bytes of the key are four characters of the row.
+        keys = {row.seq_id: row.request[:80].encode() for row in rows}
+        assert len(set(keys.values())) == 31
+        assert all(key in bytes_of(path) for key in keys.values())
+        for seq_id in keys.keys() - {"kept"}:
+            await results.delete(results.get(seq_id, owner="me"))
+        await results.backend.use(lambda store: store.sweep(0.0, max_jobs=9))
+        data = bytes_of(path)
+        assert [seq_id for seq_id, key in keys.items() if key in data] == ["kept"]
+        bodies = await results.backend.use(lambda store: list(store.segments(0)))
+        assert len([item for body in bodies for item in load_segment(body).events]) == 93, "they stay, and are noise"
 
 
 async def test_a_key_whose_process_died_before_it_swept_is_gone_after_the_next_ones_first_sweep(path: Path) -> None:
-    results = opened(path)
-    await results.open()
-    await keep(results, "job")
-    row = await results.backend.use(lambda store: store.find("job"))
-    assert row is not None
-    await results.delete(results.get("job", owner="me"))
-    copy = as_a_kill_leaves_it(path)
-    await results.close()
+    async with opened(path) as results:
+        await keep(results, "job")
+        row = await results.backend.use(lambda store: store.find("job"))
+        assert row is not None
+        await results.delete(results.get("job", owner="me"))
+        copy = as_a_kill_leaves_it(path)
     assert row.request[:80].encode() in bytes_of(copy)
     store = SqliteStore(copy, sealing=Sealing(KEY))
     store.sweep(0.0, max_jobs=9)
@@ -194,22 +186,18 @@ async def test_jobs_in_a_database_are_taken_over_by_a_server_with_the_key(postgr
         def open_store() -> PostgresStore:
             return PostgresStore(database, url="http://here", model="", lease_s=60, sealing=sealing)
 
-        return durable_results(LIMITS, open_store=open_store, kinds=KINDS, sealing=sealing)
+        return open_results(LIMITS, open_store=open_store, kinds=KINDS, sealing=sealing)
 
-    results = shared()
-    await results.open()
-    await keep(results, "open", "other")
-    with psycopg.connect(database) as db:
-        tables = [db.execute(f"SELECT * FROM splitfuse_{name}").fetchall() for name in ("jobs", "segments")]
-    assert all(tables)
-    for text in (PROMPT, TEXT):
-        assert text not in str(tables)
-    await results.close()
-    results = shared()
-    await results.open()
-    told = {begun.row.seq_id: begun.resumed.outputs[0].token_ids for begun in results.backend.to_resume}
-    assert told == {"open": (0, 1, 2), "other": (0, 1, 2)}
-    await results.close()
+    async with shared() as results:
+        await keep(results, "open", "other")
+        with psycopg.connect(database) as db:
+            tables = [db.execute(f"SELECT * FROM splitfuse_{name}").fetchall() for name in ("jobs", "segments")]
+        assert all(tables)
+        for text in (PROMPT, TEXT):
+            assert text not in str(tables)
+    async with shared() as results:
+        told = {begun.row.seq_id: begun.resumed.outputs[0].token_ids for begun in results.backend.to_resume}
+        assert told == {"open": (0, 1, 2), "other": (0, 1, 2)}
 
 
 # What an attacker, or a fault, does to the file of two jobs that have ended: a statement for the first.
@@ -226,37 +214,29 @@ FINISHED = {
 
 @pytest.mark.parametrize("statement", FINISHED.values(), ids=FINISHED)
 async def test_a_result_that_was_changed_on_disk_fails_alone(path: Path, statement: str) -> None:
-    results = opened(path)
-    await results.open()
-    await keep(results, "a", "b", has_ended=True)
-    await results.close()
+    async with opened(path) as results:
+        await keep(results, "a", "b", has_ended=True)
     change(path, f"{statement} WHERE seq_id = 'a'")
-    results = opened(path)
-    await results.open()
-    job = await results.find("a", owner="me")
-    assert (job.status, job.outputs[0].text) == ("failed", "")
-    failure = job.failure()
-    assert isinstance(failure, DamagedError)
-    assert (failure.code, "changed on disk" in str(failure)) == ("damaged", True)
-    assert (await results.find("b", owner="me")).outputs[0].text == TEXT * 3
-    listed = await results.page("me", after=None, limit=9, status=None)
-    assert sorted((row.seq_id, row.status) for row in listed) == [("a", "failed"), ("b", "completed")]
-    assert await results.delete_all("me") == {"a", "b"}
-    await results.close()
+    async with opened(path) as results:
+        job = await results.find("a", owner="me")
+        assert (job.status, job.outputs[0].text) == ("failed", "")
+        failure = job.failure()
+        assert isinstance(failure, DamagedError)
+        assert (failure.code, "changed on disk" in str(failure)) == ("damaged", True)
+        assert (await results.find("b", owner="me")).outputs[0].text == TEXT * 3
+        listed = await results.page("me", after=None, limit=9, status=None)
+        assert sorted((row.seq_id, row.status) for row in listed) == [("a", "failed"), ("b", "completed")]
+        assert await results.delete_all("me") == {"a", "b"}
 
 
 async def test_another_owner_cannot_be_written_into_the_file(path: Path) -> None:
-    results = opened(path)
-    await results.open()
-    await keep(results, "a", has_ended=True)
-    await results.close()
+    async with opened(path) as results:
+        await keep(results, "a", has_ended=True)
     change(path, "UPDATE jobs SET owner = 'thief'")
-    results = opened(path)
-    await results.open()
-    with pytest.raises(ResultNotFoundError):
-        await results.find("a", owner="me")
-    assert (await results.find("a", owner="thief")).status == "failed"
-    await results.close()
+    async with opened(path) as results:
+        with pytest.raises(ResultNotFoundError):
+            await results.find("a", owner="me")
+        assert (await results.find("a", owner="thief")).status == "failed"
 
 
 def swapped(bodies: list[bytes]) -> list[bytes]:
@@ -294,22 +274,18 @@ def edited(body: bytes, edit: Callable[[list[tuple[int, object]]], object]) -> b
 async def test_a_job_whose_events_were_changed_on_disk_fails_alone(
     path: Path, damage: Callable[[list[bytes]], list[bytes]]
 ) -> None:
-    results = opened(path)
-    await results.open()
-    await keep(results, "a", "b")
-    await keep(results, "c")
-    bodies: list[bytes] = await results.backend.use(lambda store: list(store.segments(0)))
-    await results.close()
+    async with opened(path) as results:
+        await keep(results, "a", "b")
+        await keep(results, "c")
+        bodies: list[bytes] = await results.backend.use(lambda store: list(store.segments(0)))
     for number, body in enumerate(damage(bodies), 1):
         change(path, "UPDATE segments SET body = ? WHERE num = ?", body, number)
     await fails_alone(path, {"a", "b"})
 
 
 async def test_a_job_whose_request_was_changed_on_disk_fails_alone(path: Path) -> None:
-    results = opened(path)
-    await results.open()
-    await keep(results, "a", "b", "c")
-    await results.close()
+    async with opened(path) as results:
+        await keep(results, "a", "b", "c")
     with contextlib.closing(sqlite3.connect(path)) as db:
         requests = dict(db.execute("SELECT seq_id, request FROM jobs").fetchall())
     change(path, "UPDATE jobs SET request = ? WHERE seq_id = 'a'", requests["b"])
@@ -318,31 +294,27 @@ async def test_a_job_whose_request_was_changed_on_disk_fails_alone(path: Path) -
 
 
 async def fails_alone(path: Path, seq_ids: set[str]) -> None:
-    results = opened(path)
-    await results.open()
-    jobs = {begun.row.seq_id: begun for begun in results.backend.to_resume}
-    assert {seq_id for seq_id, begun in jobs.items() if begun.is_damaged} == seq_ids
-    resumed: list[str] = []
+    async with opened(path) as results:
+        jobs = {begun.row.seq_id: begun for begun in results.backend.to_resume}
+        assert {seq_id for seq_id, begun in jobs.items() if begun.is_damaged} == seq_ids
+        resumed: list[str] = []
 
-    class Engine(FakeEngine):
-        async def submit(self, *args: object, request_id: str, **options: object) -> object:  # type: ignore[override]
-            resumed.append(request_id)
-            return self.handles.setdefault(request_id, object())  # type: ignore[arg-type]
+        class Engine(FakeEngine):
+            async def submit(self, *args: object, request_id: str, **options: object) -> object:  # type: ignore[override]
+                resumed.append(request_id)
+                return self.handles.setdefault(request_id, object())  # type: ignore[arg-type]
 
-    with contextlib.suppress(AttributeError):  # it gives no handle
-        await Resumption(results.backend, Engine(), KINDS, Settings()).run()  # type: ignore[arg-type]
-    assert resumed == ["c"]
-    await results.backend.use(lambda store: None)
-    for seq_id in seq_ids:
-        failure = jobs[seq_id].kept.job.failure()
-        assert "interrupted: its stored events were changed on disk" in str(failure)
-    await results.close()
-    results = opened(path)
-    await results.open()
-    assert {begun.row.seq_id for begun in results.backend.to_resume}.isdisjoint(seq_ids)
-    for seq_id in seq_ids:
-        assert (await results.find(seq_id, owner="me")).status == "failed"
-    await results.close()
+        with contextlib.suppress(AttributeError):  # it gives no handle
+            await Resumption(results.backend, Engine(), KINDS, Settings()).run()  # type: ignore[arg-type]
+        assert resumed == ["c"]
+        await results.backend.use(lambda store: None)
+        for seq_id in seq_ids:
+            failure = jobs[seq_id].kept.job.failure()
+            assert "interrupted: its stored events were changed on disk" in str(failure)
+    async with opened(path) as results:
+        assert {begun.row.seq_id for begun in results.backend.to_resume}.isdisjoint(seq_ids)
+        for seq_id in seq_ids:
+            assert (await results.find(seq_id, owner="me")).status == "failed"
 
 
 # Files and batches.
