@@ -16,7 +16,7 @@ from splitfuse.engine.core.batch import Batch, Progress, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.core.engine_core import EngineCore, StepOutput
-from splitfuse.engine.core.outputs import OutputDelta
+from splitfuse.engine.core.outputs import OutputDelta, PromptLogprobs
 from splitfuse.engine.core.plan import Pace
 from splitfuse.engine.core.ports import Decoded
 from splitfuse.engine.core.prefix_cache import PrefixCache
@@ -40,6 +40,15 @@ class SmallTexts(PlainOutputs):
         if kind == "text" and chosen is progress.request and num_tokens:
             return Decoded("", num_tokens - 1, stop="end")
         return super().decode(progress)
+
+    def keep_prompt_logprobs(self, batch: Batch, outputs: Sequence[RowOutput]) -> None:
+        for row, output in zip(batch.rows, outputs, strict=True):
+            if output.prompt_logprobs is not None and row.request in self._prompt_logprobs:
+                kept = PromptLogprobs(0)  # a new one each time, since copies of the world hold the old one
+                if row.prompt_logprob_positions.start > 1:  # else they begin again, after a change of weights
+                    kept.extend(self._prompt_logprobs[row.request])
+                kept.extend(output.prompt_logprobs)
+                self._prompt_logprobs[row.request] = kept
 
 
 class SmallWorld:
@@ -323,6 +332,9 @@ class SmallWorld:
             if ends.get(request) == "stop" and got and self.model.choice[0] == "stop":
                 expected[-1] = STOP
             assert got == expected, f"{_name(request)} gets {got}, undisturbed {expected}"
+            if request.needs_prompt_logprobs and got and begin == request.num_prompt_tokens:
+                scored = [score and score.token_id for score in delta.prompt_logprobs or ()]
+                assert scored == [None, *right[1:begin]], f"{_name(request)} gets logprobs of {scored}"
             self.num_received[request] += len(got)
             is_long = end >= self.outcomes.num_tokens[request.seed]
             reason = ends.get(request, "length" if is_long else None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from small_world_settings import SmallSettings
 
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, BatchRow, Moves, RowOutput
+from splitfuse.engine.core.outputs import PromptLogprobs
 from splitfuse.engine.core.ports import Speculator
 from splitfuse.engine.core.request import Request
 
@@ -156,10 +157,13 @@ class NullModel:
             raise StepFailure
 
     def _output(self, row: BatchRow, is_right: bool) -> RowOutput:
+        right, scores = self.outcomes.tokens[row.request.seed], None
+        if positions := row.prompt_logprob_positions:
+            scores = PromptLogprobs(0)
+            scores.add([right[p] if is_right else WRONG for p in positions], [0.0] * len(positions), positions, [], [])
         if not row.needs_sampling:
-            return NO_OUTPUT
+            return NO_OUTPUT if scores is None else RowOutput(prompt_logprobs=scores)
         kind, chosen = self.choice
-        right = self.outcomes.tokens[row.request.seed]
         num_known = row.end - row.num_drafts
         num_good = 0
         for draft, token_id in zip(row.draft_token_ids, right[num_known:], strict=False):
@@ -169,7 +173,7 @@ class NullModel:
         token_ids = right[num_known : num_known + num_good + 1] if is_right else [WRONG]
         if kind == "stop" and chosen is row.request:
             token_ids[0] = STOP
-        return RowOutput(tuple(token_ids), num_drafts=row.num_drafts)
+        return RowOutput(tuple(token_ids), num_drafts=row.num_drafts, prompt_logprobs=scores)
 
 
 class NullSpeculator(Speculator):

@@ -70,6 +70,7 @@ _FORK = {"a": Prompt((1, 2, 3, 4), 3, n=2), "b": Prompt((1, 2, 3), 2)}
 _AHEAD = replace(_TWO, steps_in_flight=2, events={"abort": 1, "fail": 1, "lost": 1, "stop": 1})
 _SWAP_AHEAD: dict[str, Any] = {"steps_in_flight": 2, "num_host_blocks": 3, "preemption_mode": "swap"}
 _FAIR: dict[str, Any] = {"scheduling_policy": "fair", "tenant_weights": {"ben": 2.0}}
+_SCORED = {"a": Prompt((1, 2, 3, 4), 2, prompt_logprobs=0), "b": Prompt((1, 2, 3, 4, 5), 3, prompt_logprobs=0)}
 _TIMED = {"a": Prompt((1, 2, 3), 3, timeout_ms=2000), "b": Prompt((1, 2, 4, 5), 3, max_queue_ms=1000)}
 _URGENT = {"a": Prompt((1, 2, 3), 3, priority=1), "b": Prompt((1, 2), 3), "c": Prompt((1, 2, 4), 2, is_background=True)}
 
@@ -87,6 +88,8 @@ WHOLE: dict[str, SmallSettings] = {
     "fair": replace(_TWO, prompts=_TENANTS, events={"abort": 1, "stop": 1}, **_FAIR),
     "fair ahead": replace(_TWO, prompts=_TENANTS, events={"abort": 1}, steps_in_flight=2, **_FAIR),
     "priority": replace(_TWO, prompts=_URGENT, scheduling_policy="priority", events={"abort": 1, "stop": 1}),
+    "logprobs ahead": replace(_TWO, prompts=_SCORED, events={"abort": 1, "fail": 1, "lost": 1}, **_SWAP_AHEAD),
+    "logprobs": replace(_TWO, prompts=_SCORED, events={"lost": 1, "weights": 1}, max_num_batched_tokens=3),
     "weights": replace(_TWO, num_host_blocks=3, preemption_mode="swap", events={"abort": 1, "weights": 1}),
 }
 

@@ -158,6 +158,7 @@ class Memory:
             request.num_output_placeholders,
             min(request.num_preemptions, MAX_PREEMPTIONS),
             request.num_read_tokens if request.needs_prompt_logprobs else 0,
+            len(self._world.texts._prompt_logprobs.get(request, ())),
             request.first_scheduled_time is None,
             request.arrival_time - self._world.now if has_deadline else 0,
             *table,

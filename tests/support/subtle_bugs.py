@@ -11,7 +11,7 @@ from splitfuse.engine.core.deadlines import Deadlines
 from splitfuse.engine.core.fair_queue import TokenCounters
 from splitfuse.engine.core.planner import Planner
 from splitfuse.engine.core.prefix_cache import PrefixCache
-from splitfuse.engine.core.request import Status
+from splitfuse.engine.core.request import Request, Status
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.core.step_pipeline import StepPipeline, StepState
 
@@ -152,6 +152,11 @@ def free_blocks_keep_what_old_weights_computed(right: Method) -> Method:
             right(self, block)
 
     return wrong
+
+
+@plant(BUGS, Request, "num_skippable_tokens")
+def cached_tokens_of_a_prompt_get_no_logprobs(right: Method) -> Method:
+    return property(lambda self: self.num_tokens - 1)  # type: ignore[return-value]
 
 
 # Tenants and ends.

@@ -48,6 +48,7 @@ FOUND = {
     "request_that_returns_is_last": ("priority", 5),
     "free_blocks_of_a_prefix_are_given_away": ("deadlines ahead", 15),
     "free_blocks_keep_what_old_weights_computed": ("weights", 5),
+    "cached_tokens_of_a_prompt_get_no_logprobs": ("logprobs ahead", 8),
     "tenant_is_skipped_after_an_abort_in_flight": ("fair", 6),
     "cached_tokens_are_charged": ("fair", 5),
     "pause_saves_up_service": ("fair", 3),
