@@ -18,8 +18,8 @@ STALL_S = 60.0  # a reader that takes nothing this long, with the socket's buffe
 REFUSED_S = 1.0  # time for a refused client to read the reason, and to stop sending
 PROBE_S = 0.1  # wait from the end of the client's input to the first probe if the client is still there
 _SLICE_BYTES = 16 * 1024  # parsed at once, so that most of a head that is far too long is never looked at
-# Longer than the clients' own limit: the clients close idle connections, and no request meets a closing one.
-KEEP_ALIVE_S = 75
+# Longer than what clients and balancers keep (Go and Traefik 90 s, Azure 120): no request meets a closing connection.
+KEEP_ALIVE_S = 130
 HAS_LEFT = "splitfuse.has_left"  # key in an ASGI scope, there once the connection is lost
 _COMMENT = b":\n\n"  # comment in an event stream
 

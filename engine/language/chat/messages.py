@@ -154,7 +154,7 @@ def _arguments(value: object, *, at: str) -> dict[str, Any] | str:
             arguments = json.loads(value)
         except (ValueError, RecursionError):
             return value
-        return arguments if isinstance(arguments, dict) else value
+        return {} if arguments is None else arguments if isinstance(arguments, dict) else value
     if not isinstance(value, dict):
         raise InvalidRequestError(f"{at} must be a JSON object, as text", param=at)
     return value

@@ -7,4 +7,5 @@ EXTENSION = Extension(
     requires=("server/api/chat",),
     paths=("/completion", "/infill", "/props", "/apply-template"),
     router="routes:router",
+    error_form="response:error_answer",
 )

@@ -8,7 +8,7 @@ from ...api.chat.model_text import ShownToken
 from ...api.native.response import finite_logprob
 from ...api.streaming import StreamWriter
 from ...http.errors import Problem
-from ...http.json_response import dumps
+from ...http.json_response import JsonResponse, dumps
 from ...http.sse import frame
 from ...jobs.job import Job, raise_failure
 
@@ -74,7 +74,19 @@ class CompletionStreamWriter(StreamWriter):
         return [_frame({"content": "", "tokens": []} | ending(self._job))]
 
     def error(self, problem: Problem) -> bytes:
-        return frame(dumps(problem.envelope())).encode("ascii")
+        return _frame(_envelope(problem))
+
+
+def error_answer(problem: Problem, request_id: str) -> JsonResponse:
+    """Build the error answer."""
+    return JsonResponse(_envelope(problem), status_code=problem.status, headers=dict(problem.headers))
+
+
+def _envelope(problem: Problem) -> dict[str, Any]:
+    envelope = problem.envelope()
+    if problem.code == "context_length_exceeded":  # llama.cpp's type, by which clients shorten a prompt
+        envelope["error"]["type"] = "exceed_context_size_error"
+    return envelope
 
 
 def _timings(job: Job) -> dict[str, Any]:

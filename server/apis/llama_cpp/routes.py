@@ -23,7 +23,7 @@ from ...api.chat.generation import Generation, streamed
 from ...api.chat.model_text import ModelText
 from ...api.chat.token_limit import announce_cut
 from ...api.openapi import GENERATION, KEYED, errors, events
-from ...api.prompt import is_token_ids
+from ...api.prompt import MAX_PROMPTS, is_token_ids
 from ...api.request_model import ModelName
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
@@ -51,7 +51,9 @@ async def completion(
     request: Request, body: Annotated[LlamaCompletionRequest, Depends(LlamaCompletionRequest.from_request)]
 ) -> Response:
     """Continue a prompt."""
-    return await _answer(request, body, await _prompt(service_of(request), body.prompt), body.params())
+    several = _several(body.prompt)
+    prompts = [await _prompt(service_of(request), prompt) for prompt in several or [body.prompt]]
+    return await _answer(request, body, prompts, body.params(), is_list=len(prompts) > 1)
 
 
 @router.post("/infill", responses=_ANSWERED | errors(*GENERATION))
@@ -62,7 +64,16 @@ async def infill(request: Request, body: Annotated[InfillRequest, Depends(Infill
         service_of(request), body.input_prefix, body.input_suffix, param="input_suffix", after=body.prompt, files=files
     )
     params = replace(params, stop_token_ids=(*params.stop_token_ids, *found.stop_token_ids))
-    return await _answer(request, body, found.token_ids, params)
+    return await _answer(request, body, [found.token_ids], params)
+
+
+def _several(value: Any) -> list[Any] | None:
+    """Return the prompts of a list; none if it is one prompt of token ids, or of texts and ids mixed."""
+    if not isinstance(value, list) or not value or any(type(part) is int for part in value):
+        return None
+    if len(value) > MAX_PROMPTS:
+        raise InvalidRequestError(f"prompt has more than {MAX_PROMPTS} prompts", param="prompt")
+    return value
 
 
 async def _prompt(service: Service, value: Any) -> Any:
@@ -80,15 +91,19 @@ async def _prompt(service: Service, value: Any) -> Any:
     return [token_id for part in parts for token_id in part]
 
 
-async def _answer(request: Request, body: LlamaCompletionRequest, prompt: Any, params: SamplingParams) -> Response:
-    generation = Generation(prompts=[prompt], params=params, check=await AnswerCheck.of(params, AnswerFormat()))
+async def _answer(
+    request: Request, body: LlamaCompletionRequest, prompts: list[Any], params: SamplingParams, *, is_list: bool = False
+) -> Response:
+    if is_list and body.stream:
+        raise InvalidRequestError("a stream has one prompt; send several without stream", param="prompt")
+    generation = Generation(prompts=prompts, params=params, check=await AnswerCheck.of(params, AnswerFormat()))
     jobs = await (generation.begin(request) if body.stream else generation.answered(request))
     announce_cut(request, jobs, limit=None if body.n_predict is None else params.default_max_tokens)
     shown = ModelText(service_of(request)).shown
     if body.stream:
         return streamed(request, jobs, CompletionStreamWriter(jobs[0], shown))
-    answer = whole(jobs[0], shown, has_tokens=body.return_tokens)
-    return SlicedResponse.of(await service_of(request).json.write(answer))
+    answers = [{**whole(job, shown, has_tokens=body.return_tokens), "index": i} for i, job in enumerate(jobs)]
+    return SlicedResponse.of(await service_of(request).json.write(answers if is_list else answers[0]))
 
 
 @router.get("/props", response_description="The model and its defaults.", responses=errors(*KEYED, 503))

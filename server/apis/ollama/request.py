@@ -141,8 +141,9 @@ class OllamaGenerateRequest(OllamaRequest):
     """A prompt to answer, or with `raw` to continue."""
 
     example: ClassVar = {"prompt": "Why is the sky blue?", "stream": False}
-    unsupported: ClassVar = _UNSUPPORTED | {"suffix": ("",), "template": ("",)}
+    unsupported: ClassVar = _UNSUPPORTED | {"template": ("",)}
     prompt: str = ""
+    suffix: str = ""
     system: str = ""
     raw: bool = False
 

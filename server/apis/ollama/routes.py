@@ -3,6 +3,7 @@
 A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
@@ -11,6 +12,7 @@ from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
 from ...api.chat.answer_format import AnswerFormat
+from ...api.chat.fill_in_middle import fill_in
 from ...api.chat.generation import Generation, chat_generation, streamed
 from ...api.openapi import BODY, GENERATION, KEYED, Answers, errors
 from ...http.json_body import read_json
@@ -64,7 +66,11 @@ async def generate(
     params = body.params(prompt="prompt")
     if not body.prompt:
         return _answer_loading(service, generate_content)
-    if body.raw or not service.tokenizer.has_chat_template:
+    if body.suffix:
+        found = await fill_in(service, body.prompt, body.suffix, param="suffix")
+        params = replace(params, stop_token_ids=(*params.stop_token_ids, *found.stop_token_ids))
+        generation, answer = Generation(prompts=[found.token_ids], params=params), AnswerFormat()
+    elif body.raw or not service.tokenizer.has_chat_template:
         generation, answer = Generation(prompts=[body.prompt], params=params), AnswerFormat()
     else:
         generation, answer = await chat_generation(service, body.chat(), params, user="")

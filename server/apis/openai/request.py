@@ -66,7 +66,8 @@ class OpenAIRequest(SamplingRequest):
     @property
     def shown(self) -> Shown:
         """Optional parts of the answer."""
-        is_continuous = self.stream_options is not None and self.stream_options.continuous_usage_stats
+        options = self.stream_options
+        is_continuous = options is not None and options.include_usage and options.continuous_usage_stats
         return Shown(usage=self.include_usage, running_usage=is_continuous, token_ids=self.return_token_ids)
 
     def _max_tokens(self, names: dict[str, str]) -> Any:

@@ -276,6 +276,8 @@ async def test_every_chunk_has_the_usage_so_far_if_asked(served, route):
     assert got[-1]["choices"] == []
     without = chunks(await post(served, route, stream=True, stream_options={"include_usage": True}))
     assert [chunk["usage"] for chunk in without[:-1]] == [None] * (len(without) - 1)
+    alone = chunks(await post(served, route, stream=True, stream_options={"continuous_usage_stats": True}))
+    assert not any("usage" in chunk for chunk in alone), "vLLM counts only where the usage is wanted"
 
 
 async def test_token_ids_beside_the_text(served):

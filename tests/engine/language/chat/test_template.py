@@ -290,6 +290,14 @@ def test_arguments_of_a_call_that_was_cut_stay_text(arguments: str) -> None:
     assert template(listed).render(messages, repairs=False) == arguments
 
 
+@pytest.mark.parametrize("arguments", ["null", " null ", "", None, "{}"])
+def test_arguments_that_say_nothing_are_an_empty_object(arguments: str | None) -> None:
+    messages = read_messages(
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]
+    )
+    assert messages[0]["tool_calls"][0]["function"]["arguments"] == {}
+
+
 @pytest.mark.parametrize("arguments", [5, [1]])
 def test_arguments_that_are_no_object_are_named(arguments: object) -> None:
     call = {"function": {"name": "f", "arguments": arguments}}

@@ -46,6 +46,7 @@ def prompt_of(prefix, suffix, after=""):
     ("path", "body", "after"),
     [
         ("/v1/completions", {"prompt": "ab", "suffix": "yz", "max_tokens": 3}, ""),
+        ("/api/generate", {"prompt": "ab", "suffix": "yz", "options": {"num_predict": 3}, "stream": False}, ""),
         (
             "/infill",
             {"input_prefix": "ab", "input_suffix": "yz", "prompt": "c", "n_predict": 3, "input_extra": []},

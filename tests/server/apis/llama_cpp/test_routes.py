@@ -38,6 +38,20 @@ async def test_forms_of_a_prompt(served, prompt):
     assert answer["content"] == answer_text(PROMPT, num_tokens=3)
 
 
+async def test_a_list_of_prompts_has_a_list_of_answers(served):
+    prompts = ["hi", PROMPT, list(PROMPT.encode()), {"prompt_string": "ho"}]
+    answers = (await served.client.post("/completion", json={"prompt": prompts, "n_predict": 3})).json()
+    texts = [answer_text(text, num_tokens=3) for text in ("hi", PROMPT, PROMPT, "ho")]
+    assert [(answer["index"], answer["content"]) for answer in answers] == list(enumerate(texts))
+    refused = await served.client.post("/completion", json={"prompt": prompts, "stream": True})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+
+
+async def test_a_prompt_that_is_too_long_has_llama_cpps_type(served):
+    response = await served.client.post("/completion", json={"prompt": PROMPT * 200})
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "exceed_context_size_error")
+
+
 async def test_tokenize_takes_llama_cpps_fields(served):
     answer = (await served.client.post("/tokenize", json={"content": "hi", "add_special": False})).json()
     assert answer["tokens"] == [104, 105]
@@ -77,7 +91,8 @@ async def test_without_a_limit_all_that_fits(served, limit):
         ({"prompt": "x", "n_predict": 0}, "n_predict"),
         ({"prompt": "x", "n_probs": 21}, "n_probs"),
         ({"prompt": "x", "logit_bias": [[1]]}, "logit_bias"),
-        ({"prompt": [{"prompt_string": "x"}]}, "prompt"),
+        ({"prompt": [{"prompt_string": "x"}, 5]}, "prompt"),
+        ({"prompt": ["x"] * 17}, "prompt"),
         ({"prompt": "x", "repeat_penalty": -1}, "repeat_penalty"),
         ({"prompt": "x", "grammar": 'root ::= "a"', "json_schema": {}}, "grammar"),
     ],
