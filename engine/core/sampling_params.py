@@ -32,7 +32,7 @@ _PENALTY = Number(-2.0, 2.0)
 _STRUCTURED = LazyRule("language.structured_output.params", "StructuredOutputsRule")
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)  # 40 fields in a dictionary take 1.6 KB of each kept job
 class SamplingParams:
     """Sampling fields under vLLM's names. Raises InvalidRequestError.
 
@@ -101,9 +101,9 @@ class SamplingParams:
     def __post_init__(
         self, _detokenize: bool, _spaces: bool, best_of: int | None, processors: Any, guided: Any, extra_args: Any
     ) -> None:
-        fields, names = vars(self), self.names
+        names = self.names
         if guided is not None and self.structured_outputs is None:
-            fields["structured_outputs"] = guided
+            self.structured_outputs = guided
         if best_of not in (None, self.n):
             raise InvalidRequestError(
                 f"best_of {best_of} is not taken: it may equal n, {self.n}; ask for more with n", param="best_of"
@@ -112,9 +112,9 @@ class SamplingParams:
             if value:
                 raise InvalidRequestError(f"{name} are not taken; see logit_bias and allowed_token_ids", param=name)
         for name, default, rule in _RULES:
-            if (value := fields[name]) is not default:
-                fields[name] = rule.checked(names.get(name, name), value)  # in its normal form from here on
-        fields["top_k"] = max(self.top_k, 0)
+            if (value := getattr(self, name)) is not default:
+                setattr(self, name, rule.checked(names.get(name, name), value))  # in its normal form from here on
+        self.top_k = max(self.top_k, 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens {self.min_tokens} is more than {self.name_of('max_tokens')} {self.max_tokens}",

@@ -148,6 +148,7 @@ class Connection(H11Protocol):
         if self._limit is not None and self._address is not None:
             self._limit.remove(self._address)
         super().connection_lost(exc)
+        getattr(self.transport, "__dict__", {}).pop("_read_ready_cb", None)  # asyncio's cycle, 1 KB a connection
 
     def send_400_response(self, msg: str) -> None:
         """Answer input that is not an HTTP request we accept."""

@@ -1,5 +1,6 @@
 """Before an engine takes requests it has generated some tokens, and nothing of that is left."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ async def test_nothing_is_left_of_it(tiny_folder: str, overlapped: bool, tmp_pat
         drawn = await collect(engine, [0, 1, 2, 3], params)
         assert engine.stats()["steps"][0]["step"] == 0
         assert engine.stats()["prefix_cache_hits"] == 0
-        seeded = await collect(engine, [0, 1, 2, 3], SamplingParams(**{**vars(params), "seed": derive_seed(0, 1)}))
+        seeded = await collect(engine, [0, 1, 2, 3], replace(params, seed=derive_seed(0, 1)))
         assert drawn[0].token_ids == seeded[0].token_ids, "the first seed is for the first request"
 
 

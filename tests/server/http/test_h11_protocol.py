@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import re
 import socket
+import weakref
 
 import httpx
 import pytest
@@ -61,6 +63,33 @@ async def test_a_target_may_be_a_whole_address(served, target, status):
     """A proxy may send it; its host counts, not that of Host."""
     raw = await exchange(served, LAST.replace(b"/version", target, 1))
     assert int(raw.split()[1]) == status, raw
+
+
+async def test_a_closed_connection_is_freed_without_a_collection(served, monkeypatch):
+    """As a cycle each would keep 1 KB until a full collection, which a busy server puts off for minutes."""
+    transports, made, lost = [], Connection.connection_made, asyncio.Event()
+    is_lost = Connection.connection_lost
+
+    def connection_made(self, transport):
+        transports.append(weakref.ref(transport))
+        made(self, transport)
+
+    def connection_lost(self, exc):
+        is_lost(self, exc)
+        lost.set()
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+    monkeypatch.setattr(Connection, "connection_lost", connection_lost)
+    gc.collect()
+    gc.disable()
+    try:
+        assert (await exchange(served, LAST)).startswith(b"HTTP/1.1 200")
+        await lost.wait()
+        for _ in range(5):  # the loop's last callbacks
+            await asyncio.sleep(0)
+        assert [transport() for transport in transports] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
