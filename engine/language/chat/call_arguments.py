@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from ..text.stop_strings import overlap
 from .call_syntax import CallSyntax, Pattern, skip_space
+from .json_call import ValueReader, decoded
 from .loose_values import ValueScanner, as_json, loose_json, typed_json, types_of
-from .streaming_json import ValueReader, decoded
 
 _STRING = frozenset({"string"})
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from .answer_parts import AnswerPart, BufferedReader, cut_at_first
 from .call_arguments import Arguments, JsonArguments, Values
 from .call_syntax import CallSyntax, Pattern, heads, is_tag
+from .json_call import CallReader
 from .loose_values import schema_of
-from .streaming_call import CallReader
 
 Tools = Sequence[Mapping[str, Any]]
 _Head = tuple[Pattern, CallSyntax]
