@@ -102,6 +102,13 @@ def test_pairs(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert not re.search(r" 0 different$", capsys.readouterr().out.strip())
 
 
+def test_worlds() -> None:
+    """A whole world and the beginning of a larger one, each in a process of its own."""
+    *_, total = run_process("worlds", "--seconds", "2", "equal", "two tenants").splitlines()
+    assert int(total.split(" states, ")[0]) > 429  # of the whole one
+    assert total.endswith("; 0 broken")
+
+
 @pytest.mark.thorough
 def test_soak() -> None:
     told = run_process("soak", "--minutes", "0.03", "--round-seconds", "2", "--seed", "1")

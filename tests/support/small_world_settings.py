@@ -98,19 +98,19 @@ _PAIRS = {"a": Prompt((1, 2, 3), 3, count=2, tenant="ann"), "b": Prompt((1, 2, 3
 _MOST = {"abort": 2, "fail": 1, "lost": 1, "stop": 2, "text": 1, "nostart": 1}
 _SIX = SmallSettings(_THREE, _MOST, num_blocks=6, max_num_seqs=3, num_host_blocks=4, preemption_mode="swap")
 
-# Worlds that are explored until the time is over.
+# Worlds that are explored until the time is over; the first five end before.
 LARGE: dict[str, SmallSettings] = {
+    "whole prompts": replace(_SIX, batching_policy="prefill_first"),
+    "decodes first": replace(_SIX, batching_policy="decode_first", long_prefill_token_threshold=2),
     "three": _SIX,
-    "three ahead": replace(_SIX, steps_in_flight=2),
     "three drafts": replace(
         _SIX, max_drafts=2, max_num_batched_tokens=6, num_host_blocks=0, preemption_mode="recompute"
     ),
+    "static": replace(_SIX, batching_policy="static", prompts=_PAIRS),
+    "three ahead": replace(_SIX, steps_in_flight=2),
     "two tenants": replace(_SIX, prompts=_PAIRS, scheduling_policy="fair"),
     "two tenants ahead": replace(_SIX, prompts=_PAIRS, scheduling_policy="fair", steps_in_flight=2),
     "weights ahead": replace(_SIX, steps_in_flight=2, events={**_MOST, "weights": 1}),
     "all": replace(_SIX, prompts=_PAIRS, steps_in_flight=2, max_drafts=2, events={**_MOST, "weights": 1}),
-    "whole prompts": replace(_SIX, batching_policy="prefill_first"),
-    "decodes first": replace(_SIX, batching_policy="decode_first", long_prefill_token_threshold=2),
-    "static": replace(_SIX, batching_policy="static", prompts=_PAIRS),
 }
 WORLDS = {**WHOLE, **LARGE}
