@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .block_manager import BlockManager
-from .preemption import MAX_PREEMPTIONS
+from .preemption_costs import MAX_PREEMPTIONS
 from .request import Request, Status
 
 # An output token costs a whole step's share, a prompt token part of a chunk; the paper's weights.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .batch import Batch
 from .block_ports import Prefix
 from .policies import Source, num_interactive
-from .preemption import Prices
+from .preemption_costs import Prices
 from .request import Request, Status
 
 

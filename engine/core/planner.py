@@ -9,7 +9,7 @@ from .fair_queue import TokenCounters
 from .plan import AdmissionBlock, Pace, Plan, Queues, StepBudget
 from .policies import BATCHING_POLICIES, Source, by_source, num_interactive
 from .ports import SchedulerConfig
-from .preemption import PreemptionCosts
+from .preemption_costs import PreemptionCosts
 from .request import Request, Status
 
 

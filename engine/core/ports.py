@@ -20,7 +20,7 @@ from .batch import Batch, Moves, Progress, RowOutput
 from .block_manager import BlockManager
 from .outputs import OutputDelta
 from .plan import Pace, Plan
-from .preemption import PreemptionCosts, Prices
+from .preemption_costs import PreemptionCosts, Prices
 from .request import Request
 
 

@@ -25,7 +25,7 @@ from .plan import Pace, Plan, Queues
 from .planner import Planner
 from .policies import QUEUE_ORDERS, num_interactive
 from .ports import Decision, RequestObserver, SchedulerConfig, SchedulerListener
-from .preemption import PreemptionCosts
+from .preemption_costs import PreemptionCosts
 from .request import Request, Status
 
 

@@ -8,7 +8,7 @@ from collections import deque
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .h11_protocol import HAS_LEFT
+from .connection import HAS_LEFT
 
 # A schema of 64 KiB takes up to 20 ms until it is submitted. A small request takes 0.5 ms, so it counts as 2 KiB.
 BYTES_PER_TURN = 64 * 2**10

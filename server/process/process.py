@@ -18,8 +18,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from ..app import build_app
+from ..http.connection import KEEP_ALIVE_S, Connection
 from ..http.errors import EngineDiedError
-from ..http.h11_protocol import KEEP_ALIVE_S, Connection
 from ..server_settings import ServerSettings
 from ..service import Service
 from .banner import banner, reachable

@@ -10,7 +10,7 @@ from typing import Any
 from small_world import SmallWorld
 
 from splitfuse.engine.core.batch import Moves
-from splitfuse.engine.core.preemption import MAX_PREEMPTIONS
+from splitfuse.engine.core.preemption_costs import MAX_PREEMPTIONS
 from splitfuse.engine.core.request import Request, Status
 
 # Attributes that change, values and containers of values; test_every_small_world.py proves that there are no others.

@@ -12,7 +12,7 @@ from ...config import EngineConfig
 from ...core.plan import AdmissionBlock, Plan
 from ...core.policies import Source
 from ...core.ports import RequestObserver
-from ...core.preemption import Prices
+from ...core.preemption_costs import Prices
 from ...core.request import Request, Status
 from ...extension import has_extra, load_extra
 from ...serving.engine_part import Assembly, EnginePart

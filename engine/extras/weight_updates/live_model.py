@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...config.host import available_memory
 from ...core.engine_core import EngineCore
-from ...core.preemption import Prices
+from ...core.preemption_costs import Prices
 from ...core.scheduler import Scheduler
 from ...errors import ConfigError, InvalidRequestError
 from ...execution.models.config import ModelConfig

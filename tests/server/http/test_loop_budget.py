@@ -7,7 +7,7 @@ import struct
 import httpx
 import pytest
 
-from splitfuse.server.http.h11_protocol import HAS_LEFT
+from splitfuse.server.http.connection import HAS_LEFT
 from splitfuse.server.http.loop_budget import BYTES_PER_TURN, LEAST_BYTES, REQUESTS_PER_TURN, LoopBudget, RequestBudget
 from splitfuse.server.http.response_middleware import ResponseMiddleware
 

@@ -11,7 +11,7 @@ import weakref
 import httpx
 import pytest
 
-from splitfuse.server.http.h11_protocol import Connection
+from splitfuse.server.http.connection import Connection
 from splitfuse.server.settings import Settings
 
 LAST = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -106,7 +106,7 @@ GET = b"GET /version HTTP/1.1\r\nHost: localhost\r\n"
 @pytest.mark.parametrize("num_bytes", [64 * 1024, 2**24])
 async def test_head_too_large(served, monkeypatch, num_bytes, before):
     """A client may send all of it before it reads: what comes after the refusal is dropped, and resets nothing."""
-    monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 60.0)
+    monkeypatch.setattr("splitfuse.server.http.connection.REFUSED_S", 60.0)
     async with connected(served) as (loop, client):
         await loop.sock_sendall(client, before + GET + b"X-Big: " + b"a" * num_bytes + b"\r\n\r\n")
         received = await all_received(loop, client)
@@ -115,7 +115,7 @@ async def test_head_too_large(served, monkeypatch, num_bytes, before):
 
 
 async def test_a_client_that_never_stops_sending_is_cut_off(served, monkeypatch):
-    monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 0.1)
+    monkeypatch.setattr("splitfuse.server.http.connection.REFUSED_S", 0.1)
     async with connected(served) as (loop, client), asyncio.timeout(60):
         with contextlib.suppress(ConnectionError):
             while True:
@@ -126,7 +126,7 @@ async def test_a_client_that_never_stops_sending_is_cut_off(served, monkeypatch)
 
 @pytest.mark.parametrize("head", [b"nonsense\r\n\r\n", GET + b"a:\r\n" * 101 + b"\r\n"])
 async def test_a_shutdown_closes_a_refused_connection(served, monkeypatch, head):
-    monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 60.0)
+    monkeypatch.setattr("splitfuse.server.http.connection.REFUSED_S", 60.0)
     made, refused = Connection.connection_made, []
     monkeypatch.setattr(Connection, "connection_made", lambda self, via: (refused.append(self), made(self, via)))
     async with connected(served) as (loop, client):
@@ -138,7 +138,7 @@ async def test_a_shutdown_closes_a_refused_connection(served, monkeypatch, head)
 
 
 async def test_a_slow_head_is_cut_off(served, monkeypatch):
-    monkeypatch.setattr("splitfuse.server.http.h11_protocol.HEAD_DEADLINE_S", 0.1)
+    monkeypatch.setattr("splitfuse.server.http.connection.HEAD_DEADLINE_S", 0.1)
     assert await exchange(served) == b""
     assert await exchange(served, b"GET /version HTTP/1.1\r\nHo") == b""
     first = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -148,7 +148,7 @@ async def test_a_slow_head_is_cut_off(served, monkeypatch):
 
 
 async def test_a_running_answer_outlives_the_head_deadline(served, monkeypatch):
-    monkeypatch.setattr("splitfuse.server.http.h11_protocol.HEAD_DEADLINE_S", 0.05)
+    monkeypatch.setattr("splitfuse.server.http.connection.HEAD_DEADLINE_S", 0.05)
     served.engine.hold()
     url = (await served.client.post("/generate", json={"prompt": "x"})).json()["result_url"]
     assert (await served.client.get(url + "?wait=0.2")).status_code == 200
@@ -207,7 +207,7 @@ async def test_an_endless_body_is_cut_off(served):
 
 async def test_a_stalled_reader_is_cut_off(served, monkeypatch):
     """The rest of the answer is far larger than the socket's buffers; the engine stops working for the reader."""
-    monkeypatch.setattr("splitfuse.server.http.h11_protocol.STALL_S", 0.1)
+    monkeypatch.setattr("splitfuse.server.http.connection.STALL_S", 0.1)
     served.engine.hold()
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
     fields = {"prompt": "hello", "max_tokens": 400, "n": 64, "logprobs": 20, "stream": True}
@@ -221,7 +221,7 @@ async def test_a_stalled_reader_is_cut_off(served, monkeypatch):
 
 async def test_a_reader_that_stalls_before_the_end_is_cut_off(served, monkeypatch):
     """The answer is complete, and less of it is left than would stop its writer."""
-    monkeypatch.setattr("splitfuse.server.http.h11_protocol.STALL_S", 0.1)
+    monkeypatch.setattr("splitfuse.server.http.connection.STALL_S", 0.1)
     monkeypatch.setattr("splitfuse.server.api.operations.package_version", lambda: "x" * 60_000)
     made, lost = Connection.connection_made, Connection.connection_lost
     is_lost = asyncio.Event()
@@ -366,7 +366,7 @@ async def test_a_connection_too_many_is_refused(served):
 
 @pytest.mark.parametrize("settings", [Settings(max_connections=1)])
 async def test_a_silent_connection_too_many_is_told_soon(served, monkeypatch):
-    monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 0.05)
+    monkeypatch.setattr("splitfuse.server.http.connection.REFUSED_S", 0.05)
     await served.client.get("/version")
     assert error_of(await exchange(served))[0] == 503
 
@@ -393,7 +393,7 @@ def request_of(path, version=b"1.1", **fields):
 
 async def test_a_half_closed_client_gets_its_whole_answer(served, monkeypatch):
     # After it a client of HTTP/1.0 counts as gone.
-    monkeypatch.setattr("splitfuse.server.http.h11_protocol.PROBE_S", 20)
+    monkeypatch.setattr("splitfuse.server.http.connection.PROBE_S", 20)
     for version in (b"1.0", b"1.1"):
         assert b'"status":"queued"' in await half_closed(served, request_of("/generate", version))
         stream = await half_closed(served, request_of("/v1/completions", version, stream=True))
