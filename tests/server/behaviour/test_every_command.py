@@ -116,6 +116,7 @@ def test_a_served_run_and_what_follows_from_its_files(tmp_path: Path) -> None:
             *("--text", "--vocab-size", "400", "--request-rate", "inf", "--burstiness", "1", "--max-concurrency", "2"),
             *("--goodput", "ttft:60000", "--percentile-metrics", "ttft,e2el", "--metric-percentiles", "50,99"),
             *("--save-result", str(result)),
+            *("--workers", "1"),
         ]
         ok("bench", "serve", *bench)
         port = server.url.rpartition(":")[2]
