@@ -1,7 +1,7 @@
 """`splitfuse bisect A B`: the first token, and the first layer, at which two models or servers differ.
 
-A answers greedily; B reads each answer in one pass and says which of its tokens B would have chosen. Nothing is
-generated twice, so B may be a hundred times slower than A.
+A answers greedily, or is a file of greedy answers; B reads each answer in one pass and says which of its tokens B would
+have chosen. Nothing is generated twice, so B may be a hundred times slower than A.
 """
 
 import json
@@ -130,6 +130,25 @@ def _score(token_id: int, place: Mapping[str, Mapping[str, Any]]) -> Score:
     return Score(place[str(token_id)]["rank"], int(best))
 
 
+def recorded(path: Path) -> tuple[list[list[int]], list[list[int]]]:
+    """Read prompts and greedy answers from a file of receipts, or of results with token ids. Raises ConfigError."""
+    prompts, answers = [], []
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = [text] if path.suffix == ".json" else text.splitlines()
+        for item in (json.loads(line) for line in lines if line.strip()):
+            result = item.get("receipt") or item
+            request = result.get("request", {"temperature": 0})
+            if request["temperature"] and request["top_k"] != 1:
+                raise ConfigError(f"{path}: an answer was sampled; bisect compares greedy answers, of temperature 0")
+            for output in result["outputs"]:
+                prompts.append(list(result["prompt_token_ids"]))
+                answers.append(list(output["token_ids"]))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise ConfigError(f"{path}: one answer a line, with its receipt or with return_token_ids ({exc!r})") from exc
+    return prompts, answers
+
+
 class Difference(NamedTuple):
     """First token at which B would have chosen another one."""
 
@@ -163,15 +182,19 @@ def bisect(
 ) -> dict[str, Any]:
     """Compare A and B, whose settings are given in this order. Raises ConfigError."""
     sides = [partial_side(name, own, api_key) for name, own in zip((a, b), settings, strict=True)]
-    first = sides[0]()
-    try:
-        prompts = [first.encode(text) for text in texts]
-        answers = first.answers(prompts, max_tokens)
-    finally:
-        first.close()
+    is_recorded = Path(a).suffix in (".json", ".jsonl")
+    if is_recorded:
+        prompts, answers = recorded(Path(a))
+    else:
+        first = sides[0]()
+        try:
+            prompts = [first.encode(text) for text in texts]
+            answers = first.answers(prompts, max_tokens)
+        finally:
+            first.close()
     second = sides[1]()
     try:
-        if [second.encode(text) for text in texts] != prompts:
+        if not is_recorded and [second.encode(text) for text in texts] != prompts:
             raise ConfigError(f"{a} and {b} split texts into tokens differently; compare models of one tokenizer")
         differences = first_difference(answers, second.scores(prompts, answers))
         names = {token_id: second.text(token_id) for one in differences[:1] for token_id in one[2:4]}
@@ -180,16 +203,16 @@ def bisect(
     report: dict[str, Any] = {
         "a": a,
         "b": b,
-        "prompts": len(texts),
+        "prompts": len(prompts),
         "tokens": sum(map(len, answers)),
-        "equal": len(texts) - len(differences),
+        "equal": len(prompts) - len(differences),
         "first": None,
         "layer": None,
     }
     if differences:
         one = differences[0]
         report["first"] = {**one._asdict(), "a_text": names[one.a_token_id], "b_text": names[one.b_token_id]}
-        if not any(map(_is_url, (a, b))) and not any("adapter" in own for own in settings):
+        if not is_recorded and not any(map(_is_url, (a, b))) and not any("adapter" in own for own in settings):
             compare = load_extra("bench.divergence", needed_for="bisect").first_layer
             token_ids = prompts[one.prompt] + answers[one.prompt][: one.position]
             report["layer"] = compare((a, b), settings, token_ids, tolerance=tolerance)

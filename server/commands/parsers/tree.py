@@ -124,7 +124,9 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
 def _add_bisect_flags(parser: Parser) -> None:
     parser.usage = "splitfuse bisect A B [flags]"
     for name in ("a", "b"):
-        parser.add_argument(name, metavar=name.upper(), help="what serve takes, or a server's URL")
+        parser.add_argument(
+            name, metavar=name.upper(), help="what serve takes, or a server's URL; A also a FILE.jsonl of answers"
+        )
         text = f"settings of {name.upper()}, as quantization=int8 or adapter=FOLDER (of a server: its name)"
         flag = f"--settings-{name}"
         parser.add_argument(flag, nargs="+", default=[], metavar="NAME=VALUE", help=text)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 from serving import ServerProcess
@@ -10,7 +11,7 @@ from tiny_models import save_model
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.commands.bisect import Score, bisect, first_difference, read_settings
+from splitfuse.server.commands.bisect import Score, bisect, first_difference, read_settings, recorded
 from splitfuse.server.commands.command_line import run
 
 FLOAT32 = {"dtype": "float32", "device": "cpu"}
@@ -74,6 +75,31 @@ def test_a_server_is_compared_with_a_model(models: tuple[Path, Path], capsys: py
         assert report["first"] is not None
         assert report["layer"] is None
         assert run(["bisect", str(models[0]), url, "--settings-a", "dtype=float32", "-n", "8"], is_debug=False) == 0
+
+
+def test_recorded_answers_are_compared_with_a_model(
+    models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, greedy = tmp_path / "answers.jsonl", {"temperature": 0, "max_tokens": 8}
+    with ServerProcess(str(models[0]), "--dtype", "float32") as server, httpx.Client(base_url=server.url) as client:
+        bodies = [greedy | {"prompt": "abc", "return_token_ids": True}, greedy | {"prompt": "zz", "receipt": True}]
+        answers = [
+            client.post("/generate", json=body, headers={"Prefer": "wait=60"}, timeout=60).text for body in bodies
+        ]
+    file.write_text("\n".join(answers))
+    of_b = ["--settings-b", "dtype=float32", "--json"]
+    assert run(["bisect", str(file), str(models[0]), *of_b], is_debug=False) == 0
+    assert json.loads(capsys.readouterr().out) | {"a": "", "b": ""} == {
+        "a": "", "b": "", "prompts": 2, "tokens": 16, "equal": 2, "first": None, "layer": None
+    }  # fmt: skip
+    assert run(["bisect", str(file), str(models[1]), *of_b], is_debug=False) == 1
+    report = json.loads(capsys.readouterr().out)
+    live = bisect(*map(str, models), settings=[FLOAT32, FLOAT32], texts=["abc", "zz"], max_tokens=8)
+    assert report["first"] == live["first"]
+    for text in ("{}", "[1]", "no JSON", json.dumps({"request": {"temperature": 1, "top_k": 0}})):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=r"answers\.jsonl: "):
+            recorded(file)
 
 
 def test_the_earliest_difference_comes_first() -> None:
