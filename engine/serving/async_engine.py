@@ -312,7 +312,8 @@ class AsyncEngine:
         core.add(requests, predicted_ttft=predicted_ttft)
         self._idle.clear()
         self._work.set()
-        return SubmittedRequest(request_id, prompt if isinstance(prompt, str) else None, requests)
+        parent = None if resumed is None else resumed.parent
+        return SubmittedRequest(request_id, prompt if isinstance(prompt, str) else None, requests, parent)
 
     def _check_admission(self, params: SamplingParams, *, is_new: bool) -> None:
         """Raise UnavailableError, or QueueFullError for a new request: others were admitted before."""

@@ -160,7 +160,7 @@ class InputProcessor:
         params.check_against(vocab_size=self._vocab_size)
         if params.truncate_prompt_tokens is not None:
             token_ids = token_ids[-params.truncate_prompt_tokens :]
-        limit = self._max_num_tokens(len(token_ids), params)
+        limit = self.max_num_tokens(len(token_ids), params)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_token_ids)
         _check_some_token_is_left(params, stop_ids, tokenized.bad_words)
         if resumed is None:
@@ -267,7 +267,7 @@ class InputProcessor:
         check_token_ids(token_ids, vocab_size=self._vocab_size, param=name)
         return token_ids
 
-    def _max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+    def max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Return the most tokens of prompt and output: the requested number if it fits, or a default cut to fit."""
         largest, holder = self._capacity
         largest += params.pooling is not None  # the one token behind a pooled prompt is never made

@@ -274,8 +274,7 @@ class LLM:
         shows_bar: bool = False,
     ) -> list[RequestOutput]:
         """Run requests to their end."""
-        makers = [extension.load(extension.call_observer) for extension in declared() if extension.call_observer]
-        observers = [observer for make in makers if (observer := make(self, params)) is not None]
+        observers = self.observers_of(params)
         stream = self.begin(prompts, params, observers)
         if shows_bar and len(prompts) > 1 and sys.stderr is not None and sys.stderr.isatty():
             from .progress_bar import with_bar  # here: programs in a pipe show none
@@ -286,6 +285,11 @@ class LLM:
         for observer in observers:
             observer.ended(outputs)
         return outputs
+
+    def observers_of(self, params: Sequence[SamplingParams]) -> list[CallObserver]:
+        """Make the observers of a call."""
+        makers = [extension.load(extension.call_observer) for extension in declared() if extension.call_observer]
+        return [observer for make in makers if (observer := make(self, params)) is not None]
 
     def begin(
         self,

@@ -46,6 +46,10 @@ class PromptReader:
             num_waiting = num_interactive(self._core.scheduler.waiting) + self._threads.num_requests
             self._limits.check(self._prediction, num_waiting=num_waiting, num_new=params.n)
 
+    def max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """Return the most tokens that an output can have. Raises InvalidRequestError."""
+        return self._input_processor.max_num_tokens(num_prompt_tokens, params) - num_prompt_tokens
+
     async def tokenize(self, prompt: Prompt, params: SamplingParams, *, is_new: bool) -> TokenizedPrompt:
         """Tokenize a prompt, whose length counts against the queue if it is new. Raises InvalidRequestError, too."""
         threads = self._threads

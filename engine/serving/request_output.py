@@ -1,5 +1,6 @@
 """RequestOutput: outputs of a request, joined from their deltas. Plain data, no torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,7 @@ class RequestOutput:
     receipt: dict[str, Any] | None = None  # proof of the outputs, if one was asked for
     params: SamplingParams | None = field(default=None, repr=False)  # with the seed, all that decided the outputs
     seed: int = field(default=0, repr=False)
+    parent: Mapping[str, Any] | None = field(default=None, repr=False)  # a fork's answer before, see Resumed
 
     def note_weights(self, version: int) -> None:
         """Note the version of the weights that sampled further tokens."""

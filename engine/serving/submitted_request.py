@@ -1,6 +1,8 @@
 """SubmittedRequest: an accepted request, as its submitter sees it; Resumed: a request that another process began."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..core.outputs import KnownOutput
 from ..core.request import Request
@@ -11,8 +13,11 @@ from .request_output import CompletionOutput, RequestOutput
 class SubmittedRequest:
     """Accepted request. All its deltas go to the sink that it was submitted with."""
 
-    def __init__(self, request_id: str, prompt: str | None, requests: list[Request]) -> None:
+    def __init__(
+        self, request_id: str, prompt: str | None, requests: list[Request], parent: Mapping[str, Any] | None = None
+    ) -> None:
         self.request_id = request_id
+        self.parent = parent  # answer that a fork begins with, see Resumed
         self.prompt = prompt  # the prompt's text; None if it came as ids
         self.prompt_token_ids = requests[0].token_ids[: requests[0].num_prompt_tokens]
         self.params: SamplingParams = requests[0].params
@@ -24,7 +29,7 @@ class SubmittedRequest:
         """Return its outputs before the first delta."""
         outputs = [CompletionOutput(index) for index in range(self.params.n)]
         output = RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs)
-        output.params, output.seed = self.lasting_params, self.seed
+        output.params, output.seed, output.parent = self.lasting_params, self.seed, self.parent
         return output
 
     @property
@@ -49,10 +54,12 @@ class Resumed:
     """Request that goes on where another process left it, with the seed that it had there.
 
     `outputs`: one entry for each of its n outputs. `arrival_time`: by this process's clock; may be negative.
-    `is_new`: it waits in the queue like a request that nobody has begun.
+    `is_new`: it waits in the queue like a request that nobody has begun. `parent`: of a fork, JSON values
+    that state the answer whose first tokens it has, as a receipt does.
     """
 
     seed: int
     outputs: tuple[KnownOutput, ...]
     arrival_time: float
     is_new: bool = False
+    parent: Mapping[str, Any] | None = None

@@ -71,6 +71,7 @@ class FakeHandle:
     seed: int = 0
     started: bool = False
     max_tokens: int = 64
+    parent: Mapping[str, Any] | None = None
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

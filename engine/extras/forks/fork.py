@@ -1,7 +1,7 @@
 """Fork: another end of an output. Its first tokens are the output's own, then appended ones, then sampled ones."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from ...core.outputs import KnownOutput, OutputDelta
 from ...core.sampling_params import FIELD_NAMES, SamplingParams
 from ...errors import InvalidRequestError
 from ...execution.sampling.rng import derive_seed
+from ...extension import has_extra, load_extra
 from ...language.text.detokenizer import TextStream
 from ...serving.request_output import CompletionOutput, RequestOutput
 from ...serving.submitted_request import Resumed
@@ -28,6 +29,7 @@ class Fork:
     params: SamplingParams
     seed: int
     known: tuple[int, ...]
+    parent: Mapping[str, Any] | None
 
     @classmethod
     def of(
@@ -37,6 +39,8 @@ class Fork:
         params: SamplingParams,
         seed: int,
         *,
+        seq_id: str,
+        parent: Mapping[str, Any] | None,
         engine: "AsyncEngine",
         changed: SamplingParams,
         at: int | None = None,
@@ -45,7 +49,7 @@ class Fork:
     ) -> "Fork":
         """Plan a fork of an output, whose request had `params` and `seed`, to `changed` parameters.
 
-        `at`: None keeps all tokens. Raises InvalidRequestError.
+        `at`: None keeps all tokens. `parent`: the output's own, if it is a fork. Raises InvalidRequestError.
         """
         num_tokens = len(output.token_ids)
         if at is not None and not 0 <= at <= num_tokens:
@@ -64,18 +68,35 @@ class Fork:
             params, n=1, is_background=False, wants_receipt=changed.wants_receipt
         ):
             known = known[:-1]  # its last token ends it again
+        num_kept = min(num_tokens if at is None else at, len(known))
         own = derive_seed(seed, output.index) if output.index else seed
+        own_parent = None
+        if has_extra("receipts"):
+            request_fields = load_extra("receipts.request_fields", needed_for="fork").request_fields
+            max_tokens = engine.prompts.max_tokens(len(prompt_token_ids), params)
+            digests = {variant.name: variant.digest for variant in engine.variants}
+            own_parent = {
+                "seq_id": seq_id,
+                "output": output.index,
+                "at": num_kept,
+                "num_appended": len(known) - num_kept,
+                "request": request_fields(replace(params, n=1), max_tokens=max_tokens),
+                "seed": str(own),
+                **({} if params.adapter is None else {"adapter": f"sha256:{digests[params.adapter]}"}),
+                **({} if parent is None else {"parent": parent}),
+            }
         return cls(
             prompt_token_ids=prompt_token_ids,
             params=changed,
             seed=own if changed.seed in (None, params.seed) else changed.seed,
             known=known,
+            parent=own_parent,
         )
 
     @property
     def resumed(self) -> Resumed:
         """Its request, which goes on behind the known tokens."""
-        return Resumed(self.seed, (KnownOutput(self.known),), time.monotonic(), is_new=True)
+        return Resumed(self.seed, (KnownOutput(self.known),), time.monotonic(), is_new=True, parent=self.parent)
 
     def first_delta(self, request_id: str, tokenizer: "Tokenizer | None") -> OutputDelta:
         """Return the known tokens with the text that is certain after them."""
@@ -122,14 +143,20 @@ def fork(
         output.prompt_token_ids,
         own,
         output.seed,
+        seq_id=output.request_id,
+        parent=output.parent,
         engine=llm.engine,
         changed=changed,
         at=at,
         append_token_ids=append_token_ids,
         append_text=append_text,
     )
-    with llm.begin([output.prompt_token_ids], [planned.params], resumed=planned.resumed) as stream:
+    observers = llm.observers_of([planned.params])
+    with llm.begin([output.prompt_token_ids], [planned.params], observers, planned.resumed) as stream:
         [result] = stream.outputs
         stream.deltas.appendleft(planned.first_delta(result.request_id, llm.tokenizer))
         result.prompt = output.prompt
-        return stream.joined()[0]
+        stream.joined()
+    for observer in observers:
+        observer.ended([result])
+    return result

@@ -13,7 +13,7 @@ from .identity import Identity
 from .receipt import Receipt, ReceiptOutput
 from .replay import Replaying, Replays
 from .signing import ReceiptKey
-from .verification import Comparison, Verdict, params_of, verdict_of
+from .verification import Comparison, Mismatch, Verdict, known_of, params_of, verdict_of
 
 
 class LLMReceipts:
@@ -49,18 +49,23 @@ def verify(llm: LLM, receipt: Mapping[str, Any]) -> Verdict:
     """
     read = Receipt.read(receipt)
     llm.engine.state(LLMReceipts).identity()[1].check(read.identity)
-    comparison = Comparison(read.outputs)
+    found = (_mismatch(llm, level) for level in reversed([*read.levels]) if level.has_sampled)
+    return verdict_of(read, next((mismatch for mismatch in found if mismatch is not None), None))
+
+
+def _mismatch(llm: LLM, receipt: Receipt) -> Mismatch | None:
+    comparison = Comparison(receipt)
     replaying = llm.engine.part(Replaying)
     assert replaying is not None
-    expected = _Expected(replaying.replays, read)
-    with llm.begin([list(read.prompt_token_ids)], [params_of(read, llm.engine.variants)], [expected]) as stream:
+    prompt, params = list(receipt.prompt_token_ids), params_of(receipt, llm.engine.variants)
+    with llm.begin([prompt], [params], [_Expected(replaying.replays, receipt)], known_of(receipt)) as stream:
         while not comparison.ended.is_set():
             llm.step(stream)
             while stream.deltas:
                 comparison.sink(stream.deltas.popleft())
     if comparison.error is not None:
         raise comparison.error
-    return verdict_of(read, comparison.mismatch)
+    return comparison.mismatch
 
 
 class _Expected(NamedTuple):
@@ -108,6 +113,7 @@ class ReceiptMaker:
                     ReceiptOutput(tuple(output.token_ids), output.finish_reason or "", output.stop_reason)
                     for output in answer.outputs
                 ],
+                parent=request.parent,
             )
             key = self._key
             answer.receipt = (receipt if key is None else receipt.signed(key.sign(receipt.sha256))).to_dict()

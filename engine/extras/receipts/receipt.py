@@ -4,18 +4,20 @@
      "weights": "sha256:…", "tokenizer": "sha256:…" or null, "template": "sha256:…" or null,
      "arithmetic": {"class": "cpu float32 …", "version": 1},
      "adapter": "sha256:…",
+     "parent": {"seq_id": "…", "output": …, "at": …, "num_appended": …, "request": {…}, "seed": "…"},
      "request": {…}, "seed": "…", "prompt_token_ids": […],
      "outputs": [{"token_ids": […], "finish_reason": "…", "stop_reason": …}, …],
      "sha256": "…", "signature": null or {"algorithm": "Ed25519", "public_key": "…", "value": "…"}}
 
 The hash covers the canonical form (canonical.py) of all fields but the last two; a signature covers the hash. The seed
-is text, because it can be beyond the integers of a double. Only an adapter's answer has `adapter`.
+is text, because it can be beyond the integers of a double. Only an adapter's answer has `adapter`, and only a fork
+`parent`: the answer whose first `at` tokens it kept, with what decided them; `num_appended` tokens behind were given.
 `model` and `created` are labels: nothing can check them.
 """
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +30,8 @@ from .identity import Identity
 from .request_fields import read_params, request_fields
 
 VERSION = 1
+_MAX_PARENTS = 100
+_PARENT = ("seq_id", "output", "at", "num_appended", "request", "seed")
 _FIELDS = ("version", "model", "created", "request", "seed", "prompt_token_ids", "outputs", "sha256", "signature")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _SEED = re.compile(r"-?(0|[1-9][0-9]{0,19})")
@@ -64,6 +68,7 @@ class Receipt:
     prompt_token_ids: Sequence[int]
     outputs: Sequence[ReceiptOutput]
     adapter: str | None = None  # hash of the adapter's files
+    parent: Mapping[str, Any] | None = None
     signature: Mapping[str, str] | None = None
     claimed_sha256: str | None = None  # hash that was read; None for a receipt that was made here
 
@@ -79,6 +84,7 @@ class Receipt:
         prompt_token_ids: Sequence[int],
         max_tokens: int,
         outputs: Sequence[ReceiptOutput],
+        parent: Mapping[str, Any] | None = None,
     ) -> "Receipt":
         """Make the receipt of a complete answer to these parameters, whose defaults are filled in."""
         return cls(
@@ -90,40 +96,75 @@ class Receipt:
             prompt_token_ids=prompt_token_ids,
             outputs=outputs,
             adapter=None if params.adapter is None else f"sha256:{params.adapter.digest}",
+            parent=parent,
         )
 
     @classmethod
     def read(cls, value: object) -> "Receipt":
         """Read a receipt strictly; hash and signature are not compared yet. Raises InvalidRequestError."""
-        own = ("adapter",) if isinstance(value, dict) and "adapter" in value else ()
-        fields = _object(value, "receipt", (*_FIELDS, *Identity.FIELDS, *own))
+        fields = _object(value, "receipt", (*_FIELDS, *Identity.FIELDS), optional=("adapter", "parent"))
         if fields["version"] != VERSION or type(fields["version"]) is not int:
             raise _wrong("version", f"is not {VERSION}, the version that this server reads")
-        seed = _text(fields, "seed")
-        if not _SEED.fullmatch(seed) or seed == "-0":
-            raise _wrong("seed", "must be an integer as text")
         outputs = fields["outputs"]
         if not isinstance(outputs, list) or not outputs:
             raise _wrong("outputs", "must be a list of at least one output")
-        if not isinstance(fields["request"], dict):
-            raise _wrong("request", "must be an object")
         receipt = cls(
             model=_text(fields, "model"),
             created=_natural(fields["created"], "created", most=2**53 - 1),
             identity=Identity.read(fields),
-            request=fields["request"],
-            seed=int(seed),
+            request=_request(fields),
+            seed=_seed(fields),
             prompt_token_ids=_token_ids(fields["prompt_token_ids"], "prompt_token_ids"),
             outputs=[_output(item, f"outputs[{index}]") for index, item in enumerate(outputs)],
-            adapter=_hash(fields, "adapter") if own else None,
+            adapter=_adapter(fields),
+            parent=fields.get("parent"),
             signature=_signature(fields["signature"]),
             claimed_sha256=_text(fields, "sha256"),
         )
-        receipt._check_normal_form()
+        for level in receipt.levels:
+            level._check_normal_form()
         return receipt
+
+    @property
+    def levels(self) -> Iterator["Receipt"]:
+        """The receipt, then those of a fork's parent, of its parent, …, each of the tokens that are left of it.
+
+        Raises InvalidRequestError.
+        """
+        level = self
+        for _ in range(_MAX_PARENTS):
+            yield level
+            if level.parent is None:
+                return
+            fields = _object(level.parent, "receipt.parent", _PARENT, optional=("adapter", "parent"))
+            _text(fields, "seq_id")
+            for name in ("output", "at", "num_appended"):
+                _natural(fields[name], f"parent.{name}", most=MAX_TOKEN_ID)
+            level = replace(
+                level,
+                request=_request(fields),
+                seed=_seed(fields),
+                outputs=[ReceiptOutput(level.outputs[0].token_ids[: fields["at"]], "timeout")],
+                adapter=_adapter(fields),
+                parent=fields.get("parent"),
+            )
+        raise _wrong("parent", f"has more than {_MAX_PARENTS} parents")
+
+    @property
+    def num_known(self) -> int:
+        """Number of tokens that were not sampled: those that a fork began with."""
+        kept = 0 if self.parent is None else self.parent["at"] + self.parent["num_appended"]
+        return min(kept, len(self.outputs[0].token_ids))
+
+    @property
+    def has_sampled(self) -> bool:
+        """False if a fork's parent or given tokens are all that it states."""
+        return self.num_known < len(self.outputs[0].token_ids) or self.outputs[0].finish_reason != "timeout"
 
     def _check_normal_form(self) -> None:
         params = self.params
+        if self.parent is not None and params.n != 1:
+            raise _wrong("parent", "is that of a fork, which has one output")
         if len(self.outputs) != params.n:
             raise _wrong("outputs", f"holds {len(self.outputs)} outputs of the {params.n} that n asks for")
         normal = request_fields(params, max_tokens=self.max_tokens)
@@ -165,6 +206,7 @@ class Receipt:
             "created": self.created,
             **self.identity.to_dict(),
             **({} if self.adapter is None else {"adapter": self.adapter}),
+            **({} if self.parent is None else {"parent": self.parent}),
             "request": self.request,
             "seed": str(self.seed),
             "prompt_token_ids": list(self.prompt_token_ids),
@@ -176,10 +218,10 @@ def _wrong(name: str, finding: str) -> InvalidRequestError:
     return InvalidRequestError(f"receipt.{name} {finding}", param=f"receipt.{name}", code="receipt_malformed")
 
 
-def _object(value: object, name: str, known: Sequence[str]) -> dict[str, Any]:
+def _object(value: object, name: str, known: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequestError(f"{name} must be an object", param="receipt", code="receipt_malformed")
-    if wrong := sorted({*known} ^ value.keys()):
+    if wrong := sorted({*known} ^ (value.keys() - {*optional})):
         finding = "is missing" if wrong[0] in known else "is not a field of a receipt"
         raise InvalidRequestError(f"{name}.{wrong[0][:100]} {finding}", param="receipt", code="receipt_malformed")
     return value
@@ -192,10 +234,26 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     return str(fields[name])
 
 
-def _hash(fields: Mapping[str, Any], name: str) -> str:
-    if not _HASH.fullmatch(text := _text(fields, name)):
-        raise _wrong(name, "must be sha256: and 64 hexadecimal digits")
+def _adapter(fields: Mapping[str, Any]) -> str | None:
+    if "adapter" not in fields:
+        return None
+    if not _HASH.fullmatch(text := _text(fields, "adapter")):
+        raise _wrong("adapter", "must be sha256: and 64 hexadecimal digits")
     return text
+
+
+def _seed(fields: Mapping[str, Any]) -> int:
+    seed = _text(fields, "seed")
+    if not _SEED.fullmatch(seed) or seed == "-0":
+        raise _wrong("seed", "must be an integer as text")
+    return int(seed)
+
+
+def _request(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    request = fields["request"]
+    if not isinstance(request, dict):
+        raise _wrong("request", "must be an object")
+    return request
 
 
 def _natural(value: object, name: str, *, most: int) -> int:

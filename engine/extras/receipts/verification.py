@@ -2,15 +2,17 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...core.outputs import OutputDelta
+from ...core.outputs import KnownOutput, OutputDelta
 from ...core.sampling_params import SamplingParams
 from ...errors import ConstraintError, InvalidRequestError, SplitfuseError, UnavailableError
+from ...serving.submitted_request import Resumed
 from .identity import Identity
-from .receipt import Receipt, ReceiptOutput
+from .receipt import Receipt
 from .replay import Replaying
 from .signing import is_signed
 
@@ -83,12 +85,22 @@ def verdict_of(receipt: Receipt, mismatch: Mismatch | None) -> Verdict:
 
 
 async def find_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str = "") -> Mismatch | None:
-    """Return the first place at which the answer does not follow from its request; None if all of it follows."""
-    comparison = Comparison(receipt.outputs)
+    """Return the first place at which the answer does not follow from its request; None if all of it follows.
+
+    The tokens that a fork kept must follow from its parent's request.
+    """
+    for level in reversed([*receipt.levels]):
+        if level.has_sampled and (mismatch := await _mismatch(engine, level, tenant=tenant)) is not None:
+            return mismatch
+    return None
+
+
+async def _mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str) -> Mismatch | None:
+    comparison = Comparison(receipt)
     params, prompt = params_of(receipt, engine.variants), list(receipt.prompt_token_ids)
     replaying = engine.part(Replaying)
     assert replaying is not None
-    handle = await engine.submit(prompt, params, comparison.sink, tenant=tenant)
+    handle = await engine.submit(prompt, params, comparison.sink, tenant=tenant, resumed=known_of(receipt))
     # No step has been scheduled since: the event loop has not run.
     replaying.replays.expect(handle.requests, [output.token_ids for output in receipt.outputs])
     try:
@@ -98,6 +110,12 @@ async def find_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str 
     if comparison.error is not None:
         raise comparison.error
     return comparison.mismatch
+
+
+def known_of(receipt: Receipt) -> Resumed | None:
+    """Return the tokens that a fork began with; None if the receipt is of no fork."""
+    known = receipt.outputs[0].token_ids[: receipt.num_known]
+    return Resumed(receipt.seed, (KnownOutput(known),), time.monotonic(), is_new=True) if known else None
 
 
 def params_of(receipt: Receipt, variants: Sequence[Any]) -> SamplingParams:
@@ -127,11 +145,12 @@ def _adapter(receipt: Receipt, variants: Sequence[Any]) -> str | None:
 class Comparison:
     """Sink that compares deltas with the outputs of a receipt, and ends at the first mismatch of the first output."""
 
-    def __init__(self, outputs: Sequence[ReceiptOutput]) -> None:
+    def __init__(self, receipt: Receipt) -> None:
+        outputs = receipt.outputs
         self.ended = asyncio.Event()
         self.error: SplitfuseError | None = None
         self._outputs = outputs
-        self._num_seen = [0] * len(outputs)
+        self._num_seen = [receipt.num_known] * len(outputs)
         self._mismatches: dict[int, Mismatch] = {}
         self._running = set(range(len(outputs)))
 

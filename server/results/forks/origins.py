@@ -1,6 +1,7 @@
 """Origins: prompt, parameters and seed of kept answers, from which they can be computed again."""
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -23,6 +24,7 @@ class Origin:
     params: SamplingParams
     seed: int
     weights: tuple[str, int]
+    parent: Mapping[str, Any] | None  # a fork's answer before, see Resumed
     scores: "dict[tuple[int, int], PromptLogprobs]" = field(default_factory=dict)  # by output and number of candidates
 
 
@@ -36,7 +38,7 @@ class Origins(Part):
     def job_accepted(self, job: Job, handle: "SubmittedRequest", params: SamplingParams) -> None:
         """Like Part."""
         prompt = array("i", handle.prompt_token_ids)
-        self._origins[job] = Origin(prompt, params, handle.seed, self._weights(params))
+        self._origins[job] = Origin(prompt, params, handle.seed, self._weights(params), handle.parent)
         job.grow(4 * len(prompt))
 
     def of(self, job: Job) -> Origin:

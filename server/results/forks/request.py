@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from ....engine.core.sampling_params import SamplingParams
-from ....engine.errors import InvalidRequestError
 from ...api.sampling_request import SamplingRequest
 
 _NAMES = {item.name for item in fields(SamplingParams)}
@@ -24,12 +23,10 @@ class ForkRequest(SamplingRequest):
 
     def changed(self, params: SamplingParams) -> SamplingParams:
         """Return the parameters of the fork. Raises InvalidRequestError."""
-        if self.receipt:
-            raise InvalidRequestError("a fork has no receipt; leave receipt out", param="receipt")
         asked, given = self.sampling(), set(self.__pydantic_extra__ or {}) & _NAMES
         if asked.structured_outputs is not None:
             given.add("structured_outputs")
         changes: dict[str, Any] = {name: getattr(asked, name) for name in given}
         if self.model is not None or self.lora_path:
             changes["adapter"] = asked.adapter
-        return replace(params, **(changes | {"wants_receipt": False}))
+        return replace(params, **(changes | {"wants_receipt": asked.wants_receipt}))

@@ -44,6 +44,8 @@ async def fork(request: Request, body: Annotated[ForkRequest, Depends(ForkReques
         origin.prompt_token_ids,
         origin.params,
         origin.seed,
+        seq_id=parent.seq_id,
+        parent=origin.parent,
         engine=service.engine,
         changed=body.changed(origin.params),
         at=body.at,

@@ -65,6 +65,7 @@ class _Maker:
     ) -> None:
         self._params, self._max_tokens = request.lasting_params, request.max_tokens
         self._prompt_token_ids, self._seed = tuple(request.prompt_token_ids), request.seed
+        self._parent = request.parent
         self._part, self._identities = part, identities  # identities known at submission
         self._version = version
 
@@ -87,5 +88,6 @@ class _Maker:
                 ReceiptOutput(tuple(output.token_ids), output.finish_reason or "", output.stop_reason)
                 for output in outputs
             ],
+            parent=self._parent,
         )
         return (receipt if key is None else receipt.signed(key.sign(receipt.sha256))).to_dict()

@@ -1,11 +1,15 @@
 """POST /fork continues a kept answer from any token; GET /result/{seq_id}/tokens shows what else was likely."""
 
+import asyncio
 import math
 
+import httpx
 import pytest
-from serving import parse_events
+from serving import parse_events, serving
 
 from splitfuse.engine import LLM
+from splitfuse.server.app import build_app
+from splitfuse.server.settings import Settings
 
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 24, "seed": 7, "temperature": 1.0, "ignore_eos": True}
 
@@ -97,7 +101,6 @@ async def test_llms_fork_and_this_one_are_equal(live):
         ({"output": 1}, "output"),
         ({"append_token_ids": [10**6]}, "append_token_ids"),
         ({"append_token_ids": [1], "append_text": "x"}, "append_text"),
-        ({"receipt": True}, "receipt"),
         ({"max_tokens": 20}, "max_tokens"),  # there is no token left
     ],
 )
@@ -105,6 +108,62 @@ async def test_what_cannot_be_forked_is_named(live, change, param):
     parent = await answered(live, "/generate", **PROMPT)
     response = await live.post("/fork", json={"seq_id": parent["seq_id"], **change})
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_forks_receipt_is_verified_with_its_parents(live):
+    parent = await answered(live, "/generate", **PROMPT | {"n": 2})
+    change = {"output": 1, "at": 8, "append_text": " cat", "temperature": 0, "receipt": True}
+    fork = await answered(live, "/fork", seq_id=parent["seq_id"], **change)
+    again = await answered(live, "/fork", seq_id=fork["seq_id"], at=12, seed=5, temperature=1.0, receipt=True)
+    stated = again["receipt"]["parent"]
+    assert (stated["seq_id"], stated["at"], stated["parent"]["seq_id"]) == (fork["seq_id"], 12, parent["seq_id"])
+    assert (stated["parent"]["output"], stated["parent"]["at"]) == (1, 8)
+    for receipt, place in ((fork["receipt"], None), (again["receipt"], None), (again["receipt"], 3)):
+        if place is not None:
+            receipt["outputs"][0]["token_ids"][place] += 1
+        verdict = (await live.post("/verify", json={"receipt": receipt})).json()
+        assert (verdict["valid"], verdict["first_mismatch"]) == (place is None, place), verdict
+
+
+async def test_another_keys_answer_is_unknown_at_every_door():
+    settings = Settings(
+        model="demo", dtype="float32", device="cpu", num_kv_blocks=64, max_model_len=256, api_key=("ann", "ben")
+    )
+    app = build_app(settings)
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+        await app.state.service.lifecycle.loading
+        client.headers["Authorization"] = "Bearer ann"
+        parent = await answered(client, "/generate", **PROMPT)
+        fork = await answered(client, "/fork", seq_id=parent["seq_id"], at=4)
+        assert fork["token_ids"] == parent["token_ids"]
+        of_fork = (await client.get(f"/result/{fork['seq_id']}/tokens")).json()
+        client.headers["Authorization"] = "Bearer ben"
+        for seq_id in (parent["seq_id"], fork["seq_id"], f"resp_{parent['seq_id']}"):
+            for response in (
+                await client.post("/fork", json={"seq_id": seq_id, "at": 4}),
+                await client.get(f"/result/{seq_id}/tokens"),
+                await client.get(f"/result/{seq_id}"),
+            ):
+                assert response.status_code == 404
+                assert response.json()["error"]["code"] == "result_not_found"
+        own = await answered(client, "/generate", **PROMPT)
+        both = await asyncio.gather(*(answered(client, "/fork", seq_id=own["seq_id"], at=at) for at in (2, 9)))
+        assert [fork["token_ids"] for fork in both] == [parent["token_ids"]] * 2
+        assert (await client.get(f"/result/{both[0]['seq_id']}/tokens")).json()["tokens"] == of_fork["tokens"]
+
+
+async def test_forks_beside_swaps_are_equal():
+    small = {"num_kv_blocks": 9, "max_model_len": 128, "max_num_seqs": 4}
+    settings = Settings(model="demo", dtype="float32", device="cpu", swap_space=0.01, preemption_mode="swap", **small)
+    app = build_app(settings)
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+        await app.state.service.lifecycle.loading
+        parent = await answered(client, "/generate", **PROMPT | {"max_tokens": 60})
+        forks = await asyncio.gather(
+            *(answered(client, "/fork", seq_id=parent["seq_id"], at=at) for at in range(0, 60, 6)),
+        )
+        assert [fork["token_ids"] for fork in forks] == [parent["token_ids"]] * 10
+        assert (await client.get("/stats")).json()["num_preemptions"] > 0
 
 
 async def test_only_the_owner_and_only_a_kept_answer(live):
