@@ -21,6 +21,7 @@ from .jobs.saved_request import SavedRequest
 from .lifecycle import EngineLifecycle
 
 if TYPE_CHECKING:
+    from ..engine.core.outputs import OutputDelta
     from ..engine.language.text.tokenizer import Tokenizer
     from ..engine.serving.async_engine import AsyncEngine
     from ..engine.serving.input_processor import Prompt
@@ -158,11 +159,13 @@ class Service(JobObserver):
         user: str = "",
         kept: SavedRequest | None = None,
         resumed: "Resumed | None" = None,
+        first: "OutputDelta | None" = None,
     ) -> None:
         """Hand the job to the engine. The tenant is the key's owner, or without keys `user`, or the adapter.
 
-        A `resumed` job goes on from tokens that readers have. With `kept`, and where results are on disk, the job is
-        there when this returns. Raises like AsyncEngine.submit, and NotReadyError (StoreUnavailableError).
+        A `resumed` job goes on from tokens that readers have, or get as `first`. With `kept`, and where results are on
+        disk, the job is there when this returns. Raises like AsyncEngine.submit, and NotReadyError
+        (StoreUnavailableError).
         """
         if self.state != "ready":
             raise self.lifecycle.not_ready()
@@ -178,6 +181,8 @@ class Service(JobObserver):
             resumed=resumed,
             arrival_time=arrival_time(),
         )
+        if first is not None:
+            sink(first)
         job.accept(handle)
         for part in self.extensions.parts:
             part.job_accepted(job, handle, params)

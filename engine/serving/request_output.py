@@ -21,6 +21,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     metrics: RequestMetrics | None = None
     error: RequestFailedError | None = None
+    forced_from: int | None = None  # number of tokens before a forced completion
 
     def add(self, delta: OutputDelta) -> None:
         """Append a delta."""
@@ -28,6 +29,8 @@ class CompletionOutput:
         self.token_ids.extend(delta.token_ids)
         if delta.logprobs is not None:
             self.logprobs = (self.logprobs or []) + list(delta.logprobs)
+        if delta.forced_from is not None:
+            self.forced_from = delta.forced_from
         if delta.finish_reason is not None:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
             self.metrics, self.error = delta.metrics, delta.error

@@ -45,6 +45,10 @@ class ResultBackend(JobObserver):
     async def amend(self, job: Job, **fields: Any) -> None:
         """Return when changed parameters of a running job are kept."""
 
+    async def request_of(self, job: Job) -> dict[str, Any] | None:
+        """Return what is kept of the job's request; None if memory alone has the job."""
+        return None
+
     async def find(self, seq_id: str, *, owner: str) -> Job | None:
         """Return the owner's job that is not in memory."""
         return None

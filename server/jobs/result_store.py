@@ -37,7 +37,7 @@ class ResultStore:
         self.open, self.stats = backend.open, backend.stats
         self.close = backend.close
         self.sink = backend.sink
-        self.accept, self.amend = backend.accept, backend.amend
+        self.accept, self.amend, self.request_of = backend.accept, backend.amend, backend.request_of
 
     @classmethod
     def of(cls, settings: Any, parts: Iterable[Any]) -> Self:

@@ -1,7 +1,7 @@
 """SavedRequest: data of a request that outlives the process. SavedKind: its API, which takes it up again."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...engine.core.sampling_params import SamplingParams
@@ -21,6 +21,21 @@ class SavedRequest:
     attachment: Any = None  # the job's attachment, as JSON
     webhook: str | None = None  # name of the target that hears of the end
     defaults: Mapping[str, Any] = field(default_factory=dict)  # values of sampling fields that the body lacks
+
+
+def params_of(
+    kinds: Mapping[str, "SavedKind"], request: Mapping[str, Any], attachment: Attachment | None
+) -> SamplingParams:
+    """Rebuild the sampling parameters of a kept request. Raises like SavedKind.params."""
+    defaults = request.get("defaults", {})  # a version without them sampled neutrally
+    params = kinds[request["kind"]].params(request["body"], attachment, defaults)
+    return replace(params, adapter=adapter_of(request), **request.get("amended", {}))
+
+
+def adapter_of(request: Mapping[str, Any]) -> str | None:
+    """Return the name of the adapter that a kept request began with, whose hash is in the fingerprint."""
+    name: str | None = request["body"].get("lora_path") or request["body"].get("model")
+    return name if "+" in (request.get("fingerprint") or "") else None
 
 
 class SavedKind(Protocol):

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ...serving.llm import LLM
 
 
+# Fields that decide where a grammar begins to force a completion within max_tokens, and to which tokens.
+_FORCE = ("structured_outputs", "max_tokens", "max_length", "default_max_tokens", "allowed_token_ids", "bad_words")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fork:
     """Request that begins with `known` tokens, and has parameters and a seed of its own."""
@@ -68,6 +72,10 @@ class Fork:
             params, n=1, is_background=False, wants_receipt=changed.wants_receipt
         ):
             known = known[:-1]  # its last token ends it again
+        if known == tuple(output.token_ids[: len(known)]) and all(
+            getattr(changed, name) == getattr(params, name) for name in _FORCE
+        ):
+            known = known[: output.forced_from]  # a completion is forced from its first token on
         num_kept = min(num_tokens if at is None else at, len(known))
         own = derive_seed(seed, output.index) if output.index else seed
         own_parent = None

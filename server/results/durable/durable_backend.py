@@ -103,6 +103,11 @@ class DurableBackend(ResultBackend):
         except DamagedError as exc:
             return self.stored.damaged(JobRow(0, seq_id, owner, self.stored.wall_clock(), "", 0), exc)
 
+    async def request_of(self, job: Job) -> dict[str, Any] | None:
+        """Like ResultBackend."""
+        row = await self.use(lambda store: store.find(job.seq_id))
+        return None if row is None else self.stored.request_of(row)
+
     async def find_key(self, owner: str, key: IdempotencyKey) -> Job | None:
         """Like ResultBackend. Raises NotReadyError while the store is not open."""
         return await self.find_stored(lambda store: store.find_key(owner, key.digest), owner=owner)
@@ -209,9 +214,9 @@ class DurableBackend(ResultBackend):
 
     async def amend(self, job: Job, **fields: Any) -> None:
         """Return when changed parameters of a running job are on disk, so that another process goes on with them."""
-        kept, row = self._kept.get(job.seq_id), await self.use(lambda store: store.find(job.seq_id))
-        if kept is not None and row is not None:
-            text = json.dumps(self.stored.request_of(row) | {"amended": fields}, separators=(",", ":"))
+        kept, request = self._kept.get(job.seq_id), await self.request_of(job)
+        if kept is not None and request is not None:
+            text = json.dumps(request | {"amended": fields}, separators=(",", ":"))
             self._opened().renew(kept.num, kept.stored("request", text))
             await self.use(lambda store: None)  # after it is written
 
@@ -268,6 +273,7 @@ def _dumped(
         "defaults": request.defaults,
         "prompt_token_ids": handle.prompt_token_ids,
         "seed": handle.seed,
+        "parent": handle.parent,
         "model": job.model,
         "num_outputs": len(job.outputs),
         "stream_interval": job.stream_interval,

@@ -2,13 +2,12 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import ModelNotFoundError, SplitfuseError, UnavailableError
 from ...jobs.result_size import bounded
-from ...jobs.saved_request import SavedKind, SavedRequest
+from ...jobs.saved_request import SavedKind, SavedRequest, adapter_of, params_of
 from ...server_settings import ServerSettings
 from .durable_backend import DurableBackend
 from .unfinished_job import MAX_CRASHES, UnfinishedJob
@@ -71,7 +70,7 @@ class Resumption:
             await self._submit(unfinished)
 
     async def _submit(self, unfinished: UnfinishedJob) -> None:
-        adapter = _adapter_of(unfinished)
+        adapter = adapter_of(unfinished.request)
         if adapter is not None and adapter not in [variant.name for variant in self._engine.variants]:
             reason = f"interrupted: its adapter {adapter[:100]!r} is not loaded; name it in --lora-modules"
             self._backend.fail(unfinished, reason=reason)
@@ -97,7 +96,7 @@ class Resumption:
         job, request = unfinished.kept.job, unfinished.request
         kind, served = self._kinds[request["kind"]], self._settings.model_name
         asked = request["body"].get("model")
-        adapter = _adapter_of(unfinished)
+        adapter = adapter_of(unfinished.request)
         if asked is not None and not self._settings.serves(asked) and asked != adapter:
             raise ModelNotFoundError(f"it asks for another model than {served}")
         kept = SavedRequest(
@@ -115,9 +114,7 @@ class Resumption:
 
     async def _submitted(self, unfinished: UnfinishedJob, prompt: "Prompt") -> "SubmittedRequest":
         job, request = unfinished.kept.job, unfinished.request
-        defaults = request.get("defaults", {})  # a version without them sampled neutrally
-        params = self._kinds[request["kind"]].params(request["body"], job.attachment, defaults)
-        params = replace(params, adapter=_adapter_of(unfinished), **request.get("amended", {}))
+        params = params_of(self._kinds, request, job.attachment)
         receipts = None
         if self._receipts is not None:
             with contextlib.suppress(UnavailableError):  # its weights cannot be named: the answer has no receipt
@@ -133,9 +130,3 @@ class Resumption:
         if receipts is not None:
             job.receipt = receipts.maker(handle, self._engine)
         return handle
-
-
-def _adapter_of(unfinished: UnfinishedJob) -> str | None:
-    """Return the name of the adapter that the job began with; its hash is behind the model's in the fingerprint."""
-    name: str | None = unfinished.request["body"].get("lora_path") or unfinished.request["body"].get("model")
-    return name if "+" in (unfinished.request.get("fingerprint") or "") else None

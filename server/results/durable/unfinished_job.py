@@ -97,5 +97,5 @@ class BegunJob:
             )
             for output in self._kept.job.outputs
         )
-        resumed = Resumed(self._seed, outputs, self._arrival_time)
+        resumed = Resumed(self._seed, outputs, self._arrival_time, parent=self._request.get("parent"))
         return UnfinishedJob(self._kept, self.row, self._request, resumed, self._is_damaged)

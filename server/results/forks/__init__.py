@@ -4,8 +4,9 @@ from ...extension import Extension
 
 EXTENSION = Extension(
     package=__name__,
-    requires=("engine/extras/forks",),
+    requires=("engine/extras/forks", "engine/extras/receipts"),
     paths=("/fork", "/result/*/tokens"),
     router="routes:router",
+    kept_kinds={"fork": "request:KEPT_FORK"},
     part="origins:Origins",
 )

@@ -10,6 +10,7 @@ from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ...extension import Part
 from ...jobs.job import Job
+from ...jobs.saved_request import params_of
 
 if TYPE_CHECKING:
     from ....engine.core.outputs import PromptLogprobs
@@ -37,19 +38,30 @@ class Origins(Part):
 
     def job_accepted(self, job: Job, handle: "SubmittedRequest", params: SamplingParams) -> None:
         """Like Part."""
-        prompt = array("i", handle.prompt_token_ids)
-        self._origins[job] = Origin(prompt, params, handle.seed, self._weights(params), handle.parent)
-        job.grow(4 * len(prompt))
+        weights = self._weights(params)
+        self._keep(job, Origin(array("i", handle.prompt_token_ids), params, handle.seed, weights, handle.parent))
 
-    def of(self, job: Job) -> Origin:
+    def _keep(self, job: Job, origin: Origin) -> Origin:
+        self._origins[job] = origin
+        job.grow(4 * len(origin.prompt_token_ids))
+        return origin
+
+    async def _kept(self, job: Job) -> Origin | None:
+        """Return the origin of an answer that came from the backend."""
+        request = await self.service.results.request_of(job)
+        if request is None or request["kind"] not in self.service.kept_kinds:
+            return None
+        params = self.service.results.bounded(params_of(self.service.kept_kinds, request, job.attachment))
+        weights = request["fingerprint"], self.service.engine.weights_version
+        prompt = array("i", request["prompt_token_ids"])
+        return self._keep(job, Origin(prompt, params, request["seed"], weights, request.get("parent")))
+
+    async def of(self, job: Job) -> Origin:
         """Return the origin of an answer that has ended, if the same weights are here. Raises InvalidRequestError."""
         if not job.finished:
             raise InvalidRequestError("the answer has not ended yet; GET /result/{seq_id}?wait=30", param="seq_id")
-        if (origin := self._origins.get(job)) is None:
-            raise InvalidRequestError(
-                "another process computed this answer, or it left memory; send its prompt to POST /generate",
-                param="seq_id",
-            )
+        if (origin := self._origins.get(job) or await self._kept(job)) is None:
+            raise InvalidRequestError("nothing is kept of this answer's request; send it again", param="seq_id")
         if origin.weights != self._weights(origin.params):
             raise InvalidRequestError("the weights, or its adapter, have changed since this answer", param="seq_id")
         return origin

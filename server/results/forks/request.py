@@ -1,14 +1,19 @@
 """Body of POST /fork."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from ....engine.core.sampling_params import SamplingParams
+from ....engine.core.sampling_params import FIELD_NAMES, SamplingParams
+from ....engine.errors import InvalidRequestError
+from ....engine.extras.receipts.request_fields import NAMES, read_params, request_fields
 from ...api.sampling_request import SamplingRequest
+from ...jobs.saved_request import SavedRequest
 
 _NAMES = {item.name for item in fields(SamplingParams)}
+_OTHERS = ("wants_receipt", *FIELD_NAMES - {*NAMES, "structured_outputs", "seed", "max_length"})
 
 
 class ForkRequest(SamplingRequest):
@@ -30,3 +35,29 @@ class ForkRequest(SamplingRequest):
         if self.model is not None or self.lora_path:
             changes["adapter"] = asked.adapter
         return replace(params, **(changes | {"wants_receipt": asked.wants_receipt}))
+
+
+class SavedFork:
+    """SavedKind of POST /fork: its parameters are kept, and not those fields of its body that changed others."""
+
+    @staticmethod
+    def saved(params: SamplingParams, seed: int, *, max_tokens: int) -> SavedRequest:
+        """Return what is kept of a fork with these parameters, which may have `max_tokens` in all."""
+        others = {name: getattr(params, name) for name in _OTHERS}
+        request = request_fields(params, max_tokens=max_tokens)
+        body = {"request": request, "seed": seed, "others": others, "lora_path": params.adapter}
+        return SavedRequest(kind="fork", body=body)
+
+    def attachment(self, stored: Any) -> None:
+        """Return nothing."""
+
+    def params(self, body: Mapping[str, Any], attachment: Any, defaults: Mapping[str, Any]) -> SamplingParams:
+        """Like SavedKind."""
+        return replace(read_params(body["request"], seed=body["seed"]), **body["others"])
+
+    async def renewed(self, engine: Any, settings: Any, kept: SavedRequest) -> tuple[Any, SavedRequest]:
+        """Raise InvalidRequestError: a fork goes on with its own model alone."""
+        raise InvalidRequestError("a fork goes on with the model of its answer alone")
+
+
+KEPT_FORK = SavedFork()

@@ -13,7 +13,7 @@ from ....engine.extras.forks.fork import Fork
 from ....engine.serving.request_output import CompletionOutput
 from ...api.native.request import SeqId
 from ...api.native.response import NativeStreamWriter, finite_logprob
-from ...api.openapi import GENERATION, errors
+from ...api.openapi import GENERATION, KEEPING, errors
 from ...api.streaming import stream
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
@@ -22,7 +22,7 @@ from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from .origins import Origin, Origins
-from .request import ForkRequest
+from .request import ForkRequest, SavedFork
 
 router = APIRouter(tags=["forks"])
 MAX_TOP = 20
@@ -32,13 +32,13 @@ MAX_TOP = 20
     "/fork",
     status_code=202,
     response_description="Accepted, as POST /generate: the result begins with the kept tokens.",
-    responses=errors(*GENERATION),
+    responses=errors(*KEEPING),
 )
 async def fork(request: Request, body: Annotated[ForkRequest, Depends(ForkRequest.from_request)]) -> Response:
     """Continue an answer from one of its tokens; without a change it gives the same tokens again."""
     service, owner = service_of(request), owner_of(request)
     parent = await service.results.find(seq_id_of(body.seq_id), owner=owner)
-    origin = service.part(Origins).of(parent)
+    origin = await service.part(Origins).of(parent)
     planned = Fork.of(
         _output_of(parent, body.output),
         origin.prompt_token_ids,
@@ -56,10 +56,11 @@ async def fork(request: Request, body: Annotated[ForkRequest, Depends(ForkReques
     job = service.new_job(planned.params, owner=owner)
     service.results.add(job)
     try:
-        if planned.known:
-            job.sink(planned.first_delta(job.seq_id, service.engine.tokenizer))
-        prompt = list(origin.prompt_token_ids)
-        await service.submit(job, prompt, planned.params, user=body.user, resumed=planned.resumed)
+        prompt, resumed = list(origin.prompt_token_ids), planned.resumed
+        first = planned.first_delta(job.seq_id, service.engine.tokenizer) if planned.known else None
+        max_tokens = service.engine.prompts.max_tokens(len(prompt), service.results.bounded(planned.params))
+        kept = None if body.stream else SavedFork.saved(planned.params, planned.seed, max_tokens=max_tokens)
+        await service.submit(job, prompt, planned.params, user=body.user, resumed=resumed, first=first, kept=kept)
     except BaseException:
         service.abort(job)
         service.results.forget(job)
@@ -98,7 +99,7 @@ async def tokens(
     """The tokens of a kept answer, by the model's own distribution, without temperature or filters."""
     service = service_of(request)
     job = await service.results.find(seq_id_of(seq_id), owner=owner_of(request))
-    origin = service.part(Origins).of(job)
+    origin = await service.part(Origins).of(job)
     token_ids = _output_of(job, output).token_ids
     if token_ids and (output, top) not in origin.scores:
         await unless_disconnected(request.receive, _score(service, job, origin, output=output, top=top))

@@ -54,6 +54,23 @@ def test_without_a_change_the_rest_is_the_same(fields: dict[str, Any], llm: LLM)
             assert (fork.prompt, fork.prompt_token_ids) == (parent.prompt, parent.prompt_token_ids)
 
 
+def test_a_forced_completion_is_the_same_from_within(llm: LLM) -> None:
+    names = {
+        "name": {"type": "string"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "n": {"type": "integer"},
+    }
+    schema = {"type": "object", "properties": names, "required": [*names]}
+    num_forced = 0
+    for seed in range(6):
+        parent = answered(llm, seed=seed, temperature=1.5, structured_outputs={"json": schema}, ignore_eos=False)
+        [output] = parent.outputs
+        num_forced += output.forced_from is not None
+        for at in range(output.forced_from or 0, len(output.token_ids)):
+            assert llm.fork(parent, at=at).outputs[0].token_ids == output.token_ids, (seed, at)
+    assert num_forced > 1
+
+
 def test_changes_hold_from_the_fork_on(llm: LLM) -> None:
     parent = answered(llm)
     [output] = parent.outputs

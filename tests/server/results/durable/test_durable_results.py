@@ -145,7 +145,7 @@ async def test_a_new_job_has_no_events_of_a_deleted_one(tmp_path: Path) -> None:
         job = Job("new", model="m")
         results.add(job)
         results.sink(job)
-        handle = SimpleNamespace(prompt_token_ids=[1], seed=1)
+        handle = SimpleNamespace(prompt_token_ids=[1], seed=1, parent=None)
         kept = SavedRequest(kind="generate", body={})
         await results.accept(job, handle, kept, user="", fingerprint="fake")  # type: ignore[arg-type]
     async with opened(path) as results:
@@ -244,7 +244,7 @@ async def kept_job(results: Any, body: dict[str, Any] | None = None, **fields: A
     job = Job(results.new_job(model="m").seq_id, model="m", **fields)
     results.add(job)
     sink = results.sink(job)
-    handle: Any = SimpleNamespace(prompt_token_ids=[1], seed=1)
+    handle: Any = SimpleNamespace(prompt_token_ids=[1], seed=1, parent=None)
     await results.accept(job, handle, SavedRequest(kind="generate", body={}), user="", fingerprint="fake")
     sink(OutputDelta(job.seq_id, 0, "x", (1,), finish_reason="stop"))
     await job.ended.wait()
@@ -257,7 +257,7 @@ async def test_a_request_that_is_deleted_while_the_engine_takes_it_is_refused(tm
         results.add(job)
         results.sink(job)
         await results.delete_all("")
-        handle: Any = SimpleNamespace(prompt_token_ids=[1], seed=1)
+        handle: Any = SimpleNamespace(prompt_token_ids=[1], seed=1, parent=None)
         with pytest.raises(NotReadyError, match="deleted while"):
             await results.accept(job, handle, SavedRequest(kind="generate", body={}), user="", fingerprint="fake")
 

@@ -57,7 +57,7 @@ def opened(path: Path, key: bytes = KEY) -> Any:
 async def keep(results: Any, *names: str, num_tokens: int = 3, has_ended: bool = False) -> None:
     """Jobs that tell a few tokens in turns, so that segments hold events of all."""
     jobs = [Job(name, model="m", owner="me") for name in names]
-    handle, sinks = cast("SubmittedRequest", SimpleNamespace(prompt_token_ids=[104, 105], seed=1)), []
+    handle, sinks = cast("SubmittedRequest", SimpleNamespace(prompt_token_ids=[104, 105], seed=1, parent=None)), []
     for job in jobs:
         results.add(job)
         sinks.append(results.sink(job))
