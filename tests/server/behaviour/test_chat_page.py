@@ -232,6 +232,45 @@ def test_stop_again_edit_and_branches(page: Any) -> None:
     assert page.text_content(".assistant .count") == "2/2"
 
 
+def test_a_word_opens_and_the_answer_goes_on_with_another(page: Any) -> None:
+    settle(page, max_tokens=8, temperature=0)
+    ask(page, "One day")
+    assert not page.is_visible(".chances"), "off by default"
+    page.click("#settings")
+    page.select_option("[name=chances]", "8")
+    page.click("#settings-form .main")
+    page.click(".assistant [title='Answer again']")
+    page.wait_for_function("() => document.querySelector('.assistant .count')?.textContent === '2/2'")
+    complete(page, 1)
+    content = page.text_content(".assistant > .prose").strip()
+    page.focus(".chances > summary")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".chances .word")
+    words = page.locator(".chances .word")
+    assert "".join(words.all_text_contents()).strip().startswith(content.split("\n")[0][:10])
+    before = "".join(words.all_text_contents()[:3])
+    words.nth(3).focus()
+    page.keyboard.press("Enter")
+    others = page.locator(".near button")
+    assert others.count() == 7
+    assert "%" in page.text_content(".near p")
+    assert violations(page) == []
+    other = others.nth(0).text_content().rpartition(" ")[0].rpartition(" ")[0]
+    others.nth(0).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.assistant .count')?.textContent === '3/3'")
+    complete(page, 1)
+    page.click(".chances > summary")
+    page.wait_for_selector(".chances .word")
+    branch = "".join(page.locator(".chances .word").all_text_contents())
+    assert branch.startswith(before + other), (before, other, branch)
+    assert page.locator(".chances .word").count() > 4
+    page.click(".assistant [title='Earlier version']")
+    page.wait_for_function(
+        "(text) => document.querySelector('.assistant > .prose').textContent.trim() === text", arg=content
+    )
+
+
 @thorough
 def test_thoughts_are_counted_and_can_be_stopped(page: Any) -> None:
     page.evaluate(THINKING)

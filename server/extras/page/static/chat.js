@@ -38,7 +38,7 @@ class Chat {
     this.settings = new ChatSettings({onSystem: (text) => this.setSystem(text), onRemoveAll: () => this.removeAll()});
     this.conversation = Conversation.fresh(this.settings.system);
     this.talk = new Talk({edit: (node) => this.edit(node), retry: (node) => this.retry(node), show: (node) => this.showBranch(node),
-      explain: (node) => this.explain(node), stopThinking: () => this.stopThinking(), isLast: (node) => node.id === this.conversation.chat.leaf,
+      explain: (node) => this.explain(node), goOn: (node, index, word) => this.goOn(node, index, word), stopThinking: () => this.stopThinking(), isLast: (node) => node.id === this.conversation.chat.leaf,
       answerCalls: (node, texts) => this.answerCalls(node, texts)});
     this.composer = new Composer({onSend: (text, files) => this.send(text, files), onStop: () => this.stop(), onFault: (text) => showToast(text)});
     this.list = new ChatList(this.store, {current: () => this.conversation.chat.id, onOpen: (chat) => this.open(chat),
@@ -171,6 +171,13 @@ class Chat {
     if (!this.isBusy) this.answer(this.conversation, node.parent);
   }
 
+  // Begins a branch with the words before this one, and another word in its place.
+  goOn(node, index, word) {
+    if (this.isBusy) return;
+    const words = [...node.words.slice(0, index), word];
+    this.answer(this.conversation, node.parent, {content: words.map(([text]) => text).join(""), words});
+  }
+
   answerCalls(node, texts) {
     let parent = node.id;
     node.tools.forEach((call, index) => {
@@ -183,16 +190,19 @@ class Chat {
     return this.runs.has(this.conversation.chat.id);
   }
 
-  async answer(conversation, parent) {
+  async answer(conversation, parent, begun = {}) {
     const {chat} = conversation;
-    const message = conversation.add(parent, {role: "assistant"});
+    const messages = conversation.messages(parent);
+    if (begun.content) messages.push({role: "assistant", content: begun.content});
+    const more = begun.content ? {add_generation_prompt: false, continue_final_message: true} : {};
+    const message = conversation.add(parent, {role: "assistant", ...begun});
     const completion = new Completion(this.api, message, {onChange: () => this.grew(conversation, completion)});
     this.runs.set(chat.id, {conversation, completion, message, saved: 0});
     this.talk.isAtEnd = true;
     if (conversation === this.conversation) history.replaceState(null, "", `#chat=${chat.id}`);
     this.save(conversation);
     this.changed();
-    const isThere = await completion.read({model: this.model.id, messages: conversation.messages(parent), ...this.settings.body()});
+    const isThere = await completion.read({model: this.model.id, messages, ...more, ...this.settings.body()});
     if (!isThere) this.watch.suspect();
     if (this.runs.get(chat.id)?.message === message) {
       this.runs.delete(chat.id);

@@ -21,7 +21,7 @@ export class ChatSettings {
       }
     });
     byId("settings-reset").addEventListener("click", () => {
-      for (const field of this.form.querySelectorAll("input, textarea")) field.value = "";
+      for (const field of this.form.querySelectorAll("input, textarea, select")) field.value = "";
     });
     byId("settings-close").addEventListener("click", () => this.dialog.close());
     byId("remove-all").addEventListener("click", () => {
@@ -36,7 +36,7 @@ export class ChatSettings {
 
   open(system) {
     const fields = this.form.elements;
-    for (const name of [...FIELDS, "stop", "tools"]) fields[name].value = this.values[name] ?? "";
+    for (const name of [...FIELDS, "stop", "tools", "chances"]) fields[name].value = this.values[name] ?? "";
     fields.system.value = system;
     this.words.textContent = "";
     this.dialog.showModal();
@@ -51,7 +51,7 @@ export class ChatSettings {
 
   take() {
     const values = {};
-    for (const name of [...FIELDS, "stop", "tools", "system"]) {
+    for (const name of [...FIELDS, "stop", "tools", "chances", "system"]) {
       const {value} = this.form.elements[name];
       if (value.trim()) values[name] = value;
     }
@@ -72,6 +72,7 @@ export class ChatSettings {
     const body = {};
     for (const name of FIELDS) if (values[name] !== undefined) body[name] = Number(values[name]);
     if (values.stop) body.stop = [values.stop];
+    if (values.chances) Object.assign(body, {logprobs: true, top_logprobs: Number(values.chances)});
     if (values.tools) body.tools = JSON.parse(values.tools);
     return body;
   }

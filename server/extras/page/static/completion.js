@@ -70,6 +70,9 @@ export class Completion {
     }
     if (content && message.reasoning) message.thinkingMs ??= performance.now() - this.began;
     if (content) message.content += content;
+    for (const {token, logprob, top_logprobs: top} of (!message.reasoning && choice.logprobs?.content) || []) {
+      (message.words ??= []).push([token, Math.exp(logprob), top.map((other) => [other.token, Math.exp(other.logprob)])]);
+    }
     for (const call of calls ?? []) addCall(message, call);
     if (choice.finish_reason) message.finish = choice.finish_reason;
     this.onChange();

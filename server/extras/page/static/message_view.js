@@ -1,5 +1,6 @@
 // One message of a chat as elements, and the actions below it.
 
+import {Chances} from "./chances.js";
 import {copyButton} from "./clipboard.js";
 import {statParts} from "./completion.js";
 import {element} from "./dom.js";
@@ -7,7 +8,7 @@ import {glyph} from "./icons.js";
 import {MarkdownView, codeBlock} from "./markdown.js";
 
 export class MessageView {
-  // `actions`: edit(node), retry(node), show(node), explain(node), answerCalls(node, texts).
+  // `actions`: edit(node), retry(node), show(node), explain(node), goOn(node, index, word), answerCalls(node, texts).
   constructor(node, actions) {
     this.node = node;
     this.actions = actions;
@@ -15,6 +16,7 @@ export class MessageView {
     this.enough = element("button", {type: "button", className: "link", onclick: () => actions.stopThinking(node)}, "Stop thinking");
     this.fold = element("details", {className: "reasoning", hidden: true},
       element("summary", {}, element("span"), this.enough), element("div", {className: "prose", dir: "auto"}));
+    this.chances = new Chances((index, word) => actions.goOn(node, index, word));
     this.calls = element("div", {className: "calls"});
     this.foot = element("div", {className: "foot"});
     this.error = element("p", {className: "error", role: "alert", hidden: true});
@@ -24,7 +26,7 @@ export class MessageView {
 
   parts() {
     const {node} = this;
-    if (node.role === "assistant") return [element("h2", {className: "unseen"}, "Answer"), this.fold, this.prose.element, this.calls, this.error, this.foot];
+    if (node.role === "assistant") return [element("h2", {className: "unseen"}, "Answer"), this.fold, this.prose.element, this.chances.element, this.calls, this.error, this.foot];
     if (node.role === "tool") return [element("details", {className: "call"}, element("summary", {}, `Result for ${node.name || node.call}`), codeBlock("", node.content))];
     const files = (node.files ?? []).map(({name, text}) => element("details", {className: "file"}, element("summary", {}, glyph("file"), name), codeBlock("", text)));
     return [...files, element("div", {className: "bubble", dir: "auto", hidden: !node.content}, node.content), this.foot];
@@ -37,6 +39,7 @@ export class MessageView {
     if (node.role === "assistant") {
       this.showReasoning(isRunning);
       this.prose.update(node.content);
+      if (!isRunning) this.chances.show(node.words);
       this.showCalls(isRunning);
       this.error.hidden = !node.error;
       this.error.textContent = node.error ?? "";
