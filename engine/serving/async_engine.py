@@ -294,7 +294,7 @@ class AsyncEngine:
         self._check_admission(params, is_new=is_new)
         await self.admits.wait()
         for part in self.extensions:
-            params = await part.params_for(params)
+            params = await part.params_for(params, tenant=tenant)
         tokenized = await self.prompts.tokenize(prompt, params, is_new=is_new)
         for part in self.extensions:
             tokenized = await part.constrained(tokenized, self.prompts)

@@ -90,7 +90,7 @@ class EnginePart:
         """Change the parameters of the engine's test of itself."""
         return params
 
-    async def params_for(self, params: SamplingParams) -> SamplingParams:
+    async def params_for(self, params: SamplingParams, *, tenant: str) -> SamplingParams:
         """Complete the parameters of a request before its prompt is read."""
         return params
 

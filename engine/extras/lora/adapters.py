@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,6 +50,7 @@ class Adapter:
     digest: str
     table: "AdapterTable"
     secret: bytes
+    whole: Any = None  # the adapter whose place in memory this one, of one tenant's requests, holds
 
     def params(self, params: SamplingParams) -> SamplingParams:
         """Return parameters with this adapter, whose blocks no other adapter and no plain request can find."""
@@ -59,7 +60,7 @@ class Adapter:
 
     def named(self) -> "Adapter":
         """Return the adapter without its matrices, for what outlives a request: its place in memory is free."""
-        return replace(self, table=cast(Any, None))
+        return replace(self, table=cast(Any, None), whole=None)
 
     def arrays(self, rows: Sequence[BatchRow]) -> Arrays:
         """Return the tiles of a step's rows, grouped by adapter."""
@@ -97,6 +98,7 @@ class Adapters(EnginePart):
         """`model`: a decoder that was built with adapters."""
         self._sites: LoraTargets = model.sites
         self._config = settings = config.section(AdapterSettings)
+        self._is_divided = config.queue_order == "fair"
         self._room = settings.max_loras
         self._max_rank = settings.max_lora_rank
         self._secret = secrets.token_bytes(32)
@@ -106,7 +108,9 @@ class Adapters(EnginePart):
         self._loaded: WeakValueDictionary[str, Adapter] = WeakValueDictionary()  # by digest: all in memory
         self._kept: OrderedDict[str, Adapter] = OrderedDict()  # by digest, least recently used first
         self._turn = asyncio.Lock()  # held by a request whose adapter is not in memory
-        self._wake: Callable[[], None] | None = None  # wakes the request that waits for room
+        # With several keys, by tenant and digest: what the tenant's requests hold.
+        self._held: WeakValueDictionary[tuple[str, str], Adapter] = WeakValueDictionary()
+        self._wakes: set[Callable[[], None]] = set()  # wake requests that wait for room or for a share
         self._thread: ThreadPoolExecutor | None = None
 
     @classmethod
@@ -225,8 +229,8 @@ class Adapters(EnginePart):
             raise InvalidRequestError(str(exc), param="lora_request") from exc
         return request.lora_name
 
-    async def params_for(self, params: SamplingParams) -> SamplingParams:
-        """Return parameters that name an adapter with the adapter itself. Waits for files and for room.
+    async def params_for(self, params: SamplingParams, *, tenant: str) -> SamplingParams:
+        """Return parameters that name an adapter with the adapter itself. Waits for files, room, the tenant's share.
 
         Raises InvalidRequestError, ModelNotFoundError.
         """
@@ -234,21 +238,36 @@ class Adapters(EnginePart):
             return params
         with self._lock:
             named = self._named.get(name)
+        while named is not None and not self._may_hold(tenant, named.digest):
+            with self._woken() as freed:
+                await freed.wait()
         if named is not None and not self._turn.locked() and (adapter := self._found(named)) is not None:
-            return adapter.params(params)
+            return self._held_by(tenant, adapter).params(params)
         async with self._turn:  # a request that waits for room holds up later ones, so none waits for ever
             try:
                 while True:
-                    freed = asyncio.Event()
-                    self._wake = self._setter(freed)
-                    with contextlib.suppress(FullError):
-                        adapter = await self.in_thread(partial(self.load, name))
-                        return adapter.params(params)
-                    await freed.wait()
+                    with self._woken() as freed:
+                        with contextlib.suppress(FullError):
+                            adapter = await self.in_thread(partial(self.load, name))
+                            return self._held_by(tenant, adapter).params(params)
+                        await freed.wait()
             except ConfigError as exc:
                 raise InvalidRequestError(str(exc), param="model") from exc
-            finally:
-                self._wake = None
+
+    def _may_hold(self, tenant: str, digest: str) -> bool:
+        """True unless the tenant's requests hold half of the places that others' leave, and not this adapter's."""
+        held = list(self._held)
+        own, others = ({key[1] for key in held if (key[0] == tenant) is is_own} for is_own in (True, False))
+        return not own or digest in own or len(own) < (self._room - len(others)) // 2
+
+    def _held_by(self, tenant: str, adapter: Adapter) -> Adapter:
+        """Return the adapter as this tenant's requests hold it."""
+        if not self._is_divided:
+            return adapter
+        if (held := self._held.get((tenant, adapter.digest))) is None:
+            held = self._held[tenant, adapter.digest] = replace(adapter, whole=adapter)
+            finalize(held, self._note_freed)
+        return held
 
     def params_now(self, params: SamplingParams) -> SamplingParams:
         """Like EnginePart."""
@@ -260,15 +279,20 @@ class Adapters(EnginePart):
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="splitfuse-adapters", initializer=_be_nice)
         return await asyncio.get_running_loop().run_in_executor(self._thread, _trimmed, call)
 
-    @staticmethod
-    def _setter(event: asyncio.Event) -> Callable[[], None]:
-        loop = asyncio.get_running_loop()
+    @contextlib.contextmanager
+    def _woken(self) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when requests let an adapter go."""
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(event.set)
 
-        return wake
+        self._wakes.add(wake)
+        try:
+            yield event
+        finally:
+            self._wakes.discard(wake)
 
     def _found(self, named: NamedAdapter) -> Adapter | None:
         with self._lock:
@@ -308,7 +332,7 @@ class Adapters(EnginePart):
                     self._kept[digest] = adapter
 
     def _note_freed(self) -> None:
-        if (wake := self._wake) is not None:
+        for wake in tuple(self._wakes):
             wake()
 
 

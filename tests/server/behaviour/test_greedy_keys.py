@@ -1,6 +1,6 @@
 """A greedy key takes of everything that keys share as much as it gets. The next key still has its share, soon.
 
-Each row of the table "Shares of keys" in server/docs/access.md has its greedy key here.
+Each row of the table "Shares of keys" in server/docs/access.md has its greedy key here; adapters' is in `extras/lora`.
 """
 
 import asyncio
@@ -148,6 +148,7 @@ def test_each_row_of_the_documents_has_its_greedy_key():
             "bytes of files",
             "unfinished batches",
             "lines of batches that run",
+            "adapters in memory",
             "bytes of results",
             "unfinished results",
         ),

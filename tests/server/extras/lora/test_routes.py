@@ -12,6 +12,7 @@ from serving import parse_events, serving
 from tiny_adapters import merged, random_adapter, save_adapter
 from tiny_models import greedy, save_model
 
+from splitfuse.engine import SamplingParams
 from splitfuse.engine.extras.lora.adapters import Adapters
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
@@ -150,6 +151,47 @@ async def test_an_admin_loads_and_unloads_while_requests_run(world: World) -> No
         "/v1/load_lora_adapter", json={"lora_name": "base", "lora_path": str(base / "adapters" / "a")}
     )
     assert "the model's own name" in refused.text
+
+
+async def test_a_greedy_key_leaves_places_to_other_keys(
+    files: tuple[Path, dict[str, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two places: a key with work for two adapters gets one at a time, so another key's adapter is read at once."""
+    base, answers = files
+    settings = Settings(
+        model=str(base / "model"),
+        dtype="float32",
+        device="cpu",
+        num_threads=1,
+        num_kv_blocks=256,
+        api_key=("admin", "user"),
+        enable_lora=True,
+        lora_modules=tuple(f"{name}={base}/adapters/{name}" for name in "abc"),
+        max_loras=2,
+    )
+    has_come, params_for = asyncio.Event(), Adapters.params_for
+
+    async def noted(self: Adapters, params: SamplingParams, **fields: Any) -> SamplingParams:
+        if params.adapter == "b":
+            asyncio.get_running_loop().call_later(0, has_come.set)
+        return await params_for(self, params, **fields)
+
+    monkeypatch.setattr(Adapters, "params_for", noted)
+    app = build_app(settings)
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60, headers=ADMIN) as client:
+        await app.state.service.lifecycle.loading
+        body = GREEDY | {"model": "a", "max_tokens": 300, "n": 8, "stream": True}
+        async with client.stream("POST", "/generate", json=body) as stream:
+            assert stream.status_code == 200
+            lines = stream.aiter_lines()  # kept: its end would close the stream
+            await anext(lines)
+            greedy_one = asyncio.create_task(tokens(client, model="b", max_tokens=300))
+            await has_come.wait()
+            answer = await client.post("/generate", json=GREEDY | {"model": "c"}, headers=WAIT | USER)
+            assert answer.json()["token_ids"] == answers["c"]
+            assert app.state.service.engine.stats()["num_running"] == 8, "the greedy key's first request still runs"
+            assert not greedy_one.done()
+        assert (await greedy_one)[:24] == answers["b"]
 
 
 async def test_answers_that_are_kept_hold_no_place_of_an_adapter(files: tuple[Path, dict[str, list[int]]]) -> None:
