@@ -50,7 +50,7 @@ AN_EXTRA = 600
 LARGER = {
     "engine/extras/disk_cache": (1060, "an index, a writer and block managers that survive a crash"),
     "engine/extras/inspection": (560, "words for each decision of the scheduler"),
-    "engine/extras/lora": (610, "adapters come, go and are read again while requests run"),
+    "engine/extras/lora": (625, "adapters come, go and are read again while requests run"),
     "engine/extras/pooling": (950, "encoders are models of their own"),
     "engine/extras/receipts": (860, "a canonical form, signatures and a verifier"),
     "engine/extras/simulation": (790, "recordings, their replay and their pictures"),
