@@ -18,7 +18,7 @@ class DeadlineSettings(EngineSettings):
         None,
         above=0,
         words=("auto", "off"),
-        help="longest gap between tokens to aim at, in ms; auto: the shortest that costs at most 2.5 % of throughput; "
+        help="longest gap between tokens to aim at, in ms; auto: five steps of the streams alone; "
         "nothing = auto for streams",
     )
     ttft_ms: float | None = setting(None, above=0, help="goal of requests without one: ms until the first token")

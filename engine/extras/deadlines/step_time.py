@@ -8,12 +8,11 @@ from ...core.policies import num_interactive
 from ...core.request import Request
 from . import DeadlineSettings
 
-# `--target-itl-ms auto`: a step with prompts is the shortest one that keeps the rate of tokens, and of prompts.
-# Share of the machine's time that more steps may cost: each has its fixed costs.
-_COST = 0.025
-# At least so many times what the decodes take alone: a prompt so has four fifths of the machine beside streams, and its
-# first token comes at most 1.25 times as late.
+# `--target-itl-ms auto`: a step beside streams takes so many times what the decodes take alone. A prompt so has four
+# fifths of the machine, and its first token comes at most 1.25 times as late.
 _STRETCH = 5.0
+# A step of prompts alone: share of the machine's time that more steps may cost, each with its fixed costs.
+_COST = 0.025
 _FIRST_CHUNK = 256  # tokens of prompts beside decodes before the costs are known
 # Share of a step's time for background requests. With its other costs it may stretch interactive gaps to 1.2 times.
 _BACKGROUND = 0.1
@@ -31,14 +30,16 @@ class StepTimes:
         self.fixed_s = target / 1000 if isinstance(target, float | int) else None
 
     def usual_s(self, num_decodes: int, context: int) -> float | None:
-        """Return the seconds that a step may take beside decodes; None: as long as it takes.
+        """Return the seconds that a step may take, beside decodes or before urgent prompts; None: as long as it takes.
 
         `context`: earlier tokens that the step reads, the first prompt's included.
         """
         if not self.is_auto or not self.model.has_learned:
             return self.fixed_s
+        if num_decodes:
+            return _STRETCH * self.model.predict(num_decodes, context)
         every, most = self.model.predict(0, 0), self.model.predict(self._most, context)
-        return max(_STRETCH * self.model.predict(num_decodes, context), every * most / (_COST * most + every))
+        return every * most / (_COST * most + every)
 
     def budget(self, seconds: float | None, num_decodes: int, context: int) -> int | None:
         """Return the tokens of a step of so many seconds; None: all. A prompt gets a block's worth at least."""

@@ -22,12 +22,30 @@ def test_auto_is_five_times_a_step_without_prompts() -> None:
     assert auto.usual_s(100, 0) == 5 * 0.110
 
 
-def test_auto_costs_at_most_a_fortieth_of_the_rate() -> None:
+@pytest.mark.parametrize(
+    ("fixed_s", "token_s"),
+    [(0.006, 0.0003), (0.060, 0.0057), (0.340, 0.032), (0.004, 0.000025)],
+    ids=["SmolLM2 on 2 cores", "1.5B on 2 cores", "8B on 2 cores", "8B on an H200"],
+)
+def test_auto_delays_first_tokens_by_a_quarter_at_most(fixed_s: float, token_s: float) -> None:
+    auto = times(CostModel.fixed(fixed_s, token_s, 0.0), target_itl_ms="auto")
+    for num_streams in (1, 4, 8):
+        alone = fixed_s + token_s * num_streams
+        seconds = auto.usual_s(num_streams, 0)
+        budget = auto.budget(seconds, num_streams, 0)
+        assert budget is not None
+        step_s = fixed_s + token_s * budget
+        assert step_s <= 5.01 * alone
+        beside_s, free_s = step_s / (budget - num_streams), (fixed_s + token_s * 512) / 512  # of a prompt's token
+        assert beside_s <= 1.27 * free_s or budget >= 512
+
+
+def test_prompts_alone_before_urgent_ones_cost_a_fortieth_of_the_rate() -> None:
     auto = times(target_itl_ms="auto")
-    seconds = auto.usual_s(1, 0)
+    seconds = auto.usual_s(0, 0)
     assert seconds is not None
     assert 0.010 / seconds - 0.010 / 0.522 == pytest.approx(0.025)
-    assert auto.budget(seconds, 1, 0) == int((seconds - 0.010) / 0.001)
+    assert auto.budget(seconds, 0, 0) == int((seconds - 0.010) / 0.001)
 
 
 def test_before_costs_are_known_auto_limits_prompts_to_a_chunk() -> None:
