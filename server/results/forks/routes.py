@@ -13,7 +13,7 @@ from ....engine.extras.forks.fork import Fork
 from ....engine.serving.request_output import CompletionOutput
 from ...api.native.request import SeqId
 from ...api.native.response import NativeStreamWriter, finite_logprob
-from ...api.openapi import GENERATION, KEEPING, errors
+from ...api.openapi import GENERATION, errors
 from ...api.streaming import stream
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
@@ -32,7 +32,7 @@ MAX_TOP = 20
     "/fork",
     status_code=202,
     response_description="Accepted, as POST /generate: the result begins with the kept tokens.",
-    responses=errors(*KEEPING),
+    responses=errors(*GENERATION),
 )
 async def fork(request: Request, body: Annotated[ForkRequest, Depends(ForkRequest.from_request)]) -> Response:
     """Continue an answer from one of its tokens; without a change it gives the same tokens again."""
