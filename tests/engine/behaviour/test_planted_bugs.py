@@ -26,6 +26,7 @@ FIRST_SEEDS = {
     "found_tokens_are_not_compared": (6,),
     "no_request_joins_two": (7,),
     "service_is_not_charged": (13,),
+    "shared_block_is_still_handed_out": (4,),
     "shared_blocks_count_as_freed": (7,),
     "swap_in_goes_to_the_wrong_block": (20,),
     "watermark_is_ignored": (18,),
