@@ -28,7 +28,8 @@ _USAGE_ERROR = 2  # wrong setting or model that cannot be loaded: another start 
 _PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 _LIVED_S = 60.0  # lifetime after which a server is started again at once
 # Weight of 36, against 1,024 of each thread of usual priority. As an idle task the process was ready after 212 s at a
-# load of 11. With a niceness of 10 (110), beside eight chats of SmolLM2 on two cores, their rate fell to 0.58.
+# load of 11 (2026-11-29). With a niceness of 10, a weight of 110, eight chats of SmolLM2 on two cores fell to 0.58 of
+# their rate (2026-11-26).
 _NICENESS = 15
 
 
