@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -22,6 +23,9 @@ from splitfuse.server.app import build_app
 from splitfuse.server.cli import main
 from splitfuse.server.service import Service
 from splitfuse.server.settings import Settings
+
+if TYPE_CHECKING:
+    import openai
 
 # httpx gives up after 5 s; beside other busy processes an answer may take longer.
 DEFAULT_TIMEOUT_CONFIG.read = 60.0
@@ -53,6 +57,15 @@ async def served(settings: Settings) -> AsyncIterator[Served]:
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
         await app.state.service.lifecycle.loading
         yield Served(url, engine, app.state.service, client, app)
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator["openai.AsyncOpenAI"]:
+    """Yield the `openai` package's client of the fake engine's server."""
+    import openai  # here, for it takes a second
+
+    async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +113,15 @@ def live_server(steps: SlowSteps) -> Iterator[ServerProcess]:
 async def live(live_server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client of the real server."""
     async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+async def sdk(live_server: ServerProcess) -> AsyncIterator["openai.AsyncOpenAI"]:
+    """Yield the `openai` package's client of the real server."""
+    import openai  # here, for it takes a second
+
+    async with openai.AsyncOpenAI(base_url=f"{live_server.url}/v1", api_key="unused", max_retries=0) as client:
         yield client
 
 

@@ -30,13 +30,8 @@ from splitfuse.engine.serving import loading
 from splitfuse.kernels.cpu import build
 from splitfuse.kernels.cpu.rank_group import RankGroup
 
+pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C++ compiler for the native CPU library")
 NUM_LAYERS = 2  # of llama-mha
-
-
-@pytest.fixture(autouse=True)
-def library() -> None:
-    if build.library() is None:
-        pytest.skip("needs a C++ compiler for the native CPU library")
 
 
 @pytest.fixture

@@ -7,14 +7,9 @@ from torch import Tensor
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cpu import build, linear
 
+pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C++ compiler for the native CPU library")
 SHAPES = [(1, 2), (31, 7), (33, 48), (64, 130), (97, 1000), (200, 2816), (700, 129)]
 NUM_ROWS = [1, 2, 3, 4, 5, 12, 13, 25, 96, 97, 200]
-
-
-@pytest.fixture(autouse=True)
-def library() -> None:
-    if build.library() is None:
-        pytest.skip("needs a C++ compiler for the native CPU library")
 
 
 def randn(*shape: int, seed: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:

@@ -12,14 +12,9 @@ from torch import Tensor
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
 
+pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C++ compiler for the native CPU library")
 CPU = torch.device("cpu")
 WIDTH = 256
-
-
-@pytest.fixture(autouse=True)
-def library() -> None:
-    if build.library() is None:
-        pytest.skip("needs a C++ compiler for the native CPU library")
 
 
 def arrays(logits_indices: list[int]) -> ops.StepArrays:

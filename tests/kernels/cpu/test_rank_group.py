@@ -11,13 +11,8 @@ from rank_sums import in_order, on_all, terms_of
 from splitfuse.kernels import ops
 from splitfuse.kernels.cpu import build
 
+pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C++ compiler for the native CPU library")
 DTYPES = [torch.float32, torch.bfloat16]
-
-
-@pytest.fixture(autouse=True)
-def library() -> None:
-    if build.library() is None:
-        pytest.skip("needs a C++ compiler for the native CPU library")
 
 
 def groups(num_ranks: int, *, limit_s: float = 60.0) -> list[Any]:

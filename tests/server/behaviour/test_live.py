@@ -3,7 +3,6 @@
 import asyncio
 import time
 
-import openai
 import pytest
 from serving import parse_events, stream_events
 
@@ -28,14 +27,6 @@ async def until_idle(live, *, seconds=120):
     raise AssertionError(f"still busy: {stats['num_running']} running, {stats['num_used_blocks']} blocks used")
 
 
-@pytest.fixture
-async def client(live):
-    async with openai.AsyncOpenAI(
-        base_url=str(live.base_url).rstrip("/") + "/v1", api_key="unused", max_retries=0
-    ) as client:
-        yield client
-
-
 async def test_submit_and_poll(live):
     url = await submit(live)
     seen = set()
@@ -53,13 +44,13 @@ async def test_submit_and_poll(live):
     assert result["timings"]["tokens_per_s"] > 0
 
 
-async def test_every_route_gives_the_same_text(live, client):
+async def test_every_route_gives_the_same_text(live, sdk):
     polled = (await live.get(await submit(live) + "?wait=60")).json()
     events = parse_events((await live.post("/generate", json={**GREEDY, "stream": True})).text)
     fields = {"model": MODEL, "prompt": GREEDY["prompt"], "max_tokens": 24, "temperature": 0}
     extra = {"ignore_eos": True}
-    plain = await client.completions.create(**fields, extra_body=extra)
-    stream = await client.completions.create(**fields, extra_body=extra, stream=True)
+    plain = await sdk.completions.create(**fields, extra_body=extra)
+    stream = await sdk.completions.create(**fields, extra_body=extra, stream=True)
     streamed = [chunk.choices[0].text async for chunk in stream]
     texts = {
         polled["text"],
@@ -83,11 +74,11 @@ async def test_prompt_of_ids(live):
     assert detokenized["prompt"] == from_text["text"]
 
 
-async def test_chat(client):
+async def test_chat(sdk):
     messages = [{"role": "user", "content": "Tell me a story."}]
     fields = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 20}
-    plain = await client.chat.completions.create(**fields, logprobs=True, top_logprobs=2)
-    stream = await client.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
+    plain = await sdk.chat.completions.create(**fields, logprobs=True, top_logprobs=2)
+    stream = await sdk.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
     chunks = [chunk async for chunk in stream]
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
     assert text == plain.choices[0].message.content
@@ -100,13 +91,13 @@ async def test_chat(client):
 
 
 @pytest.mark.parametrize("echo", [False, True])
-async def test_offsets_count_characters_of_several_tokens(client, echo):
+async def test_offsets_count_characters_of_several_tokens(sdk, echo):
     """They were the sums of the tokens' texts, in which each half of a character is one."""
     text = "👩‍🚀 हिन्दी ไทย end"
     more = {"structured_outputs": {"choice": [text]}}
     fields = {"model": MODEL, "prompt": "é👩", "max_tokens": 80, "temperature": 0, "logprobs": 1, "echo": echo}
-    whole = (await client.completions.create(**fields, extra_body=more)).choices[0]
-    chunks = [chunk async for chunk in await client.completions.create(**fields, stream=True, extra_body=more)]
+    whole = (await sdk.completions.create(**fields, extra_body=more)).choices[0]
+    chunks = [chunk async for chunk in await sdk.completions.create(**fields, stream=True, extra_body=more)]
     streamed = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices and chunk.choices[0].logprobs]
     tokens, offsets = whole.logprobs.tokens, whole.logprobs.text_offset
     assert [offset for part in streamed for offset in part.text_offset] == offsets
@@ -150,8 +141,8 @@ async def test_a_disconnect_frees_the_blocks(live):
 
 
 @pytest.mark.usefixtures("slow")
-async def test_a_disconnect_from_openai_frees_the_blocks(live, client):
-    stream = await client.completions.create(model=MODEL, prompt=["One", "Two"], max_tokens=450, stream=True)
+async def test_a_disconnect_from_openai_frees_the_blocks(live, sdk):
+    stream = await sdk.completions.create(model=MODEL, prompt=["One", "Two"], max_tokens=450, stream=True)
     await anext(aiter(stream))
     await stream.close()
     await until_idle(live)
@@ -280,15 +271,15 @@ async def test_deltas_join_to_the_decoding_in_every_script(live):
     await asyncio.gather(*(check(prompt, seed) for prompt in SCRIPTS for seed in range(3)))
 
 
-async def test_chat_and_responses_give_the_same_answer(live, client):
+async def test_chat_and_responses_give_the_same_answer(live, sdk):
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tell me a story."}]
-    chat = await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=20, temperature=0)
-    response = await client.responses.create(
+    chat = await sdk.chat.completions.create(model=MODEL, messages=messages, max_tokens=20, temperature=0)
+    response = await sdk.responses.create(
         model=MODEL, instructions="Be kind.", input="Tell me a story.", max_output_tokens=20, temperature=0
     )
     assert response.output_text == chat.choices[0].message.content
     assert response.usage.input_tokens == chat.usage.prompt_tokens
-    in_background = await client.responses.create(
+    in_background = await sdk.responses.create(
         model=MODEL,
         instructions="Be kind.",
         input="Tell me a story.",
@@ -298,22 +289,22 @@ async def test_chat_and_responses_give_the_same_answer(live, client):
     )
     result = (await live.get(f"/result/{in_background.id}?wait=60")).json()
     assert result["text"] == response.output_text
-    assert (await client.responses.retrieve(in_background.id)).output_text == response.output_text
-    going_on = await client.responses.create(
+    assert (await sdk.responses.retrieve(in_background.id)).output_text == response.output_text
+    going_on = await sdk.responses.create(
         model=MODEL, previous_response_id=in_background.id, input="And then?", max_output_tokens=5, temperature=0
     )
     assert going_on.usage.input_tokens > response.usage.input_tokens
 
 
-async def test_prompt_logprobs_add_up_to_those_of_the_output(live, client):
+async def test_prompt_logprobs_add_up_to_those_of_the_output(live, sdk):
     """A text has the same logprobs as a prompt that it had as output."""
-    first = await client.completions.create(
+    first = await sdk.completions.create(
         model=MODEL, prompt=GREEDY["prompt"], max_tokens=12, temperature=0, logprobs=0, extra_body={"ignore_eos": True}
     )
     ids = (await live.post("/tokenize", json={"prompt": GREEDY["prompt"]})).json()["tokens"]
     url = await submit(live, max_tokens=12)
     sampled = (await live.get(url + "?wait=60")).json()["token_ids"]
-    again = await client.completions.create(
+    again = await sdk.completions.create(
         model=MODEL, prompt=ids + sampled, max_tokens=0, logprobs=0, echo=True, temperature=0
     )
     scores = again.choices[0].logprobs.token_logprobs

@@ -26,14 +26,6 @@ SCHEMA = {
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "record", "schema": SCHEMA, "strict": True}}
 
 
-@pytest.fixture
-async def client(live):
-    async with openai.AsyncOpenAI(
-        base_url=str(live.base_url).rstrip("/") + "/v1", api_key="unused", max_retries=0
-    ) as client:
-        yield client
-
-
 async def generate(live, **fields):
     """Wait for the result of POST /generate and return it."""
     response = await live.post("/generate", json={"prompt": PROMPT, "max_tokens": 120, "seed": 1, **fields})
@@ -45,26 +37,26 @@ def text_of(chunks):
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
-async def test_chat_keeps_to_a_json_schema_streamed_or_not(client):
+async def test_chat_keeps_to_a_json_schema_streamed_or_not(sdk):
     fields = {"model": MODEL, "messages": MESSAGES, "response_format": JSON_SCHEMA, "max_tokens": 120, "seed": 4}
-    plain = await client.chat.completions.create(**fields)
+    plain = await sdk.chat.completions.create(**fields)
     value = json.loads(plain.choices[0].message.content)
     jsonschema.validate(value, SCHEMA)
     assert plain.choices[0].finish_reason == "stop"
-    chunks = [chunk async for chunk in await client.chat.completions.create(**fields, stream=True)]
+    chunks = [chunk async for chunk in await sdk.chat.completions.create(**fields, stream=True)]
     assert text_of(chunks) == plain.choices[0].message.content
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
-async def test_completions_keep_to_a_json_schema_streamed_or_not(client):
+async def test_completions_keep_to_a_json_schema_streamed_or_not(sdk):
     fields = {"model": MODEL, "prompt": PROMPT, "max_tokens": 120, "seed": 4, "n": 3, "temperature": 1.5}
     extra = {"response_format": JSON_SCHEMA}
-    plain = await client.completions.create(**fields, extra_body=extra)
+    plain = await sdk.completions.create(**fields, extra_body=extra)
     for choice in plain.choices:
         jsonschema.validate(json.loads(choice.text), SCHEMA)
     assert len({choice.text for choice in plain.choices}) == 3
     texts = ["", "", ""]
-    async for chunk in await client.completions.create(**fields, extra_body=extra, stream=True):
+    async for chunk in await sdk.completions.create(**fields, extra_body=extra, stream=True):
         texts[chunk.choices[0].index] += chunk.choices[0].text
     assert texts == [choice.text for choice in plain.choices]
 
@@ -82,26 +74,26 @@ class Person(BaseModel):
     friend: Pet | None
 
 
-async def test_parse_gives_pydantic_models(client):
-    completion = await client.chat.completions.parse(
+async def test_parse_gives_pydantic_models(sdk):
+    completion = await sdk.chat.completions.parse(
         model=MODEL, messages=MESSAGES, response_format=Person, max_tokens=400, seed=2
     )
     person = completion.choices[0].message.parsed
     assert isinstance(person, Person)
     assert person.friend is None or isinstance(person.friend, Pet)
-    async with client.chat.completions.stream(
+    async with sdk.chat.completions.stream(
         model=MODEL, messages=MESSAGES, response_format=Person, max_tokens=400, seed=2
     ) as stream:
         final = await stream.get_final_completion()
     assert final.choices[0].message.parsed == person
 
 
-async def test_any_object_and_plain_text(client):
+async def test_any_object_and_plain_text(sdk):
     fields = {"model": MODEL, "messages": MESSAGES, "max_tokens": 150, "seed": 3}
-    anything = await client.chat.completions.create(**fields, response_format={"type": "json_object"})
+    anything = await sdk.chat.completions.create(**fields, response_format={"type": "json_object"})
     assert isinstance(json.loads(anything.choices[0].message.content), dict)
-    text = await client.chat.completions.create(**fields, response_format={"type": "text"})
-    free = await client.chat.completions.create(**fields)
+    text = await sdk.chat.completions.create(**fields, response_format={"type": "text"})
+    free = await sdk.chat.completions.create(**fields)
     assert text.choices[0].message.content == free.choices[0].message.content
 
 
@@ -120,7 +112,7 @@ async def test_every_route_takes_both_spellings(live, route):
         jsonschema.validate(json.loads(text), SCHEMA)
 
 
-async def test_the_native_kinds(live, client):
+async def test_the_native_kinds(live, sdk):
     assert re.fullmatch(r"[A-C]\d{3}", (await generate(live, structured_outputs={"regex": r"[A-C]\d{3}"}))["text"])
     chosen = await generate(live, structured_outputs={"choice": ["left", "right"]})
     assert chosen["text"] in ("left", "right")
@@ -129,7 +121,7 @@ async def test_the_native_kinds(live, client):
     call = called.removeprefix("<tool_call>").removesuffix("</tool_call>")
     jsonschema.validate(json.loads(call), SCHEMA)
     assert isinstance(json.loads((await generate(live, structured_outputs={"json_object": True}))["text"]), dict)
-    chat = await client.chat.completions.create(
+    chat = await sdk.chat.completions.create(
         model=MODEL, messages=MESSAGES, extra_body={"structured_outputs": {"choice": ["blue"]}}
     )
     assert (chat.choices[0].message.content, chat.choices[0].finish_reason) == ("blue", "stop")
@@ -192,11 +184,11 @@ async def test_what_makes_no_sense_is_named(live, route):
         assert len(error["message"]) > 20
 
 
-async def test_the_openai_package_hears_why(client):
+async def test_the_openai_package_hears_why(sdk):
     fields = {"model": MODEL, "messages": MESSAGES}
     schema = {"type": "object", "properties": {"a": {"type": "nothing"}}}
     with pytest.raises(openai.BadRequestError, match="Invalid type: nothing") as info:
-        await client.chat.completions.create(
+        await sdk.chat.completions.create(
             **fields, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         )
     assert info.value.param == "response_format.json_schema.schema"

@@ -2,7 +2,6 @@
 
 import json
 
-import openai
 import pytest
 from jsonschema import validate
 from pydantic import BaseModel
@@ -27,20 +26,12 @@ FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
 SCHEMAS = {"weather": PARAMETERS, "now": {"type": "object", "additionalProperties": False}}
 
 
-@pytest.fixture
-async def client(live):
-    async with openai.AsyncOpenAI(
-        base_url=str(live.base_url).rstrip("/") + "/v1", api_key="unused", max_retries=0
-    ) as client:
-        yield client
-
-
 def check(name, arguments):
     validate(json.loads(arguments), SCHEMAS[name])
 
 
-async def test_required(client):
-    answer = await client.chat.completions.create(
+async def test_required(sdk):
+    answer = await sdk.chat.completions.create(
         model=MODEL, messages=MESSAGES, tools=TOOLS, tool_choice="required", n=6, seed=1, max_tokens=200
     )
     names = set()
@@ -57,7 +48,7 @@ async def test_required(client):
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-async def test_named_whole_and_streamed(client, name):
+async def test_named_whole_and_streamed(sdk, name):
     asked = {
         "model": MODEL,
         "messages": MESSAGES,
@@ -66,11 +57,11 @@ async def test_named_whole_and_streamed(client, name):
         "seed": 4,
         "max_tokens": 200,
     }
-    answer = await client.chat.completions.create(**asked)
+    answer = await sdk.chat.completions.create(**asked)
     (call,) = answer.choices[0].message.tool_calls
     assert (call.function.name, answer.choices[0].finish_reason) == (name, "tool_calls")
     check(name, call.function.arguments)
-    async with client.chat.completions.stream(**asked) as stream:
+    async with sdk.chat.completions.stream(**asked) as stream:
         async for _ in stream:
             pass
         final = await stream.get_final_completion()
@@ -79,15 +70,15 @@ async def test_named_whole_and_streamed(client, name):
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-async def test_required_among_the_allowed(client, name):
+async def test_required_among_the_allowed(sdk, name):
     allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}
     choice = {"type": "allowed_tools", "allowed_tools": allowed}
-    answer = await client.chat.completions.create(
+    answer = await sdk.chat.completions.create(
         model=MODEL, messages=MESSAGES, tools=TOOLS, tool_choice=choice, n=6, seed=3, max_tokens=200
     )
     calls = [call for one in answer.choices for call in one.message.tool_calls]
     assert {call.function.name for call in calls} == {name}
-    response = await client.responses.create(
+    response = await sdk.responses.create(
         model=MODEL,
         input="x",
         tools=FLAT,
@@ -98,34 +89,34 @@ async def test_required_among_the_allowed(client, name):
     assert [item.name for item in response.output] == [name]
 
 
-async def test_one_call_and_no_more(client):
-    answer = await client.chat.completions.create(
+async def test_one_call_and_no_more(sdk):
+    answer = await sdk.chat.completions.create(
         model=MODEL, messages=MESSAGES, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, n=8, seed=2
     )
     assert [len(choice.message.tool_calls) for choice in answer.choices] == [1] * 8
 
 
-async def test_a_result_comes_back(client):
-    first = await client.chat.completions.create(
+async def test_a_result_comes_back(sdk):
+    first = await sdk.chat.completions.create(
         model=MODEL, messages=MESSAGES, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, max_tokens=200
     )
     message = first.choices[0].message
     call = message.tool_calls[0]
     turns = [*MESSAGES, message.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
-    second = await client.chat.completions.create(
+    second = await sdk.chat.completions.create(
         model=MODEL, messages=turns, max_tokens=8, tools=TOOLS, tool_choice="none"
     )
     assert second.choices[0].message.content
     assert second.choices[0].message.tool_calls is None
 
 
-async def test_what_a_model_may_call_whole_and_streamed(client):
+async def test_what_a_model_may_call_whole_and_streamed(sdk):
     """The demo hardly ever calls by itself; that it may, and that both answers are the same, shows all the same."""
     asked = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "seed": 3, "max_tokens": 60}
-    answer = await client.chat.completions.create(**asked)
+    answer = await sdk.chat.completions.create(**asked)
     for call in answer.choices[0].message.tool_calls or []:
         check(call.function.name, call.function.arguments)
-    async with client.chat.completions.stream(**asked) as stream:
+    async with sdk.chat.completions.stream(**asked) as stream:
         async for _ in stream:
             pass
         final = await stream.get_final_completion()
@@ -133,13 +124,13 @@ async def test_what_a_model_may_call_whole_and_streamed(client):
     assert final.choices[0].finish_reason == answer.choices[0].finish_reason
 
 
-async def test_an_agent_goes_on_after_a_call(client):
+async def test_an_agent_goes_on_after_a_call(sdk):
     """Agents' frameworks require a call, send its result, then leave the choice to the model."""
     asked = {"model": MODEL, "tools": TOOLS, "parallel_tool_calls": False, "max_tokens": 80}
     asked |= {"seed": 2, "temperature": 1}
     turns = list(MESSAGES)
     for choice in ("required", "auto", {"type": "function", "function": {"name": "weather"}}, "auto"):
-        answer = await client.chat.completions.create(**asked, messages=turns, tool_choice=choice)
+        answer = await sdk.chat.completions.create(**asked, messages=turns, tool_choice=choice)
         (choice_made,) = answer.choices
         message = choice_made.message
         assert choice_made.finish_reason in ("stop", "length", "tool_calls")
@@ -150,35 +141,35 @@ async def test_an_agent_goes_on_after_a_call(client):
             turns.append({"role": "tool", "tool_call_id": call.id, "content": "rain, 12 C"})
 
 
-async def test_tools_whose_schemas_no_grammar_takes_can_be_offered(client):
+async def test_tools_whose_schemas_no_grammar_takes_can_be_offered(sdk):
     odd = {"type": "function", "function": {"name": "f", "parameters": {"type": "no such type"}}}
-    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=[odd], max_tokens=4)
+    answer = await sdk.chat.completions.create(model=MODEL, messages=MESSAGES, tools=[odd], max_tokens=4)
     assert answer.choices[0].finish_reason
 
 
-async def test_calls_as_items_of_a_response(client):
+async def test_calls_as_items_of_a_response(sdk):
     asked = {"model": MODEL, "input": "How is the weather?", "tools": FLAT, "max_output_tokens": 200, "temperature": 1}
-    response = await client.responses.create(**asked, tool_choice="required", parallel_tool_calls=False)
+    response = await sdk.responses.create(**asked, tool_choice="required", parallel_tool_calls=False)
     (item,) = response.output
     assert (item.type, response.status) == ("function_call", "completed")
     check(item.name, item.arguments)
-    async with client.responses.stream(**asked, tool_choice={"type": "function", "name": "weather"}) as stream:
+    async with sdk.responses.stream(**asked, tool_choice={"type": "function", "name": "weather"}) as stream:
         async for _ in stream:
             pass
         final = await stream.get_final_response()
     check("weather", final.output[0].arguments)
     result = {"type": "function_call_output", "call_id": item.call_id, "output": "rain"}
-    going_on = await client.responses.create(
+    going_on = await sdk.responses.create(
         model=MODEL, previous_response_id=response.id, input=[result], max_output_tokens=8
     )
     assert going_on.output_text
 
 
-async def test_a_response_goes_on_after_a_call(client):
+async def test_a_response_goes_on_after_a_call(sdk):
     asked = {"model": MODEL, "tools": FLAT, "max_output_tokens": 80, "parallel_tool_calls": False}
-    first = await client.responses.create(**asked, input="How is the weather?", tool_choice="required")
+    first = await sdk.responses.create(**asked, input="How is the weather?", tool_choice="required")
     result = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "rain"}
-    async with client.responses.stream(**asked, input=[result], previous_response_id=first.id) as stream:
+    async with sdk.responses.stream(**asked, input=[result], previous_response_id=first.id) as stream:
         events = [event async for event in stream]
     assert events[-1].type in ("response.completed", "response.incomplete")
     assert events[-1].response.output
@@ -191,14 +182,14 @@ class Town(BaseModel):
     has_sea: bool
 
 
-async def test_a_response_in_a_given_format(client):
-    response = await client.responses.parse(
+async def test_a_response_in_a_given_format(sdk):
+    response = await sdk.responses.parse(
         model=MODEL, input="A town?", text_format=Town, max_output_tokens=400, extra_body={"seed": 5}
     )
     assert response.status == "completed"
     assert isinstance(response.output_parsed, Town)
     assert response.text.format.type == "json_schema"
-    plain = await client.responses.create(
+    plain = await sdk.responses.create(
         model=MODEL, input="A town?", text={"format": {"type": "json_object"}}, max_output_tokens=5
     )
     assert plain.output_text.startswith("{")

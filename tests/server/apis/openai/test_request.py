@@ -1,6 +1,5 @@
 """The fields of OpenAI's routes: what changes nothing is accepted, what would be neglected is refused by name."""
 
-import openai
 import pytest
 from tables import table
 
@@ -8,12 +7,6 @@ from splitfuse.server.settings import Settings
 
 MODEL = "splitfuse-demo-5m"
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
-
-
-@pytest.fixture
-async def client(served):
-    async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="unused", max_retries=0) as client:
-        yield client
 
 
 async def test_fields_that_change_nothing_are_accepted(client):

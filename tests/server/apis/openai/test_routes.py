@@ -15,12 +15,6 @@ MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content
 CHAT_PROMPT = FakeTokenizer().render_chat(MESSAGES)
 
 
-@pytest.fixture
-async def client(served):
-    async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="unused", max_retries=0) as client:
-        yield client
-
-
 async def raw_chunks(served, path, **fields):
     response = await served.client.post(f"/v1/{path}", json={"stream": True, **fields})
     assert response.status_code == 200, response.text

@@ -1,8 +1,5 @@
 """GET /v1/responses/{id}/input_items, as the `openai` package reads it."""
 
-import openai
-import pytest
-
 MODEL = "splitfuse-demo-5m"
 INPUT = [
     {"role": "user", "content": "Weather?"},
@@ -11,12 +8,6 @@ INPUT = [
     {"type": "function_call_output", "call_id": "c1", "output": "sunny"},
     {"role": "user", "content": [{"type": "input_text", "text": "Thanks"}]},
 ]
-
-
-@pytest.fixture
-async def client(served):
-    async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="unused", max_retries=0) as client:
-        yield client
 
 
 async def test_the_items_of_an_input(client):

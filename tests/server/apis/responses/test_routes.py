@@ -31,12 +31,6 @@ THOUGHT += [': {"town"', ': "Rome"}}', "</tool_call>", '<tool_call>{"name": "wea
 
 
 @pytest.fixture
-async def client(served):
-    async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="unused", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
 def thinking(served):
     """Return a model that thinks and calls."""
     served.engine.tokenizer.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
