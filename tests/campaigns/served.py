@@ -19,6 +19,8 @@ from typing import Any, Self
 import httpx
 from forked_process import ForkedProcess
 
+from splitfuse.client.hosts import free_port
+
 SERVE = (sys.executable, "-P", "-m", "splitfuse.server")
 DEMO = {"SPLITFUSE_MODEL": "demo"}
 
@@ -54,7 +56,7 @@ class Served:
         self._banner = Path(stdout or f"{self._folder.name}/stdout")
         self._log = Path(self._folder.name, "stderr")
         with self._banner.open("wb") as out, self._log.open("wb") as log:
-            self.port = free_port() if port is None else port
+            self.port = free_port("127.0.0.1") if port is None else port
             command = ["serve", "--port", str(self.port), *args]
             self.process: subprocess.Popen[bytes] | ForkedProcess = (
                 ForkedProcess(["-m", "splitfuse.server", *command], stdout=out.fileno(), stderr=log.fileno(), env=DEMO)
@@ -151,10 +153,3 @@ class Served:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
-
-
-def free_port() -> int:
-    """Return a port of this machine that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

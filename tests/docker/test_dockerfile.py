@@ -7,13 +7,11 @@ import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatch
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer
-from threading import Thread
 
 import pytest
 import yaml
+from answering import answering, reply
 
 from splitfuse.kernels.cpu import prebuilt
 
@@ -215,20 +213,6 @@ def test_the_finished_image_takes_its_packages_and_above_them_ours(target: str) 
     assert stage_named(ours.flags["from"]).base == packages.flags["from"]
 
 
-class Health(BaseHTTPRequestHandler):
-    """Handler that answers /health with `status`."""
-
-    status = 200
-
-    def do_GET(self) -> None:
-        """Answer a GET."""
-        self.send_response(self.status if self.path == "/health" else 404)
-        self.end_headers()
-
-    def log_message(self, format: str, *words: object) -> None:
-        """Log nothing."""
-
-
 @pytest.mark.parametrize(("status", "is_healthy"), [(200, True), (503, False), (404, False)])
 def test_the_health_check_tells_a_healthy_server_from_a_sick_one(status: int, is_healthy: bool) -> None:
     instruction = last("cpu", "HEALTHCHECK")
@@ -237,11 +221,7 @@ def test_the_health_check_tells_a_healthy_server_from_a_sick_one(status: int, is
     assert keyword == "CMD"
     words = Instruction("CMD", {}, command.strip()).words
     assert words[0] == "python"
-    handler = type("Handler", (Health,), {"status": status})
-    with TCPServer(("127.0.0.1", 0), handler) as server:
-        thread = Thread(target=server.handle_request)
-        thread.start()
-        variables = {**os.environ, "SPLITFUSE_PORT": str(server.server_address[1]), "http_proxy": "http://127.0.0.1:9"}
+    with answering(lambda request: reply(request, status if request.path == "/health" else 404)) as url:
+        variables = {**os.environ, "SPLITFUSE_PORT": url.rpartition(":")[2], "http_proxy": "http://127.0.0.1:9"}
         done = subprocess.run([sys.executable, *words[1:]], env=variables, capture_output=True, check=False)
-        thread.join()
     assert (done.returncode == 0) == is_healthy

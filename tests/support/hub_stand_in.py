@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from answering import answering, reply
 
 COMMIT = "c0" * 20
 
@@ -19,64 +20,32 @@ def hub_of(model: str, files: Mapping[str, bytes], *, cuts: Sequence[int] = (), 
     """
     left = {name: [*cuts] for name in files}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self._answer(with_body=False)
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        path = request.path.partition("?")[0]
+        name = path.rpartition(f"/{COMMIT}/")[2] if COMMIT in path else path.rpartition("/main/")[2]
+        if path.startswith(f"/api/models/{model}"):
+            reply(request, body=json.dumps(_tree(files) if "/tree/" in path else _info(model, files)).encode())
+        elif path.startswith(f"/{model}/resolve/") and name in files:
+            headers = {"X_Repo_Commit": COMMIT, "ETag": f'"{_oid(files[name])}"', "Accept_Ranges": "bytes"}
+            send_file(request, name, bytes(len(files[name])) if spoils else files[name], headers)
+        else:
+            request.send_error(404)
 
-        def do_GET(self) -> None:
-            self._answer(with_body=True)
+    def send_file(request: BaseHTTPRequestHandler, name: str, body: bytes, headers: Mapping[str, object]) -> None:
+        """Answer a whole file or the rest from a position, up to the next cut."""
+        wanted, total = request.headers.get("Range"), len(body)
+        first, _, last = (wanted or "bytes=0-")[6:].partition("-")
+        start, body = int(first), body[: int(last) + 1] if last else body
+        extra = {"Content_Range": f"bytes {start}-{len(body) - 1}/{total}"} if wanted else {}
+        ahead = [cut for cut in left[name] if cut > start and request.command != "HEAD"]
+        length = len(body) - start
+        part = body[start : ahead[0] if ahead else None]
+        reply(request, 206 if wanted else 200, part, **{**headers, **extra, "Content_Length": length})
+        if ahead:
+            left[name].remove(ahead[0])
 
-        def _answer(self, *, with_body: bool) -> None:
-            path = self.path.partition("?")[0]
-            name = path.rpartition(f"/{COMMIT}/")[2] if COMMIT in path else path.rpartition("/main/")[2]
-            if path.startswith(f"/api/models/{model}"):
-                self._send(
-                    json.dumps(_tree(files) if "/tree/" in path else _info(model, files)).encode(), {}, with_body
-                )
-            elif path.startswith(f"/{model}/resolve/") and name in files:
-                headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{_oid(files[name])}"', "Accept-Ranges": "bytes"}
-                body = bytes(len(files[name])) if spoils else files[name]
-                self._send_file(name, body, headers, with_body)
-            else:
-                self.send_error(404)
-
-        def _send_file(self, name: str, body: bytes, headers: Mapping[str, str], with_body: bool) -> None:
-            """Answer a whole file or the rest from a position, up to the next cut."""
-            wanted, total = self.headers.get("Range"), len(body)
-            first, _, last = (wanted or "bytes=0-")[6:].partition("-")
-            start, body = int(first), body[: int(last) + 1] if last else body
-            self.send_response(206 if wanted else 200)
-            extra = {"Content-Range": f"bytes {start}-{len(body) - 1}/{total}"} if wanted else {}
-            for key, value in {**headers, **extra, "Content-Length": str(len(body) - start)}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if with_body:
-                ahead = [cut for cut in left[name] if cut > start]
-                self.wfile.write(body[start : ahead[0] if ahead else None])
-                if ahead:
-                    left[name].remove(ahead[0])
-                    self.close_connection = True
-
-        def _send(self, body: bytes, headers: Mapping[str, str], with_body: bool) -> None:
-            self.send_response(200)
-            for key, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if with_body:
-                self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            """Print nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(answer) as url:
+        yield url
 
 
 def _oid(content: bytes) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Self
 
 import httpx
 import yaml
-from served import free_port
+
+from splitfuse.client.hosts import free_port
 
 DOCKER = Path(__file__).parents[3] / "docker"
 
@@ -57,7 +58,7 @@ class Haproxy(Program):
     """HAProxy with docker/haproxy.cfg before two servers on these ports."""
 
     def __init__(self, first: int, second: int) -> None:
-        port, self.operations = free_port(), free_port()
+        port, self.operations = free_port("127.0.0.1"), free_port("127.0.0.1")
         self.url = f"http://127.0.0.1:{port}"
         env = {
             "BIND": f"127.0.0.1:{port}",
@@ -83,7 +84,7 @@ class Prometheus(Program):
             for static in job["static_configs"]:
                 static["targets"] = [targets[name] for name in static["targets"]]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        port = free_port()
+        port = free_port("127.0.0.1")
         self.url = f"http://127.0.0.1:{port}"
         flags = {
             "config.file": folder / "prometheus.yml",

@@ -14,6 +14,8 @@ import httpx
 import pytest
 from serving import ServerProcess
 
+from splitfuse.client.hosts import free_port
+
 DOCKER = Path(__file__).parents[3] / "docker"
 UNIT = DOCKER / "systemd/splitfuse.service"
 LONG = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": True}
@@ -51,11 +53,6 @@ def program(name: str) -> str:
     return found
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def running(command: list[str], url: str) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -75,7 +72,7 @@ def running(command: list[str], url: str) -> Iterator[None]:
 
 @contextmanager
 def nginx(tmp_path: Path, upstream: str) -> Iterator[str]:
-    port = free_port()
+    port = free_port("127.0.0.1")
     site = (DOCKER / "proxy/nginx.conf").read_text().replace("127.0.0.1:8000", upstream)
     site = site.replace("443 ssl", f"127.0.0.1:{port}")
     site = re.sub(r"ssl_certificate\w* .*", "", site)
@@ -94,7 +91,7 @@ def nginx(tmp_path: Path, upstream: str) -> Iterator[str]:
 
 @contextmanager
 def caddy(tmp_path: Path, upstream: str) -> Iterator[str]:
-    port = free_port()
+    port = free_port("127.0.0.1")
     site = (DOCKER / "proxy/Caddyfile").read_text().replace("127.0.0.1:8000", upstream)
     config = tmp_path / "Caddyfile"
     config.write_text("{\n\tadmin off\n}\n" + site.replace("llm.example.com {", f"http://127.0.0.1:{port} {{"))

@@ -2,13 +2,11 @@
 
 import base64
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import httpx
+from answering import answering, read_body, reply
 from kept_results import ARGS, PROMPT
 from serving import ServerProcess
 
@@ -24,37 +22,17 @@ class Receiver:
         self.messages: list[tuple[dict[str, str], bytes]] = []
 
     def take(self, handler: BaseHTTPRequestHandler) -> None:
-        body = handler.rfile.read(int(handler.headers["content-length"]))
-        self.messages.append((dict(handler.headers.items()), body))
-        handler.send_response(self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])
-        handler.end_headers()
+        self.messages.append((dict(handler.headers.items()), read_body(handler)))
+        reply(handler, self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])
         self.came.release()
-
-
-@contextmanager
-def receiving(receiver: Receiver) -> Iterator[str]:
-    """Yield the URL at which the receiver listens."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            receiver.take(self)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/done"
-        server.shutdown()
-        thread.join()
 
 
 def test_the_end_is_told_over_a_crash(tmp_path: Path) -> None:
     receiver = Receiver()
     receiver.statuses = [500, 204]
     (tmp_path / "secret").write_text("whsec_" + base64.b64encode(bytes(32)).decode())
-    with receiving(receiver) as url:
+    with answering(receiver.take) as target:
+        url = f"{target}/done"
         args = (*ARGS, "--results", str(tmp_path / "results.db"))
         args += ("--webhook-targets", f"ops={url}", "--webhook-secret-file", str(tmp_path / "secret"))
         with ServerProcess(*args) as server, httpx.Client(base_url=server.url, timeout=30) as client:

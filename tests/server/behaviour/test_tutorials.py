@@ -6,7 +6,6 @@ the first tutorial.
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from serving import ServerProcess
+
+from splitfuse.client.hosts import free_port
 
 FOLDER = Path(__file__).parents[3] / "server/docs/tutorials"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -31,11 +32,6 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def server() -> Iterator[ServerProcess]:
     with ServerProcess(*MODEL.split()) as it:
         yield it
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return str(listener.getsockname()[1])
 
 
 def local(text: str, port: str) -> str:
@@ -69,7 +65,7 @@ def test_a_tutorial(page: Path, tmp_path: Path, request: pytest.FixtureRequest) 
     if LOCAL in page.read_text() and not starts:
         port = request.getfixturevalue("server").url.rpartition(":")[2]
     else:
-        port = free_port()
+        port = str(free_port("127.0.0.1"))
     if "openai" in page.read_text():
         pytest.importorskip("openai", reason="needs the package openai")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

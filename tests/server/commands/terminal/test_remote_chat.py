@@ -1,12 +1,12 @@
 """`chat` by itself talks to a running server only if the server lets it in."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from answering import answering, reply
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.commands.terminal.remote_chat import RemoteChat, server_of
@@ -15,25 +15,17 @@ from splitfuse.server.process.runtime_file import announced
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\r\n\x9b31m"
 
 
-class Locked(BaseHTTPRequestHandler):
-    """Server of a model list that needs a key."""
-
-    def do_GET(self) -> None:
-        is_open = self.headers["Authorization"] == "Bearer sesame"
-        self.send_response(200 if is_open else 401)
-        self.end_headers()
-        self.wfile.write(json.dumps({"data": [{"id": "m"}]} if is_open else {"error": {"message": HOSTILE}}).encode())
-
-    def log_message(self, *args: object) -> None:
-        """Log nothing."""
+def models(request: BaseHTTPRequestHandler) -> None:
+    """Answer with a model list that needs a key."""
+    is_open = request.headers["Authorization"] == "Bearer sesame"
+    body = {"data": [{"id": "m"}]} if is_open else {"error": {"message": HOSTILE}}
+    reply(request, 200 if is_open else 401, json.dumps(body).encode())
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with HTTPServer(("127.0.0.1", 0), Locked) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
+    with answering(models) as url:
+        yield int(url.rpartition(":")[2])
 
 
 def test_a_server_that_the_key_does_not_open_is_passed_over(

@@ -2,18 +2,19 @@
 
 import os
 import shutil
-import socket
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from answering import answering, read_body, reply
 
+from splitfuse.client.hosts import free_port
 from splitfuse.server.extras.replicas.haproxy_config import HaproxyConfig
 from splitfuse.server.extras.replicas.placement import Address
 from splitfuse.server.jobs.job import new_id
@@ -28,47 +29,19 @@ BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-class Upstream(ThreadingHTTPServer):
-    """Server that answers every request with its name."""
+def named(name: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Return the answer of a server that says its name."""
 
-    daemon_threads = True
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        read_body(request)
+        reply(request, body=name.encode())
 
-    def __init__(self, name: str) -> None:
-        super().__init__(("127.0.0.1", 0), Named)
-        self.name = name
-
-
-class Named(BaseHTTPRequestHandler):
-    """Answer of an Upstream."""
-
-    server: Upstream
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        """Answer with the server's name."""
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        body = self.server.name.encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_GET
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
+    return answer
 
 
 def of_docker(folder: Path, ports: dict[str, int], port: int) -> tuple[Path, dict[str, str]]:
     env = {f"SERVER_{name.upper()}": f"127.0.0.1:{upstream}" for name, upstream in ports.items()}
-    env |= {"BIND": f"127.0.0.1:{port}", "BIND_OPERATIONS": f"127.0.0.1:{free_port()}"}
+    env |= {"BIND": f"127.0.0.1:{port}", "BIND_OPERATIONS": f"127.0.0.1:{free_port('127.0.0.1')}"}
     return DOCKER / "haproxy.cfg", env
 
 
@@ -84,25 +57,19 @@ def of_supervisor(folder: Path, ports: dict[str, int], port: int) -> tuple[Path,
 @pytest.fixture(scope="module", params=[of_docker, of_supervisor], ids=lambda written: written.__name__)
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """Yield a client of HAProxy before the servers a and b."""
-    upstreams = [Upstream(name) for name in ("a", "b")]
-    for upstream in upstreams:
-        threading.Thread(target=upstream.serve_forever, daemon=True).start()
-    port = free_port()
-    ports = {upstream.name: upstream.server_address[1] for upstream in upstreams}
-    file, variables = request.param(tmp_path_factory.mktemp("haproxy"), ports, port)
-    env = {**os.environ, **variables}
-    with (
-        subprocess.Popen(["haproxy", "-db", "-f", file], env=env, stdout=subprocess.DEVNULL) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
-    ):
+    port = free_port("127.0.0.1")
+    with ExitStack() as stack:
+        urls = {name: stack.enter_context(answering(named(name))) for name in ("a", "b")}
+        ports = {name: int(url.rpartition(":")[2]) for name, url in urls.items()}
+        file, variables = request.param(tmp_path_factory.mktemp("haproxy"), ports, port)
+        command, env = ["haproxy", "-db", "-f", file], {**os.environ, **variables}
+        process = stack.enter_context(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL))
+        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False))
         try:
             until_both_answer(client)
             yield client
         finally:
             process.kill()
-            for upstream in upstreams:
-                upstream.shutdown()
-                upstream.server_close()
 
 
 def until_both_answer(client: httpx.Client) -> None:

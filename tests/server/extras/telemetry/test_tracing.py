@@ -6,10 +6,10 @@ import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 import pytest
+from answering import answering, read_body, reply
 from fake_engine import FakeEngine
 from serving import serving
 from starlette.datastructures import Headers
@@ -82,32 +82,23 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
         build_app(Settings(otlp_traces_endpoint="http://127.0.0.1:4318/v1/traces"))
 
 
-def send_span_to(receiver):
-    """Send one span to a server with this handler."""
-    with HTTPServer(("127.0.0.1", 0), receiver) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        tracer = otlp_tracer(f"http://127.0.0.1:{server.server_port}", model_name="a-model", version="1")
+def send_span_to(answer):
+    """Send one span to a server that answers by this function."""
+    with answering(answer) as url:
+        tracer = otlp_tracer(url, model_name="a-model", version="1")
         tracer.on_request_end(RequestRecord("id", Headers({}), 1.0, route="/generate", status=200, end=2.0))
         tracer.close()
-        server.shutdown()
-        thread.join()
 
 
 def test_spans_reach_the_endpoint():
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter", reason=REASON)
     received = []
 
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self):
-            received.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
+    def receive(request):
+        received.append((request.path, read_body(request)))
+        reply(request)
 
-        def log_message(self, *args):
-            pass
-
-    send_span_to(Receiver)
+    send_span_to(receive)
     ((path, body),) = received
     assert path == "/v1/traces"
     assert b"text_completion a-model" in body
@@ -118,23 +109,17 @@ def test_an_endless_answer_takes_no_memory_and_no_time(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     num_bytes, asked = 0, []
 
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self):
-            nonlocal num_bytes
-            asked.append(self.path)
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Length", str(10**9))
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                for _ in range(1000):
-                    self.wfile.write(bytes(10**6))
-                    num_bytes += 10**6
+    def receive(request):
+        nonlocal num_bytes
+        asked.append(request.path)
+        read_body(request)
+        reply(request, Content_Length=10**9)
+        with contextlib.suppress(OSError):
+            for _ in range(1000):
+                request.wfile.write(bytes(10**6))
+                num_bytes += 10**6
 
-        def log_message(self, *args):
-            pass
-
-    send_span_to(Receiver)
+    send_span_to(receive)
     assert asked == ["/v1/traces"]
     assert num_bytes < 50 * 10**6, "what the kernel's buffers hold"
 
