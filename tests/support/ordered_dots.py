@@ -19,8 +19,9 @@ def use_ordered_dots(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, input_precision: object, max_num_imprecise_acc: object) -> Any:
         left, right, out = a.data.astype(np.float32), b.data.astype(np.float32), d.data.astype(np.float32)
+        product = np.empty_like(out)
         for k in range(left.shape[1]):
-            out = out + left[:, k : k + 1] * right[k : k + 1]
+            out += np.multiply(left[:, k : k + 1], right[k : k + 1], out=product)
         return interpreter.TensorHandle(out, d.dtype.scalar)
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)

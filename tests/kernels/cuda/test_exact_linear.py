@@ -20,6 +20,7 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
     use_ordered_dots(monkeypatch)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DOT_DTYPES, ids=str)
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_a_rows_product_depends_on_no_other_row(dtype: torch.dtype, has_bias: bool) -> None:
@@ -30,7 +31,7 @@ def test_a_rows_product_depends_on_no_other_row(dtype: torch.dtype, has_bias: bo
     expected = x.double() @ weight.double().T + (bias.double() if has_bias else 0)
     assert_near(whole, expected, tolerance=5e-3 if dtype == torch.bfloat16 else 0.0)
     order = torch.randperm(150, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    for begin, end in ((0, 1), (0, 7), (3, 12), (5, 70), (10, 150)):
+    for begin, end in ((0, 1), (3, 12), (10, 150)):
         assert torch.equal(cuda.linear(x[order[begin:end]], packed), whole[order[begin:end]])
 
 
@@ -60,7 +61,7 @@ def _packed(kind: str, num_outputs: int, seed: int) -> Any:
 def test_a_packed_weights_products_depend_on_no_other_row(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     packed, x = _packed(kind, 96, seed=1), random_tensor(160, 256, seed=3, dtype=torch.float16)
     whole = cuda.linear(x, packed)
-    for begin, end in ((0, 1), (3, 12), (5, 70), (10, 150)):
+    for begin, end in ((0, 1), (5, 150)):
         assert torch.equal(cuda.linear(x[begin:end], packed), whole[begin:end])
         assert torch.equal(cuda.linear_silu_mul(x[begin:end], packed), cuda.silu_mul(whole)[begin:end])
     monkeypatch.setattr(device_info.EXACT, "is_on", False)
@@ -83,7 +84,7 @@ def test_packed_experts_keep_the_order_too(kind: str, monkeypatch: pytest.Monkey
     x = random_tensor(40, 256, seed=3, dtype=torch.float16)
     weights, ids = cuda.route(random_tensor(40, 2, seed=5, dtype=torch.float16), ops.RouteArgs(1, True))
     whole = cuda.experts(x, weights, ids, experts)
-    for rows in (slice(0, 1), slice(3, 9), slice(2, 36)):
+    for rows in (slice(0, 1), slice(2, 36)):
         assert torch.equal(cuda.experts(x[rows], weights[rows], ids[rows], experts), whole[rows])
     assert len(tiles) == 1
 

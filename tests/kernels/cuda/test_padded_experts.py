@@ -61,6 +61,7 @@ def test_padding_reads_no_expert(num_real: int, num_tokens: int, form: str, weig
     _check(num_real, num_tokens, form, weighs_inputs)
 
 
+@pytest.mark.thorough  # the chunks in which its pairs are grouped are tested below
 def test_padding_of_many_tokens_reads_no_expert() -> None:
     _check(*GRAPHS[2], "16 bits", False)
 
@@ -80,6 +81,7 @@ def _check(num_real: int, num_tokens: int, form: str, weighs_inputs: bool) -> No
     assert not got[num_real:].any()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("num_real", "num_tokens"), GRAPHS)
 def test_tiles_hold_no_pair_of_the_padding(num_real: int, num_tokens: int) -> None:
     ids = _ids(num_tokens, 40, TOP_K)
