@@ -66,9 +66,7 @@ LARGER = {
 ALL_PYTHON = 58500
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 # Modules that are imported after asking if the extra that they need is there.
-ASK_FIRST = {
-    "splitfuse.server.apis.ollama.embedding",
-}
+ASK_FIRST = {"splitfuse.server.apis.ollama.embedding"}
 CORE_FLOOR = {"core", "config", "errors", "checks"}  # rooms of engine/ that the core may import
 ROOMS = {"engine": (14, 48), "server": (24, 90)}  # most rooms, and most arrows between them
 MAX_LAYERS = 10  # most rooms of the engine on one way down

@@ -8,15 +8,7 @@ import itertools
 import httpx
 import pytest
 
-from splitfuse.client import (
-    AsyncClient,
-    AuthenticationError,
-    BadRequestError,
-    Client,
-    NotFoundError,
-    Result,
-    Server,
-)
+from splitfuse.client import AsyncClient, AuthenticationError, BadRequestError, Client, NotFoundError, Result, Server
 from splitfuse.client.bench import cli
 from splitfuse.client.sampling import Sampling
 from splitfuse.engine.core.sampling_params import FIELD_NAMES

@@ -175,10 +175,7 @@ def crewai(at: At) -> Checks:
         task = Task(description=QUESTION, expected_output="a sentence", agent=agent)
         return Crew(agents=[agent], tasks=[task]).kickoff()
 
-    return {
-        "call": lambda: at.answers(lambda: model.call(QUESTION)),
-        "crew": lambda: at.calls(crew, needs_tools=False),
-    }
+    return {"call": lambda: at.answers(lambda: model.call(QUESTION)), "crew": lambda: at.calls(crew, needs_tools=False)}
 
 
 def deepeval(at: At) -> Checks:

@@ -75,10 +75,7 @@ def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_each_kind_is_there(plain: Built, full: Built) -> None:
     common = ["Deployment", "NetworkPolicy", "Service", "ServiceAccount"]
-    own = {
-        "single": ["PersistentVolumeClaim"] * 2,
-        "shared": ["HorizontalPodAutoscaler", "PodDisruptionBudget"],
-    }
+    own = {"single": ["PersistentVolumeClaim"] * 2, "shared": ["HorizontalPodAutoscaler", "PodDisruptionBudget"]}
     assert sorted(manifest["kind"] for manifest in plain.manifests) == sorted(common + own[plain.name])
     more = ["Ingress", "NetworkPolicy", "NetworkPolicy", "ServiceMonitor"]
     assert sorted(manifest["kind"] for manifest in full.manifests) == sorted(common + own[full.name] + more)

@@ -12,11 +12,7 @@ from splitfuse.server.cli import main
 DEMO_FOLDER = Path(__file__).parents[2] / "engine/demo_model"
 
 
-@pytest.mark.parametrize(
-    ("args", "texts"),
-    table(__file__, "mistakes"),
-    ids=" ".join,
-)
+@pytest.mark.parametrize(("args", "texts"), table(__file__, "mistakes"), ids=" ".join)
 def test_mistakes_on_the_command_line(args, texts, one_line_here):
     one_line_here(args, *texts)
 

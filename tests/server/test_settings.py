@@ -195,10 +195,7 @@ def test_lists_with_commas(name, write):
     assert getattr(resolve(parse(flag(name), "*"), {}), name) == ("*",)
 
 
-@pytest.mark.parametrize(
-    ("args", "environ", "file", "message"),
-    table(__file__, "mistakes"),
-)
+@pytest.mark.parametrize(("args", "environ", "file", "message"), table(__file__, "mistakes"))
 def test_mistakes_are_named(args, environ, file, message, write):
     given = parse(*args)
     if file:

@@ -15,12 +15,7 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 
 def random_adapter(
-    model: PreTrainedModel,
-    *,
-    seed: int,
-    rank: int = 8,
-    targets: Sequence[str] = TARGETS,
-    size: float = 0.3,
+    model: PreTrainedModel, *, seed: int, rank: int = 8, targets: Sequence[str] = TARGETS, size: float = 0.3
 ) -> dict[str, Tensor]:
     """Make peft's tensors of an adapter for the linears with these names; its change is about `size` of the weight."""
     generator = torch.Generator().manual_seed(seed)

@@ -105,11 +105,7 @@ def greedy(model: PreTrainedModel, prompt: list[int], num_tokens: int, *, guess:
     model.generation_config.eos_token_id = None
     ids = torch.tensor([prompt])
     out = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=num_tokens,
-        do_sample=False,
-        pad_token_id=0,
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False, pad_token_id=0
     )
     token_ids: list[int] = out[0, len(prompt) :].tolist()
     return token_ids

@@ -56,10 +56,7 @@ class World:
         )
         listener = None if recording is None else recorder_of(recording, settings.config, cache, max_steps_in_flight)
         scheduler = self._make_scheduler(
-            cache,
-            max_steps_in_flight=max_steps_in_flight,
-            listener=listener,
-            observer=observer_of(settings.config),
+            cache, max_steps_in_flight=max_steps_in_flight, listener=listener, observer=observer_of(settings.config)
         )
         cost_model = CostModel()
         core = EngineCore(

@@ -167,10 +167,7 @@ def public_methods(found: Any) -> Iterator[tuple[str, Any]]:
                 yield name, member
 
 
-REFERENCE: dict[str, Callable[[], str]] = {
-    "reference/command_line.md": command_line,
-    "reference/names.md": names,
-}
+REFERENCE: dict[str, Callable[[], str]] = {"reference/command_line.md": command_line, "reference/names.md": names}
 
 if __name__ == "__main__":
     main()

@@ -71,8 +71,7 @@ def test_rows_are_sorted_by_arrival(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "part"),
-    [*table(__file__, "refused"), ("latin.csv", "\ud800", "cannot be read")],
+    ("name", "text", "part"), [*table(__file__, "refused"), ("latin.csv", "\ud800", "cannot be read")]
 )
 def test_a_trace_that_cannot_be_read_names_the_place(name: str, text: str, part: str, write: Write) -> None:
     with pytest.raises(TraceError, match=part) as caught:

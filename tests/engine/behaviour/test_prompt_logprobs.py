@@ -89,12 +89,7 @@ def test_scores_survive_preemption_and_the_cache_that_follows(model: tuple[str, 
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(60)] for _ in range(12)]
     for swap_space in (0.0, 1e-3):
         llm = LLM(
-            folder,
-            dtype="float32",
-            block_size=4,
-            num_kv_blocks=32,
-            max_num_batched_tokens=24,
-            swap_space=swap_space,
+            folder, dtype="float32", block_size=4, num_kv_blocks=32, max_num_batched_tokens=24, swap_space=swap_space
         )
         params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, prompt_logprobs=2)
         arrivals = [Arrival(prompt, params, at_step=i) for i, prompt in enumerate(prompts)]

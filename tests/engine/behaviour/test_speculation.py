@@ -10,17 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from faulty_drafters import (
-    Broken,
-    Faulty,
-    Forgetful,
-    Hanging,
-    Prophet,
-    Raising,
-    TooMuch,
-    WrongVocabulary,
-    speculate,
-)
+from faulty_drafters import Broken, Faulty, Forgetful, Hanging, Prophet, Raising, TooMuch, WrongVocabulary, speculate
 from random_schedule import Arrival, run_schedule
 from sampled_rows import sample_rows
 from tiny_models import VOCAB_SIZE

@@ -64,10 +64,7 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
     assert {*named[flag.startswith("--") :]} <= ours(), "it names a flag that there is"
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    table(__file__, "taken"),
-)
+@pytest.mark.parametrize(("options", "expected"), table(__file__, "taken"))
 def test_what_is_taken(options: str, expected: str) -> None:
     assert translated(options.split()) == expected.split()
 

@@ -468,8 +468,7 @@ async def test_stop_strings_and_stop_tokens(tiny_folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "longest"),
-    [({}, 256), ({"long_prefill_token_threshold": 0}, 400), ({"target_itl_ms": 1e6}, 400)],
+    ("settings", "longest"), [({}, 256), ({"long_prefill_token_threshold": 0}, 400), ({"target_itl_ms": 1e6}, 400)]
 )
 async def test_on_a_cpu_streams_wait_for_pieces_of_a_prompt(
     tiny_folder: str, settings: dict[str, int], longest: int

@@ -23,10 +23,7 @@ OPS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
     "sparse_gelu_mul": (lambda x: ops.sparse_gelu_mul(x, num_deviations=0.6), [(2 * WIDTH,)]),
     "match_rms": (ops.match_rms, [(WIDTH,), (WIDTH,)]),
     "altup_predict": (lambda *x: _streams(ops.altup_predict, *x), [(4, WIDTH), (WIDTH,), (16,)]),
-    "altup_predict first": (
-        lambda *x: _streams(ops.altup_predict, *x, has_added=False),
-        [(4, WIDTH), (WIDTH,), (16,)],
-    ),
+    "altup_predict first": (lambda *x: _streams(ops.altup_predict, *x, has_added=False), [(4, WIDTH), (WIDTH,), (16,)]),
     "altup_correct": (lambda *x: _streams(ops.altup_correct, *x), [(4, WIDTH), (WIDTH,), (4,)]),
 }
 

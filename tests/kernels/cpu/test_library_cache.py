@@ -102,9 +102,7 @@ def writable_by_others(path: Path) -> None:
     path.chmod(0o666)
 
 
-DAMAGES = [
-    *(half, empty, garbage, one_bit, another_library, without_digest, damaged_digest, writable_by_others),
-]
+DAMAGES = [*(half, empty, garbage, one_bit, another_library, without_digest, damaged_digest, writable_by_others)]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)

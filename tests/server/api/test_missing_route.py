@@ -5,8 +5,7 @@ from tables import table
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
-    [*table(__file__, "missing"), ("/" + "x" * 5000, "GET / lists what there is")],
+    ("path", "text"), [*table(__file__, "missing"), ("/" + "x" * 5000, "GET / lists what there is")]
 )
 async def test_a_404_says_what_to_do(served, path, text):
     for method in ("GET", "POST"):
@@ -37,10 +36,7 @@ async def test_a_slash_at_the_end_is_nothing(served):
         assert (await served.client.get(path)).status_code == 200, path
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "text"),
-    table(__file__, "gone"),
-)
+@pytest.mark.parametrize(("method", "path", "text"), table(__file__, "gone"))
 async def test_a_route_that_is_gone_names_what_replaces_it(served, method, path, text):
     response = await served.client.request(method, path, json={})
     assert response.status_code == 404

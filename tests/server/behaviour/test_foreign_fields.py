@@ -91,10 +91,7 @@ async def test_nested_objects_are_read_the_same_way(served):
     }
 
 
-@pytest.mark.parametrize(
-    ("route", "fields", "param"),
-    table(__file__, "unknown within"),
-)
+@pytest.mark.parametrize(("route", "fields", "param"), table(__file__, "unknown within"))
 async def test_what_is_not_known_within_them_is_refused(served, route, fields, param):
     refused(await post(served, route, **fields), param)
 
@@ -133,14 +130,7 @@ APIS = {route: fields for route, fields in ROUTES.items() if route != "/generate
     "/api/generate": {"prompt": "hello", "stream": False},
 }
 FREE = {"client_metadata": {"a": 1}, "x_new": "\n\u00fc", "thinking_level": 3, "banana": True}
-HEAVY = (
-    "conversation_id",
-    "previous_message_id",
-    "mcpServers",
-    "output_schema",
-    "stop_words",
-    "max_chars",
-)
+HEAVY = ("conversation_id", "previous_message_id", "mcpServers", "output_schema", "stop_words", "max_chars")
 
 
 @pytest.mark.parametrize("route", APIS)
@@ -218,14 +208,8 @@ CONSTRAINTS = [
     ({"regex": "a+"}, ("regex", "a+", "regex")),
     ({"ebnf": 'root ::= "a"'}, ("grammar", 'root ::= "a"', "ebnf")),
     ({"json_schema": json.dumps(SCHEMA)}, ("json", json.dumps(SCHEMA), "json_schema")),
-    (
-        {"response_format": {"type": "json_object", "value": SCHEMA}},
-        ("json", COMPACT, "response_format.value"),
-    ),
-    (
-        {"response_format": {"type": "json_object", "schema": SCHEMA}},
-        ("json", COMPACT, "response_format.schema"),
-    ),
+    ({"response_format": {"type": "json_object", "value": SCHEMA}}, ("json", COMPACT, "response_format.value")),
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, ("json", COMPACT, "response_format.schema")),
     ({"response_format": {"type": "json", "value": SCHEMA}}, ("json", COMPACT, "response_format.value")),
 ]
 

@@ -108,10 +108,7 @@ async def test_the_arguments_do_not_wait_for_their_end(client, served):
         "type": "function",
         "function": {"name": "time", "arguments": '{"a": '},
     }
-    assert deltas[2:] == [
-        {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
-        {},
-    ]
+    assert deltas[2:] == [{"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}, {}]
 
 
 async def test_the_openai_package_puts_a_stream_together(client, served):

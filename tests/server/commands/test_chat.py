@@ -67,10 +67,7 @@ def test_a_conversation_is_saved_and_loaded(talk, tmp_path):
     assert talk(f"/load {path}", "and?") == "system:Be kind.|user:hello|assistant:answer 1|user:and?"
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    table(__file__, "wrong lines"),
-)
+@pytest.mark.parametrize(("line", "text"), table(__file__, "wrong lines"))
 def test_a_command_that_is_told_something_is_no_message(line, text, talk, capsys):
     assert talk(line) is None
     assert text in capsys.readouterr().err

@@ -70,10 +70,7 @@ def test_a_smaller_pool_preempts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, *load, "--num-kv-blocks", "80")["num_preemptions"] > 0
 
 
-@pytest.mark.parametrize(
-    ("argv", "part"),
-    table(__file__, "refused"),
-)
+@pytest.mark.parametrize(("argv", "part"), table(__file__, "refused"))
 def test_what_is_wrong_is_one_line(argv: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *argv]) == 2
     assert part in capsys.readouterr().err

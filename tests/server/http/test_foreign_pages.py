@@ -47,10 +47,7 @@ async def test_a_name_that_is_not_ours(served, host, path):
     is_refused(await ask(served, path, Host=host), "host")
 
 
-@pytest.mark.parametrize(
-    "host",
-    table(__file__, "hosts"),
-)
+@pytest.mark.parametrize("host", table(__file__, "hosts"))
 async def test_names_and_addresses_that_cannot_be_rebound(served, host):
     assert (await ask(served, Host=host)).status_code == 202
 

@@ -95,10 +95,7 @@ def test_a_recurrences_numbers_are_not_rounded_to_the_models_dtype(name: str, tm
             torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "refusal"),
-    table(__file__, "refused"),
-)
+@pytest.mark.parametrize(("name", "changes", "refusal"), table(__file__, "refused"))
 def test_refuses_by_name(name: str, changes: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ConfigError, match=refusal):
         parse_model_config({**REAL_CONFIGS[name], **changes}, generation={})

@@ -26,10 +26,7 @@ def test_a_prompt_has_a_grid_and_its_last_edge() -> None:
 
 def test_a_prompt_that_ends_at_an_edge_can_be_asked_again() -> None:
     """The same prompt computes its last token again, so the edge before it helps; longer ones begin at the last."""
-    assert wanted(64, 0, 64) == [
-        Position(48, is_edge=True, is_inner=True),
-        Position(64, is_edge=True, is_trail=True),
-    ]
+    assert wanted(64, 0, 64) == [Position(48, is_edge=True, is_inner=True), Position(64, is_edge=True, is_trail=True)]
 
 
 def test_a_branch_off_a_cached_prompt_is_kept() -> None:

@@ -51,10 +51,7 @@ def test_it_answers_like_peft(fields: dict[str, Any], llm: LLM, tmp_path: Path) 
     assert list(output[0].outputs[0].token_ids) == expected
 
 
-@pytest.mark.parametrize(
-    ("fields", "fault"),
-    table(__file__, "not built"),
-)
+@pytest.mark.parametrize(("fields", "fault"), table(__file__, "not built"))
 def test_fields_that_are_not_built_are_refused_by_name(
     fields: dict[str, Any], fault: str, llm: LLM, tmp_path: Path
 ) -> None:
@@ -113,10 +110,7 @@ def damage(kind: str, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
         save_file(changed, weights)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fault"),
-    table(__file__, "damages"),
-)
+@pytest.mark.parametrize(("kind", "fault"), table(__file__, "damages"))
 def test_a_damaged_adapter_is_one_line_and_changes_nothing(kind: str, fault: str, llm: LLM, tmp_path: Path) -> None:
     before = llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids
     folder = save_adapter(tmp_path, random_adapter(make_model("llama-gqa-tied"), seed=1))

@@ -10,10 +10,7 @@ from splitfuse.engine.extras.receipts.canonical import canonical
 
 
 # RFC 8785, appendix B: IEEE 754 bits and their spelling.
-@pytest.mark.parametrize(
-    ("bits", "text"),
-    table(__file__, "numbers"),
-)
+@pytest.mark.parametrize(("bits", "text"), table(__file__, "numbers"))
 def test_numbers(bits: str, text: str) -> None:
     assert canonical(struct.unpack(">d", bytes.fromhex(bits))[0]).decode() == text
 

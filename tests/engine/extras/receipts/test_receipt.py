@@ -51,20 +51,14 @@ def test_the_hash_of_a_known_receipt_stays() -> None:
     assert receipt(temperature=0.5).sha256 == "12f785d70e0d214e0f2dd2441cf63a8b47682cd0db5223cffe4c664b8da81f3d"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    table(__file__, "other forms"),
-)
+@pytest.mark.parametrize(("name", "value"), table(__file__, "other forms"))
 def test_another_form_is_refused_by_its_field(name: str, value: object) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         Receipt.read(receipt().to_dict() | {name: value})
     assert str(caught.value.param).startswith("receipt")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    table(__file__, "other parameters"),
-)
+@pytest.mark.parametrize(("name", "value"), table(__file__, "other parameters"))
 def test_parameters_have_one_form(name: str, value: object) -> None:
     fields = receipt().to_dict()
     with pytest.raises(InvalidRequestError) as caught:

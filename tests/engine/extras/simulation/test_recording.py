@@ -98,18 +98,12 @@ def is_step_with(key: str) -> Callable[[dict[str, Any]], bool]:
 
 PLANTED: dict[str, tuple[Callable[[dict[str, Any]], bool], Callable[[dict[str, Any]], None]]] = {
     "a chunk is one token shorter": (is_step_with("rows"), lambda line: line["rows"][-1].__setitem__(2, 0)),
-    "another row first": (
-        lambda line: len(line.get("rows", ())) > 1,
-        lambda line: line["rows"].reverse(),
-    ),
+    "another row first": (lambda line: len(line.get("rows", ())) > 1, lambda line: line["rows"].reverse()),
     "no request was preempted": (is_step_with("preempted"), lambda line: line.pop("preempted")),
     "no request was admitted": (is_step_with("admitted"), lambda line: line.pop("admitted")),
     "a block more": (is_step_with("blocks"), lambda line: line.__setitem__("blocks", line["blocks"] + 1)),
     "a longer queue": (is_step_with("rows"), lambda line: line.__setitem__("waiting", 99)),
-    "one more has ended": (
-        lambda line: "finished" in line,
-        lambda line: line["finished"].append(10_000),
-    ),
+    "one more has ended": (lambda line: "finished" in line, lambda line: line["finished"].append(10_000)),
 }
 
 

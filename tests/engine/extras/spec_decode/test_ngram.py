@@ -85,11 +85,7 @@ def test_memory_is_bounded_and_old_positions_are_forgotten() -> None:
 
 def test_a_long_prompt_is_indexed_over_several_calls() -> None:
     request = Request(
-        request_id="r",
-        prompt_token_ids=[*range(20_000), 3, 4],
-        params=SamplingParams(),
-        max_num_tokens=30_000,
-        seed=0,
+        request_id="r", prompt_token_ids=[*range(20_000), 3, 4], params=SamplingParams(), max_num_tokens=30_000, seed=0
     )
     drafter = NgramDrafter(min_n=2, max_n=4)
     assert drafter.draft({request: 2}) == {}

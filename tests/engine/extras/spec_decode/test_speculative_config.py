@@ -10,10 +10,7 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.extras.spec_decode.speculative_config import SpeculativeConfig
 
 
-@pytest.mark.parametrize(
-    ("values", "method", "model", "num_tokens", "lookup"),
-    table(__file__, "read"),
-)
+@pytest.mark.parametrize(("values", "method", "model", "num_tokens", "lookup"), table(__file__, "read"))
 def test_vllms_json_is_read(
     values: dict[str, Any], method: str, model: str, num_tokens: int, lookup: tuple[int, int]
 ) -> None:
@@ -27,10 +24,7 @@ def test_vllms_json_is_read(
     )
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    table(__file__, "refused"),
-)
+@pytest.mark.parametrize(("settings", "message"), table(__file__, "refused"))
 def test_what_cannot_be_meant_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineConfig(**settings)

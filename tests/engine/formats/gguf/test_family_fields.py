@@ -19,11 +19,7 @@ from splitfuse.engine.formats.gguf.file import read_gguf
         ("glm4-moe", {"glm4moe.expert_gating_func": 1}, "expert_gating_func 1 is no sigmoid"),
         ("nemotron", {"nemotron.attention.key_length": 24}, "part of a head that turns is not known"),
         ("olmo3", {"olmo2.attention.sliding_window_pattern": 4}, "no list with a value for each layer"),
-        (
-            "gemma4",
-            {"gemma4.feed_forward_length": memoryview(bytes([96, 96, 192, 96, 192, 192]))},
-            "must be double",
-        ),
+        ("gemma4", {"gemma4.feed_forward_length": memoryview(bytes([96, 96, 192, 96, 192, 192]))}, "must be double"),
         ("gemma4", {"gemma4.feed_forward_length": memoryview(b"")}, "missing or of the wrong kind"),
         ("gemma3n", {"gemma3n.attention.sliding_window_pattern": memoryview(b"1")}, "a value for each layer"),
         ("apertus", {"xielu.alpha_n": None}, r"xielu\.alpha_n is no list with a value for each layer"),

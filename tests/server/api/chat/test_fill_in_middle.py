@@ -67,9 +67,7 @@ EXTRA = [{"filename": "a.py", "text": "one", "time": 7}, {"text": "two"}, {"file
 async def test_other_texts_come_first(filling, names, prompts, monkeypatch):
     encode, ids = filling.engine.tokenizer.encode, dict(zip(names, (REPOSITORY, FILE), strict=False))
     monkeypatch.setattr(
-        filling.engine.tokenizer,
-        "encode",
-        lambda text, **more: [ids[text]] if text in ids else encode(text, **more),
+        filling.engine.tokenizer, "encode", lambda text, **more: [ids[text]] if text in ids else encode(text, **more)
     )
     body = {"input_prefix": "ab", "input_suffix": "yz", "n_predict": 3, "input_extra": EXTRA}
     response = await filling.client.post("/infill", json=body)

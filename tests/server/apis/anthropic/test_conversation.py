@@ -91,10 +91,7 @@ def test_a_later_system_message_is_the_users():
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
 
 
-@pytest.mark.parametrize(
-    ("content", "param", "said"),
-    table(__file__, "not said by a user"),
-)
+@pytest.mark.parametrize(("content", "param", "said"), table(__file__, "not said by a user"))
 def test_what_a_user_cannot_say_is_named(content, param, said):
     with pytest.raises(InvalidRequestError) as info:
         read_conversation([{"role": "user", "content": "x"}, {"role": "user", "content": content}])

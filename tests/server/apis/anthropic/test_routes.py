@@ -345,10 +345,7 @@ def error_of(response, status, kind):
     return body["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    table(__file__, "refusals"),
-)
+@pytest.mark.parametrize(("fields", "said"), table(__file__, "refusals"))
 async def test_refusals_have_anthropics_envelope(served, fields, said):
     assert said in error_of(await ask(served, **fields), 400, "invalid_request_error")
 

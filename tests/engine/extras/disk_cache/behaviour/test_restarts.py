@@ -354,10 +354,7 @@ def test_a_disk_that_hangs_costs_one_request_some_time(
 
 def test_what_is_not_built_is_refused(tmp_path: Path) -> None:
     folder = str(tmp_path)
-    for settings in (
-        {"enable_prefix_caching": False},
-        {"record": str(tmp_path / "run.jsonl")},
-    ):
+    for settings in ({"enable_prefix_caching": False}, {"record": str(tmp_path / "run.jsonl")}):
         with pytest.raises(ConfigError, match="prefix_cache_dir"):
             EngineConfig(prefix_cache_dir=folder, **settings)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="prefix_cache_dir"):
