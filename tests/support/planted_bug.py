@@ -1,7 +1,8 @@
-"""Bug planted into the shipped code, one at a time: a function from the right method to a wrong one."""
+"""Bug planted into the shipped code, one at a time: a wrong method, which may call the right one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from world_settings import WorldSettings
@@ -34,11 +35,17 @@ def plant(
     *,
     where: Callable[[WorldSettings], bool] = lambda settings: True,
     shows_in_tokens: bool = False,
-) -> Callable[[Callable[[Method], Method]], Callable[[Method], Method]]:
-    """Register a bug in `bugs` under its function's name."""
+) -> Callable[[Method], Method]:
+    """Register a wrong method in `bugs` under its name. The right one is its first argument, before self."""
 
-    def keep(make: Callable[[Method], Method]) -> Callable[[Method], Method]:
-        bugs[make.__name__] = Bug(owner, name, make, where, shows_in_tokens)
-        return make
+    def keep(wrong: Method) -> Method:
+        @wraps(wrong)
+        def make(right: Any) -> Any:
+            if isinstance(right, property):
+                return property(lambda self: wrong(right, self))
+            return lambda self, *args, **more: wrong(right, self, *args, **more)
+
+        bugs[wrong.__name__] = Bug(owner, name, make, where, shows_in_tokens)
+        return wrong
 
     return keep
