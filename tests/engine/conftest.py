@@ -3,6 +3,7 @@
 Fixtures import on use: most tests here need no torch, whose import costs seconds.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,12 @@ from splitfuse.engine.config import DEMO_FOLDER
 if TYPE_CHECKING:
     from splitfuse.engine.language.structured_output.compiler import GrammarCompiler
     from splitfuse.engine.language.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Log no failure of a request: they are part of every world."""
+    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")
 
 
 @pytest.fixture(scope="session")

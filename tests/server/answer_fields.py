@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 from fake_engine import FakeEngine
-from serving import parse_events, serving
+from serving import parse_events, ready_client
 
 from splitfuse.engine.language.chat.template import ChatTemplate
 from splitfuse.server.app import build_app
@@ -50,8 +50,7 @@ async def collected() -> dict[str, set[str]]:
     engine = FakeEngine()
     app = build_app(Settings(), engine)  # type: ignore[arg-type]
     found: dict[str, set[str]] = {}
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         engine.tokenizer.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
         async for route, answer in _answers(client, engine):
             found.setdefault(route, set()).update(paths(answer))

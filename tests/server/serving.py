@@ -42,6 +42,14 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
                 await asyncio.wait(state.tasks, timeout=60)
 
 
+@contextlib.asynccontextmanager
+async def ready_client(app: FastAPI, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of the app's server once its model is loaded. `options`: the client's."""
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, **{"timeout": 70, **options}) as client:
+        await app.state.service.lifecycle.loading
+        yield client
+
+
 def parse_events(text: str) -> list[dict[str, Any]]:
     """Return the events of a stream: id, event, data (decoded). Comments are left out."""
     events = []

@@ -5,11 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-import httpx
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 
-from serving import serving
+from serving import ready_client
 
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
@@ -19,8 +17,7 @@ async def serve_two_requests() -> None:
     """Submit and poll, then stream."""
     app = build_app(Settings(model="demo", device="cpu", num_threads=1))
     body = {"prompt": "Once upon", "max_tokens": 4}
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         accepted = (await client.post("/generate", json=body)).json()
         assert (await client.get(accepted["result_url"], params={"wait": 60})).json()["status"] == "completed"
         assert "event: done" in (await client.post("/generate", json={**body, "stream": True})).text

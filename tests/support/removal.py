@@ -70,15 +70,14 @@ async def served(operations: Sequence[Operation] | None) -> dict[str, object]:
 
 async def asked(options: Mapping[str, Any], operations: Sequence[Operation] | None) -> dict[str, object]:
     """Submit, poll and stream, in a server of this process; then ask each operation of the whole server."""
-    from serving import serving
+    from serving import ready_client
 
     from splitfuse.server.app import build_app
     from splitfuse.server.settings import Settings
 
     app = build_app(Settings(model="demo", device="cpu", num_threads=1, max_model_len=128, **options))
     body = {"prompt": "Once upon", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         missing = (await client.get("/no/such/path")).status_code
         document = (await client.get("/openapi.json")).json()
         accepted = (await client.post("/generate", json=body)).json()

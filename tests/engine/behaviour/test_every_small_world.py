@@ -3,7 +3,6 @@
 `make worlds-all SECONDS=600` visits larger ones. A failure prints its path as a test, which belongs below.
 """
 
-import logging
 import os
 import random
 import re
@@ -31,6 +30,7 @@ from splitfuse.engine.core.batch import Batch
 from splitfuse.engine.core.block_manager import BlockManager
 from splitfuse.engine.core.scheduler import Scheduler
 
+pytestmark = pytest.mark.usefixtures("quiet")
 BUGS = {**subtle_bugs.BUGS, **overlap_bugs.BUGS, **draft_bugs.BUGS, **memory_bugs.BUGS, **schedule_bugs.BUGS}
 # Planted bugs, with a world that shows each, and the number of actions of its shortest path.
 FOUND = {
@@ -65,11 +65,6 @@ FOUND = {
     "copy_on_write_is_skipped": ("fork", 5),
     "weights_of_tenants_are_ignored": ("fair", 2),
 }
-
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")  # failures are part of every world
 
 
 @pytest.mark.parametrize("name", WHOLE)

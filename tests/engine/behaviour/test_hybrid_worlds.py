@@ -3,27 +3,21 @@
 SPLITFUSE_TEST_SEEDS and SPLITFUSE_TEST_STEPS set the length of the run, as in test_worlds.py.
 """
 
-import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import state_bugs
 from hybrid_world import HybridWorld, OverlappedHybridWorld
-from planted_bug import Bug
+from planted_bug import Bug, planted_by_name, run_until_caught
 from world_settings import seeds
 
+pytestmark = pytest.mark.usefixtures("quiet")
 SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "6"))
 STEPS = int(os.environ.get("SPLITFUSE_TEST_STEPS", "1000"))
 MOST_SEEDS = 40
 SHOWN = [name for name, bug in state_bugs.BUGS.items() if bug.shows_in_tokens]
-
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")  # failures are part of every world
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -51,30 +45,12 @@ def test_everything_happens_somewhere() -> None:
         assert seen[what] >= 10, f"{what} happened {seen[what]} times"
 
 
-@pytest.fixture
-def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bug]:
-    bug = state_bugs.BUGS[request.param]
-    monkeypatch.setattr(bug.owner, bug.name, bug.make(getattr(bug.owner, bug.name)))
-    return bug
+planted = planted_by_name(state_bugs.BUGS)
 
 
 def message_of(bug: Bug, *, outputs_only: bool) -> str:
-    """Return the rule that a world sees broken. Fails if none does."""
-    for seed in range(MOST_SEEDS):
-        world = HybridWorld(seed, outputs_only=outputs_only)
-        broken = broken_rule(world) if bug.where(world.settings) else None
-        if broken is not None:
-            assert isinstance(broken.__cause__, AssertionError), f"a blunder of the wrong code itself: {broken}"
-            return str(broken)
-    pytest.fail(f"{MOST_SEEDS} worlds do not see it")
-
-
-def broken_rule(world: HybridWorld) -> AssertionError | None:
-    try:
-        world.run(1000)
-    except AssertionError as exc:
-        return exc
-    return None
+    worlds = (HybridWorld(seed, outputs_only=outputs_only) for seed in range(MOST_SEEDS))
+    return run_until_caught(bug, worlds, num_steps=1000)
 
 
 @pytest.mark.sampled(2)

@@ -3,28 +3,21 @@
 SPLITFUSE_TEST_OVERLAPPED_SEEDS sets the number of worlds.
 """
 
-import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import overlap_bugs
 import pytest
 from overlapped_world import OverlappedWorld
+from planted_bug import Bug, planted_by_name
 from world_settings import Recording, can_be_recorded
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = [pytest.mark.sampled(3), pytest.mark.usefixtures("quiet")]
 
 NUM_SEEDS = int(os.environ.get("SPLITFUSE_TEST_OVERLAPPED_SEEDS", "12"))
 STEPS = 600
 MOST_SEEDS = 60
-
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")  # failures are part of every world
 
 
 def test_no_rule_is_broken_and_every_token_is_the_oracles() -> None:
@@ -58,24 +51,11 @@ def test_a_recorded_world_replays_alike(seed: int, tmp_path: Path) -> None:
     assert replayed.num_steps > 100
 
 
-@pytest.fixture
-def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    bug = overlap_bugs.BUGS[request.param]
-    wrong = bug.make(getattr(bug.owner, bug.name))
-    num_calls = 0
-
-    def counted(*args: Any, **more: Any) -> Any:
-        nonlocal num_calls
-        num_calls += 1
-        return wrong(*args, **more)
-
-    monkeypatch.setattr(bug.owner, bug.name, counted)
-    yield
-    assert num_calls > 0
+planted = planted_by_name(overlap_bugs.BUGS)
 
 
 @pytest.mark.parametrize("planted", overlap_bugs.BUGS, indirect=True)
-def test_a_planted_bug_is_caught(planted: None) -> None:
+def test_a_planted_bug_is_caught(planted: Bug) -> None:
     for seed in (0, 149, *range(1, MOST_SEEDS)):  # few worlds notice that blocks are moved again: 149 does
         try:
             OverlappedWorld(seed).run(STEPS)

@@ -3,7 +3,6 @@
 SPLITFUSE_TEST_SEEDS ("1000", or "17-17" for one seed) and SPLITFUSE_TEST_STEPS set the length of the run.
 """
 
-import logging
 import os
 import subprocess
 import sys
@@ -16,15 +15,11 @@ from world_settings import Recording, can_be_recorded, seeds
 
 from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
 
+pytestmark = pytest.mark.usefixtures("quiet")
 # Some planted bugs and faults are seen by one of these worlds alone (test_planted_bugs.py, planted_faults.json).
 RARE = (6, 7, 9, 11, 13, 18, 20, 27, 28)
 SEEDS = seeds(asked) if (asked := os.environ.get("SPLITFUSE_TEST_SEEDS")) else [*range(3), *RARE]
 STEPS = int(os.environ.get("SPLITFUSE_TEST_STEPS", "2000"))
-
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")  # failures are part of every world
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import FakeEngine
-from serving import serving
+from serving import ready_client
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.app import build_app
@@ -29,8 +29,7 @@ LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"
 async def served(path: Path, key: Path | None) -> Any:
     settings = Settings(results=str(path), results_key_file=None if key is None else str(key), request_log=False)
     app = build_app(settings, FakeEngine())
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         yield client
 
 

@@ -3,8 +3,7 @@
 import asyncio
 import random
 
-import httpx
-from serving import serving, stream_events
+from serving import ready_client, stream_events
 from tiny_models import save_model
 
 from splitfuse.engine import LLM, SamplingParams
@@ -37,8 +36,7 @@ async def test_a_crowd_of_which_a_fifth_vanishes(tmp_path):
     app = build_app(settings)
     gate = asyncio.Semaphore(AT_A_TIME)
 
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         engine = app.state.service.engine
         tasks_before = asyncio.all_tasks()
 

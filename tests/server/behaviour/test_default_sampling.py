@@ -11,7 +11,7 @@ import httpx
 import pytest
 from conftest import Served
 from fake_engine import FakeEngine
-from serving import ServerProcess, serving
+from serving import ServerProcess, ready_client
 
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.core.sampling_params import SamplingParams
@@ -111,8 +111,7 @@ class ResumingEngine(FakeEngine):
 @asynccontextmanager
 async def server_on(path: Path, engine: FakeEngine) -> AsyncIterator[httpx.AsyncClient]:
     app = build_app(Settings(results=str(path)), engine)  # type: ignore[arg-type]
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         yield client
 
 

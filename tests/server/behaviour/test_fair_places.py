@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
-from serving import SlowSteps, serving
+from serving import SlowSteps, ready_client
 
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
@@ -31,8 +30,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[SimpleNamespac
             **more,
         )
     )
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         yield SimpleNamespace(client=client)
 
 

@@ -1,8 +1,7 @@
 """Middles by a real tokenizer with the tokens of Qwen2.5-Coder or StarCoder2, equal to transformers' tokens."""
 
-import httpx
 import pytest
-from serving import serving
+from serving import ready_client
 from tiny_models import byte_tokenizer, greedy, save_model
 from tokenizers import AddedToken, Tokenizer
 
@@ -43,8 +42,7 @@ async def test_the_middle_equals_that_of_the_written_prompt(tmp_path, name):
         assert len([token_id for token_id in ids if token_id == tokenizer.token_to_id(before)]) == 1
         return greedy(model, ids, 6)
 
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         options = {"temperature": 0, "ignore_eos": True}
 
         async def filled(**fields: object) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import serving
+from serving import ready_client
 
 from splitfuse.server.app import build_app
 from splitfuse.server.http.keys import digest
@@ -24,10 +24,8 @@ ROUTES = {
 @pytest.fixture
 async def served() -> AsyncIterator[SimpleNamespace]:
     app = build_app(Settings(dtype="float32", num_threads=1, max_num_batched_tokens=64, enable_prefix_caching=False))
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        service = app.state.service
-        await service.lifecycle.loading
-        yield SimpleNamespace(client=client, service=service)
+    async with ready_client(app) as client:
+        yield SimpleNamespace(client=client, service=app.state.service)
 
 
 async def answer(served: Any, **fields: Any) -> httpx.Response:

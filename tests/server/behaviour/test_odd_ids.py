@@ -3,11 +3,10 @@
 from pathlib import Path
 from urllib.parse import quote
 
-import httpx
 import pytest
 from fake_engine import FakeEngine
 from postgres_server import PostgresServer
-from serving import serving
+from serving import ready_client
 
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
@@ -28,8 +27,7 @@ def results(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_an_odd_id_is_an_unknown_id(results: str) -> None:
     assert len(IDS) == 84
     app = build_app(Settings(results=results, request_log=False), FakeEngine())
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         for odd in IDS:
             path = quote(odd, safe="")
             answers = [

@@ -4,10 +4,9 @@ import asyncio
 import json
 import signal
 
-import httpx
 import pytest
 from fake_engine import FakeEngine
-from serving import parse_events, serving
+from serving import parse_events, ready_client
 
 from splitfuse.engine.language.structured_output.schemas.schema_walker import WALKER
 from splitfuse.server.app import build_app
@@ -117,8 +116,7 @@ async def test_a_kept_answer_says_it_after_a_restart(tmp_path):
         engine = FakeEngine()
         engine.script = [BAD, ""]
         app = build_app(Settings(results=str(tmp_path / "results")), engine)
-        async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=70) as client:
-            await app.state.service.lifecycle.loading
+        async with ready_client(app) as client:
             if not told:
                 seq_id = (await client.post("/generate", json=BODIES["/generate"])).json()["seq_id"]
                 response_id = (await client.post("/v1/responses", json=BODIES["/v1/responses"])).json()["id"]

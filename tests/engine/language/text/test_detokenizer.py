@@ -13,6 +13,11 @@ BROKEN = "\ufffd"
 SCRIPTS = "Hello Привет γειά שלום مرحبا नमस्ते 你好 こんにちは 안녕 สวัสดี 👩‍👩‍👧‍👦🇩🇪é"
 
 
+class Plain(Tokenizer):
+    def __init__(self, fast: tokenizers.Tokenizer) -> None:
+        self._fast = fast
+
+
 def stream_all(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> list[str]:
     stream = TextStream(tokenizer, prompt)
     return [stream.push(token, last=i == len(ids) - 1) for i, token in enumerate(ids)]
@@ -21,12 +26,7 @@ def stream_all(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> list[
 def test_long_runs_of_broken_bytes_come_out_in_time() -> None:
     fast = byte_tokenizer()
     rng = random.Random(5)
-
-    class Plain(Tokenizer):
-        def __init__(self) -> None:
-            self._fast = fast
-
-    tokenizer = Plain()
+    tokenizer = Plain(fast)
     lead, tail = (fast.encode("é").ids[i] for i in (0, 1))
     for choices in ([tail], [lead], [lead, tail], fast.encode("é你👩x").ids):
         ids = [rng.choice(choices) for _ in range(300)]
@@ -40,23 +40,13 @@ def test_long_runs_of_broken_bytes_come_out_in_time() -> None:
 
 def test_a_prompt_that_ends_within_a_character_is_completed() -> None:
     fast = byte_tokenizer()
-
-    class Plain(Tokenizer):
-        def __init__(self) -> None:
-            self._fast = fast
-
     ids = fast.encode("a世b").ids
-    assert "".join(stream_all(Plain(), ids[:3], ids[3:])) == "世b"
+    assert "".join(stream_all(Plain(fast), ids[:3], ids[3:])) == "世b"
 
 
 def test_tokens_without_text_cost_nothing_later() -> None:
     fast = byte_tokenizer()
-
-    class Plain(Tokenizer):
-        def __init__(self) -> None:
-            self._fast = fast
-
-    decoder = IncrementalDecoder(Plain(), [20], skip_special_tokens=True)
+    decoder = IncrementalDecoder(Plain(fast), [20], skip_special_tokens=True)
     for _ in range(500):
         assert decoder.push(3, last=False) == ""
     assert len(decoder._context) + len(decoder._pending) < 10
@@ -68,12 +58,7 @@ def test_bytes_joined_are_the_text_that_the_tokenizer_decodes(skip_special_token
     fast = byte_tokenizer()
     fast.add_special_tokens([tokenizers.AddedToken("<|end of text|>", special=True)])
     fast.add_tokens([tokenizers.AddedToken("two words é", special=False)])
-
-    class Plain(Tokenizer):
-        def __init__(self) -> None:
-            self._fast = fast
-
-    tokenizer = Plain()
+    tokenizer = Plain(fast)
     assert tokenizer.is_byte_level
     added = [fast.token_to_id("<|end of text|>"), fast.token_to_id("two words é"), 10**6]
     rng = random.Random(7)
@@ -93,12 +78,7 @@ def test_scripts_and_emoji_never_show_half_a_character() -> None:
     prompt = fast.encode("x").ids
     ids = fast.encode(SCRIPTS).ids
     assert max(ids) < VOCAB_SIZE
-
-    class Plain(Tokenizer):
-        def __init__(self) -> None:
-            self._fast = fast
-
-    deltas = stream_all(Plain(), prompt, ids)
+    deltas = stream_all(Plain(fast), prompt, ids)
     assert "".join(deltas) == SCRIPTS
     assert not any("\ufffd" in delta for delta in deltas)
 
@@ -134,12 +114,7 @@ def test_stop_strings_across_token_borders(include: bool, tmp_path_factory: pyte
 
 def test_what_only_looked_like_a_stop_string_comes_out() -> None:
     fast = byte_tokenizer()
-
-    class Plain(Tokenizer):
-        def __init__(self) -> None:
-            self._fast = fast
-
-    stream = TextStream(Plain(), [20], stop=["abcd"])
+    stream = TextStream(Plain(fast), [20], stop=["abcd"])
     ids = fast.encode("xabcabce").ids
     deltas = [stream.push(token, last=False) for token in ids]
     assert deltas == ["x", "", "", "", "abc", "", "", "abce"]

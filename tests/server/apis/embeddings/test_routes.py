@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from fastapi import FastAPI
-from serving import serving
+from serving import ready_client
 from tiny_encoders import save_pooled
 from tiny_models import save_model
 
@@ -28,8 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own, of tiny 
 @contextlib.asynccontextmanager
 async def served(folder: Path, **settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
     app = build_app(Settings(model=str(folder), device="cpu", dtype="float32", served_model_name="tiny", **settings))
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         yield client, app
 
 

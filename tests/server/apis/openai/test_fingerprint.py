@@ -10,7 +10,7 @@ import httpx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from serving import serving
+from serving import ready_client
 from tiny_adapters import random_adapter, save_adapter
 from tiny_models import save_model
 
@@ -30,8 +30,7 @@ SMALL: dict[str, Any] = {"device": "cpu", "num_kv_blocks": 64, "num_threads": 1}
 @asynccontextmanager
 async def served(**settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Service]]:
     app = build_app(Settings(**{**SMALL, **settings}))
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         yield client, app.state.service
 
 

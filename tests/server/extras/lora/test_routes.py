@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from serving import parse_events, serving
+from serving import parse_events, ready_client
 from tiny_adapters import merged, random_adapter, save_adapter
 from tiny_models import greedy, save_model
 
@@ -60,8 +60,7 @@ async def world(files: tuple[Path, dict[str, list[int]]]) -> AsyncIterator[World
         lora_dir=str(base / "adapters"),
     )
     app = build_app(settings)
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60, headers=ADMIN) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app, headers=ADMIN) as client:
         yield World(client, app.state.service, base, answers)
 
 
@@ -178,8 +177,7 @@ async def test_a_greedy_key_leaves_places_to_other_keys(
 
     monkeypatch.setattr(Adapters, "params_for", noted)
     app = build_app(settings)
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60, headers=ADMIN) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app, headers=ADMIN) as client:
         body = GREEDY | {"model": "a", "max_tokens": 300, "n": 8, "stream": True}
         async with client.stream("POST", "/generate", json=body) as stream:
             assert stream.status_code == 200
@@ -207,8 +205,7 @@ async def test_answers_that_are_kept_hold_no_place_of_an_adapter(files: tuple[Pa
         max_loras=2,
     )
     app = build_app(settings)
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         async with asyncio.timeout(50):
             for name in "abc":
                 assert len(await tokens(client, model=name, receipt=True, temperature=1)) == 24

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from serving import serving
+from serving import ready_client
 from tiny_encoders import save_pooled
 
 from splitfuse.engine.errors import ConfigError
@@ -46,8 +46,7 @@ def given_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def served(embedder: Path, **settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, PoolingModel]]:
     app = build_app(Settings(model="demo", num_threads=1, embedding_model=str(embedder), **settings))
     service = app.state.service
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await service.lifecycle.loading
+    async with ready_client(app) as client:
         yield client, service.part(PoolingModel)
 
 

@@ -7,11 +7,10 @@ import sys
 import threading
 import time
 
-import httpx
 import pytest
 from answering import answering, read_body, reply
 from fake_engine import FakeEngine
-from serving import serving
+from serving import ready_client
 from starlette.datastructures import Headers
 
 from splitfuse.engine.errors import ConfigError
@@ -36,8 +35,7 @@ def spans(monkeypatch):
 
 async def answered(path, body, headers=None):
     app = build_app(Settings(request_log=False, otlp_traces_endpoint="http://localhost:9"), FakeEngine())
-    async with serving(app) as url, httpx.AsyncClient(base_url=url) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         await client.post(path, json=body, headers=headers)
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from serving import SlowSteps, parse_events, serving
+from serving import SlowSteps, parse_events, ready_client
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config.named_models import DEMO_FOLDER
@@ -55,8 +55,7 @@ async def client(folders: list[Path]) -> AsyncIterator[httpx.AsyncClient]:
         weights_dir=str(folders[0].parent),
     )
     app = build_app(settings)
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60, headers=ADMIN) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app, headers=ADMIN) as client:
         yield client
 
 

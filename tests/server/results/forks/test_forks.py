@@ -3,9 +3,8 @@
 import asyncio
 import math
 
-import httpx
 import pytest
-from serving import parse_events, serving
+from serving import parse_events, ready_client
 
 from splitfuse.engine import LLM
 from splitfuse.server.app import build_app
@@ -130,8 +129,7 @@ async def test_another_keys_answer_is_unknown_at_every_door():
         model="demo", dtype="float32", device="cpu", num_kv_blocks=64, max_model_len=256, api_key=("ann", "ben")
     )
     app = build_app(settings)
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         client.headers["Authorization"] = "Bearer ann"
         parent = await answered(client, "/generate", **PROMPT)
         fork = await answered(client, "/fork", seq_id=parent["seq_id"], at=4)
@@ -156,8 +154,7 @@ async def test_forks_beside_swaps_are_equal():
     small = {"num_kv_blocks": 9, "max_model_len": 128, "max_num_seqs": 4}
     settings = Settings(model="demo", dtype="float32", device="cpu", swap_space=0.01, preemption_mode="swap", **small)
     app = build_app(settings)
-    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await app.state.service.lifecycle.loading
+    async with ready_client(app) as client:
         parent = await answered(client, "/generate", **PROMPT | {"max_tokens": 60})
         forks = await asyncio.gather(
             *(answered(client, "/fork", seq_id=parent["seq_id"], at=at) for at in range(0, 60, 6)),

@@ -1,6 +1,5 @@
 """Simulated worlds with goals catch each bug planted into the pacer, and keep the promises of deadlines."""
 
-import logging
 import random
 from collections import Counter
 from typing import Any
@@ -8,48 +7,22 @@ from typing import Any
 import goal_bugs
 import pytest
 from goals_audit import most_on_time
-from planted_bug import Bug
+from planted_bug import Bug, planted_by_name, run_until_caught
 from scheduler_bench import request
 from world import World
 
 from splitfuse.engine.extras.deadlines.pacer import GOAL_COUNTS, Job, on_time
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = [pytest.mark.sampled(8), pytest.mark.usefixtures("quiet")]
 MOST_SEEDS = 60
 
 
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")  # failures are part of every world
-
-
-@pytest.fixture
-def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bug:
-    bug = goal_bugs.BUGS[request.param]
-    monkeypatch.setattr(bug.owner, bug.name, bug.make(getattr(bug.owner, bug.name)))
-    return bug
-
-
-def broken_rule(world: World) -> AssertionError | None:
-    try:
-        world.run(2000)
-    except AssertionError as exc:
-        return exc
-    return None
+planted = planted_by_name(goal_bugs.BUGS)
 
 
 @pytest.mark.parametrize("planted", goal_bugs.BUGS, indirect=True)
 def test_it_is_caught(planted: Bug) -> None:
-    for seed in range(MOST_SEEDS):
-        world = World(seed)
-        if not planted.where(world.settings):
-            continue
-        broken = broken_rule(world)
-        if broken is not None:
-            assert isinstance(broken.__cause__, AssertionError), f"a blunder of the wrong code itself: {broken}"
-            print(f"seed {seed}; {str(broken).splitlines()[0]}")
-            return
-    pytest.fail(f"{planted.name} is wrong and {MOST_SEEDS} worlds do not see it")
+    run_until_caught(planted, map(World, range(MOST_SEEDS)), num_steps=2000)
 
 
 def test_prompts_are_reordered_and_goals_counted_in_some_worlds() -> None:
