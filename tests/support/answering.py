@@ -34,7 +34,11 @@ def answering(answer: Callable[[BaseHTTPRequestHandler], object]) -> Iterator[st
         def log_message(self, format: str, *args: object) -> None:
             """Print nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Print nothing: a client may leave at any time."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

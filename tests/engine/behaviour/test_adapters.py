@@ -81,7 +81,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return str(folder / "model"), paths, prompts, answers
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", range(4))
 def test_eight_adapters_and_the_model_under_random_schedules(case: Case, seed: int) -> None:
     """The prompts are shared, so a block of one adapter that another finds changes an answer."""

@@ -67,6 +67,7 @@ FOUND = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WHOLE)
 def test_no_state_breaks_a_rule(name: str) -> None:
     visited = Search(WHOLE[name], name).run()
@@ -141,6 +142,7 @@ def test_every_subtle_bug_is_in_the_table() -> None:
     assert subtle_bugs.BUGS.keys() <= FOUND.keys()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [*WHOLE, "three", "all"])
 def test_states_with_one_key_have_one_future(name: str) -> None:
     """Compare all that can happen in two states whose keys are equal, over states that are reached by several ways."""

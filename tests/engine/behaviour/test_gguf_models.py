@@ -94,6 +94,7 @@ def test_quantized_ones_equal_what_their_values_are(name: str, kind: Type, tmp_p
 TYPES = [kind.name for kind in TENSOR_TYPES.values() if kind.is_quantized and kind.name not in ("Q1_0", "Q2_0")]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*TYPES, "mix"])
 def test_every_type_is_served_as_its_values_are(name: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
