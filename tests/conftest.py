@@ -70,9 +70,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+# Folders whose files take more than a few seconds.
+_LONG = {"behaviour", "docker", "replicas", "cuda", "lora", "pooling_model", "process", "weight_updates"}
+
+
 def _starts_late(item: pytest.Item) -> bool:
     """True if the file of a test may start last: a long file that starts last leaves the others idle."""
-    return not {"behaviour", "docker", "replicas"} & set(item.path.parts)
+    return not _LONG & set(item.path.parts)
 
 
 def _not_sampled(items: list[pytest.Item]) -> set[pytest.Item]:
