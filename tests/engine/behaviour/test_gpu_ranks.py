@@ -193,6 +193,7 @@ def test_the_gpu_with_the_least_memory_decides(folder: Path, monkeypatch: pytest
     assert blocks[0] == pytest.approx(blocks[1] / 2, rel=0.01)
 
 
+@pytest.mark.thorough  # 9 s; above, the engine names the rank
 def test_a_server_ends_with_the_name_of_the_lost_rank(tmp_path: Path) -> None:
     import subprocess
 
