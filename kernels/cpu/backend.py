@@ -1,7 +1,4 @@
-"""CPU backend: the native library, or torch ops without it.
-
-Shapes are in ops.py, the torch versions of the library's ops in torch_fallback.py.
-"""
+"""CPU backend: the native library, or the reference's torch ops without it. Shapes are in ops.py."""
 
 import ctypes
 import sys
@@ -24,7 +21,7 @@ from ..arguments import (
 )
 from ..quantize import Plane, QuantizedWeight, can_quantize, dequantized, quantize, rounded_to_e4m3
 from ..quantize import unpack_codes as unpack_in_torch
-from . import build, torch_fallback
+from . import build
 from .build import op as _op
 from .filter_logits import filter_logits as filter_logits
 from .linear import add_adapters as add_adapters
@@ -33,8 +30,19 @@ from .linear import packs_adapters as packs_adapters
 from .plan import num_short
 
 if TYPE_CHECKING:
+    from .. import reference
     from .experts import Experts
     from .quantized_linear import AnyLinear, QuantizedLinear, Table
+
+else:
+
+    class _Reference:
+        """Reference, imported when the library first lacks an op."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module("..reference", __package__), name)
+
+    reference = _Reference()
 
 # Ops of latents, recurrent layers or Gemma 3n, which few models have, by the module that has them.
 _MODULES = {
@@ -132,8 +140,6 @@ def embedding(token_ids: Tensor, packed: "QuantizedLinear | Table") -> Tensor:
 def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = None) -> tuple[Tensor, Tensor]:
     run = _op("route", build.DTYPES.get(router_logits.dtype))
     if run is None:
-        from .. import reference
-
         return reference.route(router_logits, args)
     num_tokens, num_experts = router_logits.shape
     weights, ids = (router_logits.new_empty(num_tokens, args.top_k, dtype=d) for d in (torch.float32, torch.int32))
@@ -183,8 +189,6 @@ def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: "Experts") -
 def add_gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     run = _op("add_gated", build.DTYPES.get(x.dtype))
     if run is None:
-        from .. import reference
-
         return reference.add_gated(x, gate, y)
     out = x.new_empty(*x.shape)
     run(x=x, gate=gate, y=y, out=out, num_rows=len(x), width=x.shape[1])
@@ -193,24 +197,24 @@ def add_gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     result = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, None, eps, weight=weight)
-    return torch_fallback.rms_norm(x, weight, eps=eps) if result is None else result[0]
+    return reference.rms_norm(x, weight, eps=eps) if result is None else result[0]
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
     result = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, residual, eps, weight=weight)
-    return result or torch_fallback.add_rms_norm(x, residual, weight, eps=eps)
+    return result or reference.add_rms_norm(x, residual, weight, eps=eps)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
     result = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, None, eps, weight=weight, bias=bias)
-    return torch_fallback.layer_norm(x, weight, bias, eps=eps) if result is None else result[0]
+    return reference.layer_norm(x, weight, bias, eps=eps) if result is None else result[0]
 
 
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
 ) -> tuple[Tensor, Tensor]:
     result = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, residual, eps, weight=weight, bias=bias)
-    return result or torch_fallback.add_layer_norm(x, residual, weight, bias, eps=eps)
+    return result or reference.add_layer_norm(x, residual, weight, bias, eps=eps)
 
 
 def _norm(
@@ -234,18 +238,18 @@ def _norm(
 def activation(x: Tensor, kind: str) -> Tensor:
     run = _op("activation", build.DTYPES.get(x.dtype))
     if run is None or not x.is_contiguous():
-        return torch_fallback.activation(x, kind)
+        return reference.activation(x, kind)
     out = x.new_empty(*x.shape)
     run(x=x, out=out, num_rows=len(x), width=x.shape[1], kind=_ACTIVATIONS.index(kind))
     return out
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    return gated(gate_up, torch_fallback.silu_mul, kind=0)
+    return gated(gate_up, lambda x: reference.silu_mul(x), kind=0)
 
 
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
-    return gated(gate_up, torch_fallback.gelu_tanh_mul, kind=1)
+    return gated(gate_up, lambda x: reference.gelu_tanh_mul(x), kind=1)
 
 
 def gated(gate_up: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int, limit: float = 0.0) -> Tensor:
@@ -262,7 +266,7 @@ def gated(gate_up: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int, l
 def softcap(x: Tensor, cap: float) -> Tensor:
     library = build.library()
     if library is None or x.dtype != torch.float32 or not x.is_contiguous():
-        return torch_fallback.softcap(x, cap)
+        return reference.softcap(x, cap)
     out = torch.empty_like(x)
     library["softcap"](x=x, out=out, count=x.numel(), cap=cap)
     return out
@@ -276,7 +280,7 @@ def rope_and_cache(
     num_tokens, num_heads, head_dim = q.shape
     strided = all(x.stride(1) == head_dim and x.stride(2) == 1 for x in (q, k, v))
     if run is None or not strided or head_dim > _MAX_HEAD_DIM:
-        return torch_fallback.rope_and_cache(q, k, v, positions, slot_mapping, rope, cache)
+        return reference.rope_and_cache(q, k, v, positions, slot_mapping, rope, cache)
     out = q.new_empty(*q.shape)
     run(
         q=q, k=k, v=v, q_norm=rope.q_norm, k_norm=rope.k_norm, v_norm=rope.v_norm, out=out, k_cache=cache.keys,
@@ -294,8 +298,6 @@ def rotate(x: Tensor, positions: Tensor, rope: RopeArgs) -> Tensor:
     run = _op("rope_and_cache", build.NORM_DTYPES.get((x.dtype, norm_dtype)))
     num_tokens, num_heads, head_dim = x.shape
     if run is None or (x.stride(1), x.stride(2)) != (head_dim, 1) or head_dim > _MAX_HEAD_DIM:
-        from .. import reference
-
         return reference.rotate(x, positions, rope)
     out = x.new_empty(*x.shape)
     run(
@@ -311,7 +313,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     """Like ops.paged_attention: short rows run one query at a time, chunks in tiles."""
     run = _op("paged_attention", build.DTYPES.get(q.dtype))
     if run is None or q.stride(2) != 1 or q.shape[2] > (_MAX_LATENT_DIM if args.value_dim else _MAX_HEAD_DIM):
-        return torch_fallback.paged_attention(q, cache, ragged, args)
+        return reference.paged_attention(q, cache, ragged, args)
     num_rows = len(ragged.seq_lens)
     out = q.new_empty(*q.shape[:2], args.value_dim or q.shape[2])
     run(
@@ -334,8 +336,6 @@ def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
 def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
     run = _op("max_logits", build.DTYPES.get(logits.dtype))
     if run is None:
-        from .. import reference
-
         return reference.max_logits(logits)
     logits, num_rows = logits.contiguous(), len(logits)
     largest, tokens = torch.empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
@@ -346,8 +346,6 @@ def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     library = build.library()
     if library is None or logits.dtype != torch.float32:
-        from .. import reference
-
         return reference.gumbel_argmax(logits, keys)
     logits = logits.contiguous()
     tokens = torch.empty(len(logits), dtype=torch.int64)

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .. import large_pages
+from .. import large_pages, reference
 from ..arguments import ExpertArgs
-from ..reference import clamped_swiglu
-from . import build, torch_fallback
+from . import build
 from .linear import NativeLinear
 from .quantized_linear import AnyLinear, QuantizedLinear, StackedLinear
 from .recording import Recording, Value
@@ -127,18 +126,9 @@ class ListedExperts:
         outputs = []
         for expert, rows in zip(busy, torch.split(gathered, [counts[expert] for expert in busy]), strict=True):
             gate_up, down = self._experts[expert]
-            outputs.append(down.multiply(self._activate(gate_up.multiply(rows))))
+            outputs.append(down.multiply(reference.activate(gate_up.multiply(rows), self._args)))
         out = torch.cat(outputs).index_select(0, order.argsort())
         return _weigh(out.view(*expert_ids.shape, -1), weights)
-
-    def _activate(self, gate_up: Tensor) -> Tensor:
-        if not self._args.is_gated:
-            return torch_fallback.activation(gate_up, "relu_squared")
-        if self._args.limit:
-            return clamped_swiglu(gate_up, limit=self._args.limit)
-        if self._args.is_gelu:
-            return torch_fallback.gelu_tanh_mul(gate_up)
-        return torch_fallback.silu_mul(gate_up)
 
 
 def _weigh(out: Tensor, weights: Tensor) -> Tensor:
