@@ -19,7 +19,7 @@ from .events import StreamEvent
 from .messages import Answer, Prompt, Request
 from .results import Ranked, Result, Verdict, read_page, read_result, read_verdict
 from .retry import Deadline
-from .sampling import Sampling, mii_fields, prompt_list
+from .sampling import Sampling
 
 
 class AsyncClient(BaseClient):
@@ -59,25 +59,6 @@ class AsyncClient(BaseClient):
                 await self._cancel(seq_id)
             raise
         return base.raise_if_failed(result)
-
-    async def __call__(
-        self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
-    ) -> list[Result]:
-        """Return a result per prompt, in DeepSpeed-MII's shape. If a request fails, the others are cancelled."""
-        deadline = self.retry_policy.begin()
-        fields = mii_fields(sampling, max_new_tokens)
-        seq_ids: list[str] = []
-        results: list[Result] = []
-        try:
-            for prompt in prompt_list(prompts):
-                seq_ids.append(await self._submit(messages.submit(prompt, fields), deadline))
-            for seq_id in seq_ids:
-                results.append(base.raise_if_failed(await self._poll(seq_id, math.inf, deadline)))
-        except BaseException:
-            for seq_id in seq_ids[len(results) :]:
-                await self._cancel(seq_id)
-            raise
-        return results
 
     async def submit(
         self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]

@@ -89,21 +89,6 @@ class Result:
     created_at: int | None = None  # Unix time; only in lists of results
 
     @property
-    def generated_text(self) -> str:
-        """DeepSpeed-MII's name of `text`; the next two properties have DeepSpeed-MII's names, too."""
-        return self.text
-
-    @property
-    def prompt_length(self) -> int:
-        """Number of tokens of the prompt."""
-        return self.usage.prompt_tokens
-
-    @property
-    def generated_length(self) -> int:
-        """Number of tokens of the first output."""
-        return len(self.token_ids)
-
-    @property
     def is_finished(self) -> bool:
         """True if the request has ended."""
         return self.status in FINISHED

@@ -1,9 +1,6 @@
 """Sampling fields of POST /generate, for editors and type checkers; the server checks the values."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
-
-from .messages import Prompt
 
 
 class Sampling(TypedDict, total=False):
@@ -46,13 +43,3 @@ class Sampling(TypedDict, total=False):
     ttl_s: float | None
     receipt: bool | None
     return_token_ids: bool | None
-
-
-def mii_fields(sampling: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
-    """Return the fields; `max_new_tokens` is DeepSpeed-MII's name of max_tokens."""
-    return dict(sampling) if max_new_tokens is None else {**sampling, "max_tokens": max_new_tokens}
-
-
-def prompt_list(prompts: str | Sequence[Prompt]) -> list[Prompt]:
-    """Return the list of prompts of a call that takes one text or many."""
-    return [prompts] if isinstance(prompts, str) else list(prompts)

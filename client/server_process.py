@@ -9,27 +9,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from .base import first_key
 from .client import Client
-from .errors import NotFoundError, ServerStartError
+from .errors import ServerStartError
 from .hosts import free_port, in_url, reachable
-from .messages import Prompt
-from .results import Result
-from .sampling import Sampling
 
 PORT_TRIES = 3  # another process can take the free port before the server binds to it
 PROBE_TIMEOUT_S = 2.0  # timeout of a GET /ready
 PROBE_INTERVAL_S = 0.1  # pause between two probes
-# DeepSpeed-MII's keywords and ours. None: our results have times always, so the keyword changes nothing.
-_MII_FLAGS: dict[str, str | None] = {
-    "deployment_name": "served_model_name",
-    "max_length": "max_model_len",
-    "profile_model_time": None,
-    "replica_num": "replicas",
-    "tensor_parallel": "tensor_parallel_size",
-}
 _COMMAND = (sys.executable, "-m", "splitfuse.server", "serve")
 
 
@@ -44,11 +33,9 @@ def serve(
 ) -> "Server":
     """Start `splitfuse serve` and return once it is ready; without a model it is smollm2 if installed, else the demo.
 
-    `flags` are the command's own: max_num_seqs=8, enable_prefix_caching=False, api_key="…"; DeepSpeed-MII's
-    tensor_parallel, max_length, replica_num, deployment_name and profile_model_time are taken too. `env` is added to
-    this process's environment. Raises ServerStartError with the server's last line when it ends or takes too long.
+    `flags` are the command's own: max_num_seqs=8, enable_prefix_caching=False, api_key="…". `env` is added to this
+    process's environment. Raises ServerStartError with the server's last line when it ends or takes too long.
     """
-    flags = _without_miis_names(flags)
     if port and _is_taken(host, port):  # the other server's /ready would pass for this one's
         raise ServerStartError(f"port {port} of {host} is in use; leave `port` out and a free one is taken")
     environment = _environment(env or {}, flags.pop("api_key", None))
@@ -58,7 +45,6 @@ def serve(
         server = Server(command, base_url=f"http://{in_url(reachable(host))}:{chosen}", env=environment)
         try:
             server.wait_until_ready(ready_timeout)
-            _servers[str(flags.get("served_model_name") or model)] = server
             return server
         except ServerStartError as error:
             server.stop()
@@ -68,26 +54,6 @@ def serve(
             server.stop()
             raise
     raise AssertionError("unreachable")
-
-
-def client_of(model: str, **options: Any) -> "Server | Client":
-    """Return the server that this process started with `serve(model)`; else a Client of the address in the settings.
-
-    `options` are Client's. Raises NotFoundError if the server at that address does not serve the model.
-    """
-    server = _servers.get(model)
-    if server is not None:
-        return server
-    client = Client(**options)
-    try:
-        names = client.models()
-    except BaseException:
-        client.close()
-        raise
-    if model not in names:
-        client.close()
-        raise NotFoundError(f"{client.base_url} does not serve {model}; it serves {', '.join(names)}")
-    return client
 
 
 class Server:
@@ -108,12 +74,6 @@ class Server:
     def __repr__(self) -> str:
         state = "running" if self._process.poll() is None else f"ended with {self._process.returncode}"
         return f"Server({self.base_url!r}, {state})"
-
-    def __call__(
-        self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
-    ) -> list[Result]:
-        """Return a result per prompt, in the shape of DeepSpeed-MII's client."""
-        return self.client(prompts, max_new_tokens=max_new_tokens, **sampling)
 
     @property
     def pid(self) -> int:
@@ -141,8 +101,6 @@ class Server:
     def stop(self, timeout: float = 60.0) -> int:
         """Let the server finish running requests and end; kill it after `timeout` seconds. Returns the exit status."""
         atexit.unregister(self.stop)
-        for name in [name for name, server in _servers.items() if server is self]:
-            del _servers[name]
         self.client.close()
         if self._process.poll() is None:
             self._process.terminate()
@@ -153,9 +111,6 @@ class Server:
                 self._process.wait()
         self._files.close()
         return self._process.returncode
-
-    generate = __call__
-    terminate_server = stop
 
     def __enter__(self) -> Self:
         return self
@@ -173,11 +128,6 @@ def _environment(env: Mapping[str, str], api_key: str | Sequence[str] | None) ->
     if api_key is not None:  # in the environment: every user of the machine can read the command line
         environment["SPLITFUSE_API_KEY"] = api_key if isinstance(api_key, str) else ",".join(api_key)
     return environment
-
-
-def _without_miis_names(flags: Mapping[str, Any]) -> dict[str, Any]:
-    renamed = {_MII_FLAGS.get(name, name): value for name, value in flags.items()}
-    return {name: value for name, value in renamed.items() if name is not None}
 
 
 def _arguments(model: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> list[str]:
@@ -203,6 +153,3 @@ def _is_taken(host: str, port: int) -> bool:
 def _read(file: Any) -> str:
     file.seek(0)
     return bytes(file.read()).decode("utf-8", "replace")
-
-
-_servers: dict[str, Server] = {}  # running servers of this process, by the name of their model

@@ -170,19 +170,3 @@ def test_ready_and_healthy(caller: Caller, make_caller: MakeCaller, script: Scri
     nowhere = make_caller(f"http://127.0.0.1:{closed_port}")
     assert not nowhere.run(nowhere.client.is_ready())
     assert script.paths("GET") == ["/ready", "/health", "/ready"]
-
-
-def test_many_prompts_in_the_shape_of_mii(caller: Caller, script: Script) -> None:
-    results = caller.run(caller.client(["a", "b"], max_new_tokens=8, temperature=0))
-    assert script.bodies == [{"prompt": prompt, "max_tokens": 8, "temperature": 0} for prompt in ("a", "b")]
-    assert [result.generated_text for result in results] == [TEXT, TEXT]
-    assert (results[0].prompt_length, results[0].generated_length, results[0].finish_reason) == (5, 8, "length")
-    (alone,) = caller.run(caller.client("a"))
-    assert alone.generated_text == TEXT
-
-
-def test_if_one_of_many_fails_the_rest_are_stopped(caller: Caller, script: Script) -> None:
-    script.error = {"message": "boom", "type": "server_error", "param": None, "code": "x"}
-    with pytest.raises(ServerError, match="boom"):
-        caller.run(caller.client(["a", "b", "c"]))
-    assert len(script.paths("DELETE")) == 3

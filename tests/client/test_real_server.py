@@ -2,10 +2,8 @@
 
 import asyncio
 import dataclasses
-import importlib
 import itertools
 
-import httpx
 import pytest
 
 from splitfuse.client import AsyncClient, AuthenticationError, BadRequestError, Client, NotFoundError, Result, Server
@@ -96,22 +94,6 @@ def test_refusals_arrive_as_the_errors_they_are(make_caller: MakeCaller, server:
         make_caller(server.base_url, api_key="wrong").generate(PROMPT)
 
 
-def test_the_server_is_called_as_that_of_mii(server: Server, answer: Result) -> None:
-    for ask in (server, server.generate, server.client):
-        first, second = ask([PROMPT, PROMPT + " there"], max_new_tokens=12, temperature=0.0, ignore_eos=True)
-        assert (first.generated_text, first.generated_length) == (answer.text, 12)
-        assert second.prompt_length == first.prompt_length + 1
-    assert server.terminate_server.__func__ is Server.stop
-
-
-def test_one_bad_prompt_among_many_stops_the_others(server: Server) -> None:
-    with pytest.raises(BadRequestError, match="prompt is empty"):
-        server([PROMPT, ""], max_new_tokens=1000, ignore_eos=True)
-    stats = httpx.get(server.base_url + "/stats", headers={"authorization": f"Bearer {KEY}"}).json()
-    assert stats["num_running"] + stats["num_waiting"] <= 1, "it ends within a step"
-    assert server.client.generate(PROMPT, **GREEDY).text
-
-
 def test_results_are_listed_and_deleted(make_caller: MakeCaller, server: Server) -> None:
     caller = make_caller(server.base_url, api_key=KEY)
     caller.run(caller.client.delete_results())
@@ -150,28 +132,3 @@ def test_every_sampling_field_of_the_engine_has_a_keyword() -> None:
         "ttl_s",
     }  # response_format becomes structured_outputs
     assert set(Sampling.__annotations__) - of_the_endpoint == FIELD_NAMES
-
-
-def test_a_client_is_found_by_the_name_of_its_model(server: Server) -> None:
-    mii = importlib.import_module("splitfuse")
-    options = {"base_url": server.base_url, "api_key": KEY}
-    (name,) = server.client.models()
-    with mii.client(name, **options) as client:
-        assert [r.generated_length for r in client(["Once", "A"], max_new_tokens=3, stream=False, ignore_eos=True)] == [
-            3,
-            3,
-        ]
-    with pytest.raises(NotFoundError, match=f"does not serve opt-125m; it serves {name}"):
-        mii.client("opt-125m", **options)
-
-
-def test_an_answer_goes_on_from_any_of_its_tokens(server: Server) -> None:
-    answer = server.client.generate(PROMPT, **GREEDY)
-    same = server.client.fork(answer.seq_id, at=5).result(wait=30)
-    assert (same.token_ids, same.text) == (answer.token_ids, answer.text)
-    other = server.client.fork(answer.seq_id, at=5, append_text=" But", temperature=1.0, seed=3).result(wait=30)
-    assert other.token_ids[:5] == answer.token_ids[:5]
-    assert other.token_ids != answer.token_ids
-    tokens = server.client.tokens(answer.seq_id, top=3)
-    assert [token["token_id"] for token in tokens] == answer.token_ids
-    assert all(token["rank"] == 1 and len(token["top"]) == 3 for token in tokens)

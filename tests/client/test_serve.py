@@ -1,6 +1,5 @@
 """serve() with small processes in place of the server: start, wait, failure, stop."""
 
-import importlib
 import socket
 import sys
 from pathlib import Path
@@ -105,22 +104,6 @@ def test_a_stated_port_that_is_taken_is_refused_at_once(program: Path, tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ServerStartError, match="in use"):
         serve(port=taken.getsockname()[1])
     assert not (tmp_path / "started").exists()
-
-
-def test_it_takes_the_keywords_of_mii(program: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPLITFUSE_BASE_URL", f"http://127.0.0.1:{closed_port}")  # a server may run at the default
-    program.write_text(POLITE)
-    mii = importlib.import_module("splitfuse")
-    server = mii.serve("some/model", profile_model_time=True, max_length=1024, tensor_parallel=1, replica_num=1)
-    with server:
-        assert arguments_of(server).startswith(
-            "some/model --max-model-len 1024 --tensor-parallel-size 1 --replicas 1 --host"
-        )
-        assert mii.client("some/model") is server
-        with mii.serve("other", deployment_name="mine") as other:
-            assert mii.client("mine") is other
-    with pytest.raises(APIConnectionError):
-        mii.client("some/model", timeout=0.2)
 
 
 def test_a_keyword_that_no_server_knows_is_refused_by_name() -> None:
