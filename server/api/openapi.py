@@ -17,7 +17,7 @@ _ERRORS: dict[int, Schema] = {
     408: {"description": "The body did not arrive in time."},
     409: {"description": "The answer does not think, or not any more."},
     413: {"description": "The body is longer than --max-body-bytes, or the answer or file would be too large."},
-    415: {"description": "The body has a Content-Encoding other than gzip."},
+    415: {"description": "The body has a Content-Encoding, which none may have."},
     422: {"description": "The Idempotency-Key has been used before, with another body."},
     429: {"description": "The queue is full, or too many results are kept.", **_RETRY_AFTER},
     500: {"description": "The server has failed; its log has the details under `code`."},

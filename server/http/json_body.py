@@ -2,13 +2,13 @@
 
 Refused with 400: invalid UTF-8 or JSON, NaN and infinities in any spelling, duplicate keys, lone surrogates, numbers of
 absurd length, deep nesting, anything but an object. Refused with 413: more than the limit. Refused with 415: any
-Content-Encoding but gzip. Content-Type is ignored.
+Content-Encoding. Content-Type is ignored.
 """
 
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -49,24 +49,19 @@ async def in_time(reading: Awaitable[T], deadline_s: float) -> T:
 
 
 async def body_chunks(request: Request, *, max_bytes: int, setting: str) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives, unpacked, at most `max_bytes`. Raises like `read_body`, and UnreadEncodingError."""
+    """Yield the body as it arrives, at most `max_bytes`. Raises like `read_body`, and UnreadEncodingError."""
     error: SplitfuseError = BodyTooLargeError(
         f"the body is longer than {max_bytes} bytes; send less or raise {setting}"
     )
-    chunks: AsyncIterator[bytes] = request.stream()
     encoding = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
-    if encoding == "gzip":
-        from .gzip_body import unpacked  # here: few bodies are packed
-
-        chunks = unpacked(chunks, max_bytes=max_bytes, max_dropped=DROPPED_BYTES, too_large=error)
-    elif encoding not in ("", "identity"):
+    if encoding not in ("", "identity"):
         error, max_bytes = UnreadEncodingError(encoding), -1
     declared = request.headers.get("content-length", "")
     is_waiting = "expect" in request.headers
     if declared.isdigit() and int(declared[:20]) > (max_bytes if is_waiting else max_bytes + DROPPED_BYTES):
         raise error
     num_bytes = 0
-    async for chunk in chunks:
+    async for chunk in request.stream():
         num_bytes += len(chunk)
         if num_bytes <= max_bytes:
             yield chunk
