@@ -6,7 +6,7 @@ from pathlib import Path
 from ..config import EngineConfig
 from ..config.named_models import named_model
 from ..errors import ConfigError
-from .split_names import parts_of, whole_models
+from .gguf_files import gguf_files, parts_of, whole_models
 
 HUB_FILES, WEIGHT_FILES = ("*.json", "*.jinja", "tokenizer.model"), "*.safetensors"  # fetched from the hub
 _HUB_ID = re.compile(r"[^/.~:][^/:]*/[^/:]+(:[^:]+)?")
@@ -74,8 +74,6 @@ def _model_in(folder: Path) -> Path:
 
 def _download(hub_id: str, file: str, *, revision: str | None, with_weights: bool) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
-
-    from .hub_files import gguf_files
 
     patterns = [*HUB_FILES, *([WEIGHT_FILES] if with_weights else [])]
     try:

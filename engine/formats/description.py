@@ -76,6 +76,12 @@ def describe_gguf(file: GgufFile) -> ModelDescription:
     )
 
 
+def unread_beside(file: GgufFile) -> str:
+    """Return a remark on the encoder of images beside a model; empty if there is none."""
+    images = next((path.name for path in sorted(file.path.parent.glob("*mmproj*.gguf"))), None)
+    return f"; {images} stays unread: images are not served" if images else ""
+
+
 def _describe_folder(folder: Path) -> ModelDescription:
     fields = read_json(folder / "config.json")
     quantization = fields.get("quantization_config")

@@ -16,7 +16,6 @@ from ..core.sampling_params import SamplingParams
 from ..core.scheduler import Scheduler
 from ..core.step_pipeline import StepPipeline
 from ..errors import ConfigError
-from ..execution.models.config import ModelConfig
 from ..execution.models.default_sampling import default_sampling
 from ..execution.models.fingerprint import fingerprint
 from ..execution.models.registry import read_model_config
@@ -139,7 +138,7 @@ def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
     extensions = ExtensionParts(ServedModel(config, facts, folder, runner, tokenizer))
     input_processor = InputProcessor(
         tokenizer=tokenizer,
-        grammars=_constraint_compiler(tokenizer, model_config),
+        grammars=None if tokenizer is None else GrammarCompiler(tokenizer, model_config),
         model_config=model_config,
         max_model_len=runner.loaded.max_model_len,
         max_cache_tokens=runner.loaded.cache.num_blocks * config.block_size,
@@ -154,7 +153,3 @@ def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
     return EngineParts(
         facts, tokenizer, runner, input_processor, defaults.values(), defaults.source or "", extensions, folder
     )
-
-
-def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig) -> GrammarCompiler | None:
-    return None if tokenizer is None else GrammarCompiler(tokenizer, model_config)

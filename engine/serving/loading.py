@@ -12,13 +12,20 @@ from ..config import EngineConfig
 from ..config.host import available_memory, default_num_threads
 from ..core.block_manager import CacheSpec
 from ..execution.models.config import ModelConfig
-from ..execution.models.device_memory import memory_of
+from ..execution.models.device_memory import memory_of, refusing_out_of_memory
 from ..execution.models.kv_cache import KVCache, StatePool
 from ..execution.models.memory_plan import cpu_budget, divide_memory
-from ..execution.models.resolved_model import ResolvedModel, build_model
+from ..execution.models.registry import model_class
+from ..execution.models.resolved_model import ResolvedModel
 from ..execution.models.tensor_parallel import SINGLE_RANK, TensorParallel
 from ..execution.runner.model_runner import LoadedModel, ModelRunner
-from ..extension import load_extra
+from ..extension import load_extra, used
+from ..formats.weights import WeightSource
+
+_WEIGHT_BITS = {"int8": 8, "int4": 4}
+# --quantization-activations: bits of inputs (`ops.pack_linear`); of MLPs' and experts', which lose less (RESULTS.md)
+_INPUT_BITS = {"none": (16, 16), "auto": (16, ops.FAST_INPUTS), "int8": (8, 8)}
+_TOO_LARGE = "the weights do not fit; try --quantization fp8, int8 or int4, or a smaller model"
 
 
 def load_runner(resolved: ResolvedModel, *, draft: ModelConfig | None = None) -> ModelRunner:
@@ -29,7 +36,6 @@ def load_runner(resolved: ResolvedModel, *, draft: ModelConfig | None = None) ->
     config, device = resolved.config, resolved.device
     num_threads = config.num_threads or default_num_threads()
     torch.set_num_threads(max(1, num_threads // config.tensor_parallel_size))
-    ops.be_exact(device, bool(config.exact))
     model, ranks, make_cache, cached = _load_shares(resolved)
     step_bytes = 0
     if (memory := memory_of(device)) is not None:
@@ -95,3 +101,25 @@ def load_model(resolved: ResolvedModel, *, parallel: TensorParallel = SINGLE_RAN
         model = build_model(resolved, weights, parallel=parallel)
     preparing.join()
     return model
+
+
+def build_model(resolved: ResolvedModel, weights: WeightSource, *, parallel: TensorParallel = SINGLE_RANK) -> Any:
+    """Build a model of the weights that a source has, packed as the settings say. Raises ConfigError."""
+    ops.be_exact(resolved.device, bool(resolved.config.exact))  # decides how matrices are packed
+    config, model = resolved.config, resolved.model
+    family = model_class(model.architecture, impl=model.impl)
+    for extension in used(config):
+        if extension.decoder_wrapper is not None:
+            family = extension.load(extension.decoder_wrapper)(family)
+    with refusing_out_of_memory(_TOO_LARGE):
+        return family(
+            model,
+            weights,
+            device=resolved.device,
+            max_model_len=config.max_model_len,
+            dtype=resolved.dtype,
+            weight_bits=_WEIGHT_BITS.get(config.quantization or "", 16),
+            input_bits=_INPUT_BITS[config.quantization_activations],
+            has_fp8_weights=config.quantization == "fp8",
+            parallel=parallel,
+        )

@@ -38,7 +38,7 @@ def _headers(model: str) -> Iterator[Path]:
     if (local := local_model(model)) is not None:
         yield local
         return
-    from ...engine.formats.hub_files import gguf_files
+    from ...engine.formats.gguf_files import gguf_files
 
     hub_id, _, part = hub_name(model).partition(":")
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...engine.errors import ConfigError
 from ...engine.execution.build_announcement import announce_build
 from ...engine.formats.checkpoint import local_model
-from ...engine.formats.split_names import parts_of
+from ...engine.formats.gguf_files import parts_of
 from ..server_settings import ServerSettings
 from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .log_format import as_line, set_up_logging

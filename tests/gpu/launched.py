@@ -34,10 +34,10 @@ from splitfuse.engine.execution.models.forward_inputs import Bounds, Inputs
 from splitfuse.engine.execution.models.kv_cache import KVCache, StatePool
 from splitfuse.engine.execution.models.planned_weights import ShapeSource
 from splitfuse.engine.execution.models.registry import read_model_config
-from splitfuse.engine.execution.models.resolved_model import ResolvedModel, build_model, resolve_dtype
-from splitfuse.engine.execution.runner.async_runner import decode_planner
+from splitfuse.engine.execution.models.resolved_model import ResolvedModel, resolve_dtype
 from splitfuse.engine.execution.runner.cuda_graphs import padding
 from splitfuse.engine.execution.runner.state_arrays import padding_states
+from splitfuse.engine.serving.loading import build_model
 from splitfuse.kernels import ops
 from splitfuse.kernels.cuda import attention_decode
 
@@ -110,7 +110,7 @@ def launches_of(model: Any, dtype: torch.dtype, num_rows: int, context: int) -> 
     config = model.config
     states = StatePool(2 * num_rows, dtype)
     cache = KVCache(config, num_blocks=64, block_size=16, dtype=dtype, device=META, states=states)
-    planner = decode_planner(config, cache, dtype=dtype, device=META)
+    planner = cache.decode_planner(config.sliding_windows, dtype)
     arrays: dict[str, Any] = {
         **padding(num_rows),
         **padding_states(num_rows),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...config import EngineConfig
-from ...formats.split_names import parts_of
+from ...formats.gguf_files import parts_of
 
 if TYPE_CHECKING:
     import torch

@@ -1,7 +1,8 @@
 """KVCache: memory of all that layers keep: keys and values in blocks, recurrent states in slots."""
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -9,15 +10,7 @@ from ....kernels import ops
 from ...device import to_device
 from ...errors import ConfigError
 from .config import ModelConfig
-from .layer_states import (
-    CompositeState,
-    LatentKV,
-    LayerState,
-    NoState,
-    PagedKV,
-    RecurrentState,
-    SharedKV,
-)
+from .layer_states import CompositeState, LatentKV, LayerState, NoState, PagedKV, RecurrentState, SharedKV
 from .memory_plan import kv_bytes_per_token
 
 if TYPE_CHECKING:
@@ -127,6 +120,15 @@ class KVCache:
         if self._host_states is not None and beside is not None:
             self._host_states.swap_out(beside.swap_out)
             self._host_states.swap_in(beside.swap_in)
+
+    def decode_planner(self, sliding_windows: Iterable[int], dtype: torch.dtype) -> Any:
+        """Return ops.decode_planner's maker of work lists for layers with these windows and queries of `dtype`."""
+        views = [view for part in self.layers for view in (part if type(part) is tuple else (part,))]
+        caches = [view for view in views if isinstance(view, ops.CacheView)]
+        keys = [view.keys for view in caches if view.keys.shape == view.values.shape]  # latents have no list
+        shapes = dict.fromkeys((tensor.shape[1], tensor.shape[3]) for tensor in keys)
+        layers = [(window, *shape) for window in dict.fromkeys(sliding_windows) for shape in shapes]
+        return ops.decode_planner(self._device, layers, dtype=dtype, cache_dtype=keys[0].dtype if keys else dtype)
 
     def memory(self) -> list[torch.Tensor]:
         """Return every tensor of blocks and of states, on the device and on the host."""

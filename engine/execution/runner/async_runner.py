@@ -17,7 +17,6 @@ from ....kernels import ops
 from ...core.batch import Batch, Moves
 from ...core.request import Request
 from ...device import Stream
-from ..models.config import ModelConfig
 from ..models.forward_inputs import Arrays, with_plans
 from ..models.kv_cache import KVCache
 from ..sampling.sampler import Sampler
@@ -187,16 +186,6 @@ class AsyncRunner:
     def do_idle_work(self) -> None:
         """Capture a graph."""
         self.graphs.do_idle_work()
-
-
-def decode_planner(model: ModelConfig, cache: KVCache, *, dtype: torch.dtype, device: torch.device) -> Any:
-    """Return the maker of a GPU's work lists for a model with queries of `dtype`; None for other devices."""
-    views = [view for part in cache.layers for view in (part if type(part) is tuple else (part,))]
-    caches = [view for view in views if isinstance(view, ops.CacheView)]
-    keys = [view.keys for view in caches if view.keys.shape == view.values.shape]  # latents have no list
-    shapes = dict.fromkeys((tensor.shape[1], tensor.shape[3]) for tensor in keys)
-    layers = [(window, *shape) for window in dict.fromkeys(model.sliding_windows) for shape in shapes]
-    return ops.decode_planner(device, layers, dtype=dtype, cache_dtype=keys[0].dtype if keys else dtype)
 
 
 def _largest_arrays(limits: StepLimits, padding_of_model: Callable[[int], Arrays]) -> Arrays:

@@ -14,7 +14,7 @@ from ..models.device_memory import DeviceMemory, refusing_out_of_memory
 from ..models.kv_cache import KVCache, StatePool
 from ..models.memory_plan import gpu_budget
 from ..models.resolved_model import ResolvedModel
-from .async_runner import AsyncRunner, decode_planner
+from .async_runner import AsyncRunner
 from .cuda_graphs import CudaGraphCapturer, GraphCapturer, graph_bytes, graph_sizes, mixed_graph_sizes
 from .model_runner import ModelRunner
 from .rehearsal import compile_kernels
@@ -104,7 +104,7 @@ def _measure_step_bytes(model: Any, memory: DeviceMemory, resolved: ResolvedMode
         cache = KVCache(
             cached, num_blocks=1, block_size=block_size, dtype=resolved.cache_dtype, device=device, states=pool
         )
-        planner = decode_planner(model.config, cache, dtype=dtype, device=device)
+        planner = cache.decode_planner(model.config.sliding_windows, dtype)
         AsyncRunner(model, cache, stream_of(device), device=device, planner=planner, **sizes).rehearse_largest()
 
     way_out = (

@@ -102,10 +102,10 @@ class ModelRunner:
 
         `limits`: max_num_tokens, max_num_seqs and max_model_len of a step.
         """
-        from .async_runner import AsyncRunner, decode_planner  # here: a server on a CPU has none
+        from .async_runner import AsyncRunner  # here: a server on a CPU has none
 
         device = self.loaded.device
-        planner = decode_planner(self.model.config, self.cache, dtype=self.loaded.dtype, device=device)
+        planner = self.cache.decode_planner(self.model.config.sliding_windows, self.loaded.dtype)
         limits |= {"sampler": self._sampler, "planner": planner, "is_exact": self._is_exact, "ranks": self.ranks}
         launcher = AsyncRunner(self.model, self.cache, stream_of(device), device=device, **limits)
         self.stages = launcher.stages

@@ -20,13 +20,7 @@ from .transfer import Transfer
 class SamplingPass:
     """Sampling from one model's hidden states."""
 
-    def __init__(
-        self,
-        model: Any,
-        stream: Stream,
-        masks: TokenMasks,
-        tokens: Tensor | None,
-    ) -> None:
+    def __init__(self, model: Any, stream: Stream, masks: TokenMasks, tokens: Tensor | None) -> None:
         """`model` is a Decoder; tokens [most samples of a step] int64 keep a step's samples for the next step."""
         self._model = model
         self._stream = stream
@@ -76,6 +70,7 @@ class Stages:
         tokens [most samples of a step] int64: a step's tokens, which stay on the device and feed the next step.
         `planner`: ops.decode_planner's. `is_exact`: see `ops.be_exact`.
         """
+        self.sampling_pass = SamplingPass(model, stream, sampler.masks, tokens)
         self.graphs = GraphSet(stream, ranks or Ranks())
         self.preparation = Preparation(
             transfer,
@@ -88,5 +83,4 @@ class Stages:
             is_exact=is_exact,
         )
         self.forward_pass = ForwardPass(model, cache, stream, device=device, tokens=tokens, ranks=ranks or Ranks())
-        self.sampling_pass = SamplingPass(model, stream, sampler.masks, tokens)
         self.collection = Collection(model, stream, device)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ....kernels import ops
 from ...core.block_manager import CacheSpec
 from ...device import stream_of
 from ...errors import SplitfuseError
@@ -39,7 +38,6 @@ class RankRunner:
         """Load the rank's share of the model. Raises ConfigError."""
         self._resolved = resolve(setup.config, setup.folder)
         self._config, self._device = self._resolved.model, self._resolved.device
-        ops.be_exact(self._device, bool(setup.config.exact))
         model = load_model(self._resolved, parallel=parallel)
         self._model = RankModel(model, parallel)
         self._own_config = own_config(self._config, parallel)

@@ -70,11 +70,7 @@ class DraftModel:
         self._cache = KVCache(
             model_config, num_blocks=target.cache.num_blocks, block_size=config.block_size, dtype=dtype, device=device
         )
-        self._planner = None
-        if device.type == "cuda":
-            from ...execution.runner.async_runner import decode_planner
-
-            self._planner = decode_planner(model_config, self._cache, dtype=dtype, device=device)
+        self._planner = self._cache.decode_planner(model_config.sliding_windows, dtype)
         self._transfer = DirectTransfer(device)
         self._sampler = Sampler(device)
         self._vocab_size = target.model_config.vocab_size

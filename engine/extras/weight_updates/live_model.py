@@ -29,9 +29,9 @@ from ...execution.models.config import ModelConfig
 from ...execution.models.fingerprint import fingerprint
 from ...execution.models.planned_weights import WeightLayout, planned_weight_bytes
 from ...execution.models.registry import read_model_config
-from ...execution.models.resolved_model import build_model
 from ...formats.weights import WeightSource
 from ...language.workers.heap import return_freed_memory
+from ...serving.loading import build_model
 
 if TYPE_CHECKING:
     from ...serving.async_engine import AsyncEngine

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ..description import describe_gguf
+from ..description import describe_gguf, unread_beside
 from ..json_file import positive_int
 from .architectures import ROPE_FACTORS, Architecture, architecture_of
-from .file import GgufFile, Strings, read_gguf
+from .file import GgufFile, read_gguf
 from .keys import Keys
 from .token_types import end_ids
 
@@ -75,8 +75,8 @@ def _config_fields(file: GgufFile, architecture: Architecture, keys: Keys) -> di
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
         "dtype": {"F32": "float32", "F16": "float16"}.get(embedding.type.name, "bfloat16"),
-        "eos_token_id": _end_ids(file),
-        "description": f"{describe_gguf(file)}{_unread_beside(file)}",
+        "eos_token_id": end_ids(file),
+        "description": f"{describe_gguf(file)}{unread_beside(file)}",
         **_rope(keys),
         **architecture.fields(keys),
     }
@@ -125,17 +125,3 @@ def _rope_scaling(keys: Keys) -> dict[str, Any]:
         "mscale": mscale,
         "mscale_all_dim": mscale,
     }
-
-
-def _end_ids(file: GgufFile) -> list[int]:
-    """Return the ids of the tokens that end an answer."""
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    named_ids = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
-    ids = {token_id for token_id in named_ids if isinstance(token_id, int)}
-    return end_ids(tokens, file.metadata.get("tokenizer.ggml.token_type"), ids) if isinstance(tokens, Strings) else []
-
-
-def _unread_beside(file: GgufFile) -> str:
-    """Return a remark on the encoder of images beside a model; empty if there is none."""
-    images = next((path.name for path in sorted(file.path.parent.glob("*mmproj*.gguf"))), None)
-    return f"; {images} stays unread: images are not served" if images else ""

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from ...errors import ConfigError
 from ..checkpoint import version_of
-from ..split_names import parts_of
+from ..gguf_files import parts_of
 from .tensor_types import FORKED_TYPES, TENSOR_TYPES, TensorType, type_name
 
 _MAGIC = b"GGUF"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from ...errors import ConfigError
-from .file import Strings
+from .file import GgufFile, Strings
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 # Tokens that end an answer: instruct models have several, but a file names only one.
@@ -36,8 +36,13 @@ def _stated(types: Sequence[int] | None, num_tokens: int) -> Sequence[int]:
     return types
 
 
-def end_ids(tokens: Strings, types: Sequence[int] | None, named_ids: set[int]) -> list[int]:
+def end_ids(file: GgufFile) -> list[int]:
     """Return the ids of the tokens that end an answer: the file names some, others are known by their texts."""
+    tokens, types = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
+    if not isinstance(tokens, Strings):
+        return []
+    named = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
+    named_ids = {token_id for token_id in named if isinstance(token_id, int)}
     found = {token_id: text for token_id, text in enumerate(tokens) if text in _ENDS}
     stated = _stated(types, len(tokens))
     kinds = token_types([*found.values()], [stated[token_id] for token_id in found])

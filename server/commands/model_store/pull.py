@@ -12,7 +12,7 @@ from ....engine.config import EngineConfig
 from ....engine.config.short_names import hub_name
 from ....engine.errors import ConfigError
 from ....engine.formats.checkpoint import HUB_FILES, WEIGHT_FILES, local_model, model_folder
-from ....engine.formats.hub_files import gguf_files
+from ....engine.formats.gguf_files import gguf_files
 from .model_table import megabytes
 
 _SHA256 = re.compile("[0-9a-f]{64}")

@@ -12,8 +12,8 @@ from ....engine.errors import ConfigError
 from ....engine.execution.models.registry import MODELS
 from ....engine.formats.description import describe
 from ....engine.formats.gguf.config_fields import read_config_fields
+from ....engine.formats.gguf_files import parts_of, whole_models
 from ....engine.formats.json_file import read_json
-from ....engine.formats.split_names import parts_of, whole_models
 
 _FORMATS = {"gguf": "GGUF", "safetensors": "safetensors"}
 _UNKNOWN = "not served"  # family of a model that no family of ours serves

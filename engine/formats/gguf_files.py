@@ -1,18 +1,51 @@
-"""Files of a hub's repository that hold one GGUF model: chosen by a name, a quantization, or the memory."""
+"""Files that hold one GGUF model: all parts of a split one, NAME-00001-of-00003.gguf, or files of a hub's repository.
+
+The hub's are chosen by a name, a quantization, or the memory. Imports no torch.
+"""
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..config.host import available_memory
 from ..errors import ConfigError
-from .split_names import part_names, whole_models
 
 _log = logging.getLogger("splitfuse.engine")
 _CACHE_SHARE = 1.2  # weights, a small KV cache and a step
 _WIDE = re.compile(r"(?i)(^|[-._/])(f32|fp32|f16|fp16|bf16)([-._/]|$)")  # 16 and 32 bits: 8 are as good
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
+_MAX_PARTS = 999
+
+
+def part_names(name: str) -> list[str]:
+    """Return the names of all parts of the model that a file is part of; the name alone if it is no part's."""
+    match = _PART.fullmatch(name)
+    if match is None or not 1 <= int(match[3]) <= _MAX_PARTS:
+        return [name]
+    ending = name[len(match[1]) + 6 :]  # with the case of the suffix
+    return [f"{match[1]}-{number:05d}{ending}" for number in range(1, int(match[3]) + 1)]
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Return the paths of all parts. Raises ConfigError that names a missing one."""
+    paths = [path.with_name(name) for name in part_names(path.name)]
+    missing = [part.name for part in paths if not part.exists()] if len(paths) > 1 else []
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ConfigError(f"{path} is one of {len(paths)} parts, and {missing[0]}{more} is missing; fetch it, too")
+    return paths
+
+
+def whole_models(names: Iterable[str]) -> list[str]:
+    """Return the names without image encoders, importance matrices, and all parts but a model's first."""
+    return [name for name in names if not is_beside(name) and part_names(Path(name).name)[0] == Path(name).name]
+
+
+def is_beside(name: str) -> bool:
+    """True if a file lies beside a model and is none: the encoder of images, or weights' importance."""
+    return bool(re.search(r"(^|[-._])(mmproj|imatrix)([-._]|$)", Path(name).name.lower()))
 
 
 def gguf_files(hub_id: str, part: str, *, revision: str | None = None) -> list[str]:
