@@ -75,12 +75,7 @@ class AsyncClient(BaseClient):
         return begin(stream, stream._start)
 
     async def chat(
-        self,
-        messages: Messages,
-        *,
-        tools: Sequence[Schema] | None = None,
-        schema: Schema | None = None,
-        **fields: Any,
+        self, messages: Messages, *, tools: Sequence[Schema] | None = None, schema: Schema | None = None, **fields: Any
     ) -> ChatAnswer:
         """Answer a conversation: a list of messages, or the text of one user message.
 
@@ -92,12 +87,7 @@ class AsyncClient(BaseClient):
         return chats.read_answer(answer.json(), schema=schema)
 
     async def chat_stream(
-        self,
-        messages: Messages,
-        *,
-        tools: Sequence[Schema] | None = None,
-        schema: Schema | None = None,
-        **fields: Any,
+        self, messages: Messages, *, tools: Sequence[Schema] | None = None, schema: Schema | None = None, **fields: Any
     ) -> AsyncIterator[ChatDelta]:
         """Like `chat`, but iterate over the parts; the last one has the whole answer. Leaving early cancels."""
         deadline = self.retry_policy.begin()

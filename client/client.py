@@ -69,12 +69,7 @@ class Client(BaseClient):
         return begin(stream, stream._start)
 
     def chat(
-        self,
-        messages: Messages,
-        *,
-        tools: Sequence[Schema] | None = None,
-        schema: Schema | None = None,
-        **fields: Any,
+        self, messages: Messages, *, tools: Sequence[Schema] | None = None, schema: Schema | None = None, **fields: Any
     ) -> ChatAnswer:
         """Answer a conversation: a list of messages, or the text of one user message.
 
@@ -86,12 +81,7 @@ class Client(BaseClient):
         return chats.read_answer(answer.json(), schema=schema)
 
     def chat_stream(
-        self,
-        messages: Messages,
-        *,
-        tools: Sequence[Schema] | None = None,
-        schema: Schema | None = None,
-        **fields: Any,
+        self, messages: Messages, *, tools: Sequence[Schema] | None = None, schema: Schema | None = None, **fields: Any
     ) -> Iterator[ChatDelta]:
         """Like `chat`, but iterate over the parts; the last one has the whole answer. Leaving early cancels."""
         deadline = self.retry_policy.begin()

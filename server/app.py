@@ -47,10 +47,7 @@ _RESULTS = ("/result/", "/v1/responses/")
 
 
 def build_app(
-    settings: ServerSettings,
-    engine: "AsyncEngine | None" = None,
-    *,
-    stats: Callable[[], dict[str, object]] = dict,
+    settings: ServerSettings, engine: "AsyncEngine | None" = None, *, stats: Callable[[], dict[str, object]] = dict
 ) -> FastAPI:
     """Make the application. Without a started engine the application loads one while it already answers /ready.
 

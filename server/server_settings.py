@@ -30,9 +30,7 @@ class ServerSettings(EngineConfig):
     """Settings of a server without extensions. Raises ConfigError."""
 
     profile: str | None = setting(
-        None,
-        choices=tuple(PROFILES),
-        help="bundle of settings (server/docs/commands.md); a setting's own flag wins",
+        None, choices=tuple(PROFILES), help="bundle of settings (server/docs/commands.md); a setting's own flag wins"
     )
     host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, at_least=0, at_most=65535, help="port to listen on; 0 = any free one")

@@ -173,13 +173,7 @@ class Service(JobObserver):
         receipts = await self.receipts(params)
         sink = job.versions.noting(job.sink if kept is None else self.results.sink(job, webhook=kept.webhook))
         handle = await self.engine.submit(
-            prompt,
-            params,
-            sink,
-            request_id=job.seq_id,
-            tenant=tenant,
-            resumed=resumed,
-            arrival_time=arrival_time(),
+            prompt, params, sink, request_id=job.seq_id, tenant=tenant, resumed=resumed, arrival_time=arrival_time()
         )
         if first is not None:
             sink(first)

@@ -27,10 +27,7 @@ FOLDER = Path(__file__).with_name("csrc")
 _SOURCES = sorted(FOLDER.glob("*.cpp"))
 _HEADERS = sorted(FOLDER.glob("*.h"))
 # No -ffast-math: it would let the compiler assume that there is no NaN. The last two flags only drop errno and traps.
-_FLAGS = [
-    *("-O3", "-std=c++17", "-fPIC"),
-    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
-]
+_FLAGS = [*("-O3", "-std=c++17", "-fPIC"), *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")]
 _NATIVE = ("-march=native",)
 # Two kernels of attention agree to the bit, and recurrences for any cut: products are fused where the source says.
 _FLAGS_OF_ATTENTION = ["-ffp-contract=off"]

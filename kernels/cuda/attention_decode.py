@@ -205,10 +205,7 @@ def _decode(
             tl.store(state_ptr + 2 * places + 1, total, mask=members < GROUP)
 
 
-@triton.jit(
-    do_not_specialize=["first_merge"],
-    do_not_specialize_on_alignment=["query_start_loc_ptr", "plan_ptr"],
-)
+@triton.jit(do_not_specialize=["first_merge"], do_not_specialize_on_alignment=["query_start_loc_ptr", "plan_ptr"])
 def _merge_pieces(
     partial_ptr, state_ptr, kv_scales_ptr, sinks_ptr, out_ptr, query_start_loc_ptr, plan_ptr, first_merge,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr, DEPENDENT: tl.constexpr,

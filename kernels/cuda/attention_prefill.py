@@ -197,13 +197,7 @@ def _prefill(
 
 
 def prefill_attention(
-    q: Tensor,
-    cache: CacheView,
-    ragged: RaggedBatch,
-    args: AttentionArgs,
-    out: Tensor,
-    *,
-    config: Config | None = None,
+    q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs, out: Tensor, *, config: Config | None = None
 ) -> None:
     """Write out[num_decodes:]: attention of rows [num_decodes, B), whose query tokens are q[num_decodes:].
 

@@ -92,8 +92,7 @@ def resolve_sources(args: Mapping[str, Any], environ: Mapping[str, str]) -> Reso
     bundle = profile_values(settings.profile, device=settings.device)
     bundle = {name: value for name, value in bundle.items() if name in _SETTINGS}  # without settings of absent extras
     return Resolved(
-        Settings(**{**bundle, **values}),
-        {**dict.fromkeys(bundle, Source("profile", settings.profile)), **sources},
+        Settings(**{**bundle, **values}), {**dict.fromkeys(bundle, Source("profile", settings.profile)), **sources}
     )
 
 

@@ -39,10 +39,7 @@ class CohereForCausalLM(InterleavedRope, ParallelDecoder):
         attention, name = super()._load_attention(index), f"{self._layer_name(index)}.self_attn"
         if not self.config.hf_config.get("use_qk_norm"):
             return attention
-        own, own_kv = (
-            self._parallel.share(self.config.num_heads),
-            self._parallel.kv_heads(self.config.num_kv_heads),
-        )
+        own, own_kv = (self._parallel.share(self.config.num_heads), self._parallel.kv_heads(self.config.num_kv_heads))
         q_norm = self._load_heads_norm(f"{name}.q_norm", self.config.num_heads, own)
         k_norm = self._load_heads_norm(f"{name}.k_norm", self.config.num_kv_heads, own_kv)
         return replace(attention, qk_norms=(q_norm, k_norm))

@@ -236,11 +236,7 @@ def padding(num_tokens: int, num_rows: int | None = None, more: Arrays | None = 
 
 
 def pad(
-    arrays: Arrays,
-    num_tokens: int,
-    num_rows: int | None = None,
-    planner: Any = None,
-    more: Arrays | None = None,
+    arrays: Arrays, num_tokens: int, num_rows: int | None = None, planner: Any = None, more: Arrays | None = None
 ) -> Arrays | None:
     """Pad the arrays of a batch for a graph of this many tokens and rows; arrays that no graph reads come last.
 

@@ -71,14 +71,7 @@ class LoadedModel:
 class ModelRunner:
     """Runner of one model, loaded by `loading.load_runner`. Use it from one thread."""
 
-    def __init__(
-        self,
-        model: Any,
-        cache: KVCache,
-        loaded: LoadedModel,
-        *,
-        ranks: Any = None,
-    ) -> None:
+    def __init__(self, model: Any, cache: KVCache, loaded: LoadedModel, *, ranks: Any = None) -> None:
         """`model` is a Decoder, or a ParallelModel over these `ranks`, which end with the runner."""
         device = loaded.device
         self.loaded = loaded

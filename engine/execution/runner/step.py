@@ -31,7 +31,4 @@ class Step:
     feeds_next: bool  # the next step is launched before this one's tokens are known
     hidden: Tensor | None = None  # [L, hidden_size]
     sampled: Sampled | None = None
-    arrays: tuple[Arrays, Arrays] = (
-        {},
-        {},
-    )  # arrays on the host: in the step's buffer, and others
+    arrays: tuple[Arrays, Arrays] = ({}, {})  # arrays on the host: in the step's buffer, and others

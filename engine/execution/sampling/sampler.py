@@ -35,11 +35,7 @@ class Sampler:
 
 
 def sample(
-    logits: Tensor,
-    fields: Mapping[str, Tensor],
-    *,
-    num_top: int,
-    last_token_ids: Tensor | None = None,
+    logits: Tensor, fields: Mapping[str, Tensor], *, num_top: int, last_token_ids: Tensor | None = None
 ) -> Sampled:
     """Sample from logits [S, V], which may be overwritten, without waiting for the device.
 

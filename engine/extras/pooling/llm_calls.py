@@ -55,12 +55,7 @@ def encode(
 
 
 def score(
-    llm: "LLM",
-    data_1: Texts,
-    data_2: Texts,
-    /,
-    pooling_params: PoolingParams | None = None,
-    use_tqdm: Any = False,
+    llm: "LLM", data_1: Texts, data_2: Texts, /, pooling_params: PoolingParams | None = None, use_tqdm: Any = False
 ) -> list[PoolingRequestOutput]:
     """Score each of the second texts for the first, or for its own first: `outputs.score`.
 

@@ -17,11 +17,7 @@ from ...formats.json_file import read_json
 from .heads import Dense, Head
 
 _POOLING_TYPES = {"cls": "CLS", "lasttoken": "LAST", "mean": "MEAN"}
-_FLAGS = {
-    "pooling_mode_cls_token": "CLS",
-    "pooling_mode_mean_tokens": "MEAN",
-    "pooling_mode_lasttoken": "LAST",
-}
+_FLAGS = {"pooling_mode_cls_token": "CLS", "pooling_mode_mean_tokens": "MEAN", "pooling_mode_lasttoken": "LAST"}
 _PASSED = ("Transformer", "Pooling", "Normalize")
 
 

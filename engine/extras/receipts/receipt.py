@@ -49,11 +49,7 @@ class ReceiptOutput:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the output as JSON values."""
-        return {
-            "token_ids": list(self.token_ids),
-            "finish_reason": self.finish_reason,
-            "stop_reason": self.stop_reason,
-        }
+        return {"token_ids": list(self.token_ids), "finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
 
 
 @dataclass(frozen=True, kw_only=True)

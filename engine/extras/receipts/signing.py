@@ -41,11 +41,7 @@ class ReceiptKey:
 
     def sign(self, sha256: str) -> dict[str, str]:
         """Return the signature of a receipt's hash."""
-        return {
-            "algorithm": _ALGORITHM,
-            "public_key": self.public_key,
-            "value": self._key.sign(_message(sha256)).hex(),
-        }
+        return {"algorithm": _ALGORITHM, "public_key": self.public_key, "value": self._key.sign(_message(sha256)).hex()}
 
 
 def is_signed(sha256: str, signature: Mapping[str, str]) -> bool:

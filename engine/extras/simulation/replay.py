@@ -174,10 +174,7 @@ class _Replay:
         waited_before = list(scheduler.waiting)
         drafts = {self._requests[number]: count for number, count in line.get("drafts", ())}
         batch = scheduler.schedule(
-            line["start"],
-            pace=self._pace(line),
-            drafts=drafts,
-            needs_host=line.get("needs_host", False),
+            line["start"], pace=self._pace(line), drafts=drafts, needs_host=line.get("needs_host", False)
         )
         difference = _difference(line, decided(scheduler, batch, ran_before))
         if difference is None:

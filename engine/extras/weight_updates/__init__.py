@@ -4,9 +4,5 @@ from ...extension import EngineExtension
 
 EXTENSION = EngineExtension(
     package=__name__,
-    calls={
-        "update_weights": "llm_calls:update_weights",
-        "sleep": "llm_calls:sleep",
-        "wake_up": "llm_calls:wake_up",
-    },
+    calls={"update_weights": "llm_calls:update_weights", "sleep": "llm_calls:sleep", "wake_up": "llm_calls:wake_up"},
 )

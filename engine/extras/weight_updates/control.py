@@ -76,12 +76,7 @@ class EngineControl:
                 model.wake_up(weights, is_whole=not tags or "kv_cache" in tags)
                 self.sleep_level = model.sleep_level
 
-    async def update(
-        self,
-        source: Path | Iterable[tuple[str, Tensor]],
-        *,
-        mode: str = "keep",
-    ) -> int:
+    async def update(self, source: Path | Iterable[tuple[str, Tensor]], *, mode: str = "keep") -> int:
         """Change to the weights of a folder or of named tensors, and return their version.
 
         A sleeping engine goes on sleeping. Raises InvalidRequestError, ConfigError; then nothing has changed.

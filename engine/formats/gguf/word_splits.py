@@ -117,14 +117,7 @@ _ROWS: tuple[tuple[str, WordSplit], ...] = (
     (
         "chameleon",
         WordSplit(
-            (
-                "<sentinel:[0-9]+>",
-                "IMGIMG[A-I]{1,4}Z",
-                "[\t\n]|    |  ",
-                r"\p{N}",
-                r"[\p{P}!-/:-@\[-`{-~]",
-                GPT2,
-            ),
+            ("<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\t\n]|    |  ", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", GPT2),
             adds_bos=True,
         ),
     ),

@@ -14,14 +14,7 @@ from typing import Any
 from .relaxed_pattern import RelaxedPattern, any_pattern
 from .schemas.document import TooManySchemasError
 from .schemas.references import reference_cycles, schemas_in, target_of
-from .schemas.static_schema import (
-    ALONE,
-    LISTED,
-    MAX_SCHEMAS,
-    NAMED,
-    StaticSchema,
-    static_schema,
-)
+from .schemas.static_schema import ALONE, LISTED, MAX_SCHEMAS, NAMED, StaticSchema, static_schema
 
 Schema = dict[str, Any]
 

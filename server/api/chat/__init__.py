@@ -13,9 +13,7 @@ class ChatSettings(ServerSettings):
     """Formats of tool calls and of reasoning."""
 
     tool_call_parser: str = setting(
-        "auto",
-        choices=("auto", "none", *TOOL_FORMAT_NAMES),
-        help="how tool calls look; auto: as in the chat template",
+        "auto", choices=("auto", "none", *TOOL_FORMAT_NAMES), help="how tool calls look; auto: as in the chat template"
     )
     reasoning_parser: str = setting(
         "auto",

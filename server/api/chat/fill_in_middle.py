@@ -31,13 +31,7 @@ class FillIn(NamedTuple):
 
 
 async def fill_in(
-    service: Service,
-    prefix: str,
-    suffix: str,
-    *,
-    param: str,
-    after: str = "",
-    files: Sequence[tuple[str, str]] = (),
+    service: Service, prefix: str, suffix: str, *, param: str, after: str = "", files: Sequence[tuple[str, str]] = ()
 ) -> FillIn:
     """Put a prefix and a suffix into the model's form; the answer begins with `after`. Raises InvalidRequestError.
 
@@ -68,11 +62,7 @@ def _repository(service: Service, files: Sequence[tuple[str, str]]) -> list[tupl
     if marks is None:
         return [(None, text) for _, text in files]
     repository, file = marks
-    return [
-        (repository, "myproject\n"),
-        *((file, f"{name}\n{text}\n") for name, text in files),
-        (file, "filename\n"),
-    ]
+    return [(repository, "myproject\n"), *((file, f"{name}\n{text}\n") for name, text in files), (file, "filename\n")]
 
 
 def _ids(service: Service, texts: Sequence[str]) -> list[int]:

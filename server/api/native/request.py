@@ -24,13 +24,11 @@ Wait = Annotated[
     Query(description="Seconds to wait for the complete result."),
 ]
 Prefer = Annotated[
-    list[str] | None,
-    Header(alias="Prefer", description="`wait=N`: wait up to N seconds for the complete result."),
+    list[str] | None, Header(alias="Prefer", description="`wait=N`: wait up to N seconds for the complete result.")
 ]
 StartingAfter = Annotated[EventId, Query(description="Id of the reader's last event.")]
 LastEventId = Annotated[
-    EventId,
-    Header(alias="Last-Event-ID", description="Like `starting_after`, as browsers send it; the header wins."),
+    EventId, Header(alias="Last-Event-ID", description="Like `starting_after`, as browsers send it; the header wins.")
 ]
 Limit = Annotated[
     int,

@@ -97,12 +97,7 @@ async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: I
     service.settings.webhooks.check(body.webhook, is_kept=is_kept)
     await service.results.check_quota(owner)
     job = service.new_job(
-        params,
-        owner=owner,
-        idempotency_key=key,
-        ttl_s=body.ttl_s,
-        check=check,
-        keeps_prompt=body.return_token_ids,
+        params, owner=owner, idempotency_key=key, ttl_s=body.ttl_s, check=check, keeps_prompt=body.return_token_ids
     )
     service.results.add(job)
     try:
@@ -180,9 +175,7 @@ async def results(request: Request, limit: Limit = 20, after: After = None, stat
 
 
 @router.delete(
-    "/results",
-    response_description="The number of deleted results, as `deleted`.",
-    responses=errors(*KEYED, 503),
+    "/results", response_description="The number of deleted results, as `deleted`.", responses=errors(*KEYED, 503)
 )
 async def delete_results(request: Request) -> Response:
     """Cancel all of the caller's requests and delete their results."""

@@ -50,12 +50,7 @@ _TOOLS: Mapping[str, tuple[str, str, Mapping[str, Any], tuple[str, ...]]] = {
         _EDITOR,
         ("command", "path"),
     ),
-    "memory_": (
-        "memory",
-        "Keep notes in files below /memories for later conversations.",
-        _MEMORY,
-        ("command",),
-    ),
+    "memory_": ("memory", "Keep notes in files below /memories for later conversations.", _MEMORY, ("command",)),
     "computer_": ("computer", "Use the screen, the mouse and the keyboard of a computer.", _COMPUTER, ("action",)),
 }
 

@@ -36,10 +36,7 @@ _LINES = """{"model": "…", "created_at": "…", "message": {"role": "assistant
 _ANSWERED: Answers = {
     200: {
         "description": "One JSON object per line, or a single object with `stream` false.",
-        "content": {
-            "application/x-ndjson": {"schema": {"type": "string"}, "example": _LINES},
-            "application/json": {},
-        },
+        "content": {"application/x-ndjson": {"schema": {"type": "string"}, "example": _LINES}, "application/json": {}},
     }
 }
 
@@ -78,9 +75,7 @@ async def generate(
 
 
 @router.get(
-    "/tags",
-    response_description="The model, under each of its names.",
-    responses=errors(*KEYED, 503, schema=SCHEMA),
+    "/tags", response_description="The model, under each of its names.", responses=errors(*KEYED, 503, schema=SCHEMA)
 )
 async def tags(request: Request) -> Response:
     """The served model, under each of its names."""

@@ -80,9 +80,7 @@ async def create(
 
 
 @router.post(
-    "/input_tokens",
-    response_description="The number of tokens, as `input_tokens`.",
-    responses=errors(*GENERATION),
+    "/input_tokens", response_description="The number of tokens, as `input_tokens`.", responses=errors(*GENERATION)
 )
 async def count_input_tokens(
     request: Request, body: Annotated[ResponsesRequest, Depends(ResponsesRequest.from_request)]

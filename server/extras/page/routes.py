@@ -50,8 +50,7 @@ async def engine_page(request: Request) -> Response:
 
 
 @router.get(
-    "/stats/stream",
-    responses=events("The work of each step, in batches of 50 ms.", _STEPS) | errors(*KEYED, 429, 503),
+    "/stats/stream", responses=events("The work of each step, in batches of 50 ms.", _STEPS) | errors(*KEYED, 429, 503)
 )
 async def step_stream(request: Request) -> Response:
     """One record per step while the stream is open. An admin sees all requests, other keys only their own ones.

@@ -13,13 +13,10 @@ class ReplicaSettings(ServerSettings):
     """Number of servers behind the port, and the Ray cluster that runs them."""
 
     replicas: int | None = setting(
-        None,
-        at_least=1,
-        help="whole servers behind one port, by HAProxy; each has a GPU, or its share of the cores",
+        None, at_least=1, help="whole servers behind one port, by HAProxy; each has a GPU, or its share of the cores"
     )
     ray_address: str | None = setting(
-        None,
-        help="Ray cluster that runs the replicas: auto, HOST:6379, or local, a new one; nothing = this machine",
+        None, help="Ray cluster that runs the replicas: auto, HOST:6379, or local, a new one; nothing = this machine"
     )
 
     def __post_init__(self) -> None:

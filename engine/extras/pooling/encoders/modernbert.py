@@ -16,10 +16,7 @@ from ..heads import Norm as HeadNorm
 from ..heads import on_host
 from .encoder import Encoder
 
-_THETAS = (
-    ("full_attention", "global_rope_theta", 160_000.0),
-    ("sliding_attention", "local_rope_theta", 10_000.0),
-)
+_THETAS = (("full_attention", "global_rope_theta", 160_000.0), ("sliding_attention", "local_rope_theta", 10_000.0))
 
 
 def _gated(activate: Activation, up_gate: Tensor) -> Tensor:
