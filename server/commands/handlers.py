@@ -4,6 +4,8 @@ import argparse
 import dataclasses
 import os
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from ...engine.config.named_models import default_model
@@ -85,13 +87,33 @@ def bisect(args: argparse.Namespace) -> int:
     )  # fmt: skip
 
 
-def fork(args: argparse.Namespace) -> int:
-    from .fork import run
+def _imported(target: str, *names: str, same: str = "", **renamed: str) -> Callable[[argparse.Namespace], int]:
+    """Return a handler that imports module:function and calls it with these arguments of the command line.
 
-    return run(
-        args.seq_id, url=args.url, api_key=args.client_key, as_json=args.as_json, output=args.output, at=args.at,
-        append_text=args.append_text, max_tokens=args.max_tokens, temperature=args.temperature, seed=args.seed,
-    )  # fmt: skip
+    `names` are given by position, those of `same` by their own keywords, `renamed` by others.
+    """
+    module, _, function = target.partition(":")
+    keywords = {**dict(zip(same.split(), same.split(), strict=True)), **renamed}
+
+    def run(args: argparse.Namespace) -> int:
+        given = {keyword: getattr(args, name) for keyword, name in keywords.items()}
+        code: int = getattr(import_module(module, __package__), function)(*(getattr(args, n) for n in names), **given)
+        return code
+
+    return run
+
+
+doctor = _imported(".doctor:doctor", "model", same="as_json", builds="build")
+fork = _imported(
+    ".fork:run", "seq_id", same="url as_json output at append_text max_tokens temperature seed", api_key="client_key"
+)
+inspect = _imported(".inspect:inspect", "model", same="as_json")
+plot = _imported("...engine.extras.simulation.plot:run", "files", "output")
+ps = _imported(".model_store.running_server:print_servers", same="api_key as_json")
+pull = _imported(".model_store.pull:pull", "model")
+replay = _imported("...engine.extras.simulation.replay:run", "file")
+results = _imported(".results_backup:back_up", "file", same="url", api_key="client_key")
+rm = _imported(".model_store.remove:remove", "model", is_sure="yes")
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -107,64 +129,16 @@ def config(args: argparse.Namespace) -> int:
     return report(resolve_sources(vars(args), os.environ), as_json=args.as_json)
 
 
-def doctor(args: argparse.Namespace) -> int:
-    from .doctor import doctor
-
-    return doctor(args.model, as_json=args.as_json, builds=args.build)
-
-
 def models(args: argparse.Namespace) -> int:
     from .model_store.model_table import print_models, print_supported
 
     return print_supported() if args.supported else print_models(as_json=args.as_json)
 
 
-def inspect(args: argparse.Namespace) -> int:
-    from .inspect import inspect
-
-    return inspect(args.model, as_json=args.as_json)
-
-
-def pull(args: argparse.Namespace) -> int:
-    from .model_store.pull import pull
-
-    return pull(args.model)
-
-
-def rm(args: argparse.Namespace) -> int:
-    from .model_store.remove import remove
-
-    return remove(args.model, is_sure=args.yes)
-
-
-def results(args: argparse.Namespace) -> int:
-    from .results_backup import back_up
-
-    return back_up(args.file, url=args.url, api_key=args.client_key)
-
-
-def ps(args: argparse.Namespace) -> int:
-    from .model_store.running_server import print_servers
-
-    return print_servers(api_key=args.api_key, as_json=args.as_json)
-
-
 def simulate(args: argparse.Namespace) -> int:
     from .simulate import run
 
     return run(_settings(args).engine_config(), args)
-
-
-def replay(args: argparse.Namespace) -> int:
-    from ...engine.extras.simulation.replay import run
-
-    return run(args.file)
-
-
-def plot(args: argparse.Namespace) -> int:
-    from ...engine.extras.simulation.plot import run
-
-    return run(args.files, args.output)
 
 
 def completion(parser: argparse.ArgumentParser, commands: Any, args: argparse.Namespace) -> int:
