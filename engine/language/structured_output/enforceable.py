@@ -12,6 +12,7 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from .relaxed_pattern import RelaxedPattern, any_pattern
+from .schemas.dialect import by_keyword
 from .schemas.document import TooManySchemasError
 from .schemas.references import reference_cycles, schemas_in, target_of
 from .schemas.static_schema import ALONE, LISTED, MAX_SCHEMAS, NAMED, StaticSchema, static_schema
@@ -292,16 +293,9 @@ class _Relaxing:
             self._note(at, "propertyNames")
 
 
-_CHANGES: Mapping[str, Callable[[_Relaxing, Schema, str], None]] = {
-    "pattern": _Relaxing._pattern,
-    "format": _Relaxing._format,
-    "uniqueItems": _Relaxing._unique_items,
-    "if": _Relaxing._if,
-    "oneOf": _Relaxing._one_of,
-    "propertyNames": _Relaxing._property_names,
-    "unevaluatedProperties": _Relaxing._unevaluated_properties,
-    "unevaluatedItems": _Relaxing._unevaluated_items,
-}
+_CHANGES: Mapping[str, Callable[[_Relaxing, Schema, str], None]] = by_keyword(
+    _Relaxing, "pattern format uniqueItems if oneOf propertyNames unevaluatedProperties unevaluatedItems"
+)
 # Bounds on the number of properties -> if the rest of the schema implies the bound.
 _Bound = Callable[[Schema, Any], bool]
 _NUM_PROPERTIES: Mapping[str, _Bound] = {

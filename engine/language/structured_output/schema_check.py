@@ -13,6 +13,7 @@ from typing import Any
 
 from ...formats.linear_pattern import linear_pattern
 from .relaxed_pattern import RelaxedPattern
+from .schemas.dialect import by_keyword
 from .schemas.document import escaped, unescaped
 
 # Schemas applied to a value: 0.2 s at most. jsonschema-rs has no such limit and holds the GIL: 26 levels of
@@ -283,34 +284,17 @@ class _Check:
 
 
 _TESTS: Mapping[str, Callable[[_Check, Any, Any, Any], bool]] = {
-    "type": _Check._type,
-    "enum": _Check._enum,
-    "const": _Check._const,
-    "multipleOf": _Check._multiple_of,
-    "pattern": _Check._pattern,
-    "required": _Check._required,
-    "uniqueItems": _Check._unique_items,
-    "anyOf": _Check._any_of,
-    "oneOf": _Check._one_of,
-    "not": _Check._not,
-    "contains": _Check._contains,
-    "propertyNames": _Check._property_names,
-    "dependentRequired": _Check._dependent_required,
+    **by_keyword(_Check, "type enum const multipleOf pattern required uniqueItems anyOf oneOf not contains"),
+    **by_keyword(_Check, "propertyNames dependentRequired"),
     "dependencies": _Check._dependent_required,
 }
 _WALKS: Mapping[str, Callable[[_Check, Any, Any, Any, str], Iterator[SchemaError]]] = {
-    "dependentSchemas": _Check._dependent_schemas,
+    **by_keyword(_Check, "dependentSchemas if allOf properties patternProperties items"),
+    **by_keyword(_Check, "unevaluatedProperties unevaluatedItems"),
     "dependencies": _Check._dependent_schemas,  # draft 7: either
-    "if": _Check._if,
-    "allOf": _Check._all_of,
     "$ref": _Check._ref,
-    "properties": _Check._properties,
-    "patternProperties": _Check._pattern_properties,
     "additionalProperties": _Check._additional,
     "prefixItems": _Check._items,
-    "items": _Check._items,
-    "unevaluatedProperties": _Check._unevaluated_properties,
-    "unevaluatedItems": _Check._unevaluated_items,
 }
 
 

@@ -29,6 +29,11 @@ _SIZES = (
 )
 
 
+def by_keyword(owner: type, keywords: str) -> dict[str, Any]:
+    """Map each of these keywords to the owner's method of that name: uniqueItems to _unique_items."""
+    return {keyword: getattr(owner, re.sub("(?=[A-Z])", "_", f"_{keyword}").lower()) for keyword in keywords.split()}
+
+
 def dialect_of(schema: Any, inherited: int = DRAFT_2020) -> int:
     """Return the dialect that the schema's `$schema` names; without one, or with an unknown one, the inherited."""
     named = schema.get("$schema") if isinstance(schema, dict) else None
