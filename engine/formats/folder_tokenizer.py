@@ -5,6 +5,7 @@ only if tokenizer_config.json has no `added_tokens_decoder`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,17 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from ..errors import ConfigError
 from .json_file import read_json
-from .tokenizer_parts import TokenizerParts
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerParts:
+    """Tokenizer, its special tokens and chat templates, of a folder or a GGUF file (gguf_tokenizer.py)."""
+
+    fast: FastTokenizer
+    special_tokens: Mapping[str, str]  # texts of bos_token, eos_token, …, for chat templates
+    chat_templates: Mapping[str, str]  # sources by name; a template without a name is "default"
 
 
 def read_folder_tokenizer(folder: Path) -> TokenizerParts:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import os
 import socket
 import sys
 import time
@@ -28,7 +29,6 @@ from .gc_policy import collect_when_idle
 from .log_format import as_line
 from .queued_output import num_dropped_lines
 from .runtime_file import announced
-from .service_manager import notify
 from .stop_signals import KILL_S, StopSignals
 from .watchdog import Watchdog
 
@@ -50,6 +50,16 @@ def run(settings: ServerSettings, signals: StopSignals, listener: socket.socket,
 def _port(listener: socket.socket) -> int:
     """Return the port; 0 of a Unix socket."""
     return 0 if listener.family == socket.AF_UNIX else int(listener.getsockname()[1])
+
+
+def notify(state: str) -> None:
+    """Send systemd a state such as READY=1 of a unit of Type=notify, to the socket that NOTIFY_SOCKET names, if any."""
+    name = os.environ.get("NOTIFY_SOCKET", "")
+    if not name.startswith(("/", "@")):
+        return
+    address = f"\0{name[1:]}" if name.startswith("@") else name  # @: a name that is no file
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.sendto(state.encode(), address)
 
 
 class _Server(uvicorn.Server):

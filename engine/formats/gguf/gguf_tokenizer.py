@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as FastTokenizer
 
 from ...errors import ConfigError
-from ..tokenizer_parts import TokenizerParts
+from ..folder_tokenizer import TokenizerParts
 from .file import GgufFile, Strings, read_gguf
 from .token_types import CONTROL, NORMAL, USER_DEFINED, token_types
 from .word_splits import GPT2, WORD_SPLITS, WordSplit

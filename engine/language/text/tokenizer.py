@@ -13,8 +13,7 @@ from typing import Any
 
 from ...checks import check_text
 from ...errors import ConfigError, InvalidRequestError
-from ...formats.folder_tokenizer import read_folder_tokenizer
-from ...formats.tokenizer_parts import TokenizerParts
+from ...formats.folder_tokenizer import TokenizerParts, read_folder_tokenizer
 from .length_bound import LengthBound
 
 # A text is a batch of its own here, so more threads do not help, and forking beside such threads gives a warning.

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
 from ....engine.checks import check_text
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
@@ -242,3 +244,12 @@ def _ends_in_reasoning(chat: Chat, prompt: str, form: ReasoningFormat) -> bool:
     if chat.continue_final_message:
         return form.is_open_at_end(str(chat.messages[-1].get("content", "")))
     return form.ends_open(prompt)
+
+
+def tool_input(text: str) -> dict[str, Any]:
+    """Parse a call's arguments, for APIs that do not send text. Cut text gives its complete part, other text {}."""
+    try:
+        value = from_json(text, allow_inf_nan=False, allow_partial=True)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ....engine.language.chat.answer_parts import AnswerPart, read_whole
-from ...api.chat.answer_format import AnswerFormat
-from ...api.chat.tool_input import tool_input
+from ...api.chat.answer_format import AnswerFormat, tool_input
 from ...jobs.job import Job
 
 Block = dict[str, Any]

@@ -41,5 +41,5 @@ EXTENSION = Extension(
         "/pooling",
     ),
     router="routes:router",
-    endpoints={"/v1/embeddings": "batched:embed_batched"},
+    endpoints={"/v1/embeddings": "routes:embed_batched"},
 )

@@ -1,5 +1,6 @@
 """Routes that pool: embeddings, rerank, score, classify, pooling. A disconnect aborts; nothing is kept."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -7,11 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...api.openapi import GENERATION, errors
+from ...api.request_model import read_fields
 from ...http.json_writer import SlicedResponse
-from ...service import service_of
+from ...service import Service, service_of
 from .request import EmbeddingRequest, RerankRequest, ScoreRequest, TextsRequest, length_of
 from .response import class_list, embedding_list, pooling_list, ranking, score_list
-from .work import pooled, pooler_of, scored
+from .work import complete, pooled, pooler_of, scored
 
 router = APIRouter(tags=["embeddings"], responses=errors(*GENERATION))
 Body = Annotated[EmbeddingRequest, Depends(EmbeddingRequest.from_request)]
@@ -30,6 +32,23 @@ async def embeddings(request: Request, body: Body) -> Response:
     )
     answer = embedding_list(service_of(request), vectors, usage, encoding_format=body.encoding_format)
     return _json_response(request, answer)
+
+
+async def embed_batched(
+    service: Service, fields: Mapping[str, Any], *, owner: str, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Answer a line of a batch like POST /v1/embeddings, in the background. Raises like the route."""
+    body = read_fields(service, fields, EmbeddingRequest)
+    inputs, params = body.inputs(), body.params()
+    vectors, usage = await complete(
+        service,
+        lambda pooler: pooler.embedding_prompts(inputs, params),
+        length=length_of(inputs),
+        owner=owner,
+        user=body.user,
+        is_background=True,
+    )
+    return embedding_list(service, vectors, usage, encoding_format=body.encoding_format)
 
 
 @router.post("/rerank", include_in_schema=False)

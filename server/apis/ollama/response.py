@@ -7,8 +7,7 @@ from typing import Any
 
 from ....engine.core.outputs import OutputDelta
 from ....engine.language.chat.answer_parts import AnswerPart, joined, read_whole
-from ...api.chat.answer_format import AnswerFormat
-from ...api.chat.tool_input import tool_input
+from ...api.chat.answer_format import AnswerFormat, tool_input
 from ...api.streaming import StreamWriter
 from ...http.errors import Problem
 from ...http.json_response import dumps
