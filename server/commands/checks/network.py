@@ -1,21 +1,16 @@
-"""Network: the port that `serve` takes, the program that has it, and the way to the hub."""
+"""Network: the port that `serve` takes, and the way to the hub."""
 
-import contextlib
 import os
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 from ...process.runtime_file import running_servers
 from .finding import Finding, remark
 
-_LISTENING = "0A"  # in /proc/net/tcp
 _LIMIT_S = 2.0
-_PROC = Path("/proc")
 
 
 def port(number: int) -> Finding:
-    """Report if the port is free, else the program that has it."""
+    """Report if the port is free, or which server of this user has it."""
     name = "port"
     try:
         with socket.create_server(("127.0.0.1", number)):
@@ -24,9 +19,9 @@ def port(number: int) -> Finding:
         ours = next((server for server in running_servers() if server.port == number), None)
         if ours is not None:
             return Finding(name, f"{number} has your splitfuse, which serves {ours.model}")
-        owner = _owner(number)
-        text = f"{number} is taken by {owner}" if owner else f"{number} cannot be taken: {exc.strerror}"
-        return remark(name, text, fix="end that program, or serve --port N")
+        return remark(
+            name, f"{number} cannot be taken: {os.strerror(exc.errno or 0)}", fix="end that program, or serve --port N"
+        )
 
 
 def hub() -> Finding:
@@ -42,24 +37,3 @@ def hub() -> Finding:
         text = f"{url} does not answer ({' '.join(str(exc).split()) or type(exc).__name__}); models on disk work"
         return remark("network", text, fix="HTTPS_PROXY for a proxy, or HF_ENDPOINT for a mirror")
     return Finding("network", f"{url} answers")
-
-
-def _owner(number: int) -> str:
-    """Return the process that listens on a port and its command line; empty if that cannot be seen."""
-    wanted = {f"socket:[{inode}]" for inode in _inodes(number)}
-    for process in _PROC.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            if any(os.readlink(file) in wanted for file in process.glob("fd/*")):
-                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                return f"process {process.name}: {command[:80]}"
-    return ""
-
-
-def _inodes(number: int) -> Iterator[str]:
-    """Yield the inodes of the sockets that listen on a port."""
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in (_PROC / "self/net" / table).read_text("utf-8").splitlines()[1:]:
-                columns = line.split()
-                if columns[3] == _LISTENING and int(columns[1].rpartition(":")[2], 16) == number:
-                    yield columns[9]
