@@ -277,9 +277,14 @@ class LLM:
         observers = self.observers_of(params)
         stream = self.begin(prompts, params, observers)
         if shows_bar and len(prompts) > 1 and sys.stderr is not None and sys.stderr.isatty():
-            from .progress_bar import with_bar  # here: programs in a pipe show none
+            from tqdm import tqdm  # here: programs in a pipe show none
 
-            outputs = with_bar(stream, num_outputs=sum(own.n for own in params), on_delta=on_delta)
+            with stream, tqdm(desc="outputs", total=sum(own.n for own in params)) as bar:
+                for delta in stream:
+                    bar.update(delta.finish_reason is not None)
+                    if on_delta is not None:
+                        on_delta(delta)
+            outputs = stream.outputs
         else:
             outputs = stream.joined(on_delta)
         for observer in observers:
