@@ -275,21 +275,10 @@ def short_conv(
 
 @_backend_op
 def gated_delta(
-    qkv: Tensor,
-    gates: Tensor,
-    weight: Tensor,
-    a_log: Tensor,
-    dt_bias: Tensor,
-    view: StateView,
-    ragged: RaggedBatch,
-    states: StateBatch,
-    *,
-    num_k_heads: int,
-    head_k_dim: int,
-    num_v_heads: int,
-    head_v_dim: int,
+    qkv: Tensor, gates: Tensor, weight: Tensor, a_log: Tensor, dt_bias: Tensor, view: StateView, ragged: RaggedBatch,
+    states: StateBatch, *, num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int,
     tiles_heads: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """silu(conv(qkv)), then the gated delta rule in float32, token by token (Yang et al. 2024, Gated Delta Networks).
 
     A value head's state S [dk, dv] becomes S' = g·S + k ⊗ (beta · (v - kᵀ(g·S))), its output is qᵀS'; k and q are
@@ -305,22 +294,10 @@ def gated_delta(
 
 @_backend_op
 def mamba2(
-    xbc: Tensor,
-    dt: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    a_log: Tensor,
-    d: Tensor,
-    dt_bias: Tensor,
-    view: StateView,
-    ragged: RaggedBatch,
-    states: StateBatch,
-    *,
-    head_dim: int,
-    num_groups: int,
-    state_size: int,
+    xbc: Tensor, dt: Tensor, weight: Tensor, bias: Tensor | None, a_log: Tensor, d: Tensor, dt_bias: Tensor,
+    view: StateView, ragged: RaggedBatch, states: StateBatch, *, head_dim: int, num_groups: int, state_size: int,
     dt_limits: tuple[float, float] = (0.0, float("inf")),
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """silu(conv(xbc)), then the state-space recurrence in float32, token by token (Dao & Gu 2024, Mamba-2).
 
     A head's state S [N, P] becomes S' = exp(-exp(a_log)·dt)·S + B ⊗ (dt·x), its output is CᵀS' + d·x, with
@@ -332,15 +309,9 @@ def mamba2(
 
 @_backend_op
 def gated_rms_norm(
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    *,
-    eps: float,
-    group_size: int,
-    norm_before_gate: bool,
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool,
     is_sigmoid: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """rms_norm(x) · silu(gate), or rms_norm(x · silu(gate)), in groups of columns; rounded once (Dao & Gu 2024).
 
     With `is_sigmoid` sigmoid(gate) instead (Kimi Team 2025).
@@ -481,16 +452,9 @@ def rank_group(
 
 
 def pack_row_parallel(
-    weight: Tensor | QuantizedWeight,
-    bias: Tensor | None,
-    *,
-    columns: Sequence[slice],
-    group: Any,
-    dtype: torch.dtype,
-    bits: int = 16,
-    input_bits: int = 16,
-    is_fp8: bool = False,
-) -> Any:
+    weight: Tensor | QuantizedWeight, bias: Tensor | None, *, columns: Sequence[slice], group: Any, dtype: torch.dtype,
+    bits: int = 16, input_bits: int = 16, is_fp8: bool = False,
+) -> Any:  # fmt: skip
     """Pack these columns of a weight [out, in] for this rank of a `rank_group`; a slice is a term of the sum.
 
     `linear` takes this rank's inputs [T, …] and returns the sum over all ranks. The weight is quantized like by
@@ -554,16 +518,9 @@ def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = 
 
 
 def pack_experts(
-    experts: Iterable[ExpertWeights],
-    *,
-    num_experts: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    bits: int = 16,
-    input_bits: int = 16,
-    is_fp8: bool = False,
-    args: ExpertArgs = SWIGLU_EXPERTS,
-) -> Any:
+    experts: Iterable[ExpertWeights], *, num_experts: int, dtype: torch.dtype, device: torch.device, bits: int = 16,
+    input_bits: int = 16, is_fp8: bool = False, args: ExpertArgs = SWIGLU_EXPERTS,
+) -> Any:  # fmt: skip
     """Pack the MLPs of `num_experts` experts in this device's fastest layout, for `experts` on inputs of `dtype`.
 
     Matrices are packed like by `pack_linear` (`pack_fp8` if `is_fp8`) and `pack_quantized`. Experts

@@ -93,21 +93,10 @@ def short_conv(
 
 
 def gated_delta(
-    qkv: Tensor,
-    gates: Tensor,
-    weight: Tensor,
-    a_log: Tensor,
-    dt_bias: Tensor,
-    view: StateView,
-    ragged: RaggedBatch,
-    states: StateBatch,
-    *,
-    num_k_heads: int,
-    head_k_dim: int,
-    num_v_heads: int,
-    head_v_dim: int,
+    qkv: Tensor, gates: Tensor, weight: Tensor, a_log: Tensor, dt_bias: Tensor, view: StateView, ragged: RaggedBatch,
+    states: StateBatch, *, num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int,
     tiles_heads: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     assert gates.shape[1] == 2 * num_v_heads or (
         gates.shape[1] == num_v_heads * (1 + head_k_dim) and num_k_heads == num_v_heads
     )
@@ -135,22 +124,10 @@ def gated_delta(
 
 
 def mamba2(
-    xbc: Tensor,
-    dt: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    a_log: Tensor,
-    d: Tensor,
-    dt_bias: Tensor,
-    view: StateView,
-    ragged: RaggedBatch,
-    states: StateBatch,
-    *,
-    head_dim: int,
-    num_groups: int,
-    state_size: int,
+    xbc: Tensor, dt: Tensor, weight: Tensor, bias: Tensor | None, a_log: Tensor, d: Tensor, dt_bias: Tensor,
+    view: StateView, ragged: RaggedBatch, states: StateBatch, *, head_dim: int, num_groups: int, state_size: int,
     dt_limits: tuple[float, float] = (0.0, float("inf")),
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     num_heads = dt.shape[1]
     sizes = [num_heads * head_dim, num_groups * state_size, num_groups * state_size]
 
@@ -168,15 +145,9 @@ def mamba2(
 
 
 def gated_rms_norm(
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    *,
-    eps: float,
-    group_size: int,
-    norm_before_gate: bool,
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool,
     is_sigmoid: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     wide, gated = _wide(x), (_wide(gate).sigmoid() if is_sigmoid else F.silu(_wide(gate)))
     groups = (wide if norm_before_gate else wide * gated).view(len(x), -1, group_size)
     groups = groups * torch.rsqrt(groups.square().mean(dim=-1, keepdim=True) + eps)

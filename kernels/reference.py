@@ -222,15 +222,9 @@ def head_linear(x: Tensor, packed: Tensor) -> Tensor:
 
 
 def latent_and_cache(
-    q: Tensor,
-    latent: Tensor,
-    k: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    cos_sin: Tensor,
-    up: Tensor,
+    q: Tensor, latent: Tensor, k: Tensor, positions: Tensor, slots: Tensor, cos_sin: Tensor, up: Tensor,
     cache: CacheView,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     inner, wide = up.shape[2], _compute_dtype(q)
     turned_q, turned_k = (_rotate(x.to(wide), cos_sin, positions) for x in (q[..., inner:], k[:, None]))
     _write(cache.keys, torch.cat((latent[:, None].to(wide), turned_k), dim=-1), slots, None)
@@ -344,15 +338,9 @@ def activate(gate_up: Tensor, args: ExpertArgs) -> Tensor:
 
 
 def pack_experts(
-    experts: Iterable[ExpertWeights],
-    *,
-    num_experts: int,
-    dtype: torch.dtype,
-    bits: int = 16,
-    input_bits: int = 16,
-    is_fp8: bool = False,
-    args: ExpertArgs = SWIGLU_EXPERTS,
-) -> list[Expert]:
+    experts: Iterable[ExpertWeights], *, num_experts: int, dtype: torch.dtype, bits: int = 16, input_bits: int = 16,
+    is_fp8: bool = False, args: ExpertArgs = SWIGLU_EXPERTS,
+) -> list[Expert]:  # fmt: skip
     def pack(parts: Sequence[Tensor | QuantizedWeight], bias: Tensor | None) -> PackedLinear:
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
         if len(quantized) == len(parts):

@@ -38,17 +38,9 @@ class RowParallelLinear:
 
 
 def pack_row_parallel(
-    weight: Tensor | QuantizedWeight,
-    bias: Tensor | None,
-    columns: Sequence[slice],
-    group: Any,
-    backend: Any,
-    *,
-    dtype: torch.dtype,
-    bits: int,
-    input_bits: int,
-    is_fp8: bool,
-) -> RowParallelLinear:
+    weight: Tensor | QuantizedWeight, bias: Tensor | None, columns: Sequence[slice], group: Any, backend: Any, *,
+    dtype: torch.dtype, bits: int, input_bits: int, is_fp8: bool,
+) -> RowParallelLinear:  # fmt: skip
     """Implement `ops.pack_row_parallel`. The weight is rounded before it is cut, so scales do not depend on ranks."""
     num_outputs = len(weight if isinstance(weight, Tensor) else weight.values)
     places = list(zip(columns, [bias, *[None] * (len(columns) - 1)], strict=True))  # a bias is added once

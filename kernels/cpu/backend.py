@@ -153,15 +153,9 @@ def route(router_logits: Tensor, args: RouteArgs, slot_mapping: Tensor | None = 
 
 
 def pack_experts(
-    experts: Iterable[ExpertWeights],
-    *,
-    num_experts: int,
-    dtype: torch.dtype,
-    bits: int = 16,
-    input_bits: int = 16,
-    is_fp8: bool = False,
-    args: ExpertArgs = SWIGLU_EXPERTS,
-) -> "Experts":
+    experts: Iterable[ExpertWeights], *, num_experts: int, dtype: torch.dtype, bits: int = 16, input_bits: int = 16,
+    is_fp8: bool = False, args: ExpertArgs = SWIGLU_EXPERTS,
+) -> "Experts":  # fmt: skip
     from .experts import pack_experts as packed
 
     def pack_matrix(parts: Sequence[Tensor | QuantizedWeight], bias: Tensor | None) -> "AnyLinear":

@@ -35,15 +35,9 @@ def head_linear(x: Tensor, packed: HeadWeights | Tensor) -> Tensor:
 
 
 def latent_and_cache(
-    q: Tensor,
-    latent: Tensor,
-    k: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    cos_sin: Tensor,
-    up: HeadWeights | Tensor,
+    q: Tensor, latent: Tensor, k: Tensor, positions: Tensor, slots: Tensor, cos_sin: Tensor, up: HeadWeights | Tensor,
     cache: CacheView,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     if isinstance(up, Tensor):
         return reference.latent_and_cache(q, latent, k, positions, slots, cos_sin, up, cache)
     num_tokens, num_heads, width = q.shape

@@ -33,21 +33,10 @@ def short_conv(
 
 
 def gated_delta(
-    qkv: Tensor,
-    gates: Tensor,
-    weight: Tensor,
-    a_log: Tensor,
-    dt_bias: Tensor,
-    view: StateView,
-    ragged: RaggedBatch,
-    states: StateBatch,
-    *,
-    num_k_heads: int,
-    head_k_dim: int,
-    num_v_heads: int,
-    head_v_dim: int,
+    qkv: Tensor, gates: Tensor, weight: Tensor, a_log: Tensor, dt_bias: Tensor, view: StateView, ragged: RaggedBatch,
+    states: StateBatch, *, num_k_heads: int, head_k_dim: int, num_v_heads: int, head_v_dim: int,
     tiles_heads: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     sizes: dict[str, Any] = {
         "num_k_heads": num_k_heads, "head_k_dim": head_k_dim, "num_v_heads": num_v_heads, "head_v_dim": head_v_dim,
         "tiles_heads": tiles_heads,
@@ -65,22 +54,10 @@ def gated_delta(
 
 
 def mamba2(
-    xbc: Tensor,
-    dt: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    a_log: Tensor,
-    d: Tensor,
-    dt_bias: Tensor,
-    view: StateView,
-    ragged: RaggedBatch,
-    states: StateBatch,
-    *,
-    head_dim: int,
-    num_groups: int,
-    state_size: int,
+    xbc: Tensor, dt: Tensor, weight: Tensor, bias: Tensor | None, a_log: Tensor, d: Tensor, dt_bias: Tensor,
+    view: StateView, ragged: RaggedBatch, states: StateBatch, *, head_dim: int, num_groups: int, state_size: int,
     dt_limits: tuple[float, float] = (0.0, float("inf")),
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     run = _recurrence("mamba2", view, weight, xbc, dt)
     if run is None:
         return reference.mamba2(
@@ -119,15 +96,9 @@ def _places(view: StateView, ragged: RaggedBatch, states: StateBatch) -> Mapping
 
 
 def gated_rms_norm(
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    *,
-    eps: float,
-    group_size: int,
-    norm_before_gate: bool,
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group_size: int, norm_before_gate: bool,
     is_sigmoid: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     run = build.op("gated_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)))
     if run is None or gate.dtype != x.dtype or gate.stride(1) != 1:
         return reference.gated_rms_norm(

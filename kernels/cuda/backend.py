@@ -228,15 +228,9 @@ def _quantized(parts: Sequence[Tensor | QuantizedWeight], bits: int, is_fp8: boo
 
 
 def pack_experts(
-    experts: Iterable[ExpertWeights],
-    *,
-    num_experts: int,
-    dtype: torch.dtype,
-    bits: int = 16,
-    input_bits: int = 16,
-    is_fp8: bool = False,
-    args: ExpertArgs = SWIGLU_EXPERTS,
-) -> moe.PackedExperts | QuantizedExperts:
+    experts: Iterable[ExpertWeights], *, num_experts: int, dtype: torch.dtype, bits: int = 16, input_bits: int = 16,
+    is_fp8: bool = False, args: ExpertArgs = SWIGLU_EXPERTS,
+) -> moe.PackedExperts | QuantizedExperts:  # fmt: skip
     """Pack experts: quantized ones as they are, if they have a layout, else in `dtype`. Without gates: not built."""
     assert args.is_gated
     rest = iter(experts)

@@ -54,15 +54,9 @@ def _latent_and_cache(
 
 
 def latent_and_cache(
-    q: Tensor,
-    latent: Tensor,
-    k: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    cos_sin: Tensor,
-    up: Tensor,
+    q: Tensor, latent: Tensor, k: Tensor, positions: Tensor, slots: Tensor, cos_sin: Tensor, up: Tensor,
     cache: CacheView,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Like ops.latent_and_cache → a new contiguous q [T, Hq, R + r]."""
     num_tokens, num_heads, _ = q.shape
     (rank, inner), rotary, lines = up.shape[1:], cos_sin.shape[1], cache.keys
