@@ -60,7 +60,7 @@ class EngineExtension(Declaration):
 @cache
 def declared() -> tuple[EngineExtension, ...]:
     """Return the extensions in this installation: folders of engine/extras/, then other packages' entry points."""
-    return tuple(sorted(declarations(_EXTRAS, ENTRY_POINTS), key=lambda extension: extension.order))
+    return tuple(sorted(declarations([_EXTRAS], ENTRY_POINTS), key=lambda extension: extension.order))
 
 
 def used(config: Any) -> list[EngineExtension]:
@@ -68,17 +68,25 @@ def used(config: Any) -> list[EngineExtension]:
     return [extension for extension in declared() if extension.is_used(config)]
 
 
-def declarations(extras: str, entry_point_group: str) -> list[Any]:
-    """Return what the folders of a package declare as `EXTENSION`, and other packages by an entry point."""
-    try:
-        path = import_module(extras).__path__
-    except ModuleNotFoundError as exc:
-        if exc.name != extras:
-            raise
-        path = []  # all have been deleted
-    folders = [import_module(f"{extras}.{info.name}") for info in pkgutil.iter_modules(path)]
+def declarations(rooms: Iterable[str], entry_point_group: str) -> list[Any]:
+    """Return what the folders of these packages declare as `EXTENSION`, and other packages by an entry point."""
+    folders = []
+    for room in rooms:
+        try:
+            path = import_module(room).__path__
+        except ModuleNotFoundError as exc:
+            if exc.name != room:
+                raise
+            path = []  # all have been deleted
+        folders += [import_module(f"{room}.{info.name}") for info in pkgutil.iter_modules(path)]
     own = [folder.EXTENSION for folder in folders if hasattr(folder, "EXTENSION")]
-    return own + [point.load() for point in entry_points(group=entry_point_group)]
+    return own + [point.load() for point in _entry_points().select(group=entry_point_group)]
+
+
+@cache
+def _entry_points() -> Any:  # EntryPoints, before Python 3.12 groups of them
+    """Read the entry points of all packages once, for the engine and the server: 6 ms."""
+    return entry_points()
 
 
 def joined(base: type, extensions: "tuple[Any, ...]", *, name: str, module: str) -> Any:

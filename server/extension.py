@@ -7,18 +7,16 @@ no import. This module knows no extension by name.
 
 import dataclasses
 import logging
-import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import ConfigError
-from ..engine.extension import importing_for
+from ..engine.extension import declarations, importing_for
 
 if TYPE_CHECKING:
     from starlette.middleware import Middleware
@@ -236,11 +234,7 @@ class LazyTable(Mapping[str, Any]):
 @cache
 def declared() -> tuple[Extension, ...]:
     """Extensions in this installation: the folders of `_ROOMS`, then other packages' entry points."""
-    rooms = [import_module(f"{__package__}.{room}") for room in _ROOMS]
-    found = [(room, info) for room in rooms for info in pkgutil.iter_modules(room.__path__) if info.ispkg]
-    folders = [import_module(f"{room.__name__}.{info.name}") for room, info in found]
-    own = [folder.EXTENSION for folder in folders if hasattr(folder, "EXTENSION")]
-    return (*own, *(point.load() for point in entry_points(group=ENTRY_POINTS)))
+    return tuple(declarations([f"{__package__}.{room}" for room in _ROOMS], ENTRY_POINTS))
 
 
 def has_extension(name: str) -> bool:
