@@ -70,10 +70,10 @@ class PromptReader:
         return await self.run(work, length=len(token_ids))
 
     async def prepare(self) -> None:
-        """Start the process of the chat template, which the first conversation would wait for: 0.6 s."""
+        """Start the process of the chat template, for which the first conversation would wait: 0.6 s."""
         if self._tokenizer is not None and self._tokenizer.has_chat_template:
             with contextlib.suppress(InvalidRequestError, UnavailableError):  # the first conversation is told of it
-                asked = await self._threads.run(partial(self._chat.render, _ASK), length=0)
+                asked = await self._threads.run(lambda: self._chat.render(_ASK), length=0)
                 self._form = json.loads(asked)
 
     async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
