@@ -89,7 +89,6 @@ class AsyncEngine:
         self._dispatch = DeltaDispatch(self._queue_limits.note_end, on_failures=None if is_offline else self._probe)
         self.observe = self._dispatch.observe
         self._ranks: Any = None  # other processes of a tensor-parallel model
-        self._preparing: asyncio.Task[None] | None = None
         self._input_threads = InputThreads(max_length=config.max_queue_chars, is_direct=is_offline)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-step")
 
@@ -99,8 +98,6 @@ class AsyncEngine:
         """Load the model in the step's thread and begin stepping. Raises ConfigError."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self.load)
-        if self.generates:  # beside the first requests: a conversation waits for the same process, others for none
-            self._preparing = asyncio.create_task(self.prompts.prepare(), name="splitfuse-chat")
         self._ranks = self.runner.ranks
         if self._ranks is not None:
             self._ranks.on_lost(lambda error: loop.call_soon_threadsafe(self._lose, error))
@@ -124,6 +121,8 @@ class AsyncEngine:
         self.prompts = PromptReader(
             self.core, parts.input_processor, parts.tokenizer, self._queue_limits, self._input_threads
         )
+        if self.generates and not self._is_offline:
+            self.prompts.prepare()
         self.view = EngineView(self.pipeline)
         self.is_loaded = self._is_offline
 
@@ -140,9 +139,6 @@ class AsyncEngine:
     async def stop(self) -> None:
         """Abort all requests (each output ends with finish_reason "abort") and end all tasks and threads."""
         self.is_draining = True
-        if self._preparing is not None:
-            self._preparing.cancel()
-            await asyncio.gather(self._preparing, return_exceptions=True)
         if self._loop_task is not None:
             if self._is_stepping:
                 self.abort_all()

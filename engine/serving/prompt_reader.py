@@ -69,12 +69,11 @@ class PromptReader:
         work = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
         return await self.run(work, length=len(token_ids))
 
-    async def prepare(self) -> None:
+    def prepare(self) -> None:
         """Start the process of the chat template, for which the first conversation would wait: 0.6 s."""
         if self._tokenizer is not None and self._tokenizer.has_chat_template:
-            with contextlib.suppress(InvalidRequestError, UnavailableError):  # the first conversation is told of it
-                asked = await self._threads.run(lambda: self._chat.render(_ASK), length=0)
-                self._form = json.loads(asked)
+            with contextlib.suppress(UnavailableError):  # the first conversation is told of it
+                self._chat.start()
 
     async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """Return the prompt text of a conversation, within limits in time and memory. Options as ChatTemplate.render.

@@ -26,6 +26,10 @@ class Renderer:
         # Long conversations have a process of their own, and also a thread of their own (input_threads.py).
         self._short, self._long = _Process(setup), _Process(setup)
 
+    def start(self) -> None:
+        """Start the process of most conversations before the first one. Raises UnavailableError."""
+        self._short.start()
+
     def render(self, conversation: str) -> str:
         """Render the prompt's text of a conversation: the JSON of ChatTemplate.render's arguments. Blocks.
 
@@ -47,6 +51,9 @@ class _Process:
         program = f"import sys; sys.path[:] = {sys.path!r}; from {__package__} import render_worker as it; it.main()"
         self._process = WorkerProcess(["-c", program], setup=setup)
         self._lock = threading.Lock()
+
+    def start(self) -> None:
+        self._process.start()
 
     def ask(self, conversation: str) -> Reply:
         with self._lock:

@@ -52,6 +52,11 @@ class WorkerProcess:
         self.current: Connection | None = None
         self._end: Callable[[], object] = lambda: None  # ends the current process and frees its resources
 
+    def start(self) -> None:
+        """Start the process before its first job. Raises UnavailableError if it cannot start."""
+        with self._lock:
+            self._connected()
+
     def ask(self, job: str) -> Reply:
         """Send a job, as JSON, and wait for the reply. Raises WorkerEndedError; UnavailableError if none can start."""
         with self._lock:

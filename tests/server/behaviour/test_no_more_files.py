@@ -1,6 +1,6 @@
 """A server that can open no more files: what needs a new process is 503 then, and works afterwards.
 
-The process of the chat template runs by then, so the chat goes on.
+The process of the chat template starts before the server is ready, so the chat goes on.
 """
 
 import contextlib
