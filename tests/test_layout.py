@@ -56,7 +56,7 @@ LARGER = {
     "engine/extras/simulation": (790, "recordings, their replay and their pictures"),
     "engine/extras/spec_decode": (1120, "four drafters and their settings"),
     "server/api/chat": (919, "conversations, tools and checks of answers, for all dialects"),
-    "server/apis/openai": (720, "the API that most clients use"),
+    "server/apis/openai": (756, "the API that most clients use, and chats that are kept"),
     "server/apis/responses": (770, "a dialect with items, events and stored answers"),
     "server/extras/replicas": (770, "HAProxy, Ray and the supervision of servers"),
     "server/results/batches": (1010, "uploads, and jobs that survive a restart"),
