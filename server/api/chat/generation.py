@@ -1,6 +1,6 @@
-"""From a request's prompts and parameters to jobs, streamed or awaited, for the routes that keep no result.
+"""From a request's prompts and parameters to jobs, streamed or awaited.
 
-A disconnect aborts the jobs.
+A disconnect aborts the jobs, except a stream's that is stored.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ....engine.core.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.response_middleware import answer_headers
-from ...jobs.job import Job
+from ...jobs.job import Attachment, Job
 from ...jobs.signal import Signal
 from ...service import Service, service_of
 from ..streaming import StreamWriter, stream
@@ -35,6 +35,7 @@ class Generation:
     user: str = ""
     keeps_prompt: bool = False
     check: AnswerCheck | None = None
+    stored: Attachment | None = None  # kept with a stream's job, which then goes on without its reader
 
     def jobs(self, service: Service, *, owner: str) -> list[Job]:
         """Create the jobs without submitting them."""
@@ -60,12 +61,19 @@ class Generation:
         """Submit the jobs and return them while they run. Raises like `Service.submit`, after aborting all of them."""
         self._announce(request)
         service = service_of(request)
+        if self.stored is not None:
+            await service.results.check_quota(owner_of(request))
         jobs = self.jobs(service, owner=owner_of(request))
         try:
             for job, prompt in zip(jobs, self.prompts, strict=True):
+                if self.stored is not None:
+                    job.attach(self.stored)
+                    service.results.add(job)
                 await service.submit(job, prompt, self.params, user=self.user)
         except BaseException:  # one of the prompts was refused
             service.abort(*jobs)
+            for job in jobs if self.stored is not None else ():
+                service.results.forget(job)
             raise
         return jobs
 
@@ -79,7 +87,8 @@ def streamed(request: Request, jobs: Sequence[Job], writer: StreamWriter) -> Res
     """Stream the events of jobs that `begin` submitted. The header has the id that explains the first one."""
     service = service_of(request)
     headers = {"X-Seq-Id": jobs[0].seq_id}
-    return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs), headers=headers)
+    owned = [job for job in jobs if job.attachment is None]
+    return stream(jobs, writer, on_disconnect=lambda: service.abort(*owned), headers=headers)
 
 
 async def chat_generation(

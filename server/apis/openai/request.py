@@ -144,6 +144,7 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
         "web_search_options": (),
         "moderation": (),
     }
+    ignored: ClassVar = {name: values for name, values in OpenAIRequest.ignored.items() if name != "store"}
     messages: SkipValidation[list[ChatMessage]]
     prompt_token_ids: Annotated[
         SkipValidation[list[int] | None],
@@ -152,6 +153,9 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
     functions: SkipValidation[list[dict[str, Any]] | None] = None
     function_call: SkipValidation[str | dict[str, Any] | None] = None
     include_reasoning: bool = True
+    store: Annotated[
+        bool | None, Field(description="A stream's answer goes on without its reader: GET /v1/chat/completions/ID.")
+    ] = None
     logprobs: bool = False
     top_logprobs: Annotated[Any, schema_of("logprobs")] = None
 
@@ -165,6 +169,8 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
         if isinstance(functions := fields.get("functions"), list) and functions:
             assert isinstance(fields, dict)  # a copy of the body
             fields |= _as_tools(functions, fields)
+        if fields.get("store") and not fields.get("stream"):
+            reading.ignore("store")
         super()._look_into(fields, reading)
 
     def chat(self) -> Chat:

@@ -1,16 +1,17 @@
 """OpenAI-compatible routes: models, completions, chat completions, over the same jobs as the native routes.
 
-A disconnect aborts the request, streamed or not; these jobs are not kept.
+A disconnect aborts the request, streamed or not; only chats' streams with `store` are kept.
 """
 
+import functools
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,18 +27,24 @@ from ...api.chat.timed_route import TimedRoute
 from ...api.chat.token_limit import announce_cut, cut_to_fit
 from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
 from ...api.request_model import read_fields
+from ...api.streaming import stream as stream_of
+from ...http.auth import owner_of
+from ...http.disconnect import unless_disconnected
+from ...http.errors import ResultNotFoundError
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
-from ...jobs.job import Job
+from ...jobs.job import Job, raise_failure
+from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
 from .model_list import described, is_anthropic, page_of_models
-from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
+from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest, Shown
 from .response import Head, ResponseBuilder, TokenText
 from .stream import OpenAIStreamWriter
 
 router = APIRouter(tags=["OpenAI"], route_class=TimedRoute)
+_CHAT = "chatcmpl-"  # before the ids of chats
 
 
 @router.get("/models", include_in_schema=False)
@@ -95,6 +102,24 @@ async def chat_completions(
     return await answer.response(request)
 
 
+@router.get("/v1/chat/completions/{completion_id}", responses=_STREAMED | errors(*LOOKUP))
+async def stored_chat(
+    request: Request,
+    completion_id: Annotated[str, Path(description="The answer's id, or X-Seq-Id of its stream.")],
+    stream: Annotated[bool, Query(description="True for the chunks from the first on.")] = False,
+) -> Response:
+    """The answer of a stream with `store`, when it is complete. A disconnect cancels nothing."""
+    service = service_of(request)
+    job = await service.results.find(seq_id_of(completion_id.removeprefix(_CHAT)), owner=owner_of(request))
+    if not isinstance(stored := job.attachment, _StoredChat):
+        raise ResultNotFoundError
+    if stream:
+        return stream_of([job], stored.writer([job]), headers={"X-Seq-Id": job.seq_id})
+    await unless_disconnected(request.receive, job.ended.wait())
+    raise_failure([job])
+    return SlicedResponse.of(await service.json.write(stored.builder(job).answer([job])))
+
+
 async def complete_batched(
     service: Service, fields: Mapping[str, Any], *, owner: str, defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -109,6 +134,25 @@ async def chat_batched(
     """Answer like POST /v1/chat/completions, in the background. Raises like the route."""
     answer = await _chat_completion(service, read_fields(service, fields, ChatCompletionRequest, defaults=defaults))
     return await answer.whole(service, owner=owner)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredChat:
+    """Attachment of a kept chat: makes the builder that each of its readers needs."""
+
+    head: Head
+    build: Callable[[Head], ChatResponseBuilder]
+    shown: Shown
+    check: AnswerCheck | None
+    num_bytes: int = 1000  # about
+
+    def builder(self, job: Job) -> ChatResponseBuilder:
+        """Begin the answer, under the job's id."""
+        return self.build(replace(self.head, id=_CHAT + job.seq_id))
+
+    def writer(self, jobs: Sequence[Job]) -> OpenAIStreamWriter:
+        """Begin a stream of the answer."""
+        return OpenAIStreamWriter(self.builder(jobs[0]), jobs, shown=self.shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +178,9 @@ class _Answer:
             raise InvalidRequestError("prompt_logprobs goes with stream false only", param="prompt_logprobs")
         jobs = await self.generation.begin(request)
         self._announce_cut(request, jobs)
+        stored = self.generation.stored
         writer = OpenAIStreamWriter(self.builder, jobs, shown=self.body.shown)
-        return streamed(request, jobs, writer)
+        return streamed(request, jobs, stored.writer(jobs) if isinstance(stored, _StoredChat) else writer)
 
     def _announce_cut(self, request: Request, jobs: Sequence[Job]) -> None:
         announce_cut(request, jobs, limit=self.generation.params.default_max_tokens)
@@ -183,10 +228,14 @@ async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _An
         add_special_tokens=bool(body.add_special_tokens),
         prompt_token_ids=body.prompt_token_ids,
     )
-    builder = ChatResponseBuilder(
-        _head(service, "chatcmpl-", params), _token_text(service, body), shown=body.shown, answer=answer
+    head = _head(service, _CHAT, params)
+    build = functools.partial(
+        ChatResponseBuilder, token_text=_token_text(service, body), shown=body.shown, answer=answer
     )
-    return _Answer(body=body, builder=builder, generation=generation)
+    if body.store and body.stream:
+        stored = _StoredChat(head=head, build=build, shown=body.shown, check=generation.check)
+        generation = replace(generation, stored=stored)
+    return _Answer(body=body, builder=build(head), generation=generation)
 
 
 def _token_text(service: Service, body: OpenAIRequest) -> TokenText:

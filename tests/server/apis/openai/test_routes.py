@@ -323,3 +323,28 @@ async def test_tokenize_and_detokenize(served):
     ]:
         assert (await post(path, **fields))[0] == 400, (path, fields)
     assert (await post("/tokenize", prompt="x", model="other"))[0] == 404
+
+
+async def test_a_stored_stream_goes_on_without_its_reader(served, client):
+    fields = {"messages": MESSAGES, "max_tokens": 6, "store": True, "stream_options": {"include_usage": True}}
+    served.engine.hold()
+    async with served.client.stream("POST", "/v1/chat/completions", json={"stream": True, **fields}) as response:
+        seq_id = response.headers["X-Seq-Id"]
+    await served.engine.allow()
+    kept = await client.chat.completions.retrieve(f"chatcmpl-{seq_id}")
+    assert (kept.id, kept.choices[0].message.content) == (f"chatcmpl-{seq_id}", answer_text(CHAT_PROMPT, num_tokens=6))
+    for _ in range(2):  # each reader gets all of it
+        events = parse_events((await served.client.get(f"/v1/chat/completions/{seq_id}?stream=true")).text)
+        deltas = [event["data"]["choices"][0]["delta"] for event in events[:-1] if event["data"]["choices"]]
+        assert "".join(delta.get("content", "") for delta in deltas) == kept.choices[0].message.content
+        assert events[-2]["data"]["usage"]["completion_tokens"] == 6
+    assert (await served.client.delete(f"/result/{seq_id}")).status_code == 200
+    with pytest.raises(openai.NotFoundError):
+        await client.chat.completions.retrieve(seq_id)
+
+
+async def test_only_stored_chats_are_found(served, client):
+    submitted = (await served.client.post("/generate", json={"prompt": "x"})).json()["seq_id"]
+    response = await served.client.post("/v1/chat/completions", json={"messages": MESSAGES, "stream": True})
+    for seq_id in (submitted, response.headers["X-Seq-Id"], "x"):
+        assert (await served.client.get(f"/v1/chat/completions/{seq_id}")).status_code == 404
