@@ -1,16 +1,21 @@
 """The chat in a real browser: its twelve points on a wide and a narrow screen, and the states of the server."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from browser import chromium, violations, watched_page
-from serving import ServerProcess
+from serving import ServerProcess, SlowSteps
+
+from splitfuse.engine.config.named_models import DEMO_FOLDER
 
 thorough = pytest.mark.thorough  # `make page` runs these; CI a whole conversation and axe, at 390 px
 SIZES = {1280: {"width": 1280, "height": 800}, 390: {"width": 390, "height": 844}}
+GO_ON = ".actions button:has-text('Go on')"
 MARKDOWN = """# Title
 
 Some **bold**, *soft* and `code`, a [link](https://example.org/a) and a [bad one](javascript:alert(1)).
@@ -58,6 +63,7 @@ THINKING = r"""() => {
       return Promise.resolve(new Response("{}"));
     }
     const told = '{"ttft_s": null, "status": "completed"}';
+    if (path === "result/own-id") return Promise.resolve(new Response("{}"));
     if (path === "result/own-id/explain") return Promise.resolve(new Response(told));
     if (!path.endsWith("chat/completions")) return real(path, options);
     const body = new ReadableStream({start(own) {
@@ -232,6 +238,72 @@ def test_stop_again_edit_and_branches(page: Any) -> None:
     assert page.text_content(".assistant .count") == "2/2"
 
 
+def answer_of(page: Any) -> str:
+    """Return the text of the shown answer."""
+    text: str = page.text_content(".assistant > .prose").strip()
+    return text
+
+
+def never_ending(route: Any) -> None:
+    """Let an answer go on to its limit of tokens."""
+    route.continue_(post_data=json.dumps({**route.request.post_data_json, "ignore_eos": True}))
+
+
+def test_a_reload_keeps_the_answer_coming(page: Any, live_server: ServerProcess, slow: SlowSteps) -> None:
+    """The server forgets an answer once the page has all of it, or is told to stop."""
+    page.route("**/v1/chat/completions", never_ending)
+    settle(page, max_tokens=60, temperature=0)
+    slow.off()
+    ask(page, "One day, a little girl")
+    whole = answer_of(page)
+    slow.on()
+    opened(page, live_server.url)
+    page.fill("#prompt", "One day, a little girl")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.running > .prose')?.textContent.length > 20")
+    page.reload()
+    page.wait_for_function("() => document.querySelector('.running > .prose')?.textContent.length > 20")
+    assert not page.is_visible(GO_ON)
+    with page.expect_request(lambda request: request.method == "DELETE") as forgotten:
+        slow.off()
+        complete(page, 1)
+    assert answer_of(page) == whole
+    assert forgotten.value.response().status == 200
+    page.reload()
+    complete(page, 1)
+    assert answer_of(page) == whole
+
+
+def test_a_cut_answer_is_marked_and_goes_on(page: Any) -> None:
+    settle(page, max_tokens=8, temperature=0)
+    ask(page, "One day")
+    whole = answer_of(page)
+    settle(page, max_tokens=4)
+    page.click(".assistant [title='Answer again']")
+    page.wait_for_function("() => document.querySelector('.assistant .count')?.textContent === '2/2'")
+    complete(page, 1)
+    assert len(answer_of(page)) < len(whole)
+    assert "cut at the limit" in page.text_content(".assistant .stats")
+    page.focus(GO_ON)
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        "(text) => document.querySelector('.assistant > .prose').textContent.trim() === text", arg=whole
+    )
+    complete(page, 1)
+    assert page.text_content(".assistant .count") == "2/2", "the same branch"
+
+
+@thorough
+def test_an_answer_of_a_server_that_has_restarted_is_marked(page: Any) -> None:
+    page.evaluate(ENDLESS)
+    page.fill("#prompt", "Hello")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.running > .prose')?.textContent === 'words'")
+    page.reload()
+    page.wait_for_selector(GO_ON)
+    assert page.text_content(".assistant .stats").startswith("cut off")
+
+
 def test_a_word_opens_and_the_answer_goes_on_with_another(page: Any) -> None:
     settle(page, max_tokens=8, temperature=0)
     ask(page, "One day")
@@ -399,6 +471,23 @@ def test_a_banner_says_that_the_server_is_away(
         page.unroute("**/ready")
         page.click("#banner button")
         page.wait_for_selector("#banner", state="hidden")
+
+
+def test_a_model_without_a_template_continues_text(browser: Any, tmp_path: Path) -> None:
+    model = tmp_path / "base"
+    shutil.copytree(DEMO_FOLDER, model, ignore=shutil.ignore_patterns("chat_template*", "draft"))
+    with ServerProcess(str(model), "--dtype", "float32") as server, watched_page(browser) as page:
+        opened(page, server.url)
+        assert "continues your text" in page.text_content("#hello .for-text")
+        assert not page.is_visible("#ideas")
+        settle(page, max_tokens=12, temperature=0)
+        ask(page, "One day, a little girl")
+        prompt = {"prompt": "One day, a little girl", "max_tokens": 24, "temperature": 0}
+        text = httpx.post(f"{server.url}/v1/completions", json=prompt).json()["choices"][0]["text"].strip()
+        page.click(GO_ON)
+        page.wait_for_function(
+            "(text) => document.querySelector('.assistant > .prose').textContent.trim() === text", arg=text
+        )
 
 
 @pytest.fixture(scope="module")

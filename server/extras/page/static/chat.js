@@ -34,11 +34,12 @@ class Chat {
     this.runs = new Map();  // chat's id → {conversation, completion, message} while an answer comes
     this.own = new Set();
     this.model = null;
+    this.isPlain = false;  // a model without a chat template continues text
     this.isDirty = true;
     this.settings = new ChatSettings({onSystem: (text) => this.setSystem(text), onRemoveAll: () => this.removeAll()});
     this.conversation = Conversation.fresh(this.settings.system);
     this.talk = new Talk({edit: (node) => this.edit(node), retry: (node) => this.retry(node), show: (node) => this.showBranch(node),
-      explain: (node) => this.explain(node), goOn: (node, index, word) => this.goOn(node, index, word), stopThinking: () => this.stopThinking(), isLast: (node) => node.id === this.conversation.chat.leaf,
+      explain: (node) => this.explain(node), goOn: (node, index, word) => this.goOn(node, index, word), resume: (node) => this.resume(node), stopThinking: () => this.stopThinking(), isLast: (node) => node.id === this.conversation.chat.leaf,
       answerCalls: (node, texts) => this.answerCalls(node, texts)});
     this.composer = new Composer({onSend: (text, files) => this.send(text, files), onStop: () => this.stop(), onFault: (text) => showToast(text)});
     this.list = new ChatList(this.store, {current: () => this.conversation.chat.id, onOpen: (chat) => this.open(chat),
@@ -83,11 +84,24 @@ class Chat {
       setTimeout(() => this.begin(), 1000);
       return;
     }
+    const props = await this.api.json("props", {isExtra: true}).catch(() => null);
+    this.isPlain = props?.chat_template === "";
+    document.body.classList.toggle("text-mode", this.isPlain);
     byId("model").textContent = this.model.id;
     this.settings.showDefaults(this.model.default_sampling_params ?? {});
     this.changed();
+    this.readPending();
     this.askFromAddress();
     this.composer.area.focus();
+  }
+
+  // Reads answers on that came when an earlier page ended.
+  readPending() {
+    for (const chat of this.list.chats) {
+      const conversation = chat.id === this.conversation.chat.id ? this.conversation : new Conversation(structuredClone(chat));
+      const message = conversation.chat.nodes.find((node) => node.pending);
+      if (message && !this.runs.has(chat.id)) this.follow(conversation, message, (completion) => completion.readAgain());
+    }
   }
 
   // Sends the question of ?q=, once.
@@ -190,24 +204,39 @@ class Chat {
     return this.runs.has(this.conversation.chat.id);
   }
 
-  async answer(conversation, parent, begun = {}) {
+  // Lets a cut answer go on: the prompt ends with its own words.
+  resume(node) {
+    if (this.isBusy) return;
+    for (const name of ["error", "finish", "stats", "explanation", "pending"]) delete node[name];
+    this.answer(this.conversation, node.parent, {content: node.content.replace(/\ufffd+$/, "")}, node);
+  }
+
+  answer(conversation, parent, begun = {}, message = conversation.add(parent, {role: "assistant"})) {
+    Object.assign(message, begun);
+    const [path, body] = conversation.question(message, {isPlain: this.isPlain, settings: {model: this.model.id, ...this.settings.body()}});
+    return this.follow(conversation, message, (completion) => completion.read(path, body));
+  }
+
+  async follow(conversation, message, read) {
     const {chat} = conversation;
-    const messages = conversation.messages(parent);
-    if (begun.content) messages.push({role: "assistant", content: begun.content});
-    const more = begun.content ? {add_generation_prompt: false, continue_final_message: true} : {};
-    const message = conversation.add(parent, {role: "assistant", ...begun});
-    const completion = new Completion(this.api, message, {onChange: () => this.grew(conversation, completion)});
+    const completion = new Completion(this.api, message, {onChange: () => this.grew(conversation, completion), onBegun: () => this.store.put(chat)});
     this.runs.set(chat.id, {conversation, completion, message, saved: 0});
     this.talk.isAtEnd = true;
     if (conversation === this.conversation) history.replaceState(null, "", `#chat=${chat.id}`);
     this.save(conversation);
     this.changed();
-    const isThere = await completion.read({model: this.model.id, messages, ...more, ...this.settings.body()});
-    if (!isThere) this.watch.suspect();
+    for (let isThere = await read(completion); !isThere;) {
+      this.watch.suspect();
+      if (!message.pending) break;
+      await this.watch.ready();
+      isThere = await completion.readAgain();
+    }
+    const forgotten = completion.forget();
     if (this.runs.get(chat.id)?.message === message) {
       this.runs.delete(chat.id);
       await this.save(conversation);
     }
+    await forgotten;
     this.changed();
   }
 

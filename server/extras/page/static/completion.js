@@ -1,15 +1,18 @@
-// One answer of /v1/chat/completions as it streams into a message, and the server's figures about it.
+// One answer as it streams into a message, and the server's figures about it. The server goes on without a reader: the
+// message's `pending` names its answer, and the words before it, until all of it is here.
 
 import {readEvents} from "./api.js";
 
+export const CHAT = "v1/chat/completions";
 const EXPLAIN_TRIES = 5;
 const EXPLAIN_MS = 60;
 
 export class Completion {
-  constructor(api, message, {onChange}) {
+  constructor(api, message, {onChange, onBegun}) {
     this.api = api;
     this.message = message;
     this.onChange = onChange;
+    this.onBegun = onBegun;
     this.stopped = new AbortController();
     this.seqId = null;
     this.usage = null;
@@ -17,14 +20,40 @@ export class Completion {
     this.first = null;  // ms, as the browser saw it
   }
 
-  // Reads the whole answer. What goes wrong stands in the message's `error`. Returns false if the server is away.
-  async read(body) {
+  // Asks, and reads the whole answer. What goes wrong stands in the message's `error`. Returns false if the server is away.
+  read(path, body) {
+    const {message} = this;
+    return this.follow(async () => {
+      const response = await this.api.fetch(path, {method: "POST", signal: this.stopped.signal,
+        body: {...body, stream: true, stream_options: {include_usage: true}, ...(path === CHAT ? {store: true} : {})}});
+      this.seqId = response.headers.get("X-Seq-Id");
+      if (this.seqId && path === CHAT) {
+        message.pending = {id: this.seqId, length: message.content.length, words: message.words?.length ?? 0};
+        this.onBegun();
+      }
+      return response;
+    });
+  }
+
+  // Reads an answer that an earlier page began, from its first word. What is here stays if the server has it no more.
+  readAgain() {
+    const {message} = this;
+    const {id, length, words} = message.pending;
+    this.seqId = id;
+    for (const name of ["error", "finish"]) delete message[name];
+    return this.follow(async () => {
+      const response = await this.api.fetch(`${CHAT}/${id}?stream=true`, {signal: this.stopped.signal, isExtra: true});
+      Object.assign(message, {content: message.content.slice(0, length), words: message.words?.slice(0, words)});
+      for (const name of ["reasoning", "thoughts", "thinkingMs", "tools"]) delete message[name];
+      return response;
+    });
+  }
+
+  async follow(ask) {
     const {message} = this;
     let isThere = true;
     try {
-      const response = await this.api.fetch("v1/chat/completions", {method: "POST", signal: this.stopped.signal,
-        body: {...body, stream: true, stream_options: {include_usage: true}}});
-      this.seqId = response.headers.get("X-Seq-Id");
+      const response = await ask();
       let isWhole = false;
       await readEvents(response, (name, data) => {
         if (name === "end") isWhole = true;
@@ -32,9 +61,10 @@ export class Completion {
       });
       if (!isWhole && !message.error) throw new TypeError("the stream ended early");
     } catch (error) {
-      if (this.stopped.signal.aborted) message.finish = "stopped";
-      else if (error.status) message.error = error.message;
-      else {
+      message.finish = this.stopped.signal.aborted ? "stopped" : "cut";
+      if (error.status === 404 && message.pending) this.seqId = null;  // the server has restarted, or forgotten it
+      else if (error.status && !(message.pending && error.status > 501)) message.error = error.message;
+      else if (!this.stopped.signal.aborted) {
         message.error = "The connection to the server was lost; this answer is not complete.";
         isThere = false;
       }
@@ -50,6 +80,13 @@ export class Completion {
     this.stopped.abort();
   }
 
+  // Lets the server stop and forget the answer, which this browser keeps.
+  async forget() {
+    const {pending} = this.message;
+    delete this.message.pending;
+    if (pending && this.seqId) await this.api.fetch(`result/${pending.id}`, {method: "DELETE", isExtra: true}).catch(() => null);
+  }
+
   // Ends the reasoning; the answer goes on.
   stopThinking() {
     return this.api.json(`result/${this.seqId}/stop_thinking`, {method: "POST", isExtra: true});
@@ -63,13 +100,13 @@ export class Completion {
     const choice = data.choices?.[0];
     if (!choice) return;
     const {content, reasoning_content: reasoning, tool_calls: calls} = choice.delta ?? {};
-    if (content || reasoning || calls) this.first ??= performance.now() - this.began;
+    if (content || reasoning || calls || choice.text) this.first ??= performance.now() - this.began;
     if (reasoning) {
       message.reasoning = (message.reasoning ?? "") + reasoning;
       message.thoughts = (message.thoughts ?? 0) + 1;  // about a token a piece; the usage says it exactly
     }
     if (content && message.reasoning) message.thinkingMs ??= performance.now() - this.began;
-    if (content) message.content += content;
+    message.content += content ?? choice.text ?? "";
     for (const {token, logprob, top_logprobs: top} of (!message.reasoning && choice.logprobs?.content) || []) {
       (message.words ??= []).push([token, Math.exp(logprob), top.map((other) => [other.token, Math.exp(other.logprob)])]);
     }
@@ -92,7 +129,7 @@ export class Completion {
       if (!found) return;
       if (found.ttft_s !== null) Object.assign(message.stats, {first: found.ttft_s, seconds: found.e2e_s});
       message.explanation = found;
-      if (found.status !== "running" && found.status !== "queued") return;  // one that was stopped ends a step later
+      if (this.stopped.signal.aborted || (found.status !== "running" && found.status !== "queued")) return;
       await new Promise((resolve) => { setTimeout(resolve, EXPLAIN_MS); });
     }
   }

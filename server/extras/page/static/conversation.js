@@ -1,6 +1,9 @@
 // One chat: a tree of messages, and the branch that is shown. An edit or another answer is one more branch.
 
+import {CHAT} from "./completion.js";
+
 const MAX_TITLE = 60;
+const PLAIN_TOKENS = 200;  // of a text that goes on: a base model ends none
 
 export class Conversation {
   constructor(chat) {
@@ -45,6 +48,23 @@ export class Conversation {
     let leaf = node;
     for (let child = node; child; child = this.chat.nodes.findLast((other) => other.parent === child.id)) leaf = child;
     this.chat.leaf = leaf.id;
+  }
+
+  // The path and the body of the request for an answer, which may have begun.
+  question(message, {isPlain, settings}) {
+    if (isPlain) {
+      const {tools, logprobs, top_logprobs: top, ...body} = {max_tokens: PLAIN_TOKENS, ...settings};
+      return ["v1/completions", {...body, prompt: this.text(message)}];
+    }
+    const {parent, content} = message;
+    const begun = content ? [{role: "assistant", content}] : [];
+    const more = content ? {add_generation_prompt: false, continue_final_message: true} : {};
+    return [CHAT, {messages: [...this.messages(parent), ...begun], ...more, ...settings}];
+  }
+
+  // The branch down to a message as one text, which a model without a chat template continues.
+  text(node) {
+    return `${node.parent ? this.text(this.node(node.parent)) : ""}${node.role === "user" && node.parent ? "\n" : ""}${withFiles(node)}`;
   }
 
   // The branch above a message, as the API takes it.

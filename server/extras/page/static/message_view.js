@@ -7,8 +7,10 @@ import {element} from "./dom.js";
 import {glyph} from "./icons.js";
 import {MarkdownView, codeBlock} from "./markdown.js";
 
+const ENDS = ["stopped", "length"];  // each has words of its own
+
 export class MessageView {
-  // `actions`: edit(node), retry(node), show(node), explain(node), goOn(node, index, word), answerCalls(node, texts).
+  // `actions`: edit(node), retry(node), show(node), explain(node), goOn(node, index, word), resume(node), answerCalls(node, texts).
   constructor(node, actions) {
     this.node = node;
     this.actions = actions;
@@ -81,7 +83,7 @@ export class MessageView {
 
   showFoot(siblings, isRunning) {
     const {node, actions} = this;
-    const key = JSON.stringify([siblings.map((other) => other.id), isRunning, node.stats, node.finish, Boolean(node.explanation)]);
+    const key = JSON.stringify([siblings.map((other) => other.id), isRunning, node.stats, node.finish, Boolean(node.explanation), isCut(node), actions.isLast(node)]);
     if (this.foot.dataset.key === key) return;
     this.foot.dataset.key = key;
     if (isRunning) {
@@ -92,19 +94,27 @@ export class MessageView {
     const buttons = [copyButton(() => node.content, {label: "Copy message"})];
     if (node.role === "user") buttons.push(act("edit", "Edit", () => actions.edit(node)));
     else buttons.push(act("again", "Answer again", () => actions.retry(node)));
+    if (isCut(node) && actions.isLast(node)) buttons.push(element("button", {type: "button", className: "plain", onclick: () => actions.resume(node)}, "Go on"));
     this.foot.replaceChildren(...this.statLine(), element("div", {className: "actions"}, ...buttons, ...branches(node, siblings, act, actions)));
   }
 
   statLine() {
     const {node, actions} = this;
-    if (!node.stats) return [];
-    const parts = statParts(node.stats);
+    if (node.role !== "assistant" || (!node.stats && !isCut(node))) return [];
+    const parts = node.stats ? statParts(node.stats) : [];
+    if (node.finish === "cut" || (isCut(node) && !ENDS.includes(node.finish))) parts.unshift("cut off");
     if (node.finish === "stopped") parts.unshift("stopped");
     if (node.finish === "length") parts.unshift("cut at the limit of tokens");
     const line = element("p", {className: "stats"}, parts.join(", "));
     if (node.explanation) line.append(" · ", element("button", {type: "button", className: "link", ariaLabel: "Why? Explain where the time went", onclick: () => actions.explain(node)}, "why?"));
     return [line];
   }
+}
+
+// True if the answer ended before its end, and its own words can begin a prompt.
+function isCut({role, content, finish, error, stats, reasoning, tools, pending}) {
+  const hasEnded = stats || error;  // a page that was closed wrote neither
+  return role === "assistant" && Boolean(content) && !pending && !reasoning && !tools?.length && (!hasEnded || finish === "cut" || ENDS.includes(finish));
 }
 
 function branches(node, siblings, act, actions) {
