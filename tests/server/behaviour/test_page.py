@@ -97,6 +97,23 @@ def test_strip_lanes_blocks_and_figures_show_what_runs(page: Any, live_server: S
 
 
 @thorough
+def test_docs_have_groups_and_send_requests(browser: Any, live_server: ServerProcess) -> None:
+    with watched_page(browser, viewport={"width": 390, "height": 844}) as page:
+        page.goto(f"{live_server.url}/docs")
+        page.wait_for_selector("h2:has-text('OpenAI')")
+        assert page.locator("h2").count() > 5
+        text = page.text_content("main")
+        assert [word for word in ("`", "Loading") if word in text] == []
+        page.click("summary:has(code:text-is('/generate'))")
+        page.fill("details[open] textarea", '{"prompt": "Once", "max_tokens": 3, "stream": true}')
+        page.click("details[open] >> text=Send")
+        page.wait_for_function(
+            "() => /^200[^]*event: done/.test(document.querySelector('details[open] div pre').textContent)"
+        )
+        assert violations(page) == []
+
+
+@thorough
 def test_the_show_says_how_long_streams_paused_beside_a_long_prompt(page: Any) -> None:
     page.click("#show-me")
     words = wait_for_text(page, "#show-words", "3 of 3")
