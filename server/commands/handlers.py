@@ -103,6 +103,7 @@ def _imported(target: str, *names: str, same: str = "", **renamed: str) -> Calla
     return run
 
 
+agents = _imported(".agents:show", "name", same="url", api_key="client_key")
 doctor = _imported(".doctor:doctor", "model", same="as_json", builds="build")
 fork = _imported(
     ".fork:run", "seq_id", same="url as_json output at append_text max_tokens temperature seed", api_key="client_key"

@@ -66,7 +66,7 @@ def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict
         made[name].add_argument("--temperature", type=float, metavar="NUMBER", help="0 = always the likeliest token")
     for name in ("generate", "chat", "verify"):
         _add_server_flags(made[name], "a running server, as http://localhost:8000, in place of a model here")
-    for name in ("fork", "results"):
+    for name in ("agents", "fork", "results"):
         _add_server_flags(made[name], "the server, as http://localhost:8000; nothing: the one that runs here")
     made["chat"].add_argument("--system", metavar="TEXT", help="system message")
     made["chat"].add_argument("--verbose", action="store_true", help="print the speed after each answer")
@@ -100,12 +100,15 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
         ("ps", handlers.ps, "list your servers on this machine"),
         ("bisect", handlers.bisect, "find the first token and layer at which two models or servers differ"),
         ("fork", handlers.fork, "continue an answer of a running server from one of its tokens"),
+        ("agents", handlers.agents, "print the settings that let a coding agent use a running server"),
         ("results", handlers.results, "copy the results file of a running server: results backup FILE"),
     ):
         made[name] = commands.add_parser(
             name, help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
         )
         made[name].set_defaults(run=run)
+    made["agents"].usage = "splitfuse agents [NAME] [--url URL] [--api-key KEY]"
+    made["agents"].add_argument("name", nargs="?", metavar="NAME", help="an agent, as codex; nothing: a list of them")
     made["results"].usage = "splitfuse results backup FILE [--url URL] [--api-key KEY]"
     made["results"].add_argument("action", choices=("backup",), metavar="backup", help="the one that there is")
     made["results"].add_argument("file", metavar="FILE", help="new file, on the server's machine")
