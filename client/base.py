@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -21,6 +21,7 @@ MAX_POLL_S = 30.0  # the server answers within 60 s, and proxies often cut at 60
 ANSWER_TIMEOUT_S = 90.0  # three times the longest poll: by then the connection is dead
 READ_TIMEOUT_S = 40.0  # the server pings a stream every 15 s: after two missed pings the connection is dead
 CANCEL_TIMEOUT_S = 2.0  # timeout of a DELETE whose answer is not used
+BATCH_ENDS = ("completed", "failed", "expired", "cancelled")
 FIRST_POLL_BACKOFF_S, MAX_POLL_BACKOFF_S = 0.05, 1.0  # backoffs between polls that return at once
 
 
@@ -127,6 +128,15 @@ def raise_if_failed(result: Result) -> Result:
     if result.status == "failed":
         raise from_envelope(vars(result.error) if result.error else None)
     return result
+
+
+def all_answers(answers: Mapping[int, Any], batch: Mapping[str, Any], *, num: int) -> list[Any]:
+    """Return a batch's answers in their order. Raises APIError if it ended without them."""
+    if len(answers) < num:
+        problems = (batch["errors"] or {"data": []})["data"]
+        why = "; ".join(f"line {problem['line']}: {problem['message']}" for problem in problems[:3])
+        raise APIError(f"the batch is {batch['status']} without answers{f': {why}' if why else ''}")
+    return [answers[place] for place in range(num)]
 
 
 def raise_unless_stream(response: httpx.Response) -> None:

@@ -156,6 +156,33 @@ class Client(BaseClient):
         answer = self._ask(messages.post("/tokenize", {"prompt": text}), self.retry_policy.begin())
         return [int(token_id) for token_id in answer.json()["tokens"]]
 
+    def batch(
+        self, bodies: Sequence[Mapping[str, Any]], *, endpoint: str = "/v1/chat/completions"
+    ) -> list[dict[str, Any]]:
+        """Answer many bodies of an endpoint, as a batch behind all other requests. Returns the answers in order.
+
+        A refused body's answer has `error`. Leaving early, as at the client's `timeout`, cancels the batch.
+        """
+        deadline = self.retry_policy.begin()
+        file = self._ask(messages.batch_file(endpoint, bodies), deadline, at_most=None)
+        fields = {"input_file_id": file.json()["id"], "endpoint": endpoint, "completion_window": "24h"}
+        batch = (self._ask(messages.post("/v1/batches", fields), deadline)).json()
+        path, backoff = f"/v1/batches/{batch['id']}", base.FIRST_POLL_BACKOFF_S
+        try:
+            while batch["status"] not in base.BATCH_ENDS:
+                self._sleep(backoff)
+                backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
+                batch = (self._ask(Request("GET", path), deadline)).json()
+        except BaseException:
+            with contextlib.suppress(APIError):
+                self._send(Request("POST", f"{path}/cancel"), base.CANCEL_TIMEOUT_S)
+            raise
+        answers: dict[int, Any] = {}
+        for file_id in filter(None, (batch["output_file_id"], batch["error_file_id"])):
+            content = self._ask(Request("GET", f"/v1/files/{file_id}/content"), deadline, at_most=None)
+            answers |= messages.batch_answers(content.content)
+        return base.all_answers(answers, batch, num=len(bodies))
+
     def update_weights(self, path: str, *, mode: str = "keep") -> int:
         """Change the server to the weights of a folder on its machine, and return their version; for admins.
 

@@ -131,6 +131,25 @@ def post(path: str, body: Mapping[str, Any] | None = None) -> Request:
     return Request("POST", path, {"content-type": "application/json"}, content)
 
 
+def batch_file(endpoint: str, bodies: Sequence[Mapping[str, Any]]) -> Request:
+    """Return POST /v1/files with a line for each body, whose custom_id is its place."""
+    heads = ({"custom_id": str(place), "method": "POST", "url": endpoint} for place in range(len(bodies)))
+    lines = "\n".join(json.dumps({**head, "body": dict(body)}) for head, body in zip(heads, bodies, strict=True))
+    parts = {'"purpose"': "batch", '"file"; filename="batch.jsonl"': lines}
+    boundary = secrets.token_hex(16)
+    form = "".join(
+        f"--{boundary}\r\nContent-Disposition: form-data; name={name}\r\n\r\n{text}\r\n" for name, text in parts.items()
+    )
+    headers = {"content-type": f"multipart/form-data; boundary={boundary}"}
+    return Request("POST", "/v1/files", headers, f"{form}--{boundary}--\r\n".encode())
+
+
+def batch_answers(content: bytes) -> dict[int, Any]:
+    """Read a batch's file of answers or of errors: bodies by their place, those of errors as {"error": …}."""
+    lines = map(json.loads, content.splitlines())
+    return {int(line["custom_id"]): line["response"]["body"] if line["response"] else line for line in lines}
+
+
 def stop_thinking(seq_id: str) -> Request:
     """Return POST /result/{seq_id}/stop_thinking."""
     return Request("POST", f"/result/{quote(seq_id, safe='')}/stop_thinking")

@@ -132,3 +132,15 @@ def test_every_sampling_field_of_the_engine_has_a_keyword() -> None:
         "ttl_s",
     }  # response_format becomes structured_outputs
     assert set(Sampling.__annotations__) - of_the_endpoint == FIELD_NAMES
+
+
+def test_a_batch_is_answered_in_order(make_caller: MakeCaller, server: Server, answer: Result) -> None:
+    caller = make_caller(server.base_url, api_key=KEY)
+    bodies = [{"prompt": prompt, **GREEDY} for prompt in ("The little dog", PROMPT, "It")]
+    refused = {"prompt": "x", "temperature": -1}
+    answers = caller.run(caller.client.batch([*bodies, refused], endpoint="/v1/completions"))
+    assert len(answers) == 4
+    assert answers[1]["choices"][0]["text"] == answer.text
+    assert "temperature" in answers[3]["error"]["message"]
+    with pytest.raises(BadRequestError, match="endpoint"):
+        caller.run(caller.client.batch(bodies, endpoint="/v1/nothing"))
