@@ -14,6 +14,7 @@ from splitfuse.server.metrics import Metrics
 FOLDER = Path(__file__).parents[2] / "docker"
 BOARD: dict[str, Any] = json.loads((FOLDER / "grafana" / "dashboards" / "splitfuse.json").read_text())
 RULES: dict[str, Any] = yaml.safe_load((FOLDER / "prometheus_rules.yml").read_text())
+REFERENCE = (FOLDER.parent / "server/docs/reference.md").read_text()
 NAME = re.compile(r"\bsplitfuse:[a-z0-9_]+")
 
 
@@ -21,6 +22,7 @@ NAME = re.compile(r"\bsplitfuse:[a-z0-9_]+")
 def exported() -> dict[str, set[str]]:
     """Return every series name of /metrics, with its labels."""
     metrics = Metrics(prefix="splitfuse:", model_name="m", stats=dict)
+    metrics.on_answer("/generate", "POST", 200)
     text = metrics.render().decode()
     labels: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
@@ -103,4 +105,7 @@ def test_every_alert_says_what_is_wrong() -> None:
     for group in RULES["groups"]:
         for rule in group["rules"]:
             assert rule["annotations"]["summary"]
+            steps = rule["annotations"]["description"]
+            assert len(steps.splitlines()) == 3
+            assert [flag for flag in re.findall(r"--[a-z-]+", steps) if f"`{flag}`" not in REFERENCE] == []
             assert rule["labels"]["severity"] in ("warning", "critical")
