@@ -1,17 +1,23 @@
-"""The unit of systemd, and the files of nginx and Caddy: checked and run by these programs where they are installed."""
+"""The unit of systemd, the files of nginx and Caddy, and Prometheus's rules and the board's queries: checked and run by
+these programs where they are installed.
+"""
 
+import json
 import os
 import re
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import yaml
+from browser import chromium, watched_page
 from serving import ServerProcess
 
 from splitfuse.client.hosts import free_port
@@ -45,7 +51,7 @@ def test_a_server_tells_systemd_that_it_is_ready_and_ends(tmp_path: Path) -> Non
 
 
 def program(name: str) -> str:
-    """Return the path of a proxy, or skip; SPLITFUSE_TEST_PROXIES names a folder of programs."""
+    """Return the path of a program, or skip; SPLITFUSE_TEST_PROXIES names a folder of programs."""
     folders = os.pathsep.join([os.environ.get("SPLITFUSE_TEST_PROXIES", ""), os.environ["PATH"], "/usr/sbin"])
     found = shutil.which(name, path=folders)
     if found is None:
@@ -71,9 +77,9 @@ def running(command: list[str], url: str) -> Iterator[None]:
 
 
 @contextmanager
-def nginx(tmp_path: Path, upstream: str) -> Iterator[str]:
+def nginx(tmp_path: Path, upstream: str, site: str = (DOCKER / "proxy/nginx.conf").read_text()) -> Iterator[str]:
     port = free_port("127.0.0.1")
-    site = (DOCKER / "proxy/nginx.conf").read_text().replace("127.0.0.1:8000", upstream)
+    site = site.replace("127.0.0.1:8000", upstream)
     site = site.replace("443 ssl", f"127.0.0.1:{port}")
     site = re.sub(r"ssl_certificate\w* .*", "", site)
     paths = "".join(
@@ -119,3 +125,65 @@ def test_streams_pages_and_large_bodies_pass_a_proxy(tmp_path: Path, proxy: obje
             assert large.status_code in (200, 400), large.text[:200]
             assert client.post("/tokenize", content=b"x" * 9 * 2**20).status_code == 413
             assert client.get("/v1/models").json()["data"]
+
+
+def test_the_page_behind_a_bare_nginx_says_what_the_proxy_lacks(tmp_path: Path) -> None:
+    program("nginx")
+    bare = "server { listen 443 ssl; location / { proxy_pass http://127.0.0.1:8000; } }"
+    with ServerProcess("demo") as server, chromium() as browser:
+        upstream = server.url.removeprefix("http://")
+        with nginx(tmp_path, upstream, bare) as url, watched_page(browser, expected=("403",)) as page:
+            asked(page, url)
+            page.wait_for_selector("[role=alert]:has-text('proxy_set_header Host $http_host')")
+        with nginx(tmp_path, upstream) as url, watched_page(browser) as page:
+            asked(page, url)
+            page.wait_for_selector(".assistant:not(.running) .stats")
+            assert len(page.text_content(".assistant > .prose")) > 20
+
+
+def asked(page: Any, url: str) -> None:
+    page.goto(url)
+    page.wait_for_function("() => document.getElementById('model').textContent")
+    page.fill("#prompt", "Hello")
+    page.keyboard.press("Enter")
+
+
+def test_a_real_prometheus_takes_the_rules_and_answers_every_query_of_the_board(tmp_path: Path) -> None:
+    """No panel is empty beside a server that has answered."""
+    rules = DOCKER / "prometheus_rules.yml"
+    assert subprocess.run([program("promtool"), "check", "rules", rules], check=False).returncode == 0
+    panels = json.loads((DOCKER / "grafana/dashboards/splitfuse.json").read_text())["panels"]
+    asked = [target["expr"].replace('"$model_name"', '".*"') for panel in panels for target in panel["targets"]]
+    url = f"http://127.0.0.1:{free_port('127.0.0.1')}"
+    command = [program("prometheus"), "--log.level=warn", f"--storage.tsdb.path={tmp_path}/data"]
+    command += [f"--config.file={tmp_path}/prometheus.yml", f"--web.listen-address={url.removeprefix('http://')}"]
+    with ServerProcess("demo") as server, httpx.Client(base_url=url, timeout=30) as client:
+        config = yaml.safe_load((DOCKER / "prometheus.yml").read_text())
+        config["global"]["scrape_interval"] = "1s"
+        config["rule_files"] = [str(rules)]
+        config["scrape_configs"][0]["static_configs"] = [{"targets": [server.url.removeprefix("http://")]}]
+        del config["scrape_configs"][0]["authorization"]
+        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+
+        def series(query: str) -> list[object]:
+            answer = client.get("/api/v1/query", params={"query": query.replace("$__rate_interval", "30s")}).json()
+            assert answer["status"] == "success", (query, answer)
+            found: list[object] = answer["data"]["result"]
+            return found
+
+        with running(command, url):
+            wait_for(lambda: client.get("/-/ready").is_success)
+            wait_for(lambda: series("splitfuse:num_requests_running"))
+            httpx.post(f"{server.url}/generate", json=LONG, timeout=60)
+            wait_for(lambda: series("increase(splitfuse:request_success_total[30s]) > 0"))
+            assert [query for query in asked if not series(query)] == []
+            groups = client.get("/api/v1/rules").json()["data"]["groups"]
+            assert [rule["lastError"] for rule in groups[0]["rules"] if rule.get("lastError")] == []
+
+
+def wait_for(is_so: Callable[[], object]) -> None:
+    for _ in range(600):
+        if is_so():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it takes too long")
