@@ -74,14 +74,25 @@ def test_a_tutorial(page: Path, tmp_path: Path, request: pytest.FixtureRequest) 
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
+def test_the_notebook_runs_in_a_real_kernel() -> None:
+    client = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
+    notebook = pytest.importorskip("nbformat").read(FOLDER / "notebook.ipynb", as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace('LLM("smollm2")', 'LLM("demo")')
+    client.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    printed = ["".join(output.get("text", "") for output in cell.get("outputs", ())) for cell in notebook.cells]
+    assert len(printed[-1]) > 20, "the stream's words"
+    assert "text/plain" in notebook.cells[3].outputs[-1].data
+
+
 def test_there_are_ten_at_least_and_each_has_something_to_run() -> None:
     assert len(PAGES) >= 10
     assert {kind for page in PAGES for kind, _ in blocks(page)} == {"sh", "sh start", "sh kill", "python"}
     assert [page.name for page in PAGES if not blocks(page)] == []
 
 
-def test_the_page_of_agents_has_the_settings_that_the_clients_tests_use() -> None:
-    page = (FOLDER / "agents.md").read_text()
+def test_printed_settings_of_agents_have_what_the_clients_tests_use() -> None:
+    printed = (FOLDER.parents[1] / "commands/agents.json").read_text()
     tests = (Path(__file__).parents[2] / "clients/agents_cli.py").read_text()
     used = set(
         re.findall(
@@ -90,4 +101,4 @@ def test_the_page_of_agents_has_the_settings_that_the_clients_tests_use() -> Non
     )
     names = {name for names in used for name in names if name}
     assert len(names) >= 5
-    assert {name for name in names if name not in page} == set()
+    assert {name for name in names if name not in printed} == set()
