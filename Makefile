@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # With an NVIDIA driver the CUDA build of torch and Triton are installed; without one torch's own index, if it can be
-# reached, gives the CPU build (200 MB instead of several GB).
+# reached, gives the CPU build (200 MB instead of several GB). A terminal shows pip's bars: it takes two minutes.
 GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 FIND_CPU_INDEX = import urllib.request as u; u.urlopen("$(CPU_INDEX)/torch/", timeout=5); print("--extra-index-url $(CPU_INDEX)")
-INSTALL = $(BIN)/python -m pip install -q -c constraints.txt $(if $(GPU),,$$($(PYTHON) -c '$(FIND_CPU_INDEX)' 2>/dev/null))
+INSTALL = $(BIN)/python -m pip install $(if $(MAKE_TERMOUT),,-q) -c constraints.txt $(if $(GPU),,$$($(PYTHON) -c '$(FIND_CPU_INDEX)' 2>/dev/null))
 # What runs on a GPU needs torch, Triton, transformers and pytest, wherever they are; a venv is used if there is one.
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 ARGS ?=
