@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..config.named_models import NAMES
+from ..config.short_names import SHORT_NAMES
 from .json_file import read_json
 
 _MAX_LISTED = 5
@@ -21,6 +22,8 @@ def missing_model(model: str) -> str:
     is_file = path.suffix.lower() == ".gguf"
     near = _nearest(path) if is_file else _nearest_name(model) or _nearest(path)
     text = f"{'file' if is_file else 'model folder'} {model!r} does not exist"
+    if sizes := sorted(name for name in SHORT_NAMES if name.startswith(f"{model.lower()}:")):
+        return f"{model} has several sizes, so name one: {', '.join(sizes)}"
     if near is not None:
         return f"{text}; did you mean {near}?"
     if is_file and not path.parent.is_dir():

@@ -12,6 +12,7 @@ from ....engine.errors import ConfigError
 
 _HELP_WIDTH = 120
 _WRONG_NUMBER = re.compile(r"invalid (int|float) value: (.*)")  # argparse's words
+_OF_OTHERS = {"-p": "--port"}  # short flags that are ours elsewhere; foreign_options.json has the rest
 _KINDS = {kind.__name__: name for kind, name in KIND_NAMES.items()}
 
 
@@ -41,6 +42,8 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, word: str, *, hint: str | None = None) -> NoReturn:
         """Raise ConfigError for a word that is not known; without a hint, name the flag that was probably meant."""
         known = [flag for action in self._actions for flag in action.option_strings]
+        if (ours := _OF_OTHERS.get(word)) in known:
+            hint = f"; here it is {ours}"
         near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
         if hint is None and "--model" in known and not word.startswith("-"):
             hint = f"; did you mean --model {word}?"

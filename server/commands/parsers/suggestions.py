@@ -23,10 +23,12 @@ _OF_OTHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("benchmark", "perf"), ("bench",)),
     "estimate": ("plan",),
 }
+# Commands that have no counterpart, and what to do.
 _INSTEAD = {
-    "version": "--version",
-    "stop": "serve` ends with Ctrl-C, or with SIGTERM; `splitfuse ps",
-    "run-batch": "serve`, then POST /v1/batches, with `splitfuse serve --results FILE",
+    "version": "did you mean `splitfuse --version`?",
+    "stop": "`splitfuse serve` ends with Ctrl-C, or with SIGTERM; `splitfuse ps` lists what runs",
+    "logs": "a server logs to its own terminal; under systemd: journalctl -u splitfuse",
+    "run-batch": "start `splitfuse serve --results FILE`, then POST /v1/batches",
 }
 
 
@@ -52,7 +54,9 @@ def check_command(argv: Sequence[str], commands: Mapping[str, ArgumentParser]) -
     known = [*commands, "bench"]
     of_others = [name for name in _OF_OTHERS.get(word, ()) if name in known]
     near = of_others or difflib.get_close_matches(word, known if word[:1] != "-" else (), n=1, cutoff=0.7)
-    suggested = _INSTEAD.get(word) or (f"serve {word}" if is_model(word) else next(iter(near), None))
+    if word in _INSTEAD:
+        raise ConfigError(f"{word} is not a command; {_INSTEAD[word]}")
+    suggested = f"serve {word}" if is_model(word) else next(iter(near), None)
     if suggested is not None:
         raise ConfigError(f"{word} is not a command; did you mean `splitfuse {suggested}`?")
     near = difflib.get_close_matches(flag, _OWN_FLAGS, n=1) if flag.startswith("--") and flag not in _OWN_FLAGS else []
