@@ -2,11 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from ..config import EngineConfig
 from ..config.named_models import named_model
 from ..errors import ConfigError
-from .gguf_files import gguf_files, parts_of, whole_models
+from .gguf_files import gguf_files, hub_fault, parts_of, whole_models
 
 HUB_FILES, WEIGHT_FILES = ("*.json", "*.jinja", "tokenizer.model"), "*.safetensors"  # fetched from the hub
 _HUB_ID = re.compile(r"[^/.~:][^/:]*/[^/:]+(:[^:]+)?")
@@ -75,17 +76,19 @@ def _model_in(folder: Path) -> Path:
 def _download(hub_id: str, file: str, *, revision: str | None, with_weights: bool) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
 
+    fault = hub_fault()
+    options: dict[str, Any] = {"revision": revision, "local_files_only": fault is not None}
     patterns = [*HUB_FILES, *([WEIGHT_FILES] if with_weights else [])]
     try:
         files = gguf_files(hub_id, file, revision=revision) if file or with_weights else []
-        paths = [Path(hf_hub_download(hub_id, name, revision=revision)) for name in files]
+        paths = [Path(hf_hub_download(hub_id, name, **options)) for name in files]
         if paths:
             return paths[0]
-        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
+        folder = Path(snapshot_download(hub_id, **options, allow_patterns=patterns))
     except ConfigError:
         raise
     except Exception as exc:  # the hub's client raises many types, and all mean "not available"
-        first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+        first_line = fault or (str(exc).strip().splitlines() or [type(exc).__name__])[0]
         from .missing_model import unavailable_hint
 
         name, hint = f"{hub_id}:{file}" if file else hub_id, unavailable_hint(exc, name=hub_id)

@@ -4,6 +4,7 @@ The hub's are chosen by a name, a quantization, or the memory. Imports no torch.
 """
 
 import logging
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from ..config.host import available_memory
 from ..errors import ConfigError
 
 _log = logging.getLogger("splitfuse.engine")
+_LIMIT_S = 2.0
 _CACHE_SHARE = 1.2  # weights, a small KV cache and a step
 _WIDE = re.compile(r"(?i)(^|[-._/])(f32|fp32|f16|fp16|bf16)([-._/]|$)")  # 16 and 32 bits: 8 are as good
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
@@ -46,6 +48,20 @@ def whole_models(names: Iterable[str]) -> list[str]:
 def is_beside(name: str) -> bool:
     """True if a file lies beside a model and is none: the encoder of images, or weights' importance."""
     return bool(re.search(r"(^|[-._])(mmproj|imatrix)([-._]|$)", Path(name).name.lower()))
+
+
+def hub_fault() -> str | None:
+    """Return why the hub cannot be asked, None if it answers: the hub's client tries for 24 s."""
+    import httpx
+
+    url = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return "HF_HUB_OFFLINE is set"
+    try:
+        httpx.head(url, timeout=_LIMIT_S)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
+        return f"{url} does not answer ({' '.join(str(exc).split()) or type(exc).__name__})"
+    return None
 
 
 def gguf_files(hub_id: str, part: str, *, revision: str | None = None) -> list[str]:
@@ -115,8 +131,8 @@ def _sizes(hub_id: str, revision: str | None) -> dict[str, int]:
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        if constants.HF_HUB_OFFLINE:
-            raise ConnectionError("HF_HUB_OFFLINE is set")
+        if fault := hub_fault():
+            raise ConnectionError(fault)
         tree: Any = HfApi().list_repo_tree(hub_id, recursive=True, revision=revision)
         return {str(item.path): int(item.size) for item in tree if hasattr(item, "size")}
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError):

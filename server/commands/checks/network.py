@@ -3,10 +3,9 @@
 import os
 import socket
 
+from ....engine.formats.gguf_files import hub_fault
 from ...process.runtime_file import running_servers
 from .finding import Finding, remark
-
-_LIMIT_S = 2.0
 
 
 def port(number: int) -> Finding:
@@ -26,14 +25,7 @@ def port(number: int) -> Finding:
 
 def hub() -> Finding:
     """Report if the hub of models answers."""
-    import httpx
-
-    url = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return remark("network", "switched off by HF_HUB_OFFLINE; downloaded models work")
-    try:
-        httpx.head(url, timeout=_LIMIT_S)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
-        text = f"{url} does not answer ({' '.join(str(exc).split()) or type(exc).__name__}); models on disk work"
-        return remark("network", text, fix="HTTPS_PROXY for a proxy, or HF_ENDPOINT for a mirror")
-    return Finding("network", f"{url} answers")
+    if (fault := hub_fault()) is None:
+        return Finding("network", "the hub of models answers")
+    fix = "HTTPS_PROXY for a proxy, or HF_ENDPOINT for a mirror"
+    return remark("network", f"{fault}; models on disk work", fix=fix)

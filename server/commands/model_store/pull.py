@@ -12,7 +12,7 @@ from ....engine.config import EngineConfig
 from ....engine.config.short_names import hub_name
 from ....engine.errors import ConfigError
 from ....engine.formats.checkpoint import HUB_FILES, WEIGHT_FILES, local_model, model_folder
-from ....engine.formats.gguf_files import gguf_files
+from ....engine.formats.gguf_files import gguf_files, hub_fault
 from .model_table import megabytes
 
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -23,6 +23,9 @@ def pull(model: str) -> int:
     """Fetch the files that are missing, and print the place of the model. Raises ConfigError."""
     if (path := local_model(model)) is not None:
         print(f"{model} is here: {path}")
+        return 0
+    if hub_fault():  # this model may have been fetched before
+        print(f"{model} is here: {model_folder(EngineConfig(model=model), model)}")
         return 0
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 

@@ -8,7 +8,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
 from hub_stand_in import hub_of
-from serving import run_cli
+from serving import is_one_line, run_cli
 
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import ConfigError
@@ -123,6 +123,15 @@ def test_what_is_no_model_of_the_hub_is_refused_with_what_to_type(name, message,
         env = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
         done = run_cli("pull", name, env=env)
     assert (done.returncode != 0, message in done.stderr) == (True, True), done.stderr
+
+
+def test_an_away_hub_is_said_once_and_at_once(tmp_path):
+    """The hub's own client tries for 24 s, with 23 lines."""
+    env = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path)}
+    for words in (("pull", "qwen3:0.6b"), ("serve", "owner/name"), ("pull", "owner/name:Q4_K_M")):
+        done = run_cli(*words, env=env, timeout=20)
+        assert done.returncode == 2
+        is_one_line(done.stderr, "http://127.0.0.1:1 does not answer", "without a network give a folder")
 
 
 def test_a_cut_download_goes_on_where_it_broke(ggufs, tmp_path):
