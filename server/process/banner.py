@@ -1,5 +1,7 @@
 """Start banner in the terminal: the served model, the device, and a command to try."""
 
+import dataclasses
+import socket
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from ...engine.serving.async_engine import AsyncEngine
 
 
+READY = f"splitfuse {package_version()} is ready; Ctrl-C stops it"
 _CPUINFO = Path("/proc/cpuinfo")
 # SmolLM2-135M on two cores (tests/bench/RESULTS.md). With AMX tiles 69 -> 95 tokens/s of one stream, while prompts go
 # by vectors: 980 tokens/s beside 1,950. With VNNI alone `auto` has most of the gain.
@@ -47,6 +50,15 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
 
     A replica's banner is one line, because its supervisor prints the address.
     """
+    rows = facts(settings, engine, port=port)
+    if replica is not None:
+        num_tokens = engine.loaded.cache.num_blocks * settings.block_size
+        return f"splitfuse: replica {replica} is ready: {rows['device']}, {num_tokens} tokens of KV cache"
+    return "\n".join([READY, *(f"  {name:<9} {text}" for name, text in rows.items())])
+
+
+def facts(settings: ServerSettings, engine: "AsyncEngine", *, port: int) -> dict[str, str]:
+    """Return the banner's rows: names of facts about a started server, and their texts."""
     loaded, config = engine.loaded, engine.config
     url = address(settings, port)
     num_tokens = loaded.cache.num_blocks * settings.block_size
@@ -61,6 +73,7 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
         f"{config.max_num_batched_tokens} tokens per step",
         "sampling": _sampling(engine.default_sampling_params, engine.default_sampling_source),
         **({"page": f"{url}/"} if getattr(settings, "page", False) else {}),
+        **({"network": lan} if (lan := _on_the_network(settings, port)) else {}),
         "API": f"{url}/generate  {url}/v1",
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
         **({"hint": hint} if (hint := int8_hint(settings, loaded)) else {}),
@@ -73,10 +86,7 @@ def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replic
     if loaded.op_by_op is not None:
         rows["device"] += f", op by op ({loaded.op_by_op})"
     rows["bits"] = "exact: no schedule changes an answer" if loaded.inexact is None else f"inexact: {loaded.inexact}"
-    if replica is not None:
-        return f"splitfuse: replica {replica} is ready: {rows['device']}, {num_tokens} tokens of KV cache"
-    lines = [f"splitfuse {package_version()} is ready; Ctrl-C stops it"]
-    return "\n".join(lines + [f"  {name:<9} {text}" for name, text in rows.items()])
+    return rows
 
 
 def _description(settings: ServerSettings, of_files: str) -> str:
@@ -102,6 +112,20 @@ def address(settings: ServerSettings, port: int) -> str:
     """Return the server's URL on this machine."""
     place = "localhost" if settings.uds is not None else f"{reachable(settings.host)}:{port}"
     return f"http{'s' * (settings.ssl_certfile is not None)}://{place}{settings.root_path}"
+
+
+def _on_the_network(settings: ServerSettings, port: int) -> str:
+    """Return the URL for other machines, and what a name needs; empty unless all addresses are listened on."""
+    if settings.host not in ("0.0.0.0", "::", "") or settings.uds is not None:
+        return ""
+    family, nowhere = (socket.AF_INET6, "2001:db8::1") if settings.host == "::" else (socket.AF_INET, "192.0.2.1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((nowhere, 9))  # sends nothing
+            here = dataclasses.replace(settings, host=probe.getsockname()[0])
+    except OSError:
+        return ""
+    return address(here, port) + ("" if settings.keys else "; by a name other than .local: --allowed-hosts NAME")
 
 
 def reachable(host: str) -> str:

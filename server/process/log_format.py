@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 
 LOGGER = "splitfuse.requests"  # logger of one line per request
 MAX_LINE_CHARS = 2000
@@ -43,13 +44,19 @@ def set_up_logging(log_format: str) -> None:
             handler.setFormatter(JsonFormatter())
 
 
-def as_line(text: str, *, level: int = logging.INFO) -> str:
-    """Format text that is printed beside the log like the log itself."""
+def as_line(text: str, *, level: int = logging.INFO, fields: Mapping[str, str] | None = None) -> str:
+    """Format text that is printed beside the log like the log itself.
+
+    `fields`: what the text's lines after the first say, for programs.
+    """
     formatters = (handler.formatter for handler in logging.getLogger().handlers)
     json_formatter = next((formatter for formatter in formatters if isinstance(formatter, JsonFormatter)), None)
     if json_formatter is None:
         return text
-    return json_formatter.format(logging.LogRecord("splitfuse", level, "", 0, text, None, None))
+    message = text if fields is None else text.partition("\n")[0]
+    named = {name.lower().replace(" ", "_"): value for name, value in (fields or {}).items()}
+    about = {"name": "splitfuse", "levelname": logging.getLevelName(level), "msg": message, "fields": named}
+    return json_formatter.format(logging.makeLogRecord(about))
 
 
 def one_line(text: str) -> str:

@@ -23,7 +23,7 @@ from ..http.connection import KEEP_ALIVE_S, Connection
 from ..http.errors import EngineDiedError
 from ..server_settings import ServerSettings
 from ..service import Service
-from .banner import banner, reachable
+from .banner import banner, facts, reachable
 from .exit import HUNG_EXIT, end_hung
 from .gc_policy import collect_when_idle
 from .log_format import as_line
@@ -130,7 +130,9 @@ class _Process:
                 asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished, engine.prepare)),
                 asyncio.create_task(self._watch()),
             ]
-            print(as_line(banner(self._settings, engine, port=port, replica=self._replica)), flush=True)
+            fields = facts(self._settings, engine, port=port) if self._replica is None else None
+            text = banner(self._settings, engine, port=port, replica=self._replica)
+            print(as_line(text, fields=fields), flush=True)
             notify("READY=1")
             await self._wait_for_stop()
             notify("STOPPING=1")

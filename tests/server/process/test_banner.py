@@ -1,5 +1,6 @@
 """The start banner: a line to try, and what the model is."""
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +48,23 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
     assert row in banner(Settings(model=model), engine, port=1)
     engine.default_sampling_source = "Llama 3's published values"
     assert f"{row[:-1]} (Llama 3's published values)\n" in banner(Settings(model=model), engine, port=1)
+
+
+def test_the_address_for_other_machines_and_what_a_name_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: Any = SimpleNamespace(
+        device="cpu", dtype="torch.bfloat16", max_model_len=64, op_by_op=None, inexact=None, states=None
+    )
+    loaded.cache = SimpleNamespace(num_blocks=8)
+    loaded.model_config = SimpleNamespace(quantization=None, description="")
+    engine: Any = SimpleNamespace(config=FACTS, loaded=loaded, default_sampling_params={}, default_sampling_source="")
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: None)
+    monkeypatch.setattr(socket.socket, "getsockname", lambda *_: ("192.168.1.5", 9))
+    assert "network" not in banner(Settings(), engine, port=80)
+    row = "  network   http://192.168.1.5:80"
+    assert f"{row}; by a name other than .local: --allowed-hosts NAME\n" in banner(
+        Settings(host="0.0.0.0"), engine, port=80
+    )
+    assert f"{row}\n" in banner(Settings(host="0.0.0.0", api_key=("k",)), engine, port=80)
 
 
 def test_the_panel_says_how_weights_are_quantized() -> None:

@@ -163,7 +163,9 @@ def test_a_servers_output(log_format):
     assert all(entry["time"].endswith("Z") and entry["message"] for entry in logged)
     (request,) = [entry for entry in logged if entry["logger"] == "splitfuse.requests"]
     assert (request["id"], request["route"], request["output_tokens"]) == ('a b="c"', "/generate", 2)
-    assert "is ready" in logged[0]["message"]
+    assert logged[0]["message"].endswith("is ready; Ctrl-C stops it")
+    assert "demo" in logged[0]["model"]
+    assert "tokens" in logged[0]["kv_cache"]
     assert [entry["level"] for entry in logged if "API key" in entry["message"]] == ["WARNING"]
 
 
