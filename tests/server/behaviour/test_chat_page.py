@@ -194,6 +194,28 @@ def test_markdown_is_shown_and_html_is_not(page: Any) -> None:
 
 
 @thorough
+def test_formulas_are_laid_out(page: Any) -> None:
+    """Every formula of test_math.json has a place on the page: fractions above each other, roots and scripts beside."""
+    shown = json.loads((Path(__file__).parents[1] / "extras/page/test_math.json").read_text())["shown"]
+    formulas = [source for source, markup in shown.items() if markup.startswith("<math>")]
+    assert len(formulas) >= 40
+    page.route("**/chat/completions", streamed({"content": "\n\n".join(formulas)}))
+    ask(page, "Hello")
+    boxes = page.evaluate("""[...document.querySelectorAll(".assistant math")].map((formula) => {
+      const box = (part) => part.getBoundingClientRect();
+      const pairs = (name, gap) => [...formula.querySelectorAll(name)].map(
+        ({children: [one, other]}) => gap(box(one), box(other)));
+      const fractions = pairs("mfrac", (over, under) => under.top - over.bottom);
+      const powers = pairs("msup", (base, power) => base.bottom - power.bottom);
+      return {width: box(formula).width, height: box(formula).height, fractions, powers};
+    })""")
+    assert len(boxes) == len(formulas)
+    assert [source for source, box in zip(formulas, boxes, strict=True) if min(box["width"], box["height"]) < 5] == []
+    assert min(gap for box in boxes for gap in box["fractions"]) > -1, "the denominator is below"
+    assert min(rise for box in boxes for rise in box["powers"]) > 0
+
+
+@thorough
 def test_settings_are_kept_and_sent(page: Any) -> None:
     """Points 4 and 9."""
     page.click("#settings")

@@ -5,17 +5,21 @@ const MAX_CHARS = 4000;
 const MATH_DEPTH = 30;
 const GREEK = "alpha α beta β gamma γ delta δ epsilon ϵ varepsilon ε zeta ζ eta η theta θ vartheta ϑ iota ι kappa κ lambda λ " +
   "mu μ nu ν xi ξ pi π rho ρ sigma σ tau τ upsilon υ phi ϕ varphi φ chi χ psi ψ omega ω Gamma Γ Delta Δ Theta Θ Lambda Λ " +
-  "Xi Ξ Pi Π Sigma Σ Phi Φ Psi Ψ Omega Ω infty ∞ partial ∂ nabla ∇ hbar ℏ ell ℓ emptyset ∅ aleph ℵ";
+  "Xi Ξ Pi Π Sigma Σ Upsilon Υ Phi Φ Psi Ψ Omega Ω Re ℜ Im ℑ angle ∠ top ⊤ bot ⊥ dagger † infty ∞ partial ∂ nabla ∇ hbar ℏ ell ℓ emptyset ∅ aleph ℵ";
 const SIGNS = "cdot ⋅ times × div ÷ pm ± mp ∓ le ≤ leq ≤ ge ≥ geq ≥ ne ≠ neq ≠ approx ≈ equiv ≡ sim ∼ propto ∝ in ∈ notin ∉ " +
-  "subset ⊂ subseteq ⊆ cup ∪ cap ∩ to → rightarrow → leftarrow ← Rightarrow ⇒ implies ⇒ Leftrightarrow ⇔ iff ⇔ mapsto ↦ " +
+  "subset ⊂ subseteq ⊆ supset ⊃ supseteq ⊇ setminus ∖ ll ≪ gg ≫ cong ≅ simeq ≃ parallel ∥ therefore ∴ because ∵ cup ∪ cap ∩ to → rightarrow → leftarrow ← Rightarrow ⇒ implies ⇒ longrightarrow ⟶ Longrightarrow ⟹ uparrow ↑ downarrow ↓ leftrightarrow ↔ Leftrightarrow ⇔ iff ⇔ mapsto ↦ " +
   "forall ∀ exists ∃ neg ¬ land ∧ lor ∨ ldots … cdots ⋯ dots … vdots ⋮ ddots ⋱ mid ∣ langle ⟨ rangle ⟩ lfloor ⌊ rfloor ⌋ " +
-  "lceil ⌈ rceil ⌉ circ ∘ ast ∗ star ⋆ oplus ⊕ otimes ⊗ perp ⊥ prime ′ quad \u2003 lbrace { rbrace } { { } } % % # # & & _ _ | ∥";
-const LARGE = "sum ∑ prod ∏ int ∫ iint ∬ oint ∮ bigcup ⋃ bigcap ⋂ lim lim max max min min sup sup inf inf";
+  "lceil ⌈ rceil ⌉ circ ∘ ast ∗ star ⋆ oplus ⊕ otimes ⊗ perp ⊥ prime ′ quad \u2003 qquad \u2003\u2003 lbrace { rbrace } { { } } % % # # & & _ _ | ∥";
+const LARGE = "sum ∑ prod ∏ int ∫ iint ∬ iiint ∭ oint ∮ bigcup ⋃ bigcap ⋂ lim lim max max min min sup sup inf inf";
 const FUNCTIONS = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp det dim ker gcd deg arg Pr".split(" ");
 const SPACES = {",": "0.17em", ":": "0.22em", ";": "0.28em", "!": "0em", " ": "0.3em"};
-const ACCENTS = {hat: "^", bar: "¯", overline: "¯", vec: "→", tilde: "~", dot: "˙"};
-const STYLES = {mathbf: "bold", mathrm: "normal", operatorname: "normal", mathbb: "double-struck", mathcal: "script"};
-const FENCES = {pmatrix: ["(", ")"], bmatrix: ["[", "]"], vmatrix: ["|", "|"], cases: ["{", ""], matrix: ["", ""], aligned: ["", ""]};
+const ACCENTS = {hat: "^", widehat: "^", bar: "¯", overline: "¯", vec: "→", overrightarrow: "→", tilde: "~", widetilde: "~", dot: "˙", ddot: "¨"};
+const BRACES = {underbrace: "⏟", overbrace: "⏞", underline: "_"};
+// First code points of A, a and 0 in each style, and letters that stand elsewhere: browsers take no mathvariant.
+const STYLES = {mathrm: [], operatorname: [], textbf: [0x1d400, 0x1d41a, 0x1d7ce], mathbf: [0x1d400, 0x1d41a, 0x1d7ce], boldsymbol: [0x1d400, 0x1d41a, 0x1d7ce],
+  mathbb: [0x1d538, 0x1d552, 0x1d7d8, "CℂHℍNℕPℙQℚRℝZℤ"], mathcal: [0x1d49c, 0x1d4b6, 0, "BℬEℰFℱHℋIℐLℒMℳRℛeℯgℊoℴ"], mathfrak: [0x1d504, 0x1d51e, 0, "CℭHℌIℑRℜZℨ"]};
+const FENCES = {pmatrix: ["(", ")"], bmatrix: ["[", "]"], Bmatrix: ["{", "}"], vmatrix: ["|", "|"], Vmatrix: ["∥", "∥"], cases: ["{", ""],
+  ...Object.fromEntries(["matrix", "aligned", "align", "gathered", "split"].map((name) => [name, ["", ""]]))};
 const tableOf = (words) => new Map(words.split(" ").flatMap((word, index, all) => (index % 2 ? [] : [[word, all[index + 1]]])));
 const [GREEK_OF, SIGN_OF, LARGE_OF] = [GREEK, SIGNS, LARGE].map(tableOf);
 const TOKEN = /\\([A-Za-z]+|[^])|\d+(?:\.\d+)?|\s+|[^]/g;
@@ -70,18 +74,22 @@ class Reader {
 
   scripted(depth) {
     const isLarge = LARGE_OF.has((this.next ?? "").slice(1)) && !/int/.test(this.next);
+    const isBrace = (this.next ?? "").slice(1) in BRACES;
     const base = this.atom(depth);
+    if (this.next === "\\limits") this.at += 1;
     const scripts = {};
     while (["_", "^", "'"].includes(this.next)) {
       const mark = this.tokens[this.at++];
       const key = mark === "_" ? "under" : "over";
       if (scripts[key]) throw new SyntaxError("two scripts");
-      scripts[key] = mark === "'" ? node("mo", {}, "′") : this.argument(depth + 1);
+      let primes = "′";
+      for (; mark === "'" && this.tokens[this.at] === "'"; this.at += 1) primes += "′";
+      scripts[key] = mark === "'" ? node("mo", {}, primes) : this.argument(depth + 1);
     }
     const {under, over} = scripts;
     if (under && over) return node(isLarge ? "munderover" : "msubsup", {}, base, under, over);
-    if (under) return node(isLarge ? "munder" : "msub", {}, base, under);
-    return over ? node(isLarge ? "mover" : "msup", {}, base, over) : base;
+    if (under) return node(isLarge || isBrace ? "munder" : "msub", {}, base, under);
+    return over ? node(isLarge || isBrace ? "mover" : "msup", {}, base, over) : base;
   }
 
   group(depth) {
@@ -132,7 +140,11 @@ class Reader {
     if (name === "begin") return this.matrix(depth);
     if (name === "left") return this.fenced(depth);
     if (name === "text" || name === "mbox") return node("mtext", {}, this.text());
-    if (name in STYLES) return node("mi", {mathvariant: STYLES[name]}, this.text());
+    if (name in STYLES) return this.styled(STYLES[name], depth);
+    if (name in BRACES) return node(name === "overbrace" ? "mover" : "munder", {}, this.atom(depth + 1), node("mo", {}, BRACES[name]));
+    if (name === "boxed") return node("mrow", {class: "boxed"}, this.atom(depth + 1));
+    if (name === "pmod") return node("mrow", {}, node("mspace", {width: "0.5em"}), node("mo", {}, "("), node("mi", {}, "mod"), node("mspace", {width: "0.3em"}), this.atom(depth + 1), node("mo", {}, ")"));
+    if (name === "displaystyle") return node("mrow", {});
     if (name in ACCENTS) return node("mover", {accent: "true"}, this.atom(depth + 1), node("mo", {}, ACCENTS[name]));
     if (name in SPACES) return node("mspace", {width: SPACES[name]});
     if (LARGE_OF.has(name)) return node("mo", {movablelimits: "true"}, LARGE_OF.get(name));
@@ -140,6 +152,20 @@ class Reader {
     if (FUNCTIONS.includes(name)) return node("mi", {}, name);
     if (SIGN_OF.has(name)) return node("mo", {}, SIGN_OF.get(name));
     throw new SyntaxError(name);
+  }
+
+  // Upright words, or letters and digits of a style; what has none there, as Greek, keeps its own form.
+  styled([upper, lower, zero, others = ""], depth) {
+    if (!upper && this.next === "{") return node("mi", {mathvariant: "normal"}, this.text());
+    const inner = this.atom(depth + 1);
+    const change = (text) => text.replace(/[A-Za-z0-9]/g, (letter) => {
+      const [first, from] = /[A-Z]/.test(letter) ? [upper, "A"] : /[a-z]/.test(letter) ? [lower, "a"] : [zero, "0"];
+      const other = others.indexOf(letter);
+      return other >= 0 ? others[other + 1] : first ? String.fromCodePoint(first + letter.codePointAt(0) - from.codePointAt(0)) : letter;
+    });
+    const leaves = inner.children?.length ? inner.querySelectorAll("mi, mn") : [inner];
+    for (const leaf of leaves) leaf.textContent = change(leaf.textContent);
+    return inner;
   }
 
   root(depth) {

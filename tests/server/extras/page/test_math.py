@@ -15,6 +15,12 @@ SCRIPT = r"""
 class Node {
   constructor(name) { this.name = name; this.all = []; this.attributes = {}; }
   append(...all) { this.all.push(...all); }
+  get children() { return this.all.filter((one) => one instanceof Node); }
+  get textContent() { return this.all.map((one) => one.textContent ?? one).join(""); }
+  set textContent(text) { this.all = [text]; }
+  querySelectorAll() {
+    return this.children.flatMap((one) => ["mi", "mn"].includes(one.name) ? [one] : one.querySelectorAll());
+  }
   setAttribute(key, value) { this.attributes[key] = value; }
   toString() { return `<${this.name}>${this.all.map(String).join("")}</${this.name}>`; }
 }
