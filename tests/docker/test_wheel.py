@@ -113,6 +113,36 @@ def test_pyright_knows_the_answers(installed: Path) -> None:
     assert 'is "list[RequestOutput]"' in text, text
 
 
+# Compilers hidden in a namespace of their own; then what a newcomer types.
+NEWCOMER = """set -eu
+for file in /usr/bin/*gcc* /usr/bin/*g++* /usr/bin/cc /usr/bin/c++ /usr/bin/*clang*; do
+  if [ -f "$file" ]; then mount --bind /dev/null "$(readlink -f "$file")"; fi
+done
+if c++ --version > compiler.txt 2>&1; then echo "a compiler is left" >&2; exit 1; fi
+pipx install $PIPX_ARGS "$WHEEL"
+bin/splitfuse generate demo -p "Once upon a time" -n 8
+"""
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(shutil.which("pipx") is None or shutil.which("unshare") is None, reason="needs pipx and unshare")
+def test_pipx_brings_a_first_answer_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
+    """SPLITFUSE_TEST_PIPX_ARGS: more for pipx, as --pip-args="-c constraints.txt"."""
+    if platform.machine() != MACHINE:
+        pytest.skip("needs a processor that the wheel is for")
+    own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": f"{tmp_path}/cache", "PIPX_HOME": f"{tmp_path}/pipx"}
+    own |= {"PIPX_BIN_DIR": f"{tmp_path}/bin", "WHEEL": str(wheel.resolve())}
+    own |= {"PIPX_ARGS": os.environ.get("SPLITFUSE_TEST_PIPX_ARGS", "")}
+    done = subprocess.run(
+        ["unshare", "-rm", "bash", "-c", NEWCOMER],
+        cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "Once upon a time" in done.stdout or len(done.stdout.splitlines()[-1]) > 10
+    assert "building" not in done.stderr
+    assert not list(tmp_path.glob("cache/splitfuse/native/*.so")), "nothing was compiled"
+
+
 @pytest.mark.skipif(
     MACHINE != "aarch64" or not ARM_PYTHON,
     reason="needs SPLITFUSE_TEST_ARM_PYTHON, a Python for Arm that has the dependencies and runs here, by qemu-aarch64",
