@@ -139,6 +139,7 @@ class ExpertArgs(NamedTuple):
     weighs_inputs: bool = False  # True: a weight is the factor of an expert's input, not of its output (Llama 4)
 
 
+HEAD_INPUTS = 15  # `input_bits` of quantized weights that few rows multiply, where 15 bits are faster than 16
 FAST_INPUTS = 0  # `input_bits` of quantized weights whose inputs may be rounded to int8 where that is faster
 SWIGLU_EXPERTS = ExpertArgs()
 

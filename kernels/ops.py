@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from .arguments import FAST_INPUTS as FAST_INPUTS
+from .arguments import HEAD_INPUTS as HEAD_INPUTS
 from .arguments import SWIGLU_EXPERTS as SWIGLU_EXPERTS
 from .arguments import AdapterPart as AdapterPart
 from .arguments import AdapterPlace as AdapterPlace
@@ -400,7 +401,8 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, i
 
     `bits` 8 or 4: quantize first (quantize.py); a shape without a quantized layout stays unquantized. `input_bits` 8:
     the inputs of a quantized weight may be rounded to int8, token by token and group by group, where that is faster.
-    16: to 15 bits, from bfloat16. FAST_INPUTS: as with 8, from bfloat16 on a CPU with byte products but no tiles.
+    16: to 15 bits, from bfloat16 on a CPU with byte products but no tiles. HEAD_INPUTS: the same with tiles too.
+    FAST_INPUTS: as with 8, from bfloat16 on a CPU with byte products.
     """
 
 

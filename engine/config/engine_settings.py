@@ -60,7 +60,7 @@ class EngineSettings:
     quantization_activations: str = setting(
         "auto",
         choices=("auto", "none", "int8"),
-        help="int8: round inputs of packed weights (GPU: int8, FP8 experts); auto: MLPs' on CPUs with VNNI and no AMX",
+        help="int8: round inputs of packed weights (GPU: int8, FP8 experts); auto: MLPs' on CPUs with VNNI",
     )
     kv_cache_dtype: str = setting(
         "auto",

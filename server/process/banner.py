@@ -3,8 +3,6 @@
 import dataclasses
 import socket
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...engine.config.named_models import GET_SMOLLM2, SMOLLM2
@@ -16,33 +14,6 @@ if TYPE_CHECKING:
 
 
 READY = f"splitfuse {package_version()} is ready; Ctrl-C stops it"
-_CPUINFO = Path("/proc/cpuinfo")
-# SmolLM2-135M on two cores (tests/bench/RESULTS.md). With AMX tiles 69 -> 95 tokens/s of one stream, while prompts go
-# by vectors: 980 tokens/s beside 1,950. With VNNI alone `auto` has most of the gain.
-_HINT = (
-    "--quantization-activations int8 would give one stream about 1.4 times the tokens/s; long prompts would take "
-    "longer (perplexity up to 0.5 % higher)"
-)
-
-
-def int8_hint(settings: ServerSettings, loaded: Any) -> str | None:
-    """Return the hint if the weights are packed and the processor has tiles; None if int8 is on or refused."""
-    config = loaded.model_config
-    is_packed = config.quantization is not None or settings.quantization in ("int8", "int4")
-    is_packed |= any(f", {bits}-bit GGUF" in config.description for bits in (1, 2, 3, 4, 5, 6, 8))
-    is_auto = str(loaded.device) == "cpu" and is_packed and settings.quantization_activations == "auto"
-    return _HINT if is_auto and "amx_int8" in cpu_flags() else None
-
-
-@cache
-def cpu_flags() -> frozenset[str]:
-    """Return the processor's features by Linux's names; none on other systems."""
-    try:
-        lines = _CPUINFO.read_text("utf-8").splitlines()
-    except OSError:
-        return frozenset()
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(flags.partition(":")[2].split())
 
 
 def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replica: str | None = None) -> str:
@@ -76,7 +47,6 @@ def facts(settings: ServerSettings, engine: "AsyncEngine", *, port: int) -> dict
         **({"network": lan} if (lan := _on_the_network(settings, port)) else {}),
         "API": f"{url}/generate  {url}/v1",
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
-        **({"hint": hint} if (hint := int8_hint(settings, loaded)) else {}),
         "try": curl(settings, url),
     }
     if settings.tensor_parallel_size > 1:

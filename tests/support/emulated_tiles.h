@@ -1,5 +1,5 @@
-// Tiles of AMX in software, for processors without them: included before amx.h with -D__AMX_BF16__. Sums go along K,
-// pair after pair, like the processor's; the rounding of a pair may differ from it.
+// Tiles of AMX in software, for processors without them: included before amx.h with -D__AMX_BF16__ and
+// -D__AMX_INT8__. Sums go along K, pair after pair, like the processor's; the rounding of a pair may differ from it.
 #pragma once
 
 #include <immintrin.h>
@@ -55,6 +55,15 @@ inline void multiply(int sums, int left, int right) {
             }
 }
 
+inline void multiply_bytes(int sums, int left, int right) {
+    for (int m = 0; m < tiles.rows[sums]; m++)
+        for (int k = 0; k < tiles.row_bytes[left]; k++)
+            for (int n = 0; n < tiles.row_bytes[sums] / 4; n++) {
+                const int32_t a = int8_t(tiles.lanes[left][m][k / 4] >> k % 4 * 8);
+                tiles.lanes[sums][m][n] += uint32_t(a * int32_t(tiles.lanes[right][k / 4][n] >> k % 4 * 8 & 255));
+            }
+}
+
 template <typename... Arguments>
 inline long call(long number, Arguments... arguments) {
     return number == SYS_arch_prctl ? 0 : ::syscall(number, arguments...);
@@ -67,11 +76,13 @@ inline long call(long number, Arguments... arguments) {
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
+#undef _tile_dpbsud
 #undef _tile_release
 #define _tile_loadconfig emulated::configure
 #define _tile_zero emulated::zero
 #define _tile_loadd emulated::load
 #define _tile_stored emulated::store
 #define _tile_dpbf16ps emulated::multiply
+#define _tile_dpbsud emulated::multiply_bytes
 #define _tile_release() (void)0
 #define syscall emulated::call

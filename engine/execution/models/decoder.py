@@ -106,6 +106,7 @@ class Decoder:
         self._weight_bits = weight_bits
         self._has_fp8_weights = has_fp8_weights
         self._input_bits = input_bits  # two: `ops.pack_linear`'s for most linears, and for robust ones
+        self._head_inputs = min(input_bits[False], ops.HEAD_INPUTS)
         self._parallel = parallel
         with_prefix, without = (f"{prefix}{self.names.embed}.weight" for prefix in (self.names.prefix, ""))
         self._prefix = "" if source.has(without) and not source.has(with_prefix) else self.names.prefix
@@ -177,7 +178,7 @@ class Decoder:
         weight = self._take_vocabulary(name, *shape)
         if isinstance(weight, Tensor):
             return weight
-        return ops.pack_embedding(weight, dtype=self._dtype, input_bits=self._input_bits[False])
+        return ops.pack_embedding(weight, dtype=self._dtype, input_bits=self._head_inputs)
 
     def _take_vocabulary(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:
         """Return this rank's rows of a table."""
@@ -190,8 +191,10 @@ class Decoder:
     def _pack_head(self, weight: Any) -> Any:
         if isinstance(weight, Tensor):
             # The head decides between near ties: it keeps 8 bits if the layers have 4, and 16 if they are e4m3.
-            return ops.pack_linear(weight, bits=max(8, self._weight_bits), input_bits=self._input_bits[False])
-        return self._pack_quantized([weight]) if isinstance(weight, ops.QuantizedWeight) else weight
+            return ops.pack_linear(weight, bits=max(8, self._weight_bits), input_bits=self._head_inputs)
+        if not isinstance(weight, ops.QuantizedWeight):
+            return weight
+        return ops.pack_quantized([weight], dtype=self._dtype, input_bits=self._head_inputs)
 
     def _head_name(self) -> str:
         return "lm_head"

@@ -70,5 +70,5 @@ class PhimoeForCausalLM(LayerNormDecoder, SparseDecoder):
         vocab_size = self.config.vocab_size
         bias = self._take(f"{self._head_name()}.bias", vocab_size)[self._parallel.vocabulary(vocab_size)]
         if isinstance(weight, Tensor):
-            return ops.pack_linear(weight, bias, bits=max(8, self._weight_bits), input_bits=self._input_bits[False])
-        return self._pack_quantized([weight], bias)
+            return ops.pack_linear(weight, bias, bits=max(8, self._weight_bits), input_bits=self._head_inputs)
+        return ops.pack_quantized([weight], bias, dtype=self._dtype, input_bits=self._head_inputs)

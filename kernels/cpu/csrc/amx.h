@@ -1,9 +1,10 @@
-// The processor's own matrix product (AMX): up to 16 rows of bfloat16 against a panel, 32 inputs at a time.
+// The processor's own matrix product (AMX): up to 16 rows of bfloat16 against a panel, 32 inputs at a time, or of int8.
 //
-// It serves any number of rows, because its sums round differently from those of vector instructions.
+// Products of bfloat16 serve any number of rows, because their sums round differently from those of vector
+// instructions. Sums of int8 are exact, so they serve where they are faster.
 #pragma once
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__AVX512BF16__) && defined(__linux__)
 #define SPLITFUSE_AMX 1
 
 #include <immintrin.h>
@@ -27,17 +28,17 @@ inline bool is_allowed() {
 // A compiler barrier, because the compiler does not know that tiles are loaded from and stored to memory.
 inline void order_memory() { asm volatile("" ::: "memory"); }
 
-// Configures and zeroes the tiles. 0 and 1: sums of rows with the two halves of a panel; 2: rows of x; from 3 on: the
-// panel.
-inline void configure(int num_rows) {
+// Configures and zeroes the tiles. 0 and 1: sums of rows with the two halves of a panel; 2: rows of x, `bytes` of them
+// a product; from 3 on: the panel.
+inline void configure(int num_rows, int bytes = 64) {
     struct {
         uint8_t palette = 1, start = 0, reserved[14] = {};
         uint16_t row_bytes[16] = {};
         uint8_t rows[16] = {};
     } config;
     for (int tile = 0; tile < 7; tile++) {
-        config.row_bytes[tile] = 64;
-        config.rows[tile] = uint8_t(tile < 3 ? num_rows : STEP / 2);
+        config.row_bytes[tile] = uint16_t(tile == 2 ? bytes : 64);
+        config.rows[tile] = uint8_t(tile < 3 ? num_rows : bytes / 4);
     }
     order_memory();
     _tile_loadconfig(&config);
@@ -70,6 +71,22 @@ inline void add(const bf16* x, int64_t stride, const uint32_t* w, int64_t num_in
         _tile_dpbf16ps(0, 2, 3);
         _tile_dpbf16ps(1, 2, 4);
     }
+}
+
+// sums [rows][PANEL] = products of rows of int8, `stride` bytes apart, with w [inputs / 4][PANEL], quads of unsigned
+// bytes, over `num_bytes` inputs, `bytes` of them a product: call configure(number of rows, bytes) before.
+inline void multiply_bytes(const int8_t* x, int64_t stride, const uint32_t* w, int64_t num_bytes, int64_t bytes,
+                           int32_t* sums) {
+    zero();
+    order_memory();
+    for (int64_t k = 0; k < num_bytes; k += bytes) {
+        _tile_loadd(2, x + k, stride);
+        _tile_loadd(3, w + k / 4 * PANEL, PANEL * 4);
+        _tile_loadd(4, w + k / 4 * PANEL + PANEL / 2, PANEL * 4);
+        _tile_dpbsud(0, 2, 3);
+        _tile_dpbsud(1, 2, 4);
+    }
+    store((float*)sums);
 }
 
 // out [num_rows][V · 16] = (or, if is_added, +=) x [num_rows][num_pairs] times w [num_pairs][V · 16], both in pairs of

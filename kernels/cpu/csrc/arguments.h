@@ -145,8 +145,8 @@ struct Linear : Op {
 };
 
 // out = x [rows, inputs] times a quantized weight (quantized.h), plus bias [outputs] or null; out_row: stride of out's
-// rows. input_bits: 8 rounds inputs to int8, 16 perhaps rounds inputs of bfloat16 to 15 bits, 0 is what is fastest of
-// both; input_group: number of inputs that are rounded together, at most 128, so that sums of 32 bits hold their products.
+// rows. input_bits: 8 rounds inputs to int8, 16 and 15 perhaps round inputs of bfloat16 to 15 bits, 0 is what is
+// fastest of 8 and 16; input_group: number of inputs that are rounded together, at most 128, so that sums of 32 bits hold their products.
 template <typename T>
 struct QuantizedLinear : Op {
     const T* x;

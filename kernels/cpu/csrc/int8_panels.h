@@ -3,6 +3,7 @@
 // products, or for many rows an int16 if the processor has products of these.
 #pragma once
 
+#include "amx.h"
 #include "integer_rounding.h"
 #include "quantized.h"
 
@@ -52,7 +53,14 @@ class Int8Rows {
 
     // Most rows that are not in chunks. (4 bits, G products/s without and with: 24 rows 212 and 197, 48 rows 203 and
     // 203, with offsets 176 and 180, 185 and 185; int8 inputs 352 and 321, 341 and 329.)
-    static constexpr int FEW = LEVELS == 2 ? 40 : 64;
+    // With tiles fewer (17,920 x 1,536 in 4 bits, ms, by vectors and tiles: 8 rows 1.7 and 2.1, 24 rows 3.2 and 3.0, 64
+    // rows 7.7 and 5.0, 512 rows 64 and 40).
+    static int64_t few() {
+#ifdef SPLITFUSE_AMX
+        if (LEVELS == 1 && amx::is_allowed()) return 20;
+#endif
+        return LEVELS == 2 ? 40 : 64;
+    }
     static constexpr int64_t CHUNK = 512 / LEVELS;  // inputs
     int64_t num_rows, num_inputs, num_groups, group;
     int32_t zero;             // the weight's
@@ -77,7 +85,7 @@ class Int8Rows {
         team.each(num_rows * num_blocks, [&](int64_t item) {
             const int64_t row = item / num_blocks, begin = item % num_blocks * block;
             const int64_t end = begin + block < padded ? begin + block : padded;
-            const bool is_chunk = HAS_CHUNKS && num_beside(row) > FEW;
+            const bool is_chunk = HAS_CHUNKS && num_beside(row) > few();
             if (begin == 0) in_chunks[row] = is_chunk;
 #ifdef __AVX512VNNI__
             if (is_chunk)
@@ -340,6 +348,9 @@ struct ChunkPanel {
     // Calls f(first row, number of rows) after each.
     template <typename Function>
     void multiply(const Row* rows, int64_t num_rows, float* totals, Function f) const {
+#ifdef SPLITFUSE_AMX
+        if (LEVELS == 1 && group <= Row::INPUTS && amx::is_allowed()) return multiply_tiles(rows, num_rows, totals, f);
+#endif
         const int64_t rest = (MOST - num_rows % MOST) % MOST, num_smaller = rest * (MOST - 1) > num_rows ? 0 : rest;
         for (int64_t row = 0, pass = 0, num; row < num_rows; row += num, pass++) {
             num = pass < num_smaller ? MOST - 1 : num_rows - row >= MOST ? MOST : 1;
@@ -351,6 +362,65 @@ struct ChunkPanel {
     }
 
    private:
+#ifdef SPLITFUSE_AMX
+    // Like multiply, with tiles.
+    template <typename Function>
+    void multiply_tiles(const Row* rows, int64_t num_rows, float* totals, Function f) const {
+        const int bytes = group % 64 == 0 && num_inputs % 64 == 0 ? 64 : STEP;
+        int configured = 0;
+        for (int64_t row = 0, num; row < num_rows; row += num) {
+            num = num_rows - row < amx::MOST ? num_rows - row : amx::MOST;
+            if (num != configured) amx::configure(configured = int(num), bytes);
+            multiply_tile(rows + row, int(num), bytes, totals + row * PANEL);
+            f(row, num);
+        }
+        _tile_release();
+    }
+
+    // Products of at most amx::MOST rows: GROUPS groups by tiles, then their sums of four rows at a time.
+    __attribute__((noinline)) void multiply_tile(const Row* rows, int num_rows, int bytes, float* to) const {
+        constexpr int GROUPS = 4;
+        alignas(64) int32_t sums[GROUPS][amx::MOST][PANEL];
+        const float* header = headers;
+        for (int64_t at = 0; at < num_inputs; header += GROUPS * 2 * PANEL) {
+            const int64_t first = at;
+            int num = 0;
+            for (; num < GROUPS && at < num_inputs; num++, at += group)
+                amx::multiply_bytes(rows->integers + at, sizeof(Row), values + at / 4 * PANEL,
+                                    num_inputs - at < group ? num_inputs - at : group, bytes, sums[num][0]);
+            for (int row = 0; row < num_rows; row += 4)
+                join(rows + row, num_rows - row < 4 ? num_rows - row : 4, first, num, sums[0][row], header, to + row * PANEL);
+        }
+    }
+
+    // Adds sums [num][amx::MOST][PANEL] of M rows' groups from input `first` on.
+    template <int M = 4>
+    __attribute__((always_inline)) void join(const Row* rows, int num_rows, int64_t first, int num, const int32_t* sums,
+                                             const float* header, float* to) const {
+        if constexpr (M > 1)
+            if (num_rows < M) return join<M - 1>(rows, num_rows, first, num, sums, header, to);
+        sums_t totals[M][V];
+        std::memcpy(totals, to, sizeof totals);
+        for (int i = 0; i < num; i++, header += 2 * PANEL, sums += amx::MOST * PANEL) {
+            const int64_t step = (first + i * group) / STEP;
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++) {
+                const sums_t scale = load_vector<sums_t>(header + v * WIDTH);
+#pragma GCC unroll 4
+                for (int m = 0; m < M; m++) {
+                    const ints_t sum = load_vector<ints_t>(sums + m * PANEL + v * WIDTH) + rows[m].starts[step];
+                    totals[m][v] = fma(__builtin_convertvector(sum, sums_t) * rows[m].scales[step], scale, totals[m][v]);
+                }
+                if (!has_offsets) continue;
+                const sums_t offset = load_vector<sums_t>(header + PANEL + v * WIDTH);
+#pragma GCC unroll 4
+                for (int m = 0; m < M; m++) totals[m][v] = fma(offset, rows[m].sums[step] - sums_t{}, totals[m][v]);
+            }
+        }
+        std::memcpy(to, totals, sizeof totals);
+    }
+#endif
+
     // Rows are a constant number of bytes apart, because gcc 12 would spill registers (groups of 32: 71 -> 64 cycles).
     // It unrolls what it is told to, and leaves branches in what it unrolls.
     template <int M>

@@ -2,9 +2,9 @@
 // into the thread's memory and multiplied by all rows there, or by few rows in registers.
 //
 // With input_bits 8, rows are rounded to int8, input_group inputs at a time, and multiply the integer values; with 0,
-// those in bfloat16 if the processor has products of bytes and no tiles. Otherwise
-// rows in bfloat16 keep their 16 bits and multiply weights rounded to bfloat16 if the processor has tiles. Without
-// tiles they are rounded to 15 bits by groups if the processor has products of bytes, or else multiply weights rounded
+// those in bfloat16 if the processor has products of bytes; tiles then multiply many rows. With 16, rows in
+// bfloat16 keep their 16 bits and multiply weights rounded to bfloat16 if the processor has tiles. Without tiles, and
+// with 15, they are rounded to 15 bits by groups if the processor has products of bytes, or else multiply weights rounded
 // to bfloat16 in pairs (float8 always does). Other rows multiply weights as floats. On one processor every row is
 // computed in one way and its sums are in one order for any number of rows, so its result does not depend on the other
 // rows, to the bit.
@@ -180,7 +180,7 @@ void with_product(const QuantizedLinear<T>& a, const QuantizedPanels& w, const T
 template <typename T>
 bool takes_tiles([[maybe_unused]] const QuantizedLinear<T>& a) {
 #ifdef SPLITFUSE_AMX
-    return std::is_same<T, bf16>::value && a.input_bits != 8 && amx::is_allowed();
+    return std::is_same<T, bf16>::value && (a.is_float8 || a.input_bits == 16) && amx::is_allowed();
 #else
     return false;
 #endif

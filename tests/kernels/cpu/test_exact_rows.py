@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -177,7 +177,9 @@ def ops_by_tiles(folder: Path, *stems: str) -> Mapping[str, Any]:
     if not torch.cpu._is_avx512_bf16_supported():
         pytest.skip("the tiles' code needs avx512_bf16")
     emulation = Path(__file__).parents[2] / "support" / "emulated_tiles.h"
-    return patched_ops(folder / "emulated", stems, flags=("-D__AMX_BF16__=1", "-include", str(emulation)))
+    return patched_ops(
+        folder / "emulated", stems, flags=("-D__AMX_BF16__=1", "-D__AMX_INT8__=1", "-include", str(emulation))
+    )
 
 
 @pytest.mark.thorough
@@ -195,12 +197,19 @@ def test_products_by_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_products_with_quantized_weights_by_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles = ops_by_tiles(tmp_path, "quantized_linear_bfloat16")
-    monkeypatch.setattr(build, "library", lambda: tiles)
-    x = randn(NUM_ROWS, 768, seed=1, dtype=torch.bfloat16)
-    for form in sorted(FORMS):
-        packed = cpu.pack_quantized([random_weight(FORMS[form], 70, 768)], dtype=torch.bfloat16)
-        assert not differing_sizes(lambda x: cpu.linear(x, packed), x), form  # noqa: B023
+    vectors, tiles = build.library(), ops_by_tiles(tmp_path, "quantized_linear_bfloat16")
+    x = randn(NUM_ROWS, 672, seed=1, dtype=torch.bfloat16)
+    for form, input_bits in product(sorted(FORMS), [16, 8, ops.FAST_INPUTS]):
+        weight = random_weight(FORMS[form], 70, 768 if FORMS[form].super_group else 672)
+        rows = torch.nn.functional.pad(x, (0, weight.values.shape[1] - 672))
+        outs = []
+        for library in (vectors, tiles):
+            monkeypatch.setattr(build, "library", lambda library=library: library)
+            packed = cpu.pack_quantized([weight], dtype=torch.bfloat16, input_bits=input_bits)
+            outs.append(cpu.linear(rows, packed))
+        assert not differing_sizes(lambda x: cpu.linear(x, packed), rows), (form, input_bits)  # noqa: B023
+        if input_bits == 8:
+            assert torch.equal(*outs), form
 
 
 @pytest.fixture(scope="module")

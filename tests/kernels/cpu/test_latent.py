@@ -78,7 +78,7 @@ def test_tiles_of_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     if not torch.cpu._is_avx512_bf16_supported():
         pytest.skip("the tiles' code needs avx512_bf16")
     emulation = Path(__file__).parents[3] / "support" / "emulated_tiles.h"
-    stems, flags = ("attention_prefill", "linear"), ("-D__AMX_BF16__=1", "-include", str(emulation))
+    stems, flags = ("attention_prefill", "linear"), ("-D__AMX_BF16__=1", "-D__AMX_INT8__=1", "-include", str(emulation))
     tiles = {**(build.library() or {}), **patched_ops(tmp_path, stems, flags=flags)}
     monkeypatch.setattr(build, "library", lambda: tiles)
     sizes = Sizes(5, 64, 40, 32, 36)
