@@ -20,7 +20,7 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 
-NUM_FILES = 100 if "SPLITFUSE_TEST_ALL" in os.environ else 40  # 40 take 4 s for each kind of file
+NUM_FILES = 100 if "SPLITFUSE_TEST_ALL" in os.environ else 20  # 20 take 2 s for each kind of file
 BATCH = {"endpoint": "/v1/completions", "completion_window": "24h"}
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "line", "max_tokens": 2}}
 
