@@ -12,7 +12,7 @@ from tiny_models import CONFIGS, HYBRIDS, VARIANTS, VOCAB_SIZE, greedy, save_mod
 
 from splitfuse.engine import LLM, SamplingParams
 
-pytestmark = pytest.mark.sampled(12)
+pytestmark = pytest.mark.sampled(24)
 
 NUM_NEW = 24
 # A longer run: SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=50 pytest tests/engine/behaviour/test_parity.py
