@@ -5,6 +5,8 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 # httpx gives up after 5 s; beside other busy processes an answer may take longer.
 DEFAULT_TIMEOUT_CONFIG.read = 60.0
 # A client reads all certificates, which takes 18 ms of processor time. All of them have the same, and none speaks TLS.
-httpx._transports.default.create_ssl_context = cache(httpx.create_ssl_context)
+for package in ("httpx", "httpx2"):  # the second is the `openai` package's
+    if find_spec(package) is not None:
+        transports = import_module(f"{package}._transports.default")
+        transports.create_ssl_context = cache(transports.create_ssl_context)
 
 
 @dataclass

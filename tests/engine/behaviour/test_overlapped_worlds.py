@@ -25,7 +25,7 @@ def test_no_rule_is_broken_and_every_token_is_the_oracles() -> None:
     seen_with_drafts: Counter[str] = Counter()
     for seed in range(NUM_SEEDS):
         world = OverlappedWorld(seed)
-        world.run(STEPS)
+        world.run(400)
         seen += world.seen
         if world.drafts:
             seen_with_drafts += world.seen
