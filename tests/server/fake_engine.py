@@ -32,6 +32,7 @@ VOCAB_SIZE = 300  # ids from 256 on have no text
 MAX_MODEL_LEN = 512
 NUM_BLOCKS = 100
 BLOCK_SIZE = 16
+_FORMS: dict[str, dict[str, Any]] = {}  # what chat templates say of answers, by their text
 
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
@@ -235,7 +236,10 @@ class FakeEngine:
         return self.tokenizer.chat_template.render(messages, **options)
 
     async def chat_form(self) -> dict[str, Any]:
-        return form_facts(self.tokenizer.chat_template)
+        template = self.tokenizer.chat_template
+        if template.source not in _FORMS:
+            _FORMS[template.source] = form_facts(template)
+        return _FORMS[template.source]
 
     def abort(self, request_id: str) -> None:
         if request_id in self.handles:
