@@ -17,7 +17,7 @@ from splitfuse.engine.config.named_models import GET_SMOLLM2, default_model, nam
 
 pytestmark = pytest.mark.skipif(default_model() != "smollm2", reason=f"needs SmolLM2: {GET_SMOLLM2}")
 
-NUM_PROMPTS = int(os.environ.get("SPLITFUSE_TEST_PROMPTS", "6"))
+NUM_PROMPTS = int(os.environ.get("SPLITFUSE_TEST_PROMPTS", "3"))
 NUM_NEW = 24
 _ASKED = (
     "What is/Explain/Write a poem about/Give three facts about/Tell a child of/Who invented/Why do people like/"

@@ -35,7 +35,6 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     use_thread_ranks(monkeypatch)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(name for name in CONFIGS if not name.startswith(UNDIVIDED)))
 def test_the_same_slices_give_the_same_bits_on_1_2_and_4_ranks(name: str, tmp_path: Path) -> None:
     save_model(name, tmp_path)
