@@ -4,7 +4,6 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -25,9 +24,7 @@ class CuttingProxy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(10)

@@ -4,7 +4,6 @@ import socket
 import sys
 import threading
 import traceback
-from types import TracebackType
 from typing import Self
 
 import uvicorn
@@ -27,9 +26,7 @@ class ServerThread:
         assert self._server.is_up.wait(60)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._server.should_exit = True
         self._thread.join(60)  # 10 s were once not enough on a busy machine
         assert not self._thread.is_alive(), self._stack()

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 PEERS_FOLDER = Path(os.environ.get("SPLITFUSE_PEERS") or Path.home() / ".cache/splitfuse/peers")
@@ -109,9 +108,7 @@ class PeerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
     def _signal(self, number: signal.Signals) -> None:

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -42,9 +41,7 @@ class Program:
         self._log.seek(0)
         raise RuntimeError(f"{self.process.args!r} is not ready: {self._log.read()[-2000:]!r}")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.process.terminate()
         try:
             self.process.wait(10)
