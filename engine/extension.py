@@ -78,7 +78,7 @@ def declarations(rooms: Iterable[str], entry_point_group: str) -> list[Any]:
             if exc.name != room:
                 raise
             path = []  # all have been deleted
-        folders += [import_module(f"{room}.{info.name}") for info in pkgutil.iter_modules(path)]
+        folders += [import_module(f"{room}.{info.name}") for info in pkgutil.iter_modules(path) if info.ispkg]
     own = [folder.EXTENSION for folder in folders if hasattr(folder, "EXTENSION")]
     return own + [point.load() for point in _entry_points().select(group=entry_point_group)]
 
