@@ -181,7 +181,7 @@ class DurableBackend(ResultBackend):
             body_digest=None if key is None else key.body_digest,
         )
         with _translated():
-            await journal.accept(row)
+            await journal.accept(row, held)
 
     def sink(self, job: Job, *, webhook: str | None = None) -> Callable[[OutputDelta], None]:
         """Return where the engine's deltas of a job go that will be accepted. Raises StoreUnavailableError."""
@@ -191,7 +191,7 @@ class DurableBackend(ResultBackend):
         ttl_s = min(self.index.limits.ttl, job.ttl_s or self.index.limits.ttl)
         sealing = self.stored.sealing
         seal = None if sealing is None else sealing.new_seal(job.owner, job.seq_id)
-        kept = StoredJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook, seal=seal)
+        kept = StoredJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook, seal=seal, early=[])
         self._hold(kept)
         return journal.sink(kept)
 

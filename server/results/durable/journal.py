@@ -45,6 +45,7 @@ class StoredJob:
     webhook: str | None = None  # target to notify of the end
     deltas: list[OutputDelta] = field(default_factory=list)
     seal: Seal | None = None  # encrypts the job if the store is encrypted
+    early: "list[_Entry] | None" = None  # entries before its row; None once the row is on the way to disk
 
     def stored(self, name: str, text: str) -> str:
         """Return a text in the form of its row, sealed under its name if the store is encrypted."""
@@ -60,6 +61,7 @@ class _Change:
     begun: Sequence[int] = ()
     deleted: Sequence[str] = ()
     renewed: Sequence[tuple[int, str]] = ()
+    early: "Sequence[_Entry]" = ()  # of accepted jobs, which have them or are not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +141,10 @@ class Journal:
         number, self._next_job = self._next_job, self._next_job + 1
         return number
 
-    async def accept(self, row: JobRow) -> None:
-        """Write the job; returns once it is on disk. Raises StoreError."""
-        await self._write_changes(accepted=[row])
+    async def accept(self, row: JobRow, kept: StoredJob) -> None:
+        """Write the job with its early deltas; returns once it is on disk. Raises StoreError."""
+        early, kept.early = kept.early or (), None
+        await self._write_changes(accepted=[row], early=early)
 
     async def begin(self, nums: list[int]) -> None:
         """Note that this process runs these jobs from now on. Raises StoreError."""
@@ -159,7 +162,9 @@ class Journal:
         """Return the function that takes the engine's deltas of this job."""
         put = self._entries.put
         # A job that runs when the engine dies has not ended: another process resumes it.
-        return lambda delta: put(_Suspension(kept) if isinstance(delta.error, EngineDeadError) else (kept, delta))
+        return lambda delta: (put if kept.early is None else kept.early.append)(
+            _Suspension(kept) if isinstance(delta.error, EngineDeadError) else (kept, delta)
+        )
 
     async def read(self, function: Callable[[Store], T]) -> T:
         """Return the function's result on the store, after all earlier entries are written. Raises StoreError."""
@@ -188,36 +193,35 @@ class Journal:
         future = self._loop.create_future()
 
         def done(exc: BaseException | None) -> None:
-            if future.done():
-                return
-            if exc is None:
-                future.set_result(None)
-            else:
-                future.set_exception(exc)
+            if not future.done():
+                future.set_result(exc)
 
         self._entries.put(_Change(done, **changes))
-        await future
+        if (exc := await future) is not None:
+            raise exc
 
     # Methods of the writer's thread.
 
     def _run(self) -> None:
-        is_open = True
-        while is_open:
-            entries = list(self._take_entries())
-            calls = [entry for entry in entries if isinstance(entry, _Call)]
-            is_open = not any(isinstance(entry, _Stop) for entry in entries)
-            self._behind_since = self._behind_since or (time.monotonic() if entries else None)
-            failure = self._commit(entries)
-            if failure is None:
-                self._behind_since = None
-            self._failure, was_failing = failure, self._failure is not None
-            # A loop that is already closed has no readers left.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._deliver, self._deliverable(entries), failure, was_failing)
-            for call in calls:
-                call.run(self._store)
-            self._sweep()
+        while self._turn(list(self._take_entries())):
+            pass
         self._store.close()
+
+    def _turn(self, entries: list[_Entry]) -> bool:
+        """Write entries and have the loop deliver them. Returns False if they end the thread."""
+        entries = [item for entry in entries for item in (entry, *getattr(entry, "early", ()))]
+        calls = [entry for entry in entries if isinstance(entry, _Call)]
+        self._behind_since = self._behind_since or (time.monotonic() if entries else None)
+        failure = self._commit(entries)
+        self._behind_since = None if failure is None else self._behind_since
+        self._failure, was_failing = failure, self._failure is not None
+        # A loop that is already closed has no readers left.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._deliver, self._deliverable(entries), failure, was_failing)
+        for call in calls:
+            call.run(self._store)
+        self._sweep()
+        return not any(isinstance(entry, _Stop) for entry in entries)
 
     def _take_entries(self) -> Iterator[_Entry]:
         """Yield all queued entries. Waits for the first one, or until a retry, a sweep or a check is due."""

@@ -62,9 +62,8 @@ class Kept:
 
     async def accept(self, kept: StoredJob) -> None:
         seq_id = kept.job.seq_id
-        await self.journal.accept(
-            JobRow(num=kept.num, seq_id=seq_id, owner="", created=1.0, request="{}", first_segment=1)
-        )
+        row = JobRow(num=kept.num, seq_id=seq_id, owner="", created=1.0, request="{}", first_segment=1)
+        await self.journal.accept(row, kept)
 
     def events_on_disk(self) -> list[tuple[int, list[int]]]:
         events: list[tuple[int, list[int]]] = []
