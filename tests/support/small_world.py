@@ -6,10 +6,11 @@ step (schedule, then finish; with two steps in flight schedule, run, update) eve
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from beside_core import PlainOutputs
 from schedule_audit import ScheduleAudit
-from small_world_model import NO_CHOICE, STOP, VERSION, NullModel, NullSpeculator, Outcomes
+from small_world_model import NO_CHOICE, NO_STATE, STOP, VERSION, NullModel, NullSpeculator, Outcomes
 from small_world_settings import SmallSettings
 
 from splitfuse.engine.core.batch import Batch, Progress, RowOutput
@@ -60,8 +61,12 @@ class SmallWorld:
         self.model = NullModel(settings, self.outcomes)
         spec = CacheSpec(settings.num_blocks, settings.block_size, settings.num_host_blocks)
         self.blocks = BlockManager(
-            spec, prefix_caching=settings.enable_prefix_caching, tenant_weights=settings.tenant_weights
+            spec,
+            prefix_caching=settings.enable_prefix_caching,
+            tenant_weights=settings.tenant_weights,
+            companions=self._companions(),
         )
+        self.states: Any = next(iter(self.blocks.companions), None)
         self.scheduler = Scheduler(settings, self.blocks, max_steps_in_flight=settings.steps_in_flight)
         self.speculator = NullSpeculator(self.model, settings.max_drafts)
         self.texts = SmallTexts(self.model)
@@ -87,6 +92,19 @@ class SmallWorld:
         self._params = {name: prompt.params() for name, prompt in settings.prompts.items()}
         self._places = {name: place for place, name in enumerate(settings.prompts)}
         self._contents_of = self._known_contents()
+
+    def _companions(self) -> list[Any]:
+        settings = self.settings
+        if settings.states is None:
+            return []
+        from splitfuse.engine.execution.models.state_slots import StateSpec, num_live_slots
+        from splitfuse.engine.extras.hybrid.request_states import companion
+
+        num_live = num_live_slots(settings.max_num_seqs, settings.steps_in_flight)
+        spec = StateSpec(num_live, **settings.states)
+        self.model.states = [NO_STATE] * spec.num_slots
+        self.model.host_states = [NO_STATE] * spec.num_host
+        return [companion(spec, settings.tenant_weights)]
 
     def _known_contents(self) -> dict[bytes, list[int]]:
         """Return the right contents of a cached block by its hash, of the first weights."""
@@ -353,6 +371,7 @@ class SmallWorld:
         known = {request for requests in self.core._requests.values() for request in requests}
         assert known == unfinished.keys() == {*scheduler.running, *scheduler.waiting}, "a request is lost, or kept"
         assert not any(self.blocks._moves), "blocks are moved without a step"
+        assert self.states is None or not any(self.states._swaps), "states are moved without a step"
         for request, num_received in unfinished.items():
             right = self.outcomes.tokens[request.seed]
             assert request.token_ids == right[: request.num_tokens], f"{request} has other tokens than undisturbed"
@@ -366,12 +385,17 @@ class SmallWorld:
             assert not self.blocks.device.num_used_blocks, "blocks leak"
             assert self.blocks.host is None or not self.blocks.host.num_used_blocks, "host blocks leak"
             assert not self.texts._prompt_logprobs, "the texts of requests that have ended are kept"
+            if self.states is not None:
+                slots = self.states.slots
+                assert slots.num_used == len({kept.slot for kept in slots.checkpoints}), "state slots leak"
+                assert slots.host is None or not slots.host.num_used_blocks, "state slots of the host leak"
 
     def _check_contents(self) -> None:
         """Check that requests and the cache hold what they should, unless moves are still to be made."""
         model = self.model
         if any(any(step.to_run.moves) for step in self.steps):
             return
+        self._check_checkpoints()
         starts: dict[Request, int] = {}
         for step in self.steps:
             for row in step.to_run.rows:
@@ -384,6 +408,14 @@ class SmallWorld:
             assert found == model.right(request)[:num_tokens], f"{request} holds wrong contents"
         if self.blocks.cache is not None:
             self._check_cache(self.blocks.cache)
+
+    def _check_checkpoints(self) -> None:
+        """Check that a checkpoint holds the state after its block's last token, unless a step fills it."""
+        for kept in self.states.slots.checkpoints if self.states is not None else ():
+            if isinstance(kept.key, int):
+                size = self.settings.block_size
+                last = self.model.device[(kept.key + 1) * size - 1]
+                assert self.model.states[kept.slot][0] == last, "a checkpoint is the state after other tokens"
 
     def _check_cache(self, cache: PrefixCache) -> None:
         size, device, more = self.settings.block_size, self.model.device, VERSION * self.model.version

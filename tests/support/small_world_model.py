@@ -15,6 +15,8 @@ from splitfuse.engine.core.ports import Speculator
 from splitfuse.engine.core.request import Request
 
 STOP, WRONG = 7, 8  # tokens: the end token, and one that no right model gives
+State = tuple[int, tuple[int, ...]]  # contents after its last token, and the drafts behind that
+NO_STATE: State = (-2, ())
 BAD = -1  # contents of a slot that was never written, or by a pass that failed
 MOST_OUTPUTS = 4  # of a prompt
 NO_CHOICE: tuple[str, Request | None] = ("", None)
@@ -75,8 +77,14 @@ class NullModel:
         self.choice = NO_CHOICE
         self.launched: list[NullPending] = []
         self.version = 0  # of the weights
+        self.states: list[State] = []  # by slot
+        self.host_states: list[State] = []
 
     def move(self, moves: Moves) -> None:
+        for source, target in moves.beside.swap_out if moves.beside else ():
+            self.host_states[target] = self.states[source]
+        for source, target in moves.beside.swap_in if moves.beside else ():
+            self.states[target] = self.host_states[source]
         _copy(moves.swap_out, self.device, self.host, self._size)
         _copy(moves.swap_in, self.host, self.device, self._size)
         _copy(moves.copies, self.device, self.device, self._size)
@@ -130,8 +138,27 @@ class NullModel:
             self._write(row)
         are_right = [self.slots(row.request.block_table, n := row.end - row.num_drafts) == self.right(row.request)[:n]
                      for row in rows]  # fmt: skip
+        if self.states:
+            are_right = self._advance(rows, are_right)
         self._spoil([row for row, is_right in zip(rows, are_right, strict=True) if not is_right])
         return are_right
+
+    def _advance(self, rows: Sequence[BatchRow], are_right: Sequence[bool]) -> list[bool]:
+        """Write the states of all rows; return which rows are right and have read the right states."""
+        found = [NO_STATE if row.beside.source < 0 else self.states[row.beside.source] for row in rows]
+        advanced = []
+        for row, (content, tail), is_right in zip(rows, found, are_right, strict=True):
+            places, right, tokens = row.beside, self.right(row.request), self.outcomes.tokens[row.request.seed]
+            start, num_certain = row.start - places.num_replayed, row.end - row.num_drafts
+            expected = right[start - 1] if start else NO_STATE[0]
+            replayed = list(tail[: places.num_replayed])
+            is_good = is_right and content == expected and replayed == tokens[start : row.start]
+            for count, slot in places.checkpoints:
+                self.states[slot] = (right[start + count - 1] if is_good else BAD, ())
+            drafts = tuple(row.token_ids[row.num_tokens - row.num_drafts :])
+            self.states[places.target] = (right[num_certain - 1] if is_good else BAD, drafts)
+            advanced.append(is_good)
+        return advanced
 
     def _write(self, row: BatchRow) -> None:
         seed, size, table = row.request.seed, self._size, row.request.block_table
@@ -148,6 +175,8 @@ class NullModel:
         for row in rows:
             for position in range(row.start, row.end):
                 self.device[row.request.block_table[position // size] * size + position % size] = BAD
+            for slot in (row.beside.target, *(slot for _, slot in row.beside.checkpoints)) if self.states else ():
+                self.states[slot] = (BAD, ())
 
     def _fail_perhaps(self, rows: Sequence[BatchRow]) -> None:
         kind, chosen = self.choice

@@ -7,10 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
-
-from small_world import SmallWorld
-from small_world_settings import SmallSettings
-from small_world_state import Memory, Snapshot
+from typing import Any
 
 MOST_WAIT = 60  # undisturbed actions until all requests have ended
 NEVER = f"after this not all requests end in {MOST_WAIT} actions"
@@ -44,9 +41,9 @@ class Broken(AssertionError):
         super().__init__(f"{fault}\n\n    def test_path() -> None:\n        follow({where}, [\n{lines}        ]{more})")
 
 
-def follow(settings: SmallSettings, path: Iterable[str], *, to_the_end: bool = False) -> SmallWorld:
+def follow(settings: Any, path: Iterable[str], *, to_the_end: bool = False) -> Any:
     """Let the actions of a path happen in a new world, and check it after each; then perhaps the rest of the work."""
-    world = SmallWorld(settings)
+    world, _ = settings.open()
     for action in path:
         assert action in world.actions(), f"{action} cannot happen now, only {world.actions()}"
         world.act(action)
@@ -59,19 +56,18 @@ def follow(settings: SmallSettings, path: Iterable[str], *, to_the_end: bool = F
 
 
 class Search:
-    """Breadth-first search of one world."""
+    """Breadth-first search of one world, of the scheduler or of the journal."""
 
-    def __init__(self, settings: SmallSettings, name: str = "") -> None:
-        self._settings, self._where = settings, f"WORLDS[{name!r}]" if name else repr(settings)
-        self._world = SmallWorld(settings)
-        self._memory = Memory(self._world)
+    def __init__(self, settings: Any, name: str = "") -> None:
+        self._settings, self._where = settings, f"{settings.table}[{name!r}]" if name else repr(settings)
+        self._world, self._memory = settings.open()
         self._numbers: dict[bytes, int] = {}  # by digest of a state's key
         self._parents = array("l")
         self._actions = array("H")  # that led to a state from its parent
         self._depths = array("H")
         self._next = array("l")  # number of the state after the undisturbed action; -1: all has ended, -2: not known
         self._words: dict[str, int] = {}
-        self._frontier: deque[tuple[int, Snapshot]] = deque()
+        self._frontier: deque[tuple[int, Any]] = deque()
         self._num_edges = 0
 
     def run(self, *, seconds: float = float("inf"), most_states: int = 2**62) -> Visited:
@@ -85,7 +81,7 @@ class Search:
         figures = len(self._next), self._num_edges, self._depths[-1], len(self._frontier)
         return Visited(*figures, longest, time.monotonic() - begin)
 
-    def _expand(self, number: int, snapshot: Snapshot) -> None:
+    def _expand(self, number: int, snapshot: Any) -> None:
         world, restore = self._world, self._memory.restore
         restore(snapshot)
         actions = world.actions()

@@ -60,6 +60,16 @@ class SmallSettings:
     tenant_weights: Mapping[str, float] | None = None
     max_seqs_per_key: int | None = None
     enable_prefix_caching: bool = True
+    states: Mapping[str, int] | None = None  # of a model with recurrent layers: sizes of StateSpec
+    table = "WORLDS"
+
+    def open(self) -> Any:
+        """Return the world, and the memory of its states."""
+        from small_world import SmallWorld
+        from small_world_state import Memory
+
+        world = SmallWorld(self)
+        return world, Memory(world)
 
 
 _EVENTS = {"abort": 1, "fail": 1, "lost": 1, "stop": 1, "text": 1}
@@ -93,6 +103,19 @@ WHOLE: dict[str, SmallSettings] = {
     "weights": replace(_TWO, num_host_blocks=3, preemption_mode="swap", events={"abort": 1, "weights": 1}),
 }
 
+# Worlds of a model with recurrent layers, whose slots are in use, kept as checkpoints, on the host or free.
+_SLOTS = {"num_checkpoints": 3, "grid": 2}
+_TURNS = {"a": Prompt((1, 2, 3, 4, 5), 3), "b": Prompt((1, 2, 3, 4, 6), 2)}
+_NEXT = {"a": Prompt((1, 2, 3, 4, 5), 4), "b": Prompt((1, 2, 3, 4, 5, 100, 101), 2)}  # b has a's first outputs
+HYBRID: dict[str, SmallSettings] = {
+    "states": replace(_TWO, prompts=_TURNS, num_blocks=5, states=_SLOTS),
+    "states turns": replace(_TWO, prompts=_NEXT, num_blocks=6, states={"num_checkpoints": 16, "grid": 2}),
+    "states swap": replace(WHOLE["swap"], states={**_SLOTS, "num_host": 1}),
+    "states fork": replace(WHOLE["fork"], states=_SLOTS),
+    "states drafts": replace(WHOLE["drafts"], states={**_SLOTS, "max_drafts": 2}),
+    "states ahead": replace(_AHEAD, prompts=_TURNS, num_blocks=5, states=_SLOTS),
+}
+
 _THREE = {"a": Prompt((1, 2, 3), 3, count=2), "b": Prompt((1, 2, 4, 5), 4)}
 _PAIRS = {"a": Prompt((1, 2, 3), 3, count=2, tenant="ann"), "b": Prompt((1, 2, 3), 4, n=2, tenant="ben")}
 _MOST = {"abort": 2, "fail": 1, "lost": 1, "stop": 2, "text": 1, "nostart": 1}
@@ -113,4 +136,4 @@ LARGE: dict[str, SmallSettings] = {
     "weights ahead": replace(_SIX, steps_in_flight=2, events={**_MOST, "weights": 1}),
     "all": replace(_SIX, prompts=_PAIRS, steps_in_flight=2, max_drafts=2, events={**_MOST, "weights": 1}),
 }
-WORLDS = {**WHOLE, **LARGE}
+WORLDS = {**WHOLE, **HYBRID, **LARGE}

@@ -25,10 +25,12 @@ VALUES = {
     "core._counter": ("_num_preemptions",),  # replaced, never changed
     "pipeline": ("is_paused", "_last_end"),
     "audit._places": ("_num_steps",),
+    "states.slots": ("_num_pending",),
+    "states.slots.checkpoints": ("_num_entries", "_level", "num_evictions"),
 }
 CONTAINERS = {
     "": ("requests", "num_received", "num_left", "events_left"),
-    "model": ("device", "host", "launched"),
+    "model": ("device", "host", "launched", "states", "host_states"),
     "blocks.device": ("_free", "_references"),
     "blocks.host": ("_free", "_references"),
     "blocks.cache": ("_block_of", "_content"),
@@ -39,6 +41,11 @@ CONTAINERS = {
     "pipeline": ("_steps",),
     "texts": ("_prompt_logprobs",),
     "audit._places": ("_closed",),
+    "states": ("_states", "_in_flight"),
+    "states.slots": ("_num_kept",),
+    "states.slots._pool": ("_free", "_references"),
+    "states.slots.host": ("_free", "_references"),
+    "states.slots.checkpoints": ("_of_key", "_counts", "_heap"),
 }
 REQUEST_VALUES = (
     "status", "finish_reason", "stop_reason", "num_computed_tokens", "num_output_placeholders", "num_read_tokens",
@@ -53,7 +60,7 @@ def part(world: SmallWorld, path: str) -> Any:
     """Return an object of the world, or None if this world has none."""
     found: Any = world
     for name in path.split(".") if path else ():
-        found = getattr(found, name)
+        found = getattr(found, name, None)
     return found
 
 
@@ -83,6 +90,7 @@ class Memory:
             [(key, group.copy()) for key, group in world.core._requests.items()],
             [(step, step.to_run, step.state, step.pending) for step in world.steps],
             [(held, held.num_blocks, held.is_protected, held.free.copy()) for held in self._holdings()],
+            [(owner, name, _copy(getattr(owner, name))) for owner in self._states() for name in owner.__slots__],
         )
 
     def _holdings(self) -> dict[Any, None]:
@@ -93,9 +101,19 @@ class Memory:
         entries = (*shares._candidates, *shares._protected)
         return dict.fromkeys([*shares._holdings.values(), *(entry[2] for entry in entries)])
 
+    def _states(self) -> dict[Any, None]:
+        """Return the states of a hybrid's requests, and all checkpoints that may still be looked at."""
+        if (memory := self._world.states) is None:
+            return {}
+        pending = [item.state for row in memory._in_flight.values() for item in row.pending]
+        states = dict.fromkeys([*memory._states.values(), *pending])
+        entries = [entry[2] for entry in memory.slots.checkpoints._heap]
+        named = [kept for state in states for kept in (state.found, state.trail, *state.elsewhere) if kept is not None]
+        return states | dict.fromkeys([*memory.slots.checkpoints, *entries, *named])
+
     def restore(self, snapshot: Snapshot) -> None:
         """Put a state back. The snapshot stays good."""
-        values, containers, requests, groups, steps, holdings = snapshot
+        values, containers, requests, groups, steps, holdings, states = snapshot
         for (owner, name), value in zip(self._values, values, strict=True):
             setattr(owner, name, value)
         for (owner, name), value in zip(self._containers, containers, strict=True):
@@ -110,6 +128,8 @@ class Memory:
             step.to_run, step.state, step.pending = to_run, state, pending
         for held, held.num_blocks, held.is_protected, free in holdings:
             held.free = free.copy()
+        for owner, name, value in states:
+            setattr(owner, name, _copy(value))
 
     # The key of a state.
 
@@ -140,6 +160,7 @@ class Memory:
             tuple([block in cached for block in blocks.device._free]),
             self._cache_key(),
             self._fair_key(),
+            self._states_key(ranks, numbers, cached),
         )
 
     def _request_key(
@@ -201,3 +222,45 @@ class Memory:
         closed = [(name, most, end - counters._num_steps) for name, (most, end) in counters._ceilings.items()]
         charged = tuple(sorted(counters._charged.items()))
         return charged, counters._level, counters._last, tuple(sorted(row for row in closed if row[2] > 0))
+
+    def _states_key(self, ranks: dict[Request, int], numbers: dict[int, int], cached: Any) -> tuple[Any, ...]:
+        """Return the states of a hybrid's requests, and checkpoints in the order of their eviction."""
+        if (memory := self._world.states) is None:
+            return ()
+        table, slots = memory.slots.checkpoints, dict[int, int]()
+        order = [entry[2] for entry in sorted(table._heap, key=lambda entry: entry[:2]) if not table._is_stale(entry)]
+        places = {kept: place for place, kept in enumerate(dict.fromkeys(order))}
+        owners = {state: ranks[request] for request, state in memory._states.items()}
+
+        def slot(number: int) -> int:
+            return -1 if number < 0 else slots.setdefault(number, len(slots))
+
+        def key(kept: Any) -> Any:
+            if not isinstance(kept.key, int):
+                return ranks.get(kept.key.parent, -2)
+            return cached[kept.key].block_hash if kept.key in cached else b""
+
+        def block(number: int | None) -> int:
+            return -1 if number is None else numbers.setdefault(number, len(numbers)) * 2 + (number in cached)
+
+        return (
+            tuple(
+                (rank, state.position, state.num_tail, slot(state.slot), state.host_slot >= 0, state.num_in_chain,
+                 state.last_kept, *(places.get(kept, -1) for kept in (state.found, state.trail, *state.elsewhere)))
+                for state, rank in owners.items()
+            ),
+            tuple(
+                (slot(target), slot(row.source), *((tuple(item.position), slot(item.slot), block(item.block),
+                 owners.get(item.state, -1)) for item in row.pending))
+                for target, row in memory._in_flight.items()
+            ),
+            tuple(
+                (key(kept), slot(kept.slot), kept.tenant, kept.gain, kept.is_end, kept.num_hits,
+                 kept.rank - table._level)
+                for kept in places
+            ),
+        )  # fmt: skip
+
+
+def _copy(value: Any) -> Any:
+    return value[:] if isinstance(value, list) else value

@@ -20,10 +20,11 @@ import pytest
 import schedule_bugs
 import small_world_search
 import small_world_settings
+import state_bugs
 import subtle_bugs
 from small_world import SmallWorld
 from small_world_search import Broken, Search
-from small_world_settings import LARGE, WHOLE, WORLDS
+from small_world_settings import HYBRID, LARGE, WHOLE, WORLDS
 from small_world_state import Memory, Snapshot
 
 from splitfuse.engine.core.batch import Batch
@@ -32,6 +33,8 @@ from splitfuse.engine.core.scheduler import Scheduler
 
 pytestmark = pytest.mark.usefixtures("quiet")
 BUGS = {**subtle_bugs.BUGS, **overlap_bugs.BUGS, **draft_bugs.BUGS, **memory_bugs.BUGS, **schedule_bugs.BUGS}
+BUGS |= state_bugs.BUGS
+OURS = ("splitfuse.engine.core", "splitfuse.engine.extras.hybrid", "small_world")  # modules whose objects have a state
 # Planted bugs, with a world that shows each, and the number of actions of its shortest path.
 FOUND = {
     "blocks_of_a_fork_are_freed_in_flight_after_a_swap": ("fork", 9),
@@ -64,16 +67,31 @@ FOUND = {
     "swap_in_goes_to_the_wrong_block": ("swap", 10),
     "copy_on_write_is_skipped": ("fork", 5),
     "weights_of_tenants_are_ignored": ("fair", 2),
+    "state_is_freed_before_its_row_has_run": ("states", 7),
+    "checkpoint_is_taken_one_token_late": ("states turns", 3),
+    "rollback_keeps_a_drafted_state": ("states drafts", 8),
+    "accepted_drafts_are_not_replayed": ("states drafts", 8),
+    "blocks_are_found_without_a_state": ("states turns", 14),
+    "state_of_an_ended_request_leaks": ("states", 3),
+    "state_of_a_swapped_request_is_not_brought_back": ("states swap", 10),
+    "state_comes_back_to_another_slot": ("states swap", 10),
+    "host_slot_is_not_freed": ("states swap", 8),
 }
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WHOLE)
 def test_no_state_breaks_a_rule(name: str) -> None:
-    visited = Search(WHOLE[name], name).run()
+    visited = Search(WORLDS[name], name).run()
     print(f"{name}: {visited}")
     assert not visited.num_open
     assert visited.num_states > 300
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", HYBRID)
+def test_no_state_of_a_hybrid_breaks_a_rule(name: str) -> None:
+    test_no_state_breaks_a_rule(name)
 
 
 @pytest.mark.sampled(2)
@@ -130,7 +148,7 @@ def test_a_planted_bug_is_found_with_its_shortest_path(name: str, monkeypatch: p
     bug, (world, num_actions) = BUGS[name], FOUND[name]
     monkeypatch.setattr(bug.owner, bug.name, bug.make(getattr(bug.owner, bug.name)))
     with pytest.raises(Broken) as caught:
-        Search(WHOLE[world], world).run()
+        Search(WORLDS[world], world).run()
     print(caught.value)
     assert "only copies show it" not in caught.value.fault
     assert len(caught.value.path) == num_actions
@@ -143,11 +161,10 @@ def test_every_subtle_bug_is_in_the_table() -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", [*WHOLE, "three", "all"])
+@pytest.mark.parametrize("name", [*WHOLE, *HYBRID, "three", "all"])
 def test_states_with_one_key_have_one_future(name: str) -> None:
     """Compare all that can happen in two states whose keys are equal, over states that are reached by several ways."""
-    world = SmallWorld(WORLDS[name])
-    memory = Memory(world)
+    world, memory = WORLDS[name].open()
     futures, frontier = {memory.key(): None}, deque([memory.save()])
     checked: dict[Any, Any] = {}
     while frontier and len(futures) < int(os.environ.get("SPLITFUSE_TEST_STATES", "300")):
@@ -224,7 +241,7 @@ def _objects(world: SmallWorld) -> Iterator[Any]:
             reached += [*owner.keys(), *owner.values()]
         elif isinstance(owner, list | tuple | deque | set):
             reached += owner
-        elif type(owner).__module__.startswith(("splitfuse.engine.core", "small_world")):
+        elif type(owner).__module__.startswith(OURS):
             if isinstance(owner, Batch | type) or type(owner).__name__ == "SamplingParams":
                 continue
             names = vars(owner) if hasattr(owner, "__dict__") else getattr(type(owner), "__slots__", ())
