@@ -1,7 +1,8 @@
-"""`make worlds-all SECONDS=600`: small worlds of the scheduler, whole; then large ones, until the time is over.
+"""`make worlds-all SECONDS=600`: small worlds of the scheduler and of durable results, whole; then large ones of the
+scheduler, until the time is over.
 
 Every state is visited once and checked. The counts of whole worlds are the same each time. A failure prints its
-shortest path as a test for tests/engine/behaviour/test_every_small_world.py.
+shortest path as a test for the file test_every_small_world.py of either.
 """
 
 import argparse
@@ -11,8 +12,11 @@ import sys
 import time
 from multiprocessing import get_context
 
+from journal_world import JOURNALS
 from small_world_search import Broken, Search, Visited
-from small_world_settings import LARGE, WHOLE, WORLDS
+from small_world_settings import HYBRID, LARGE, WHOLE
+
+SMALL = {**WHOLE, **HYBRID, **{f"journal {name}": world for name, world in JOURNALS.items()}}
 
 
 def main() -> int:
@@ -22,8 +26,8 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("names", nargs="*", help="only these worlds")
     options = parser.parse_args()
-    begin, names = time.monotonic(), options.names or [*WORLDS]
-    whole, large = ([name for name in names if name in worlds] for worlds in (WHOLE, LARGE))
+    begin, names = time.monotonic(), options.names or [*SMALL, *LARGE]
+    whole, large = ([name for name in names if name in worlds] for worlds in (SMALL, LARGE))
     results: list[Visited] = []
     failures = 0
     with get_context("fork").Pool(options.processes, _prepare) as pool:
@@ -51,14 +55,15 @@ def main() -> int:
 
 def _prepare() -> None:
     logging.disable(logging.CRITICAL)  # failures are part of every world
-    gc.disable()  # of a million copied states none is a cycle
 
 
 def _visit(job: tuple[str, float, int]) -> tuple[str, Visited | str]:
     """Visit a world for its part of the time until `end`, in which a process visits `num_rounds` worlds."""
     name, end, num_rounds = job
+    (gc.enable if name.startswith("journal ") else gc.disable)()  # of a million copied states none is a cycle
     try:
-        return name, Search(WORLDS[name], name).run(seconds=(end - time.monotonic()) / num_rounds)
+        world = (SMALL | LARGE)[name]
+        return name, Search(world, name.removeprefix("journal ")).run(seconds=(end - time.monotonic()) / num_rounds)
     except Broken as broken:
         return name, str(broken)
 
