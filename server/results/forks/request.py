@@ -25,6 +25,7 @@ class ForkRequest(SamplingRequest):
     at: Annotated[int | None, Field(ge=0, description="Tokens of the answer that are kept; default all.")] = None
     append_token_ids: Annotated[list[int] | None, Field(description="Tokens that follow the kept ones.")] = None
     append_text: Annotated[str | None, Field(description="Text that follows the kept tokens.")] = None
+    durable: Annotated[bool, Field(description="Keep a stream like a job, on a server with results on disk.")] = False
 
     def changed(self, params: SamplingParams) -> SamplingParams:
         """Return the parameters of the fork. Raises InvalidRequestError."""

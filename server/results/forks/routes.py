@@ -59,7 +59,8 @@ async def fork(request: Request, body: Annotated[ForkRequest, Depends(ForkReques
         prompt, resumed = list(origin.prompt_token_ids), planned.resumed
         first = planned.first_delta(job.seq_id, service.engine.tokenizer) if planned.known else None
         max_tokens = service.engine.prompts.max_tokens(len(prompt), service.results.bounded(planned.params))
-        kept = None if body.stream else SavedFork.saved(planned.params, planned.seed, max_tokens=max_tokens)
+        is_kept = body.durable or not body.stream
+        kept = SavedFork.saved(planned.params, planned.seed, max_tokens=max_tokens) if is_kept else None
         await service.submit(job, prompt, planned.params, user=body.user, resumed=resumed, first=first, kept=kept)
     except BaseException:
         service.abort(job)
@@ -70,7 +71,9 @@ async def fork(request: Request, body: Annotated[ForkRequest, Depends(ForkReques
 
 def _accepted(job: Job, parent: Job, body: ForkRequest, service: Service) -> Response:
     if body.stream:
-        return stream([job], NativeStreamWriter(job, service.json), on_disconnect=lambda: service.abort(job))
+        writer, headers = NativeStreamWriter(job, service.json), {"X-Seq-Id": job.seq_id}
+        ends_it = not body.durable
+        return stream([job], writer, on_disconnect=lambda: service.abort(job) if ends_it else None, headers=headers)
     url = f"/result/{job.seq_id}"
     accepted = {"seq_id": job.seq_id, "status": job.status, "result_url": url, "stream_url": f"{url}/stream"}
     headers = {"Location": url, "Retry-After": "1", "X-Seq-Id": job.seq_id}

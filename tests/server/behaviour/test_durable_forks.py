@@ -43,6 +43,10 @@ def test_after_a_kill_answers_are_forked_and_forks_go_on(tmp_path: Path) -> None
     steps = SlowSteps(tmp_path)
     with ServerProcess(*args, program=steps.program) as server, httpx.Client(base_url=server.url, timeout=70) as client:
         running = forked(client, parents)
+        body = {"seq_id": parents[0], **CHANGES[2], "stream": True, "durable": True}
+        with client.stream("POST", "/fork", json=body) as begun:
+            running.append(begun.headers["X-Seq-Id"])
+        expected.append(expected[2])
         reader = Reader(f"{server.url}/result/{running[0]}/stream")
         reader.until_begun()
         server.process.kill()

@@ -76,6 +76,8 @@ async def test_a_fork_can_be_streamed(live):
     assert done["data"]["token_ids"] == parent["token_ids"]
     assert tokens[0]["data"]["token_ids"] == parent["token_ids"][:6]
     assert "".join(event["data"]["text"] for event in tokens) == parent["text"]
+    again = await answered(live, "/fork", seq_id=response.headers["X-Seq-Id"])
+    assert again["token_ids"] == parent["token_ids"]
 
 
 async def test_llms_fork_and_this_one_are_equal(live):
