@@ -6,8 +6,9 @@ have chosen. Nothing is generated twice, so B may be a hundred times slower than
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ...engine.config import EngineConfig
 from ...engine.errors import ConfigError
@@ -32,25 +33,6 @@ class Score(NamedTuple):
     token_id: int
 
 
-class Side(Protocol):
-    """Model of this process, or a running server."""
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a prompt."""
-
-    def answers(self, prompts: Sequence[list[int]], max_tokens: int) -> list[list[int]]:
-        """Answer prompts greedily."""
-
-    def scores(self, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> list[list[Score]]:
-        """Score the tokens of answers, in one pass a prompt."""
-
-    def text(self, token_id: int) -> str:
-        """Return a token's text; empty if it is not known."""
-
-    def close(self) -> None:
-        """Free what was opened."""
-
-
 class Local:
     """Model that is loaded into this process. `settings`: as EngineConfig's; `adapter`: folder of a LoRA."""
 
@@ -63,13 +45,16 @@ class Local:
         self._llm = LLM(model, **own, **lora)
 
     def encode(self, text: str) -> list[int]:
+        """Return the ids of a prompt."""
         return list(self._llm.get_tokenizer().encode(text))
 
     def answers(self, prompts: Sequence[list[int]], max_tokens: int) -> list[list[int]]:
+        """Answer prompts greedily."""
         outputs = self._run(prompts, {"max_tokens": max_tokens})
         return [list(output.outputs[0].token_ids) for output in outputs]
 
     def scores(self, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> list[list[Score]]:
+        """Score the tokens of answers, in one pass a prompt."""
         whole = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
         outputs = self._run(whole, {"max_tokens": 1, "prompt_logprobs": 1})
         return [
@@ -78,9 +63,11 @@ class Local:
         ]
 
     def text(self, token_id: int) -> str:
+        """Return a token's text; empty if it is not known."""
         return self._llm.tokenizer.decode([token_id], skip_special_tokens=False) if self._llm.tokenizer else ""
 
     def close(self) -> None:
+        """Free what was opened."""
         self._llm.close()
 
     def _run(self, prompts: Sequence[list[int]], fields: Mapping[str, Any]) -> list[Any]:
@@ -92,7 +79,7 @@ class Local:
 
 
 class Remote:
-    """Running server of splitfuse."""
+    """Running server of splitfuse, with the methods of Local."""
 
     def __init__(self, url: str, settings: Mapping[str, Any], api_key: str | None) -> None:
         from ...client import Client
@@ -181,18 +168,21 @@ def bisect(
     api_key: str | None = None,
 ) -> dict[str, Any]:
     """Compare A and B, whose settings are given in this order. Raises ConfigError."""
-    sides = [partial_side(name, own, api_key) for name, own in zip((a, b), settings, strict=True)]
+    sides = [  # models are loaded one after the other
+        partial(Remote, name, own, api_key) if _is_url(name) else partial(Local, name, own)
+        for name, own in zip((a, b), settings, strict=True)
+    ]
     is_recorded = Path(a).suffix in (".json", ".jsonl")
     if is_recorded:
         prompts, answers = recorded(Path(a))
     else:
-        first = sides[0]()
+        first: Local | Remote = sides[0]()
         try:
             prompts = [first.encode(text) for text in texts]
             answers = first.answers(prompts, max_tokens)
         finally:
             first.close()
-    second = sides[1]()
+    second: Local | Remote = sides[1]()
     try:
         if not is_recorded and [second.encode(text) for text in texts] != prompts:
             raise ConfigError(f"{a} and {b} split texts into tokens differently; compare models of one tokenizer")
@@ -217,13 +207,6 @@ def bisect(
             token_ids = prompts[one.prompt] + answers[one.prompt][: one.position]
             report["layer"] = compare((a, b), settings, token_ids, tolerance=tolerance)
     return report
-
-
-def partial_side(name: str, settings: Mapping[str, Any], api_key: str | None) -> Any:
-    """Return a function that opens a side: models are loaded one after the other."""
-    if _is_url(name):
-        return lambda: Remote(name, settings, api_key)
-    return lambda: Local(name, settings)
 
 
 def _is_url(name: str) -> bool:
