@@ -95,6 +95,16 @@ def uvicorn_config(app: FastAPI, **more: Any) -> uvicorn.Config:
     )
 
 
+def notify(state: str) -> None:
+    """Send systemd a state, such as READY=1, by the socket that NOTIFY_SOCKET names, if it names one."""
+    name = os.environ.get("NOTIFY_SOCKET", "")
+    if not name.startswith(("/", "@")):
+        return
+    address = f"\0{name[1:]}" if name.startswith("@") else name  # @: a name that is no file
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.sendto(state.encode(), address)
+
+
 class _Process:
     def __init__(
         self, settings: ServerSettings, listener: socket.socket, signals: StopSignals, replica: str | None

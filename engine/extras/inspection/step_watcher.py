@@ -14,20 +14,24 @@
     blocks              [in use, on the host]
     evicted             number of cached blocks that got other contents since the last record
 
-Keys that are empty are left out.
+Keys that are empty are left out. `block_map` shows the use of each block of the KV cache.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 from ...core.batch import Batch, Progress, RowOutput
+from ...core.block_manager import BlockManager
 from ...core.plan import Plan
 from ...core.ports import Decision, SchedulerListener, SchedulerState
 from ...core.request import Request
 from ...core.scheduler import Scheduler
 
 MAX_STEPS = 2000  # records that wait to be taken
+MAX_CELLS = 4096  # every k-th block of a larger cache is shown: 4,096 take 0.5 ms
+FREE, CACHED, SHARED = -1, -2, -3
 Record = dict[str, Any]
 
 
@@ -127,3 +131,23 @@ def _results(batch: Batch, outputs: Sequence[RowOutput]) -> Record:
     ]
     forced = [number for number, output in special if output.forced_from is not None]
     return {key: value for key, value in (("drafts", drafts), ("forced", forced)) if value}
+
+
+def block_map(blocks: BlockManager, running: Iterable[Request], waiting: Iterable[Request]) -> dict[str, Any]:
+    """Return the map. `runs`: [number of cells, use, number of cells, use, …]. A cell shows one of `stride` blocks.
+
+    A use is the number of the request that alone has the block, or FREE, CACHED (free, and found again by its tokens)
+    or SHARED. `swapped`: [[request, blocks on the host], …].
+    """
+    num_blocks = blocks.device.num_blocks
+    stride = -(-num_blocks // MAX_CELLS)
+    cached = () if blocks.cache is None else blocks.cache.blocks
+    cells = [CACHED if block in cached else FREE for block in range(0, num_blocks, stride)]
+    for request in running:
+        table, number = request.block_table, request.arrival_order
+        for index in table if stride == 1 else [block // stride for block in table if not block % stride]:
+            cells[index] = number if cells[index] in (FREE, CACHED) else SHARED
+    runs = [value for use, run in groupby(cells) for value in (len(list(run)), use)]
+    hosted = [request for request in waiting if request.host_block_table]
+    swapped = [[request.arrival_order, len(request.host_block_table)] for request in hosted]
+    return {"num_blocks": num_blocks, "stride": stride, "runs": runs, "swapped": swapped}

@@ -10,8 +10,7 @@ from collections.abc import AsyncGenerator, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import QueueFullError
-from ....engine.extras.inspection.block_map import block_map
-from ....engine.extras.inspection.step_watcher import StepWatcher
+from ....engine.extras.inspection.step_watcher import StepWatcher, block_map
 from ...http.json_response import dumps
 from ...http.sse import frame
 

@@ -22,11 +22,10 @@ from . import ReplicaSettings
 from .haproxy import Haproxy
 from .haproxy_config import HaproxyConfig
 from .local_placement import LocalPlacement
-from .operations import Operations
+from .operations import Operations, ReplicaClient
 from .placement import Address, Placement
 from .ray_placement import RayPlacement
 from .replica import Replica
-from .replica_client import ReplicaClient
 from .replica_settings import check_replicas, config_of, tags_of
 
 _ASK_S = 0.5

@@ -1,11 +1,22 @@
-"""Step records agree with their steps; records that are not taken are bounded."""
+"""Step records agree with their steps, block maps with the block tables; records that are not taken are bounded."""
+
+from collections import Counter
+from typing import Any
 
 import pytest
 from recorded_life import Life
 from scheduler_bench import Bench, request
 
 from splitfuse.engine.core.batch import RowOutput
-from splitfuse.engine.extras.inspection.step_watcher import MAX_STEPS, StepWatcher
+from splitfuse.engine.extras.inspection.step_watcher import (
+    CACHED,
+    FREE,
+    MAX_CELLS,
+    MAX_STEPS,
+    SHARED,
+    StepWatcher,
+    block_map,
+)
 
 
 def watched(bench: Bench) -> StepWatcher:
@@ -78,3 +89,47 @@ def test_records_of_random_lives_add_up(seed: int) -> None:
         running = {*(row[0] for row in step.get("chunks", ())), *step.get("decodes", ())}
         assert not running & set(step.get("left_out", ()))
         assert len(running) + len(step.get("left_out", ())) == step.get("running", 0)
+
+
+def cells(bench: Bench) -> list[int]:
+    map_ = mapped(bench)
+    return [use for count, use in zip(map_["runs"][::2], map_["runs"][1::2], strict=True) for _ in range(count)]
+
+
+def mapped(bench: Bench) -> dict[str, Any]:
+    scheduler = bench.scheduler
+    return block_map(scheduler.blocks, scheduler.running, scheduler.waiting)
+
+
+def test_used_shared_cached_and_free() -> None:
+    bench = Bench.make(num_blocks=10, block_size=4, enable_prefix_caching=True)
+    ended = request(9, 1, tokens=[9] * 9)
+    bench.add(ended)
+    bench.step()
+    bench.add(request(9, 8))
+    bench.step()
+    bench.add(request(9, 8))
+    bench.step()
+    first, second = bench.scheduler.running
+    counts = Counter(cells(bench))
+    assert counts[SHARED] == len(set(first.block_table) & set(second.block_table)) == 2
+    assert counts[first.arrival_order] == counts[second.arrival_order] == 1
+    assert counts[CACHED] == 2  # full blocks of the ended request
+    assert counts[FREE] == 10 - 2 - 2 - 2
+
+
+def test_a_large_cache_is_shown_in_part() -> None:
+    bench = Bench.make(num_blocks=3 * MAX_CELLS)
+    bench.add(request(400, 8))
+    bench.step()
+    assert mapped(bench)["stride"] == 3
+    assert Counter(cells(bench)) == {0: 34, FREE: MAX_CELLS - 34}  # every third of 100 blocks
+
+
+def test_what_is_on_the_host() -> None:
+    bench = Bench.make(num_blocks=4, num_host_blocks=8, max_num_seqs=4, preemption_mode="swap", swap_space=1.0)
+    first, second = request(4, 12), request(4, 12)
+    bench.add(first, second)
+    while not second.num_preemptions:
+        bench.step()
+    assert mapped(bench)["swapped"] == [[1, len(second.host_block_table)]]
