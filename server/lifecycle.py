@@ -131,14 +131,19 @@ class EngineLifecycle:
                 logger.error("the model was not loaded: %s", exc, exc_info=reason)
             raise
 
+    async def _new_engine(self) -> "AsyncEngine":
+        if (engine := self._extensions.first("engine")) is not None:
+            return engine(self._settings)  # type: ignore[no-any-return]
+        module = await asyncio.to_thread(importlib.import_module, "..engine.serving.async_engine", __package__)
+        return module.AsyncEngine(self._settings.engine_config())  # type: ignore[no-any-return]
+
     async def _load(self) -> None:
         """Import and start the engine, unless one was given that runs already. Raises ConfigError."""
         await self._results.open()
         for part in self._extensions.parts:
             await part.open()
         if self._engine is None:
-            module = await asyncio.to_thread(importlib.import_module, "..engine.serving.async_engine", __package__)
-            self._engine = module.AsyncEngine(self._settings.engine_config())
+            self._engine = await self._new_engine()
         assert self._engine is not None
         self._engine.observe(self._observer)
         if not self._engine.is_ready:

@@ -70,9 +70,9 @@ class EngineCore:
             self.pacer.note(request)
             self._outputs.add(request)
 
-    def abort(self, request_id: str) -> list[OutputDelta]:
-        """End a request at once. A step in flight that computes it is dropped for it."""
-        requests = list(self._requests.get(request_id, ()))
+    def abort(self, request_id: str, index: int | None = None) -> list[OutputDelta]:
+        """End a request, or one of its outputs, at once. A step in flight that computes it is dropped for it."""
+        requests = [r for r in self._requests.get(request_id, ()) if index in (None, r.index)]
         ended = [request for request in requests if self.scheduler.finish(request, reason="abort", now=self._clock())]
         return [self._delta(Progress(request)) for request in ended]
 

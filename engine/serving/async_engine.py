@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import EngineConfig, ResolvedConfig
 from ..core.batch import RowOutput
@@ -21,7 +21,6 @@ from ..core.sampling_params import SamplingParams
 from ..core.step_pipeline import StepPipeline, Work
 from ..errors import RankLostError, SplitfuseError, UnavailableError
 from ..execution.models.config import ModelConfig
-from ..execution.runner.model_runner import LoadedModel, ModelRunner
 from ..language.text.tokenizer import Tokenizer
 from ..language.workers.input_threads import InputThreads
 from .delta_dispatch import DeltaDispatch, DeltaSink
@@ -33,6 +32,9 @@ from .prompt_reader import PromptReader
 from .queue_limits import QueueLimits
 from .submitted_request import Resumed, SubmittedRequest
 from .wait_prediction import WaitPrediction
+
+if TYPE_CHECKING:
+    from ..execution.runner.model_runner import LoadedModel, ModelRunner  # import torch
 
 _log = logging.getLogger("splitfuse.engine")
 # A longer time without a step counts as hung; more if steps have been seen to take long, or no step has been seen.
@@ -53,14 +55,14 @@ class AsyncEngine:
     config: ResolvedConfig
     model_config: ModelConfig
     prompts: PromptReader
-    runner: ModelRunner
+    runner: "ModelRunner"
     view: EngineView
-    loaded: LoadedModel
+    loaded: "LoadedModel"
     pipeline: StepPipeline
     _input_processor: InputProcessor
 
-    def __init__(self, config: EngineConfig, *, is_offline: bool = False) -> None:
-        self._wishes, self._is_offline = config, is_offline
+    def __init__(self, config: EngineConfig, *, is_offline: bool = False, makes_text: bool = True) -> None:
+        self._wishes, self._is_offline, self._makes_text = config, is_offline, makes_text
         self.extensions = ExtensionParts()
         self.weights_version = 0  # number of updates so far
         self.weights_path: Path | None = None  # folder or GGUF file; None if the weights came as tensors
@@ -111,7 +113,7 @@ class AsyncEngine:
         from .builder import load  # imports torch
 
         parts = load(self._wishes, for_streams=not self._is_offline)
-        self.pipeline = parts.pipeline()
+        self.pipeline = (parts if self._makes_text else replace(parts, tokenizer=None)).pipeline()
         self.config, self.runner, self.loaded = parts.config, parts.runner, parts.runner.loaded
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
@@ -349,10 +351,10 @@ class AsyncEngine:
         self._dispatch.send(self.core.abort_all())
         self._work.set()
 
-    def abort(self, request_id: str) -> None:
-        """End a request; unknown or finished ids are ignored. Its blocks are free within one step."""
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """End a request, or its output `index`; unknown or finished ids are ignored. Blocks are free within a step."""
         if self._is_stepping:
-            self._dispatch.send(self.core.abort(request_id))
+            self._dispatch.send(self.core.abort(request_id, index))
 
     def _probe(self) -> None:
         self._probe_task = asyncio.create_task(self._ask_itself())

@@ -45,6 +45,11 @@ class DeltaDispatch:
         self._sinks[requests[0].request_id] = sink
         self._outputs_left[requests[0].request_id] = {request.index for request in requests}
 
+    def forget(self, request_id: str) -> None:
+        """Drop the sink of a request that was refused after all."""
+        self._sinks.pop(request_id, None)
+        self._outputs_left.pop(request_id, None)
+
     def send(self, deltas: Iterable[OutputDelta]) -> None:
         """Deliver deltas, in order."""
         for delta in deltas:

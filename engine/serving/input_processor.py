@@ -88,8 +88,10 @@ class InputProcessor:
         max_cache_tokens: int,
         seed: int,
         generates: bool = True,
+        request_class: type[Request] = Request,
     ) -> None:
         """`generates`: False for a model whose prompts are only pooled."""
+        self._request_class = request_class
         self._tokenizer = tokenizer
         self._generates = generates
         self._grammars = grammars
@@ -180,7 +182,7 @@ class InputProcessor:
                 )
             state = None if grammar is None else grammar.begin(max_tokens=max_tokens, forced_from=known.forced_from)
             requests.append(
-                Request(
+                self._request_class(
                     request_id=request_id,
                     index=index,
                     prompt_token_ids=token_ids,

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -31,6 +31,9 @@ from .queued_output import num_dropped_lines
 from .runtime_file import announced
 from .stop_signals import KILL_S, StopSignals
 from .watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from ...engine.serving.async_engine import AsyncEngine
 
 # Limit from the end of the drain timeout to the end of the process, whatever hangs.
 END_S = 5
@@ -65,9 +68,9 @@ def notify(state: str) -> None:
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers. `is_up` is set once it answers."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_up = asyncio.Event()
+    def __init__(self, app: FastAPI, **more: Any) -> None:
+        super().__init__(uvicorn_config(app, **more))
+        self.app, self.is_up = app, asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -95,14 +98,10 @@ def uvicorn_config(app: FastAPI, **more: Any) -> uvicorn.Config:
     )
 
 
-def notify(state: str) -> None:
-    """Send systemd a state, such as READY=1, by the socket that NOTIFY_SOCKET names, if it names one."""
-    name = os.environ.get("NOTIFY_SOCKET", "")
-    if not name.startswith(("/", "@")):
-        return
-    address = f"\0{name[1:]}" if name.startswith("@") else name  # @: a name that is no file
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.sendto(state.encode(), address)
+def server_of(settings: ServerSettings, engine: "AsyncEngine | None" = None, **more: Any) -> _Server:
+    """Make the server of an application with these settings, like `build_app`."""
+    certificate = {"ssl_certfile": settings.ssl_certfile, "ssl_keyfile": settings.ssl_keyfile}
+    return _Server(build_app(settings, engine, **more), **certificate)
 
 
 class _Process:
@@ -115,14 +114,10 @@ class _Process:
         self._signals = signals
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []  # referenced, or they would be collected
-        app = build_app(
-            dataclasses.replace(settings, port=_port(listener)),  # the port may have been 0
-            stats=lambda: {"log_lines_dropped": num_dropped_lines()},
-        )
-        self._service: Service = app.state.service
+        own_settings = dataclasses.replace(settings, port=_port(listener))  # the port may have been 0
+        self._server = server_of(own_settings, stats=lambda: {"log_lines_dropped": num_dropped_lines()})
+        self._service: Service = self._server.app.state.service
         self._service.lifecycle.logs_load_failure = False
-        certificate = {"ssl_certfile": settings.ssl_certfile, "ssl_keyfile": settings.ssl_keyfile}
-        self._server = _Server(uvicorn_config(app, **certificate))
 
     async def run(self) -> None:
         """Run until a signal has come and running requests have ended. Raises EngineDiedError."""

@@ -5,7 +5,7 @@ flight, and each row gets a made-up token. In one process the server has a core 
 fronts all processes share both.
 
 All is counted from the first request to the end of the last stream, prompts included, so nothing that was computed
-before can count. `--api-server-count` is read and has no effect yet.
+before can count. `--api-server-count 1` gives the engine a process of its own.
 """
 
 import argparse
@@ -92,13 +92,14 @@ def install(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from splitfuse.engine.execution.runner import launching
+    from splitfuse.engine.language.text.tokenizer import Tokenizer
     from splitfuse.engine.serving import builder
     from splitfuse.engine.serving.input_processor import InputProcessor
 
     device = NullDevice(step_s=args.step_ms / 1000, num_blocks=args.streams * MAX_MODEL_LEN // 64)
-    tokenizer = _tokenizer()
 
     def load(config: Any, **_: Any) -> builder.EngineParts:
+        tokenizer = Tokenizer(Path(config.tokenizer), chat_template=TEMPLATE)
         input_processor = InputProcessor(
             tokenizer=tokenizer,
             grammars=None,
@@ -108,27 +109,23 @@ def install(args: argparse.Namespace) -> None:
             seed=0,
         )
         facts = replace(ResolvedConfig.of(config, device="cpu"), async_scheduling=True)
-        return builder.EngineParts(facts, tokenizer, device, input_processor)  # type: ignore[arg-type]
+        return builder.EngineParts(facts, tokenizer, device, input_processor, path=DEMO_FOLDER)  # type: ignore[arg-type]
 
     builder.load = load
     launching.load_launcher = lambda runner, config: runner  # type: ignore[assignment, return-value]
 
 
-def _tokenizer() -> Any:
-    """Return the engine's own tokenizer class over a vocabulary of bytes and a few words."""
+def save_tokenizer(folder: Path) -> None:
+    """Write a tokenizer over a vocabulary of bytes and a few words."""
     import tokenizers
-
-    from splitfuse.engine.language.text.tokenizer import Tokenizer
 
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     words = [*alphabet, *(f"~{chr(ord('a') + number)}" for number in range(NUM_WORDS))]
     fast = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={text: i for i, text in enumerate(words)}, merges=[]))
     fast.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     fast.decoder = tokenizers.decoders.ByteLevel()
-    with tempfile.TemporaryDirectory() as folder:
-        fast.save(str(Path(folder, "tokenizer.json")))
-        Path(folder, "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-        return Tokenizer(Path(folder))
+    fast.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
 
 
 def serve(args: argparse.Namespace) -> None:
@@ -140,12 +137,20 @@ def serve(args: argparse.Namespace) -> None:
     from splitfuse.server.process.stop_signals import StopSignals
     from splitfuse.server.settings import Settings
 
-    install(args)
-    settings = Settings(
-        port=0, max_num_seqs=args.streams, max_num_batched_tokens=max(4096, args.streams), request_log=False, seed=0
-    )
-    with queued_output(), StopSignals() as signals:
-        serve_with(settings, signals)
+    if args.api_server_count:
+        from splitfuse.server.extras.fronts import engine_process
+
+        options = [f"--streams={args.streams}", f"--step-ms={args.step_ms}"]
+        engine_process.PROGRAM[:] = [__file__, *options, "--engine"]
+    else:
+        install(args)
+    limits: Any = {"max_num_seqs": args.streams, "max_num_batched_tokens": max(4096, args.streams)}
+    with tempfile.TemporaryDirectory() as folder:
+        save_tokenizer(Path(folder))
+        own: Any = {"tokenizer": folder, "api_server_count": args.api_server_count, "request_log": False}
+        settings = Settings(port=0, seed=0, **limits, **own)
+        with queued_output(), StopSignals() as signals:
+            serve_with(settings, signals)
 
 
 class ServerProcess:
@@ -161,6 +166,10 @@ class ServerProcess:
                 raise RuntimeError(f"the null server ended with status {self._process.wait()}")
         self.port = int(line.partition("127.0.0.1:")[2].partition("/")[0])
         self._pids = {"server": self._process.pid}
+        if args.api_server_count:
+            children = [path.read_text() for path in Path(f"/proc/{self._process.pid}/task").glob("*/children")]
+            engines = [pid for pid in " ".join(children).split() if b"--engine" in _command(pid)]
+            self._pids = {"front": self._process.pid, "engine": int(engines[0])}
 
     def cpu_seconds(self) -> dict[str, float]:
         """Return the processor time so far of each process, this one included."""
@@ -169,6 +178,10 @@ class ServerProcess:
     def stop(self) -> None:
         self._process.terminate()
         self._process.communicate()
+
+
+def _command(pid: str) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -252,11 +265,17 @@ def parse() -> argparse.Namespace:
     add("--endpoint", default="/v1/completions", help="/v1/completions, /v1/chat/completions or /generate")
     add("--json", action="store_true", help="print one line of JSON")
     add("--serve", action="store_true", help=argparse.SUPPRESS)
+    add("--engine", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse()
+    if args.engine:
+        from splitfuse.server.extras.fronts import engine_process
+
+        install(args)
+        sys.exit(engine_process.main(*args.engine))
     if args.serve:
         serve(args)
         return

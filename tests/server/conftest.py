@@ -106,11 +106,19 @@ def slow_here(slow: SlowSteps, monkeypatch: pytest.MonkeyPatch) -> SlowSteps:
     return slow
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests of the real server in both forms where their mark asks for it."""
+    is_marked = metafunc.definition.get_closest_marker("both_forms") is not None
+    if is_marked and "live_server" in metafunc.fixturenames:
+        metafunc.parametrize("live_server", [0, 1], ids=["one process", "front"], indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def live_server(steps: SlowSteps) -> Iterator[ServerProcess]:
+def live_server(steps: SlowSteps, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     """`splitfuse serve` with the demo model: a real process, a real engine, a small cache."""
     small = ("--dtype", "float32", "--num-kv-blocks", "128", "--max-model-len", "512")
-    with ServerProcess(*small, program=steps.program) as server:
+    form = ("--api-server-count", str(getattr(request, "param", 0)))
+    with ServerProcess(*small, *form, program=steps.program) as server:
         yield server
 
 

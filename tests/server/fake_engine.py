@@ -241,7 +241,7 @@ class FakeEngine:
             _FORMS[template.source] = form_facts(template)
         return _FORMS[template.source]
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str, index: int | None = None) -> None:
         if request_id in self.handles:
             self.aborted.append(request_id)
             self.abort_seen.set()

@@ -11,6 +11,7 @@ from pathlib import Path
 from splitfuse.engine.core.batch import Batch, RowOutput
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.server.cli import main
+from splitfuse.server.extras.fronts import engine_process
 
 STEP_S = 0.5
 
@@ -32,6 +33,9 @@ def slow_down(number: int, path: Path) -> None:
 
 if __name__ == "__main__":
     slow_down(int(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[3] == "engine":  # the process of an engine with fronts
+        sys.exit(engine_process.main(*sys.argv[4:]))
+    engine_process.PROGRAM[:] = [*sys.argv[:3], "engine"]
     sys.argv = sys.argv[3:]
     if sys.argv[0] != "serve":
         runpy.run_path(sys.argv[0], run_name="__main__")

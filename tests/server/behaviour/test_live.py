@@ -6,6 +6,7 @@ import time
 import pytest
 from serving import parse_events, stream_events
 
+pytestmark = pytest.mark.both_forms
 GREEDY = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
 MODEL = "splitfuse-demo-5m"
 
