@@ -58,6 +58,7 @@ LARGER = {
     "server/api/chat": (919, "conversations, tools and checks of answers, for all dialects"),
     "server/apis/openai": (756, "the API that most clients use, and chats that are kept"),
     "server/apis/responses": (770, "a dialect with items, events and stored answers"),
+    "server/extras/fronts": (1000, "a link, the engine's process, a mirror of its core, requests that outlive a kill"),
     "server/extras/replicas": (770, "HAProxy, Ray and the supervision of servers"),
     "server/results/batches": (1010, "uploads, and jobs that survive a restart"),
     "server/results/durable": (2093, "a store that no kill -9 may cost a result, both stores' statements, copies"),
