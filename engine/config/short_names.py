@@ -15,10 +15,13 @@ class HubModel(NamedTuple):
     architecture: str  # the file's general.architecture
     num_bytes: int  # size of the file, rounded to millions
     description: str
+    packages: str = ""  # of Python's index, which hold the file in parts: this name with a number from 1 on
+    num_packages: int = 0
+    sha256: str = ""  # of the file
 
 
-# All are instruct models whose files anyone may fetch. Sizes of Ministral 3, Qwen3.5 and Qwen3.6 include their encoders
-# of images, which are not fetched.
+# All but Gemma 3 270M are instruct models whose files anyone may fetch. Sizes of Ministral 3, Qwen3.5 and Qwen3.6
+# include their encoders of images, which are not fetched.
 _TABLE: Any = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 SHORT_NAMES = {name: HubModel(**row) for name, row in _TABLE.items()}
 _ADDRESS = re.compile(
@@ -29,12 +32,18 @@ _OTHER_HUB = re.compile(
 )
 
 
+def short_name(model: str) -> HubModel | None:
+    """Return the model of a short name, in any case, also with a dash for its colon (gemma3-270m); else None."""
+    name = model.lower()
+    return SHORT_NAMES.get(name) or SHORT_NAMES.get(":".join(name.rsplit("-", 1)))
+
+
 def hub_name(model: str) -> str:
     """Return `owner/name` or `owner/name:FILE` for a short name or an address on the hub; any other name stays.
 
     Raises ConfigError for addresses elsewhere, with what to type.
     """
-    if (known := SHORT_NAMES.get(model.lower())) is not None:
+    if (known := short_name(model)) is not None:
         return known.hub_id
     if match := _ADDRESS.fullmatch(model):
         owner, _, rest = match["path"].strip("/").partition("/")
@@ -47,7 +56,7 @@ def hub_name(model: str) -> str:
         return f"{owner}/{name}:{rest}" if rest else f"{owner}/{name}"
     if match := _OTHER_HUB.fullmatch(model):
         name = match["name"]
-        same = SHORT_NAMES.get(name.lower()) or (hub_name(name) != name and name)
+        same = short_name(name) or (hub_name(name) != name and name)
         instead = name if same else "OWNER/NAME:Q4_K_M, the model's name on huggingface.co"
         raise ConfigError(f"models of Ollama's registry are not read; type: splitfuse serve {instead}")
     if "://" in model:

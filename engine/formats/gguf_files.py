@@ -6,7 +6,7 @@ The hub's are chosen by a name, a quantization, or the memory. Imports no torch.
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def gguf_files(hub_id: str, part: str, *, revision: str | None = None) -> list[s
         if part:
             raise ConfigError(f"{hub_id} has no GGUF files; leave {part!r} out")
         return []
-    return _parts(_with_name(models, hub_id, part) if part else _best(models, hub_id))
+    return _parts(with_quantization(models, hub_id, part) if part else _best(models, hub_id))
 
 
 def sizes_of_models(names: Mapping[str, int]) -> list[str]:
@@ -93,8 +93,11 @@ def _parts(name: str) -> list[str]:
     return [str(folder / file) for file in part_names(Path(name).name)]
 
 
-def _with_name(models: Mapping[str, int], hub_id: str, quantization: str) -> str:
-    """Return the model whose name has this quantization; without Unsloth's prefix UD- if there are both."""
+def with_quantization(models: Collection[str], hub_id: str, quantization: str) -> str:
+    """Return the model whose name has this quantization; without Unsloth's prefix UD- if there are both.
+
+    Raises ConfigError if no model has it, or several have.
+    """
     wanted = re.compile(rf"(^|[-._/]){re.escape(quantization)}([-._/]|$)", re.IGNORECASE)
     found = [name for name in models if wanted.search(name)]
     plain = [name for name in found if not re.search(rf"UD-{re.escape(quantization)}", name, re.IGNORECASE)]

