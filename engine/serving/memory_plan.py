@@ -1,5 +1,6 @@
 """Plan of a machine's memory for a model, made before anything is loaded."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from ..execution.models.resolved_model import resolve
 
 # A process beside weights and cache: Python and torch's libraries; on a GPU its CUDA context.
 _CPU_PROCESS_BYTES, _GPU_PROCESS_BYTES = 350 * 2**20, 500 * 2**20
+_SHARE_OF_READING = 0.85  # of memory's rate: one request of five shapes had 0.79 to 0.92 (tests/bench/RESULTS.md)
+_READ_BYTES = 2**28  # more than caches hold
 _NCCL_BYTES = 500 * 2**20  # buffers of a rank on a GPU: an estimate
 
 
@@ -43,6 +46,32 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     rank = model.with_kv_heads(max(1, model.num_kv_heads // num_ranks))
     dtypes = (dtype, resolved.cache_dtype)
     return divide_memory(facts, rank, *dtypes, budget=budget, weight_bytes=weight_bytes, step_bytes=step_bytes)
+
+
+def expected_speed(found: MemoryPlan) -> float | None:
+    """Estimate the tokens per second of one request on this CPU, whose memory is read for a moment; None on a GPU.
+
+    A token reads all weights once, of a mixture the chosen experts.
+    """
+    if found.config.device != "cpu":
+        return None
+    model, experts = found.model, found.model.hf_config.get("experts")
+    heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
+    others = model.hidden_size * (model.num_layers * heads + model.vocab_size)  # matrices beside the experts
+    share = 1.0
+    if experts is not None:
+        one = 3 * model.hidden_size * experts.intermediate_size * len(experts.layers)
+        share = (others + one * experts.num_experts_per_tok) / (others + one * experts.num_experts)
+    return _SHARE_OF_READING * _bytes_read_per_second() / (found.weight_bytes * share)
+
+
+def _bytes_read_per_second() -> float:
+    values, seconds = torch.ones(_READ_BYTES // 4), []
+    for _ in range(4):
+        begin = time.perf_counter()
+        values.sum()
+        seconds.append(time.perf_counter() - begin)
+    return _READ_BYTES / min(seconds)
 
 
 def _step_bytes(config: ResolvedConfig, model: ModelConfig, itemsize: int) -> int:

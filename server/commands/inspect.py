@@ -143,7 +143,7 @@ def _form(template: str) -> dict[str, Any]:
 
 def _served(path: Path) -> dict[str, Any]:
     """Return whether the model is served, by which family, and its memory; or the reason why not."""
-    from ...engine.serving.memory_plan import plan_memory
+    from ...engine.serving.memory_plan import expected_speed, plan_memory
 
     try:
         if path.is_file():
@@ -153,12 +153,13 @@ def _served(path: Path) -> dict[str, Any]:
         found = plan_memory(EngineConfig(model=str(path)), path)
     except SplitfuseError as exc:
         return {"served": False, "why_not": str(exc).replace(f"{path}: ", "")}
-    family = MODELS.get(found.model.architecture)
+    family, speed = MODELS.get(found.model.architecture), expected_speed(found)
     return {
         "served": True,
         "family": family.name if family else found.model.architecture,
         "memory": {"weights": size_text(found.weight_bytes), "token": size_text(found.token_bytes)},
         "fits": found.fits,
+        "tokens_per_s": speed and float(f"{speed:.2g}"),  # of one request, expected
     }
 
 

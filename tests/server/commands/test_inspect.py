@@ -23,6 +23,7 @@ def test_a_file(tmp_path, capfd):
     assert (facts["word_split"], facts["vocabulary"], facts["template"]) == ("qwen2", 271, False)
     assert max(facts["types"], key=facts["types"].get) == "Q8_0"
     assert sum(facts["types"].values()) == pytest.approx(1, abs=1e-3)
+    assert facts["tokens_per_s"] > 1000
     assert main(["inspect", str(tmp_path / "m.gguf")]) == 0
     assert "  word split     qwen2\n" in capfd.readouterr().out
 
